@@ -16,8 +16,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,20 +28,22 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import catalog, gpu_micro, gpu_peers
+from benchmarks import catalog, gpu_micro, gpu_programs
 from benchmarks.catalog import Entry
-from benchmarks.gpu_micro import Micro
-from benchmarks.gpu_peers import PEERS, Results, Task, Worker
+from benchmarks.gpu_micro_results import Micro
+from benchmarks.gpu_peers import PEERS, Results, Task, Worker, peer_of
+from benchmarks.gpu_programs import build_of, builds_of, mark_of
 from benchmarks.store import Arrays, Scale
 from rammer import files
 from rammer.errors import DeviceError, RammerError, did_you_mean
 from rammer.vdevice.cuda.driver import find_gpu, probe
-from rammer.vdevice.cuda.spec import Gpu, choose_gpu
+from rammer.vdevice.cuda.spec import choose_gpu
+from rammer.vdevice.simt.gpu import Gpu
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 4  # visits of each peer, in turns
 DRY_MODELS = ("lstm_tc_lstm", "alexnet")
-DRY_PEERS = ("rammer", "rammer-sequential", "rammer-tf32", "torch", "torch-graph")
+DRY_PEERS = ("rammer", "rammer-sequential", "rammer@tf32", "torch", "torch-graph")
 DRY = "DRY RUN: an emulator and a CPU. Errors are real, times mean nothing."
 OWN = ("rammer", "rammer-graph")
 BASE = "rammer-sequential"
@@ -49,7 +52,7 @@ EXACT = ("torch", "torch-graph", "torch-max", "jax")  # what is compared with ou
 
 def available(peers: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Those whose packages are here, and why the others are left out."""
-    missing = {p: f"{PEERS[p].needs} is not installed" for p in peers if not _importable(PEERS[p].needs)}
+    missing = {p: f"{peer_of(p).needs} is not installed" for p in peers if not _importable(peer_of(p).needs)}
     return [p for p in peers if p not in missing], missing
 
 
@@ -219,6 +222,16 @@ def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str
     return names or list(default)
 
 
+def _peers(text: str, default: Sequence[str]) -> list[str]:
+    names = [n for n in text.split(",") if n] or list(default)
+    try:
+        for name in names:
+            peer_of(name)
+    except RammerError as error:
+        raise click.BadParameter(str(error)) from error
+    return names
+
+
 def _models(text: str, default: Sequence[str]) -> list[str]:
     """NAME or NAME:BATCH, of every suite."""
     names = [n for n in text.split(",") if n]
@@ -227,30 +240,53 @@ def _models(text: str, default: Sequence[str]) -> list[str]:
     return names or list(default)
 
 
-def _prepare(console: Console, names: Sequence[str], peers: Sequence[str], folder: Path, arch: str, dry: bool) -> None:
+def _prepare(
+    console: Console,
+    names: Sequence[str],
+    peers: Sequence[str],
+    folder: Path,
+    arch: str,
+    dry: bool,
+    before: Path | None,
+) -> None:
     """Compile where there is time, so that a GPU's first minutes are for measuring."""
     for name in names:
         entry = catalog.named(name, "small" if dry else "full")
-        gpu_peers.prepare(entry.built.path, folder, arch, peers)
-        reference_of(entry, "small" if dry else "full")
-        console.print(f"{name}: ready in {folder}", highlight=False)
+        gpu_programs.prepare(entry.built.path, folder, arch, peers, before)
+        if not all(map(build_of, peers)):
+            reference_of(entry, "small" if dry else "full")
+        console.print(f"{name}, {', '.join(peers)}: ready in {folder}", highlight=False)
 
 
-def _prepare_side_by_side(console: Console, names: Sequence[str], jobs: int, arguments: Sequence[str]) -> bool:
-    """A process for each model, `jobs` at a time, which share the cores; whether all went well."""
+def _prepare_side_by_side(
+    console: Console, names: Sequence[str], peers: Sequence[str], folder: Path, jobs: int, arguments: Sequence[str]
+) -> bool:
+    """A process for each model and then for each of its programs, `jobs` at a time; whether all went well.
+
+    They share the cores, and begin with the first models: who measures those meanwhile waits for `mark_of` each.
+    """
     threads = str(max((os.cpu_count() or 1) // jobs, 1))  # each would take all cores, and wait for them in turns
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    others = [p for p in peers if not build_of(p)][:1]
 
-    def one(name: str) -> bool:
-        command = [sys.executable, "-m", "benchmarks.gpu", "--models", name, *arguments]
+    def one(name: str, peer: str) -> bool:
+        command = [sys.executable, "-m", "benchmarks.gpu", "--models", name, "--peers", peer, *arguments]
         start = time.perf_counter()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         said = (done.stderr if done.returncode else done.stdout).strip().splitlines()
         console.print(f"{said[-1] if said else name} ({time.perf_counter() - start:.0f} s)", highlight=False)
         return done.returncode == 0
 
-    with ThreadPoolExecutor(jobs) as pool:
-        return all([*pool.map(one, names)])
+    def programs(name: str, first: Future[bool]) -> bool:
+        """All of a model, when its file is there."""
+        all_well = all([first.result(), *pool.map(partial(one, name), builds_of(peers).values())])
+        mark_of(folder, name).write_text("")
+        return all_well
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(len(names)) as waiting:
+        models = [(name, pool.submit(one, name, (others or ["torch"])[0])) for name in names]
+        return all([*waiting.map(lambda each: programs(*each), models)])
 
 
 def find(dry: bool, number: int) -> Gpu:
@@ -274,7 +310,11 @@ def find(dry: bool, number: int) -> Gpu:
 @click.option(
     "--prepare", "arch", help="Only compile, for this GPU or arch (h200, sm_90), into --programs: needs no GPU."
 )
-@click.option("--jobs", default=1, show_default=True, help="Models that --prepare compiles side by side.")
+@click.option("--jobs", default=1, show_default=True, help="Programs that --prepare compiles side by side.")
+@click.option("--before", type=click.Path(path_type=Path), help="A checkout of another commit, for peers @before.")
+@click.option("--await", "await_s", default=0.0, help="Seconds to wait for a model's programs, compiled meanwhile.")
+@click.option("--seconds", default=0.0, help="Begin no model that would end later, by the longest so far; 0: no limit.")
+@click.option("--micro/--no-micro", "micro_too", default=True, show_default=True, help="Microbenchmarks come first.")
 @click.option("--slots", type=click.Path(path_type=Path), help="Folder for the times of every slot of our programs.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
 def main(
@@ -287,29 +327,35 @@ def main(
     programs: Path | None,
     arch: str | None,
     jobs: int,
+    before: Path | None,
+    await_s: float,
+    seconds: float,
+    micro_too: bool,
     slots: Path | None,
     output: Path | None,
 ) -> None:
     """Check, time and print."""
+    begin = time.monotonic()
     console = Console(width=None if sys.stdout.isatty() else 200)
     if arch:
         if programs is None:
             raise click.UsageError("--prepare needs a folder: --programs DIR")
-        chosen, wanted = _models(models, catalog.paper_names()), _chosen(peers, list(PEERS), list(PEERS))
-        if jobs < 2 or len(chosen) < 2:
+        chosen, wanted = _models(models, catalog.paper_names()), _peers(peers, list(PEERS))
+        if jobs < 2:
             try:
-                _prepare(console, chosen, wanted, programs, arch, dry)
+                _prepare(console, chosen, wanted, programs, arch, dry, before)
             except RammerError as error:
                 raise SystemExit(f"{error}") from error
             return
-        rest = ["--prepare", arch, "--programs", str(programs), "--peers", peers, *["--dry-run"] * dry]
-        raise SystemExit(not _prepare_side_by_side(console, chosen, jobs, rest))
+        rest = ["--prepare", arch, "--programs", str(programs), *["--dry-run"] * dry]
+        rest += ["--before", str(before)] if before else []
+        raise SystemExit(not _prepare_side_by_side(console, chosen, wanted, programs, jobs, rest))
     try:
         gpu = find(dry, number)
     except RammerError as error:
         raise SystemExit(f"no GPU to measure: {error}") from error
     names = _models(models, DRY_MODELS if dry else catalog.paper_names())
-    selected, missing = available(_chosen(peers, list(PEERS), DRY_PEERS if dry else list(PEERS)))
+    selected, missing = available(_peers(peers, DRY_PEERS if dry else list(PEERS)))
     scale: Scale = "small" if dry else "full"
     now = datetime.datetime.now(datetime.UTC)
     output = output or RESULTS / f"gpu-{now:%Y%m%d-%H%M%S}{'-dry' if dry else ''}.json"
@@ -320,8 +366,10 @@ def main(
     )
     for peer, reason in missing.items():
         console.print(f"{peer} is left out: {reason}", highlight=False)
-    micro = gpu_micro.compiled(gpu.arch) if dry else gpu_micro.measure(number, gpu.arch, gpu.num_multiprocessors)
-    console.print(micro_table(micro))
+    measure = partial(gpu_micro.measure, number, gpu.arch, gpu.num_multiprocessors)
+    micro = [] if not micro_too else gpu_micro.compiled(gpu.arch) if dry else measure()
+    if micro_too:
+        console.print(micro_table(micro))
     gbps = next((m.median for m in micro if m.unit == "GB/s"), None)
     content: dict[str, Any] = {
         "date": now.isoformat(),
@@ -334,8 +382,17 @@ def main(
         "hop_costs": gpu_micro.hop_costs(micro),
         "models": {},
     }
-    for name in names:
+    longest = 0.0
+    for n, name in enumerate(names):
+        start = time.monotonic()
+        left = seconds - (start - begin) if seconds else float("inf")
+        if left < longest:
+            content["not_begun"] = names[n:]
+            console.print(f"no time is left for {', '.join(names[n:])}", highlight=False)
+            break
         try:
+            if programs and await_s and not gpu_programs.awaited(programs, name, min(await_s, left)):
+                console.print(f"{name}: not all is compiled after {min(await_s, left):.0f} s", highlight=False)
             entry = catalog.named(name, scale)
             found, kind = compare(
                 entry,
@@ -352,8 +409,11 @@ def main(
             continue
         content["models"][name] = entry_json(entry, found, kind, gbps)
         console.print(model_table(name, content["models"][name]))
+        longest = max(longest, time.monotonic() - start)
+        content["models"][name]["seconds"] = round(time.monotonic() - start, 1)
         content["state"]["after"] = state_of_gpu()
         files.write(output, json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
+    files.write(output, json.dumps(content, indent=1))
     for line in [] if dry else conclusions(content["models"]):
         console.print(line, highlight=False)
     console.print(f"{DRY + ' ' if dry else ''}written to {output}", highlight=False)

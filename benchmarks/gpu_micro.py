@@ -2,123 +2,75 @@
 
 Every block signals its own round and waits for its left neighbour's, a thousand times: a round is one hop. Each spin
 gives up after a second, so that a mistake costs a second and not the GPU.
+
+python -m benchmarks.gpu_micro --json micro.json
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
+from benchmarks import gpu_micro_driver
+from benchmarks.gpu_micro_results import Micro
+from benchmarks.gpu_micro_texts import (
+    ALONE,
+    CHASED,
+    CLUSTER,
+    CLUSTERED,
+    EMPTY,
+    KINDS,
+    LINE,
+    ROUNDS,
+    THREADS,
+    barrier_text,
+    chase_text,
+)
+from rammer import files
 from rammer.errors import RammerError
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.cuda.driver import device_errors, load_cupy
+from rammer.vdevice.cuda.driver import device_errors, find_gpu, load_cupy
 
-ROUNDS = 1000
-THREADS = 256
-CLUSTER = 8  # blocks; all GPUs from sm_90 on have clusters of so many
-LINE = 32  # words of a cache line
 LAUNCHES = 200
 REPEATS = 7
 BYTES = 1 << 30  # of a copy that no cache holds
 
-HEAD = """\
-typedef unsigned long long u64;
-#define INLINE static __device__ __forceinline__
-INLINE u64 now() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
-INLINE unsigned relaxed(unsigned *p) {
-  unsigned v; asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); return v; }
-INLINE unsigned acquire(unsigned *p) {
-  unsigned v; asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); return v; }
-INLINE void release(unsigned *p, unsigned v) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
-INLINE unsigned arrive(unsigned *p) {
-  unsigned v; asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory"); return v; }
-INLINE u64 load64(u64 *p) {
-  u64 v; asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory"); return v; }
-INLINE void store64(u64 *p, u64 v) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(p), "l"(v) : "memory"); }
-#define SPIN(condition) { u64 t = now(); while (!(condition)) if (now() - t > 1000000000ull) { *late = 1; break; } }
-"""
-# The counter is the megakernel's own barrier: its acquire is a second way to L2 behind the poll. If every poll
-# acquires, L1 is emptied by each of them. `line` holds a cache line per block, `late` whether a spin gave up.
-BODIES = {
-    "counter": """
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      release(mine, n);
-      SPIN(relaxed(left) >= n)
-      acquire(left);
-    }
-    __syncthreads();""",
-    "counter whose polls acquire": """
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      release(mine, n);
-      SPIN(acquire(left) >= n)
-    }
-    __syncthreads();""",
-    "data as flag": """
-    if (threadIdx.x == 0) store64((u64 *)mine, (u64)n << 32 | n);
-    if (threadIdx.x == 0) SPIN(load64((u64 *)left) >> 32 >= n)
-    __syncthreads();""",
-    "whole grid": """
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      arrive(line);
-      SPIN(relaxed(line) >= n * gridDim.x)
-      acquire(line);
-    }
-    __syncthreads();""",
-    "cluster": """
-    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");""",
-}
-EMPTY = 'extern "C" __global__ void micro() {}\n'
-
-
-def barrier_text(kind: str) -> str:
-    """The kernel of a kind of barrier."""
-    shape = f"__attribute__((cluster_dims({CLUSTER}, 1, 1))) " if kind == "cluster" else ""
-    return (
-        f'{HEAD}extern "C" __global__ {shape}void __launch_bounds__({THREADS}, 1)\n'
-        "micro(unsigned *line, unsigned *late) {\n"
-        f"  unsigned *mine = line + {LINE} * (1 + blockIdx.x);\n"
-        f"  unsigned *left = line + {LINE} * (1 + (blockIdx.x + gridDim.x - 1) % gridDim.x);\n"
-        f"  for (unsigned n = 1; n <= {ROUNDS} && !*(volatile unsigned *)late; n++) {{{BODIES[kind]}\n  }}\n}}\n"
-    )
-
-
-@dataclass(frozen=True)
-class Micro:
-    """A result: microseconds, or GB/s; `failed` says why there is none."""
-
-    what: str
-    median: float | None = None
-    least: float | None = None
-    unit: str = "us"
-    failed: str = ""
-
 
 def measure(number: int, arch: str, num_sms: int) -> list[Micro]:
     """All microbenchmarks on a GPU; one that fails does not stop the others. Raises DeviceError without a GPU."""
+    return [micro for some in _measured(number, arch, num_sms) for micro in some]
+
+
+def _measured(number: int, arch: str, num_sms: int) -> Iterator[list[Micro]]:
+    """Step by step, so that what was found is kept if a later one ends the process."""
     cupy = load_cupy()
-    found = []
     steps: dict[str, Callable[[Any, str, int], list[Micro]]] = {
-        **{f"barrier: {kind}": _barrier(kind) for kind in BODIES},
+        **{f"barrier: {kind}": _barrier(kind) for kind in ALONE},
+        "L2": _chase,
         "launch": _launches,
         "copy": _copies,
+        "slots": gpu_micro_driver.slots,
+        "clusters": gpu_micro_driver.clusters,
+        "programmatic launches": gpu_micro_driver.following,
+        **{f"barrier: {kind}": _barrier(kind) for kind in CLUSTERED},  # last: a fault would end this process's CUDA
     }
     for what, step in steps.items():
         try:
             with device_errors(cupy, f"measure {what}"), cupy.cuda.Device(number):
-                found += step(cupy, arch, num_sms)
+                yield step(cupy, arch, num_sms)
         except RammerError as error:
-            found.append(Micro(what, failed=error.what))
-    return found
+            yield [Micro(what, failed=error.what)]
+        except (RuntimeError, ImportError, AttributeError, TypeError, ValueError) as error:  # of bindings
+            yield [Micro(what, failed=f"{type(error).__name__}: {error}"[:300])]
 
 
 def hop_costs(found: list[Micro]) -> dict[str, float]:
@@ -145,7 +97,7 @@ def _elapsed_ms(cupy: Any, stream: Any, enqueue: Callable[[], None]) -> float:
 
 def _barrier(kind: str) -> Callable[[Any, str, int], list[Micro]]:
     def step(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
-        blocks = num_sms // CLUSTER * CLUSTER if kind == "cluster" else num_sms
+        blocks = num_sms // CLUSTER * CLUSTER if kind in CLUSTERED else num_sms
         function = _function(cupy, barrier_text(kind), arch)
         stream = cupy.cuda.Stream(non_blocking=True)
         line, late = cupy.zeros(LINE * (1 + blocks), np.uint32), cupy.zeros(1, np.uint32)
@@ -155,7 +107,7 @@ def _barrier(kind: str) -> Callable[[Any, str, int], list[Micro]]:
             cupy.cuda.runtime.deviceSynchronize()
 
             def enqueue() -> None:
-                together = kind != "cluster"
+                together = kind not in CLUSTERED
                 function((blocks,), (THREADS,), (line, late), stream=stream, enable_cooperative_groups=together)
 
             times.append(1e3 * _elapsed_ms(cupy, stream, enqueue) / ROUNDS)
@@ -164,6 +116,19 @@ def _barrier(kind: str) -> Callable[[Any, str, int], list[Micro]]:
         return [Micro(f"barrier: {kind}, {blocks} blocks", statistics.median(times[1:]), min(times[1:]))]
 
     return step
+
+
+def _chase(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
+    """Clocks of a load from L2 by one multiprocessor: half of the lines lie in the partition that is not its own."""
+    function = _function(cupy, chase_text(), arch)
+    lines, clocks = cupy.zeros(LINE * CHASED, np.uint32), cupy.zeros(CHASED, np.uint32)
+    function((1,), (1,), (lines, clocks))
+    cupy.cuda.runtime.deviceSynchronize()
+    quantiles = np.quantile(clocks.get(), (0.05, 0.25, 0.5, 0.75, 0.95))
+    names = ("5 %", "25 %", "median", "75 %", "95 %")
+    return [
+        Micro(f"load from L2, {name}", float(q), float(q), "clocks") for name, q in zip(names, quantiles, strict=True)
+    ]
 
 
 def _launches(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
@@ -188,6 +153,11 @@ def _launches(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
         times = [
             1e3 * _elapsed_ms(cupy, stream, partial(back_to_back, together)) / LAUNCHES for _ in range(1 + REPEATS)
         ]
+        found.append(Micro(what, statistics.median(times[1:]), min(times[1:])))
+    for blocks in (num_sms, 2 * num_sms):
+        once = partial(function, (blocks,), (THREADS,), (), stream=stream, enable_cooperative_groups=True)
+        times = [1e3 * _elapsed_ms(cupy, stream, once) for _ in range(1 + REPEATS)]
+        what = f"a cooperative launch of {blocks} blocks between two events"
         found.append(Micro(what, statistics.median(times[1:]), min(times[1:])))
     alone = [single_us() for _ in range(50)][10:]
     found.append(
@@ -220,10 +190,33 @@ def _copies(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
 def compiled(arch: str) -> list[Micro]:
     """Only whether the kernels compile: what can be checked without a GPU."""
     found = []
-    for kind in BODIES:
+    for kind in KINDS:
         try:
             code = compile_cubin(barrier_text(kind), arch).resources
             found.append(Micro(f"barrier: {kind}", failed=f"compiled for {arch} ({code.registers} registers), not run"))
         except RammerError as error:
             found.append(Micro(f"barrier: {kind}", failed=error.what))
     return found
+
+
+@click.command()
+@click.option("--device", "number", default=0, show_default=True, help="The GPU's number.")
+@click.option("--dry-run", "dry", is_flag=True, help="Only compile.")
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Where to write what was found.")
+def main(number: int, dry: bool, output: Path | None) -> None:
+    """Measure and print; costs of hand-overs are for `rammer show --hops --hop-costs`."""
+    gpu = None if dry else find_gpu(number)
+    steps = _measured(number, gpu.arch, gpu.num_multiprocessors) if gpu else iter([compiled("sm_90")])
+    found: list[Micro] = []
+    for some in steps:
+        found += some
+        for m in some:
+            click.echo(f"{m.what:60} {m.failed or f'{m.median:10.3f} {m.least:10.3f} {m.unit}'}")
+        if output:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            content = {"gpu": asdict(gpu) if gpu else None, "micro": [asdict(m) for m in found]}
+            files.write(output, json.dumps({**content, "hop_costs": hop_costs(found)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ import gc
 import importlib
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing import connection, get_context
@@ -19,8 +19,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.gpu_programs import build_of, compiled
 from benchmarks.store import Arrays, BuiltModel, Scale, stored
-from rammer.errors import RammerError
+from rammer.errors import RammerError, did_you_mean
 
 WARM_UP = 20
 FLUSHED_BYTES = 256 << 20  # written between runs: more than any L2
@@ -71,24 +72,26 @@ class Peer:
 
 
 class Ours:
-    """A program of rammer; `graph`: its launches are replayed as a CUDA graph."""
+    """A program of rammer; of a peer `…-graph` its launches are replayed as a CUDA graph."""
 
-    def __init__(self, task: Task, built: BuiltModel, policy: str, precision: str, graph: bool) -> None:
+    def __init__(self, task: Task, built: BuiltModel) -> None:
         import rammer
         from rammer import config
 
         device = EMULATOR if task.gpu is None else task.gpu
-        ready = program_file(task.programs, built.path, policy, precision)
+        build = build_of(task.peer)
+        assert build is not None
+        ready = build.file(task.programs, built.path) if task.programs else None
         self.was_ready = False
-        with config.override(RAMMER_GPU_GRAPH="1" if graph else "0"):
+        graph = task.peer.partition("@")[0].endswith("-graph")
+        with config.override(RAMMER_GPU_GRAPH="1" if graph else "0", **build.environment):
             if ready is not None and ready.exists():
                 self.program = rammer.load_program(ready, device=device)
                 self.was_ready = True
+            elif task.programs or {"before", "x2"} & {*build.flags}:
+                raise RammerError(f"no program {ready}", hint="--prepare compiles it")
             else:
-                seconds = 0 if task.gpu is None else None
-                self.program = rammer.compile(
-                    built.path, "cuda", policy=policy, precision=precision, device=device, tune_seconds=seconds
-                )
+                self.program = compiled(built.path, build, device=device, tune_seconds=0 if task.gpu is None else None)
         self.inputs = built.inputs
         self.emulated = task.gpu is None
         self.slots = Path(task.slots, f"{built.path.stem}-{task.peer}.npz") if task.slots else None
@@ -119,7 +122,7 @@ class Ours:
         report = self.program.report()
         usage = self.program.profile(self.inputs, seconds=0.2)
         if self.slots is not None:
-            save_slots(self.program.executable, self.inputs, self.slots)
+            save_slots(self.program, self.inputs, self.slots)
         return {
             "rprograms": report.num_rprograms,
             "rtasks": report.num_rtasks,
@@ -131,10 +134,11 @@ class Ours:
         }
 
 
-def save_slots(executable: Any, inputs: Arrays, path: Path) -> None:
+def save_slots(program: Any, inputs: Arrays, path: Path) -> None:
     """The times of every slot in the fastest of some runs: `times` [slots, 2] in us and `operators` of all lanes behind
-    each other, of which `lengths` says how long each is.
+    each other, of which `lengths` says how long each is. By operator: `kinds`, `rkernels`, estimated us of an rTask.
     """
+    executable, report = program.executable, program.report()
     run = min((executable.run_timed(inputs)[1] for _ in range(SLOT_RUNS)), key=lambda r: r.total_us)
     lanes = [lane for program in run.programs for lane in program]
     operators = [lane for program in run.operators for lane in program]
@@ -145,45 +149,16 @@ def save_slots(executable: Any, inputs: Arrays, path: Path) -> None:
         "lengths": np.array([len(lane) for lane in lanes]),
         "programs": np.array(len(run.programs)),
         "total_us": np.array(run.total_us),
+        "kinds": np.array([row.kind for row in report.operators]),
+        "rkernels": np.array([row.rkernel for row in report.operators]),
+        "rtask_us": np.array([row.rtask_us for row in report.operators]),
+        "estimated_us": np.array(report.estimated_us),
     }
     np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
-def program_file(folder: str, model: Path, policy: str, precision: str) -> Path | None:
-    """Where a program compiled before lies; None without a folder."""
-    return Path(folder, f"{model.stem}-{policy}-{precision}.rammer") if folder else None
-
-
-def prepare(model: Path, folder: Path, arch: str, peers: Sequence[str]) -> None:
-    """Compile the programs of these peers, as far as they are ours, for a GPU that is not here. Raises RammerError."""
-    import rammer
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for policy, precision in dict.fromkeys(PROGRAMS[p] for p in peers if p in PROGRAMS):
-        target = program_file(str(folder), model, policy, precision)
-        assert target is not None
-        if not target.exists():
-            with rammer.compile(
-                model, "cuda", policy=policy, precision=precision, arch=arch, tune_seconds=0
-            ) as program:
-                program.save(target)
-
-
-PROGRAMS = {  # policy and precision
-    "rammer": ("auto", "fp32"),
-    "rammer-graph": ("auto", "fp32"),
-    "rammer-sequential": ("sequential", "fp32"),
-    "rammer-sequential-graph": ("sequential", "fp32"),
-    "rammer-wavefront": ("wavefront", "fp32"),
-    "rammer-stationary": ("stationary", "fp32"),
-    "rammer-graphturbo": ("graphturbo", "fp32"),
-    "rammer-graphturbo-apart": ("graphturbo:near=off", "fp32"),
-    "rammer-tf32": ("auto", "tf32"),
-}
-
-
-def _ours(peer: str) -> Callable[[Task, BuiltModel], Runner]:
-    return lambda task, built: Ours(task, built, *PROGRAMS[peer], graph=peer.endswith("-graph"))
+def _ours(task: Task, built: BuiltModel) -> Runner:
+    return Ours(task, built)
 
 
 # torch
@@ -325,15 +300,14 @@ def _host_ms(runs: int, once: Callable[[], Any]) -> list[float]:
 
 
 PEERS: dict[str, Peer] = {
-    "rammer": Peer(_ours("rammer"), "", "our default policy, float32"),
-    "rammer-graph": Peer(_ours("rammer-graph"), "", "the same, replayed as a CUDA graph"),
-    "rammer-sequential": Peer(_ours("rammer-sequential"), "", "one launch per operator, the same kernels: RammerBase"),
-    "rammer-sequential-graph": Peer(_ours("rammer-sequential-graph"), "", "the same, replayed as a CUDA graph"),
-    "rammer-wavefront": Peer(_ours("rammer-wavefront"), "", "the paper's policy, float32"),
-    "rammer-stationary": Peer(_ours("rammer-stationary"), "", "weights of steps have homes, float32"),
-    "rammer-graphturbo": Peer(_ours("rammer-graphturbo"), "", "results in shared memory where that pays, float32"),
-    "rammer-graphturbo-apart": Peer(_ours("rammer-graphturbo-apart"), "", "the same with near=off"),
-    "rammer-tf32": Peer(_ours("rammer-tf32"), "", "our default policy, operands rounded to tf32"),
+    "rammer": Peer(_ours, "", "our default policy, float32"),
+    "rammer-graph": Peer(_ours, "", "the same, replayed as a CUDA graph"),
+    "rammer-sequential": Peer(_ours, "", "one launch per operator, the same kernels: RammerBase"),
+    "rammer-sequential-graph": Peer(_ours, "", "the same, replayed as a CUDA graph"),
+    "rammer-wavefront": Peer(_ours, "", "the paper's policy, float32"),
+    "rammer-stationary": Peer(_ours, "", "weights of steps have homes, float32"),
+    "rammer-graphturbo": Peer(_ours, "", "results in shared memory where that pays, float32"),
+    "rammer-graphturbo-apart": Peer(_ours, "", "the same with near=off"),
     "torch": Peer(_torch("eager"), "torch", "eager, TF32 off"),
     "torch-tf32": Peer(_torch("eager", True), "torch", "eager, TF32 on"),
     "torch-graph": Peer(_torch("graph"), "torch", "eager as a CUDA graph (of *_lstm: nn.LSTM), TF32 off"),
@@ -343,6 +317,14 @@ PEERS: dict[str, Peer] = {
     "jax": Peer(_jax("float32"), "jax", "jit, float32"),
     "jax-tf32": Peer(_jax("tensorfloat32"), "jax", "jit, tensorfloat32"),
 }
+
+
+def peer_of(name: str) -> Peer:
+    """The peer of a name, which may have flags behind it. Raises RammerError for an unknown one."""
+    base = name.partition("@")[0] if build_of(name) else name
+    if base not in PEERS:
+        raise RammerError(f"no peer {name!r}", hint=did_you_mean(name, PEERS) or ", ".join(PEERS))
+    return PEERS[base]
 
 
 # processes
@@ -369,11 +351,13 @@ def serve(pipe: connection.Connection, task: Task, reference: Arrays, warm_up: i
     and ends it.
     """
     try:
-        importlib.import_module(PEERS[task.peer].needs or "rammer.compiler")  # takes seconds; peers do it side by side
+        importlib.import_module(
+            peer_of(task.peer).needs or "rammer.compiler"
+        )  # takes seconds; peers do it side by side
         pipe.recv()
         built = stored(Path(task.path))
         start = time.perf_counter()
-        runner = PEERS[task.peer].load(task, built)
+        runner = peer_of(task.peer).load(task, built)
         load_s = time.perf_counter() - start
         errors = relative_errors(runner.outputs(), reference)
         if warm_up:
@@ -382,7 +366,7 @@ def serve(pipe: connection.Connection, task: Task, reference: Arrays, warm_up: i
         gc.disable()
         while (runs := pipe.recv()) is not None:
             answer = {"warm_ms": runner.times_ms(runs, False), "latency_ms": runner.latencies_ms(runs)}
-            if task.gpu is not None and PEERS[task.peer].needs != "jax":
+            if task.gpu is not None and peer_of(task.peer).needs != "jax":
                 answer["flushed_ms"] = runner.times_ms(max(runs // 4, 1), True)
             pipe.send(answer)
         again = relative_errors(runner.outputs(), reference)  # it may go wrong after many runs

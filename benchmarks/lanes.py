@@ -16,7 +16,7 @@ import click
 
 import rammer
 from benchmarks import catalog
-from rammer.ir.kernel import RKernel
+from rammer import config
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import Position, TaskUid
 from rammer.scheduler.timeline import walk
@@ -24,11 +24,10 @@ from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.sass import disassembled, listings, walked
 from rammer.vdevice.cuda.spec import choose_gpu
 from rammer.vdevice.hops import HopCosts
-from rammer.vdevice.simt.early import early_words
-from rammer.vdevice.simt.hops import ENTRY, standalone_text, trips
+from rammer.vdevice.simt.hops import ENTRY, called, standalone_text, way
+from rammer.vdevice.simt.image import Function
 from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
-from rammer.vdevice.simt.ready import with_constants
+from rammer.vdevice.simt.rooms import compiled
 
 
 class Parts(NamedTuple):
@@ -86,22 +85,21 @@ def simulated(plan: ExecutionPlan, parts: Sequence[Parts], costs: HopCosts, regi
 
 
 def parts_of(plan: ExecutionPlan, arch: str, shares: int, ghz: float) -> list[Parts]:
-    """Of every operator, by NVRTC's machine code; weights as if from shared memory. Raises ToolchainError."""
+    """Of every operator, by the machine code of the functions that its program has. Raises ToolchainError."""
     dialect = replace(CUDA, shares=shares)
-    room = early_words(plan.spec.registers, plan.spec.lanes)
-    emitted = {
-        k: emit(with_constants(k, room), dialect, -(-k.num_threads // 32) * 32) for k in dict.fromkeys(plan.kernels)
-    }
-    found = listings(disassembled(compile_cubin(standalone_text(emitted.values(), dialect), arch).data))
+    tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
+    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, arch), branches=False, tells=tells)
+    functions = called(program)
+    text = standalone_text((f.emitted for f in functions.values()), dialect)
+    found = listings(disassembled(compile_cubin(text, arch).data))
 
-    def parts(kernel: RKernel) -> Parts:
-        listing, warps = found[ENTRY + emitted[kernel].symbol], -(-kernel.num_threads // 32)
-        whole, rest = (walked(listing, warps, trips(kernel), s) for s in (False, emitted[kernel].waits))
+    def parts(function: Function) -> Parts:
+        listing, (warps, loops, waits) = found[ENTRY + function.emitted.symbol], way(function, dialect)
+        whole, rest = (walked(listing, warps, loops, synced) for synced in (False, waits))
         behind = rest.compute + rest.tail
         return Parts(max(whole.compute + whole.tail - behind, 0) / ghz / 1e3, behind / ghz / 1e3)
 
-    each = {kernel: parts(kernel) for kernel in emitted}
-    return [each[kernel] for kernel in plan.kernels]
+    return [parts(functions[n]) for n in range(len(plan.kernels))]
 
 
 @click.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -11,6 +11,8 @@ import pytest
 from simt_plans import spec
 from test_simt_residency import inputs_of, operations, recurrent, static
 
+import rammer
+from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
 from rammer.ir.dependency import overlaps
 from rammer.ir.expr import loads
@@ -28,18 +30,20 @@ from rammer.vdevice.simt import image as images
 from rammer.vdevice.simt.early import early_words, loads_early
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.hops import ENTRY, standalone_text
-from rammer.vdevice.simt.image import make_image, make_program
+from rammer.vdevice.simt.image import SimtProgram, make_image, make_program
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.simt.ready import early_operands, with_constants
+from rammer.vdevice.simt.rooms import compiled
+from rammer.vdevice.simt.table import NUMBER
 
 ROOM = early_words(48, 4)
 POLICIES = ["wavefront", "list", "stationary"]
 
 
 def outputs(plan: ExecutionPlan, inputs: dict[str, np.ndarray], *, early: bool) -> np.ndarray:
-    program = make_program(plan, CUDA, room=None if early else 0)
-    assert program.early == ROOM * early and early == ("mk_stopped(pc" in program.text)
+    program = make_program(plan, CUDA, rooms=None if early else {})
+    assert bool(program.early) == early == ("mk_stopped(pc" in program.text)
     return EmulatorExecutable(make_image(plan, program, {}), poison=True).run(inputs)["y"]
 
 
@@ -53,6 +57,80 @@ def test_results_do_not_change_by_a_bit(policy: str) -> None:
     executable = EmulatorExecutable(make_image(program.plan, make_program(program.plan, CUDA), {}), poison=True)
     for executable.deterministic, executable.seed in ((True, 3), (False, 0), (False, 4)):
         np.testing.assert_array_equal(executable.run(inputs)["y"], wanted)
+
+
+@lru_cache(maxsize=2)
+def stack(arch: str) -> Program:
+    """Three layers of twelve steps, whose recurrent weights stay where they are read."""
+    return rammer.compile(lstm_stack(3, 12, 96), "cuda", arch=arch, device="emulator:26", policy="stationary")
+
+
+@pytest.mark.parametrize("arch", ["h200", "h200:x2"])
+def test_resident_weights_are_early_in_the_program_that_is_built(arch: str) -> None:
+    """Their copies are in shared memory long before the wait; behind it no thread reads them again."""
+    made = stack(arch)
+    program = make_program(made.plan, CUDA)
+    assert program.text.encode() == made.image.file(images.SOURCE)
+    seen = 0
+    for fn, resident in residents_of(program).items():
+        function = program.functions[fn]
+        body = function.kernel.body
+        assert isinstance(body, TileProgram)
+        if body.num_block_syncs or function.kernel.operation.kind == "matmul":  # threads meet in scratch
+            continue
+        before, waited, behind = function.emitted.text.partition("mk_stopped(")
+        names = [body.arguments[body.num_outputs + p].name for p in resident]
+        assert waited and all(f"{n}[" in before and f"{n}[" not in behind for n in names), function.kernel.name
+        seen += 1
+    assert seen >= 4
+    inputs = inputs_of(made)
+    wanted = outputs(made.plan, inputs, early=False)
+    np.testing.assert_array_equal(outputs(made.plan, inputs, early=True), wanted)
+
+
+def residents_of(program: SimtProgram) -> dict[int, set[int]]:
+    """By function, the inputs that its rTasks read from copies."""
+    streams, found = program.streams, dict[int, set[int]]()
+    for fn, _, first, count, *_ in streams.instructions.tolist():
+        if fn >= 0:
+            outputs = len(program.functions[fn].kernel.operation.outputs)
+            numbers = np.flatnonzero(streams.arg_base[first + outputs : first + count] == NUMBER)
+            found.setdefault(fn, set()).update(numbers.tolist())
+    return {fn: positions for fn, positions in found.items() if positions}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiler would say of a text."""
+
+    registers: int
+    spill_bytes: int
+    data: bytes = b""
+
+    @property
+    def resources(self) -> Compiled:
+        return self
+
+
+def early_words_of(text: str) -> int:
+    sizes = re.findall(r"(vf|float) early\d+\[(\d+)\]", text)
+    return sum(int(n) * (4 if kind == "vf" else 1) for kind, n in sizes)
+
+
+def test_only_what_spills_gets_less_room() -> None:
+    """A compiler that spills always a little, and more for functions that load over 40 words: others keep theirs."""
+    plan = stack("h200").plan
+
+    def compile(text: str) -> Compiled:
+        most = max(early_words_of(part) for part in re.split(r"^INLINE void k_", text, flags=re.M))
+        return Compiled(100 + most, 4 + 40 * (most > 40))
+
+    program, code = compiled(plan, CUDA, compile, branches=False, tells=False)
+    whole = make_program(plan, CUDA)
+    words = {f.kernel: early_words_of(f.emitted.text) for f in whole.functions}
+    much = {k for k in whole.early if words[k] > 40}
+    assert much and much < whole.early.keys() and code.resources.spill_bytes == 4
+    assert program.early == {k: ROOM // 4 if k in much else ROOM for k in whole.early}
 
 
 def without_barrier_of(plan: ExecutionPlan, uid: TaskUid) -> HappensBefore:
@@ -71,7 +149,7 @@ def without_barrier_of(plan: ExecutionPlan, uid: TaskUid) -> HappensBefore:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_early_is_there_without_the_wait(policy: str) -> None:
     plan = recurrent(policy, 2, 5, 64, 5).plan
-    found = early_operands(plan, ROOM)
+    found = early_operands(plan, dict.fromkeys(plan.kernels, ROOM))
     graph, dynamic = plan.graph, 0
     for uid, positions in found.items():
         kernel, op = plan.kernels[uid.operator_id], graph.operators[uid.operator_id]

@@ -57,7 +57,7 @@ def test_a_poll_is_the_first_load_of_a_wait(arch: str, ahead: bool, monkeypatch:
     if not ahead:
         monkeypatch.setattr("rammer.vdevice.simt.megakernel.COMMON", COMMON.replace(NEAR, FAR))
     plan = recurrent("wavefront", 2, 3, 64, 4).plan
-    text = make_image(plan, make_program(plan, CUDA, room=0), {}).file(images.SOURCE).decode()
+    text = make_image(plan, make_program(plan, CUDA, rooms={}), {}).file(images.SOURCE).decode()
     try:
         listing = listings(disassembled(compile_cubin(text, arch).data))["rammer_run"]
     except ToolchainError as error:

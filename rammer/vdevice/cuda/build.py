@@ -38,10 +38,6 @@ class Resources:
     code_bytes: int
     compiler: str = ""  # "NVRTC 13.5"
 
-    @property
-    def spills(self) -> bool:
-        return self.spill_bytes > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Cubin:

@@ -62,8 +62,12 @@ class Resources:
     code_bytes: int
 
     @property
-    def spills(self) -> bool:
-        return self.spilled_vgprs > 0
+    def registers(self) -> int:
+        return self.vgprs
+
+    @property
+    def spill_bytes(self) -> int:
+        return 4 * self.spilled_vgprs
 
 
 @dataclass(frozen=True, slots=True)

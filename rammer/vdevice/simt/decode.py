@@ -104,6 +104,12 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage | str:
     if (begins := SCRATCH_AT.search(text)) is None:
         raise ValueError("the text says nowhere where scratch begins")
     room = int(header["shared_bytes"]) - int(begins[1])
+    early = Variants(
+        dialect,
+        int(header["threads"]),
+        dict(zip(functions, map(int, header["early_words"]), strict=True)),
+        _waiting(text).__contains__,
+    )
     return DecodedImage(
         num_veus=num_veus,
         num_programs=num_programs,
@@ -120,7 +126,7 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage | str:
         alone=frozenset(header["alone"]),
         copies=copies,
         copy_place=_copy_place,
-        early=Variants(dialect, int(header["threads"]), int(header["early_words"]), _waiting(text).__contains__).early,
+        early=early.early,
     )
 
 

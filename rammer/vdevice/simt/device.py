@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,33 +19,21 @@ from rammer.vdevice.hops import HopCosts, Hops
 from rammer.vdevice.proof.decoded import DecodedImage
 from rammer.vdevice.simt.decode import decode
 from rammer.vdevice.simt.driver import Driver
-from rammer.vdevice.simt.early import early_words
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.hops import Cycles, Way, estimated
-from rammer.vdevice.simt.image import RESOURCES, checked_streams, exchange_of, make_image, make_program
+from rammer.vdevice.simt.image import RESOURCES, SimtProgram, checked_streams, make_image, make_program
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.profile import measure_kernels
 from rammer.vdevice.simt.registers import read_registers
+from rammer.vdevice.simt.rooms import MachineCode, compiled
 from rammer.vdevice.simt.runtime import GpuExecutable
-from rammer.vdevice.simt.told import telling
 
 EMULATED_VEUS = 8
-LEAST_EARLY = 32  # words of a thread that are worth a program of their own
+TELLS = "RAMMER_DATA_AS_FLAG"
 FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
-
-
-class MachineCode(Protocol):
-    """What a compiler made of a text."""
-
-    @property
-    def data(self) -> bytes: ...
-
-    @property
-    def resources(self) -> Any:
-        """What it needs: a dataclass of numbers and strings that says whether it `spills`, `Platform.resources`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +43,7 @@ class Platform:
     label: str  # the target's name in lower case
     brand: str  # of the GPUs
     code_file: str  # of an image: its machine code
-    resources: type[Any]  # what that needs, and whether it `spills`
+    resources: type[Any]  # what that needs, and bytes that it spills
     probe: Callable[[], Availability]  # whether a GPU and all that it takes to use it are here
     find_gpu: Callable[[int], Gpu]  # of this machine, by number
     choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
@@ -108,18 +96,15 @@ class GpuVDevice(VDevice):
         count = self.platform.cycles
         if count is None:
             raise DeviceError(f"nobody reads machine code of {self.platform.brand} GPUs", hint="target='cuda' has hops")
-        arch, room = self.gpu.arch, early_words(plan.spec.registers, plan.spec.lanes)
-        words = telling(plan) if bool(config.boolean("RAMMER_DATA_AS_FLAG")) and self.dialect.tells else None
-        taking = [n for n in range(len(plan.kernels)) if words and exchange_of(words, n).takes]
+        arch = self.gpu.arch
         return estimated(
             plan,
-            room,
+            self._compiled(plan)[0],
             waiting,
             costs or self.platform.hop_costs,
             self.dialect,
             self.gpu.ghz,
             lambda text, ways: count(text, arch, ways),
-            taking,
         )
 
     def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
@@ -171,14 +156,8 @@ class GpuVDevice(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
-        tells = bool(config.boolean("RAMMER_DATA_AS_FLAG"))
-        program = make_program(plan, self.dialect, branches=self.form == "branches", tells=tells)
         progress("compile", 0, 1)
-        code = self.machine_code(program.text)
-        while code.resources.spills and program.early:
-            less = program.early // 2
-            program = make_program(plan, self.dialect, room=less if less >= LEAST_EARLY else 0, tells=tells)
-            code = self.machine_code(program.text)
+        program, code = self._compiled(plan)
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
@@ -187,6 +166,10 @@ class GpuVDevice(VDevice):
     def decode(self, image: Image) -> DecodedImage | str:
         """The streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
+
+    def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
+        branches, tells = self.form == "branches", bool(config.boolean(TELLS))
+        return compiled(plan, self.dialect, self.machine_code, branches=branches, tells=tells)
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
@@ -220,7 +203,7 @@ class SimtEmulator(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        tells = bool(config.boolean("RAMMER_DATA_AS_FLAG"))
+        tells = bool(config.boolean(TELLS))
         program = make_program(plan, self._dialect, branches=self.form == "branches", tells=tells)
         progress("compile", 0, 1)
         compile_host(program.text)

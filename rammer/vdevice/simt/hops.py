@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tile import Body, For, Kind, children
 from rammer.vdevice.hops import HopCosts, HopRow, Hops
-from rammer.vdevice.simt.megakernel import STOPPED, header_bytes, task_call
+from rammer.vdevice.simt.image import Function, SimtProgram
+from rammer.vdevice.simt.megakernel import STOPPED, TELLING, header_bytes, task_call
 from rammer.vdevice.simt.prelude import Dialect, prelude
-from rammer.vdevice.simt.printer import EmittedKernel, emit
-from rammer.vdevice.simt.ready import with_constants
+from rammer.vdevice.simt.printer import EmittedKernel
 
 ENTRY = "hop_"  # before a kernel's symbol, of the function that calls it
+# Waits that are over: what stands behind them is read.
+WAITED = "INLINE bool mk_stopped(int, int, int *) { mk_sync(); return false; }\n"
+WORDS = """\
+INLINE void mk_tell(uint64_t *word, float value) { mk_store_word(word, (uint64_t)1 << 32 | (unsigned)sbits(value)); }
+INLINE void mk_take(const uint64_t *word, float *to, int, int, int) { *to = sfloat((unsigned)mk_load_word(word)); }
+INLINE bool mk_taken(int *) { mk_sync(); return false; }
+"""
 
 
 class Cycles(NamedTuple):
@@ -33,36 +40,46 @@ Way: TypeAlias = tuple[int, tuple[int, ...], bool]  # waves of a task, trips of 
 
 def estimated(
     plan: ExecutionPlan,
-    room: int,
+    program: SimtProgram,
     waiting: Iterable[int],
     costs: HopCosts,
     dialect: Dialect,
     ghz: float,
     cycles: Callable[[str, Mapping[str, Way]], Mapping[str, Cycles]],
-    told: Collection[int] = (),
 ) -> Hops:
     """Rows for the operators that wait. `cycles`: of each function of a text, of so many waves and trips of loops.
 
-    `room`: words of a thread for what is loaded before the wait. `told`: operators that take words and await no fence.
-    Raises ToolchainError.
+    `program`: the plan as it was built, whose functions are read. Raises ToolchainError.
     """
-    kernels = Counter(
-        (plan.graph.operators[n].kind, with_constants(plan.kernels[n], room), n in told) for n in waiting if n >= 0
-    )
-    emitted = {
-        k: emit(k, dialect, _whole(k.num_threads, dialect))
-        for _, k, _ in kernels
-        if not isinstance(k.body, ForeignSource)
-    }
-    asked = {ENTRY + e.symbol: (-(-k.num_threads // dialect.wave), trips(k), e.waits) for k, e in emitted.items()}
-    found = cycles(standalone_text(emitted.values(), dialect), asked) if emitted else {}
+    usual = called(program)
+    kinds = Counter((plan.graph.operators[n].kind, usual[n]) for n in waiting if n >= 0)
+    own_texts = {f for _, f in kinds if not isinstance(f.built.body, ForeignSource)}
+    asked = {ENTRY + f.emitted.symbol: way(f, dialect) for f in own_texts}
+    found = cycles(standalone_text((f.emitted for f in own_texts), dialect), asked) if own_texts else {}
     rows = []
-    for (kind, kernel, quick), count in kernels.most_common():
-        own = found[ENTRY + emitted[kernel].symbol] if kernel in emitted else Cycles(0, 0, False)
-        fence = 0.0 if quick else costs.fence_us
+    for (kind, function), count in kinds.most_common():
+        kernel, _, emitted = function
+        own = found.get(ENTRY + emitted.symbol, Cycles(0, 0, False))
+        fence = 0.0 if "mk_take(" in emitted.text else costs.fence_us
         parts = (fence, costs.poll_us, costs.dispatch_us, own.compute / ghz / 1e3, own.tail / ghz / 1e3)
         rows.append(HopRow(kind, kernel.name, count, *parts, own.sure))
     return Hops(tuple(rows), costs.source)
+
+
+def called(program: SimtProgram) -> dict[int, Function]:
+    """By operator, the function of the program that most of its rTasks call."""
+    streams = program.streams
+    numbers: dict[int, Counter[int]] = {}
+    for operator, fn in zip(streams.operators.tolist(), streams.instructions[:, 0].tolist(), strict=False):
+        if operator >= 0 and fn >= 0:
+            numbers.setdefault(operator, Counter())[fn] += 1
+    return {n: program.functions[counted.most_common(1)[0][0]] for n, counted in numbers.items()}
+
+
+def way(function: Function, dialect: Dialect) -> Way:
+    """How a function's machine code is walked, behind its own wait if it has one."""
+    kernel = function.built
+    return -(-kernel.num_threads // dialect.wave), trips(kernel), function.emitted.waits
 
 
 def trips(kernel: RKernel) -> tuple[int, ...]:
@@ -85,8 +102,9 @@ def _whole(threads: int, dialect: Dialect) -> int:
 def standalone_text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
     """A text with a function for each kernel, whose arguments lie in shared memory, as a vEU has them."""
     kernels = list({k.symbol: k for k in kernels}.values())
-    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED]
-    parts += ["INLINE bool mk_stopped(int, int, int *) { mk_sync(); return false; }\n", *(k.text for k in kernels)]
+    told = any(k.tells for k in kernels)
+    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED, TELLING * told]
+    parts += [WAITED, WORDS * told, *(k.text for k in kernels)]
     for k in kernels:
         parts.append(
             f'extern "C" __global__ void __launch_bounds__({_whole(k.num_threads, dialect)}, {dialect.shares})\n'

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,14 @@ NONE: frozenset[int] = frozenset()
 MOST_BRANCHED = 512  # rTasks of a program in Figure 9's form: some seconds of NVRTC
 
 
+class Function(NamedTuple):
+    """An rKernel of the plan, the same with its loads as the program has them, and the text of that."""
+
+    kernel: RKernel
+    built: RKernel
+    emitted: EmittedKernel
+
+
 @dataclass(frozen=True)
 class SimtProgram:
     """A plan as text and tables, and what its blocks need."""
@@ -42,8 +51,9 @@ class SimtProgram:
     streams: Streams
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # what was decided here, for people
-    early: int = 0  # words of a thread that some rTasks load before they wait
+    early: Mapping[RKernel, int] = field(default_factory=dict)  # words of a thread, of those that load before they wait
     memory: MemoryPlan | None = None  # where tensors lie
+    functions: tuple[Function, ...] = ()  # by the numbers that instructions have for them
 
     @property
     def threads(self) -> int:
@@ -65,14 +75,14 @@ def make_program(
     *,
     branches: bool = False,
     resident: bool = True,
-    room: int | None = None,
+    rooms: Mapping[RKernel, int] | None = None,
     tells: bool = False,
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `room`:
-    words of a thread for what is there before an rTask waits, if not as many as its registers hold. `tells`: small
-    results say themselves that they are there, where the dialect can.
+    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `rooms`:
+    words of a thread for what an rKernel loads before its rTasks wait; by default as many as its registers hold, of
+    what is not in it none. `tells`: small results say themselves that they are there, where the dialect can.
     """
     graph, spec = plan.graph, plan.spec
     if branches and plan.num_rtasks > MOST_BRANCHED:
@@ -93,7 +103,7 @@ def make_program(
     held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
     base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
     if told and base + aligned(taken) > spec.scratch_bytes:  # no room for what is taken: fences instead
-        return make_program(given, dialect, resident=resident, room=room)
+        return make_program(given, dialect, resident=resident, rooms=rooms)
     kept = Residency(end=base)
     if resident:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
@@ -110,9 +120,9 @@ def make_program(
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
         )
-    room = early_words(spec.registers, spec.lanes) if room is None else room
-    room = 0 if branches else room
-    calls = _Calls(plan, dialect, block, operands, kept, room, told, takes_at)
+    if rooms is None:
+        rooms = dict.fromkeys(plan.kernels, early_words(spec.registers, spec.lanes))
+    calls = _Calls(plan, dialect, block, operands, kept, {} if branches else rooms, told, takes_at)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -121,10 +131,10 @@ def make_program(
         "arch": spec.arch,
         "num_veus": spec.num_veus,
         "num_programs": len(plan.programs),
-        "num_kernels": len(calls.kernels),
+        "num_kernels": len(calls.functions),
         "threads": block,
         "max_args": max_args,
-        "early_words": room,
+        "early_words": [0 if branches else rooms.get(f.kernel, 0) for f in calls.functions],
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
         "shared_bytes": header_bytes(0 if branches else max_args) + aligned(end),
@@ -137,20 +147,23 @@ def make_program(
     }
     arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
     streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)
+    emitted = [f.emitted for f in calls.functions]
     if branches:
-        text = branches_text(calls.kernels, dialect, block, streams)
+        text = branches_text(emitted, dialect, block, streams)
     else:
-        text = program_text(calls.kernels, dialect, block, max_args, copies=bool(kept.loads))
-    waits = sum(k.waits for k in calls.kernels)
+        text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
+    waits = sum(k.waits for k in emitted)
+    early = {f.kernel: rooms[f.kernel] for f in calls.functions if f.emitted.waits and f.kernel in rooms}
+    most = max(early.values(), default=0)
     notes = [str(kept)] if kept.loads else []
     if held:
         nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
         notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
-    notes += [f"early: {waits} rKernel(s) load up to {4 * room} bytes of a thread before they wait"] if waits else []
+    notes += [f"early: {waits} rKernel(s) load up to {4 * most} bytes of a thread before they wait"] if waits else []
     if told:
         takes = sum(len(x.takes) for x in exchanges)
         notes.append(f"told: {len(told.words)} results say themselves that they are there, to {takes} operands")
-    return SimtProgram(text, streams, weights, tuple(notes), room if waits else 0, memory)
+    return SimtProgram(text, streams, weights, tuple(notes), early, memory, tuple(calls.functions))
 
 
 def exchange_of(told: Told, operator: int) -> Exchange:
@@ -173,13 +186,13 @@ class _Calls:
         block: int,
         operands: Sequence[Operands],
         kept: Residency,
-        room: int,
+        rooms: Mapping[RKernel, int],
         told: Told | None,
         taken: int,
     ) -> None:
         self._told, self._taken = told, taken
-        self.kernels: list[EmittedKernel] = []
-        self._room, self._early = room, early_operands(plan, room) if room else {}
+        self.functions: list[Function] = []
+        self._rooms, self._early = rooms, early_operands(plan, rooms) if rooms else {}
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
         self._emitted: dict[tuple[object, ...], int] = {}
@@ -202,11 +215,11 @@ class _Calls:
             loose = frozenset(k for k, (_, at) in enumerate(mine) if at % VECTOR_BYTES)
             for position, at in copies:
                 mine[outputs + position] = NUMBER, at
-            positions = frozenset(position for position, _ in copies)
             exchange = exchange_of(self._told, n) if self._told else NO_EXCHANGE
-            positions |= self._exchanged(n, exchange, mine)
+            taken = self._exchanged(n, exchange, mine)
+            positions = taken.union(position for position, _ in copies)
             loose -= {outputs + position for position in positions}
-            function = self._function(kernel, loose, near, positions, early - positions, exchange)
+            function = self._function(kernel, loose, near, positions, early - taken, exchange)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
@@ -239,7 +252,7 @@ class _Calls:
             copied = near | {len(kernel.operation.outputs) + position for position in positions}
             used = reading_copies(kernel, positions) if positions else kernel
             if early and kernel.num_threads % self._dialect.wave == 0:
-                used = loading_early(used, early, self._room)
+                used = loading_early(used, early, self._rooms[kernel])
             if exchange.takes and isinstance(used.body, TileProgram):
                 used = replace(used, body=waiting(used.body))
             made = emit(used, self._dialect, self._block, loose, copied, exchange)
@@ -247,8 +260,8 @@ class _Calls:
                 name, text = ahead(kernel, positions | early if made.waits else positions, self._block)
                 made = replace(made, ahead=name, ahead_text=text)
             if (made.symbol, made.ahead) not in self._numbers:
-                self._numbers[made.symbol, made.ahead] = len(self.kernels)
-                self.kernels.append(made)
+                self._numbers[made.symbol, made.ahead] = len(self.functions)
+                self.functions.append(Function(kernel, used, made))
             self._emitted[key] = self._numbers[made.symbol, made.ahead]
         return self._emitted[key]
 

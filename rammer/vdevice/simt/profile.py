@@ -80,7 +80,7 @@ def _measure(
         return {**first, **rest}
     nbytes = max(sum(aligned(t.nbytes) for t in k.argument_types()) for k in batch)
     with closing(vdevice.driver()) as driver, driver.using("time kernels"):
-        timer = _Timer(driver, code.data, block, shared, num_veus, nbytes)
+        timer = Timer(driver, code.data, block, shared, num_veus, nbytes)
         waits, slots = (timer.launch_us(*lanes(ONLY_WAIT, num_veus, 0, num_veus, n), [0]) for n in (len(PASSED), 0))
         empty = timer.launch_us(*lanes(0, 0, 0, num_veus), [0]) + waits - slots  # a wait is no part of its rTask
         times = {}
@@ -91,7 +91,7 @@ def _measure(
         return times
 
 
-class _Timer:
+class Timer:
     """Times tasks of one compiled text: every vEU runs some of them in turn, each behind a wait for what is there,
     which empties the first cache as in a plan. `nbytes` is the most memory that one kernel's arguments take.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -19,12 +19,12 @@ from rammer.ir.tile import TileProgram
 from rammer.vdevice.simt.early import copied, loads_early
 
 
-def early_operands(plan: ExecutionPlan, room: int) -> dict[TaskUid, frozenset[int]]:
-    """Inputs of rTasks that are loaded before they wait, by position, in at most `room` words of a thread.
+def early_operands(plan: ExecutionPlan, rooms: Mapping[RKernel, int]) -> dict[TaskUid, frozenset[int]]:
+    """Inputs of rTasks that are loaded before they wait, by position, in at most so many words of a thread.
 
     rTasks of one kernel have the same inputs, or its constants alone: there are two texts of it at most.
     """
-    useful = {k: inputs for k in dict.fromkeys(plan.kernels) if (inputs := _useful(k, room))}
+    useful = {k: inputs for k in dict.fromkeys(plan.kernels) if (inputs := _useful(k, rooms.get(k, 0)))}
     if not useful:
         return {}
     order, dependencies = HappensBefore(plan.programs), Dependencies(plan.graph, plan.kernels)

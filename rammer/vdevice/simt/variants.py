@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -19,14 +19,14 @@ NOTHING: frozenset[int] = frozenset()
 
 @dataclass(frozen=True)
 class Variants:
-    """Texts of rKernels for blocks of `block` threads; `room`: words of a thread that rTasks may load early.
+    """Texts of rKernels for blocks of `block` threads; `rooms`: words of a thread that a function's rTasks load early.
 
     `waits` says of a function whether it waits by itself, as those that load early do.
     """
 
     dialect: Dialect
     block: int
-    room: int
+    rooms: Mapping[str, int]
     waits: Callable[[str], bool]
     _symbols: dict[tuple[object, ...], str] = field(default_factory=dict)
 
@@ -37,22 +37,23 @@ class Variants:
         copies = frozenset(k - outputs for k in near if k >= outputs and static[k - outputs])
         loose = {k for k, (_, at) in enumerate(operands.tolist()) if at % VECTOR_BYTES}
         loose -= {outputs + position for position in copies}
-        for early in self._tries(kernel, copies) if self.waits(function) else (NOTHING,):
-            key = kernel, copies, early, frozenset(loose), frozenset(near)
+        for early in self._tries(kernel) if self.waits(function) else (NOTHING,):
+            room = self.rooms[function]
+            key = kernel, copies, early, room, frozenset(loose), frozenset(near)
             if key not in self._symbols:
                 used = reading_copies(kernel, copies) if copies else kernel
-                used = loading_early(used, early, self.room) if early else used
+                used = loading_early(used, early, room) if early else used
                 made = emit(used, self.dialect, self.block, frozenset(loose), frozenset(near))
                 self._symbols[key] = made.symbol
             if self._symbols[key] == function:
                 return early
         return None
 
-    def _tries(self, kernel: RKernel, copies: frozenset[int]) -> Iterator[frozenset[int]]:
+    def _tries(self, kernel: RKernel) -> Iterator[frozenset[int]]:
         """What may be loaded early: constants, and perhaps more."""
         if isinstance(kernel.body, TileProgram):
             static = kernel.operation.static
-            constants = frozenset(p for p, known in enumerate(static) if known) - copies
+            constants = frozenset(p for p, known in enumerate(static) if known)
             others = [p for p, known in enumerate(static) if not known]
             for count in range(len(others) + 1):
                 for some in combinations(others, count):
