@@ -23,6 +23,7 @@ from rammer.candidates import (
     drop_wrong,
     few,
     generated,
+    rejecting,
     standing_in,
 )
 from rammer.collector import seldom
@@ -36,6 +37,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
+from rammer.once import budget, run_once
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
@@ -242,32 +244,48 @@ def compile(
         problem = Problem(graph, vdevice.spec, candidates, profiler, offer=offer, has_room=vdevice.has_room)
         with clock("schedule"):
             plan = chosen.schedule(problem)
-        candidates = {**candidates, **further}
-        with clock("prove"):  # what a plan uses; where that may not be used, another plan
-            while verify and (changed := prover.settle(candidates, plan.kernels)):
-                candidates, standing = changed
-                profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
-                stands = standing_in(plan, candidates, standing)
-                plan = stands or chosen.schedule(replace(problem, candidates=candidates))
-        used = list(dict.fromkeys(plan.kernels))
-        plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
-        with clock("memory"):
-            plan = in_memory(plan, {*pairs, *pairs.values()})
-        with clock("price"):
-            plan = replace(plan, prices=profiler.prices(used) or {})
-        notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
-        plan = replace(plan, notes=(*plan.notes, *notes))
-        for note in plan.notes:
-            trace.say(CHOICES, note)
-        timeline = problem.timelines.of(plan)
-        trace.plan(plan, timeline)
-        with clock("verify"):
-            if verify:
-                if plan.graph is not graph:
-                    verify_pass("", plan.graph)
-                verify_plan(plan)
-        with clock("build"):
-            image = vdevice.build(plan, progress=progress)
+        rejected: dict[Operation, int] = {}  # rKernels that a run of the program has shown to be wrong
+        while True:
+            candidates = {**candidates, **further}
+            with clock("prove"):  # what a plan uses; where that may not be used, another plan
+                while verify and (changed := prover.settle(candidates, plan.kernels)):
+                    candidates, standing = changed
+                    profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
+                    stands = standing_in(plan, candidates, standing)
+                    plan = stands or chosen.schedule(replace(problem, candidates=candidates))
+            used = list(dict.fromkeys(plan.kernels))
+            plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
+            with clock("memory"):
+                plan = in_memory(plan, {*pairs, *pairs.values()})
+            with clock("price"):
+                plan = replace(plan, prices=profiler.prices(used) or {})
+            notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
+            plan = replace(plan, notes=(*plan.notes, *notes))
+            for note in plan.notes:
+                trace.say(CHOICES, note)
+            timeline = problem.timelines.of(plan)
+            trace.plan(plan, timeline)
+            with clock("verify"):
+                if verify:
+                    if plan.graph is not graph:
+                        verify_pass("", plan.graph)
+                    verify_plan(plan)
+            with clock("build"):
+                image = vdevice.build(plan, progress=progress)
+            executable = vdevice.load(image)
+            checked, fault = "not run: RAMMER_CHECK=0", None
+            with clock("run"):
+                if check:
+                    seconds = budget(sum(clock.seconds.values()))
+                    checked, fault = run_once(executable, image, vdevice.verdicts(), seconds, every=check > 1)
+            if fault is None:
+                break
+            executable.close()
+            candidates, notes_of_fault = rejecting(candidates, fault, image.plan or plan, vdevice, rejected)
+            further.update({operation: candidates[operation] for operation in further})
+            dropped.extend(notes_of_fault)
+            with clock("schedule"):
+                plan = chosen.schedule(replace(problem, candidates=candidates))
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
             image = replace(image, signature=ports_of(whole))
         inputs, outputs = (
@@ -276,8 +294,8 @@ def compile(
         )
         image = replace(image, inputs=inputs, outputs=outputs, state=pairs, in_place=in_place)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
-        report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
-        program = Program(image, vdevice, report, sources=sources)
+        report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds, checked)
+        program = Program(image, vdevice, report, sources=sources, executable=executable)
         if check > 1:
             compare_with_meaning(program, whole)
         return program

@@ -18,7 +18,9 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
+from rammer.vdevice.profiles import ProfileStore
 
+Bytes = NDArray[np.uint8]
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
 
@@ -219,6 +221,14 @@ class ChecksInputs(Protocol):
         """As `run`, of what nobody has checked; None unless it is NumPy arrays just as the image's ports say."""
 
 
+@runtime_checkable
+class RunsSlots(Protocol):
+    """A loaded program that can run its slots one after another, so that somebody sees what each leaves behind."""
+
+    def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
+        """The plan's arena, and a function that runs slots, rows of [program, vEU, order], alone in this thread."""
+
+
 class Room(ABC):
     """Memory for a port on a device; it outlives the program that made it. Copies of it are arrays of the host."""
 
@@ -364,6 +374,10 @@ class VDevice(ABC):
     ) -> Mapping[RKernel, str]:
         """Why `rkernels_wrong` runs rKernels not, or not as asked; nothing where it runs none on principle."""
         return {}
+
+    def verdicts(self) -> ProfileStore | None:
+        """Where verdicts on programs are kept that run here, by machine and toolchain; None if they run elsewhere."""
+        return None
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""

@@ -51,7 +51,7 @@ def kernel_key(kernel: RKernel, text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _generators() -> str:
+def generators() -> str:
     """A fingerprint of the code that turns an operation and a schedule into text."""
     package = Path(__file__).parents[1]
     files = sorted(f for folder in ("ir", "kernels", "vdevice") for f in (package / folder).rglob("*.py"))
@@ -63,7 +63,7 @@ def recipe_keys(kernels: Sequence[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
 
     An operation, a schedule, a spec and the generators' own code decide a text. Kernels with foreign texts have none.
     """
-    common = f"{_generators()}\0{spec}"
+    common = f"{generators()}\0{spec}"
     operations: dict[Operation, str] = {}
     found = {}
     for k in kernels:

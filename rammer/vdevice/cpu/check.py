@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_at, stored_at
-from rammer.ir.expr import Cast, Load, TensorExpr, free_axes, loads, nodes
+from rammer.ir.evaluate import evaluate_at, sampled_places, stored_at
+from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
-from rammer.ir.tensor import Array, DType, TensorType
+from rammer.ir.tensor import Array, DType, TensorType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.seeded import PERIOD, Numbers, Region, Seeded, Seeds, bytes_at, element, padded
+from rammer.vdevice.cpu.seeded import PERIOD, Numbers, Region, Seeded, Seeds, bytes_at, padded
 from rammer.vdevice.library import Library
 from rammer.vdevice.profiles import profile_store, recipe_keys
 
@@ -78,24 +78,8 @@ def _numbers(values: Array) -> Array:
 
 
 def _places(expr: TensorExpr, seed: int) -> Places:
-    shape = expr.root.shape
-    if 0 in shape:
-        return np.zeros((0, len(shape)), np.int64)
-    random = np.random.default_rng(seed)
-    each = flops(expr) / max(prod(shape), 1)
-    count = int(min(max(MOST_FLOPS / max(each, 1), 3), POINTS))
-    rows = [tuple(0 for _ in shape), tuple(e - 1 for e in shape), tuple(e // 2 for e in shape)]
-    while len(rows) < count:
-        ends = [(0, min(1, e - 1), int(random.integers(e)), max(e - 2, 0), e - 1) for e in shape]
-        rows.append(tuple(int(random.choice(end)) for end in ends))
-    rows = list(dict.fromkeys(rows[:count]))
-    if expr.into:  # of elements for one place the last one stays
-        free = {axis for axis, _ in free_axes(expr)}
-        rows = [
-            tuple(at if a in free else e - 1 for at, (a, e) in zip(row, expr.root.axes, strict=True)) for row in rows
-        ]
-        rows = list(dict.fromkeys(rows))
-    return np.array(rows, np.int64).reshape(len(rows), len(shape))
+    each = flops(expr) / max(prod(expr.root.shape), 1)
+    return sampled_places(expr, int(min(max(MOST_FLOPS / max(each, 1), 3), POINTS)), seed)
 
 
 def _inputs(
