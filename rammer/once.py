@@ -41,7 +41,7 @@ PATIENCE_S = 30.0  # without progress, after which a program hangs
 NOWHERE = -1  # no operator: all vEUs run
 WHOLE_FLOPS = 1 << 21  # of an operator that is compared as a whole, and
 MOST_FLOPS = 1 << 22  # of the sampled elements of others
-MOST_PLACES = 64  # elements of each that are compared then
+FEWEST, MOST_PLACES = 3, 64  # elements of each that are compared then
 HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
 
 
@@ -144,7 +144,7 @@ def _compared(
     every: bool,
     progress: Array,
 ) -> tuple[str, Fault | None]:
-    stop = time.monotonic() + seconds
+    began, work_s = time.monotonic(), seconds + time.thread_time()  # others may have the CPU, too
     arena, step = executable.stepped(inputs)
 
     def run(slots: NDArray[np.int64]) -> None:
@@ -152,16 +152,19 @@ def _compared(
         progress[1] += 1
         step(slots)
 
-    operators = range(len(plan.kernels)) if every else _chosen(plan, seconds)
+    total = len(plan.kernels)
+    operators = range(total) if every else _chosen(plan, seconds)
     replay = Replay(plan, inputs, arena, run, operators)
-    count = 0
+    count, seen = 0, set[RKernel]()
     for n in replay:
         progress[1] += 1
-        if what := _wrong(plan, n, replay, every):
-            return CHECKED, Fault(what, n)
-        count += 1
-        if time.monotonic() > stop:
-            return f"{CHECKED}: {count} of {len(plan.kernels)} operators, as far as its time reached", None
+        if time.thread_time() < work_s:
+            if what := _wrong(plan, n, replay, every, again=plan.kernels[n] in seen):
+                return CHECKED, Fault(what, n)
+            count += 1
+            seen.add(plan.kernels[n])
+        if not every and time.monotonic() > began + MOST_S:
+            return f"{CHECKED}: {count} of {total} operators, as far as {MOST_S:g} s reached", None
     kept = {t: replay.output(t) for t in plan.graph.outputs}
     progress[0] = NOWHERE
     progress[1] += 1
@@ -178,24 +181,24 @@ def _compared(
                     "when its slots run one after another",
                     plan.graph.producers.get(tensor),
                 )
-    return CHECKED if count == len(plan.kernels) else f"{CHECKED}: {count} of {len(plan.kernels)} operators", None
+    return CHECKED if count == total else f"{CHECKED}: {count} of {total} operators", None
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> list[int]:
     """The operators to compare, as many as fit into the time: of each rKernel one, then others at random."""
     first = {kernel: n for n, kernel in reversed(list(enumerate(plan.kernels)))}
     order = list(dict.fromkeys([*first.values(), *np.random.default_rng(0).permutation(len(plan.kernels)).tolist()]))
-    costs = np.cumsum([_seconds(plan.kernels[n]) for n in order])
+    costs = np.cumsum([_seconds(plan.kernels[n], again=first[plan.kernels[n]] != n) for n in order])
     return sorted(order[: max(int(np.searchsorted(costs, seconds)), 1)])
 
 
-def _seconds(kernel: RKernel) -> float:
+def _seconds(kernel: RKernel, again: bool) -> float:
     """What it takes to compare an operator, estimated."""
-    operation = kernel.operation
-    nbytes = sum(t.nbytes for t in (*operation.inputs, *operation.outputs))
-    each = flops(operation.expr) / max(prod(operation.expr.root.shape), 1)
-    work = flops(operation.expr) if _is_whole(kernel) else each * _count(operation.expr)
-    return 5e-4 * len(operation.expr.stages) + 2e-8 * work + 3e-10 * nbytes
+    expr = kernel.operation.expr
+    nbytes = sum(t.nbytes for t in (*kernel.operation.inputs, *kernel.operation.outputs))
+    each = flops(expr) / max(prod(expr.root.shape), 1)
+    work = each * (FEWEST if again else _count(expr)) if again or not _is_whole(kernel) else flops(expr)
+    return 5e-4 * len(expr.stages) + 2e-8 * work + 3e-10 * nbytes
 
 
 def _is_whole(kernel: RKernel) -> bool:
@@ -204,11 +207,14 @@ def _is_whole(kernel: RKernel) -> bool:
 
 def _count(expr: TensorExpr) -> int:
     each = flops(expr) / max(prod(expr.root.shape), 1)
-    return int(min(max(MOST_FLOPS / max(each, 1), 3), MOST_PLACES))
+    return int(min(max(MOST_FLOPS / max(each, 1), FEWEST), MOST_PLACES))
 
 
-def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool) -> str:
-    """The first element of an operator's results that is not what its formula makes of its operands."""
+def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool, again: bool) -> str:
+    """The first element of an operator's results that is not what its formula makes of its operands.
+
+    `again`: its rKernel was compared before, elsewhere; only its operands and results may still be the wrong ones.
+    """
     op, kernel = plan.graph.operators[n], plan.kernels[n]
     expr = op.operation.expr
     names = [name for name, _ in expr.inputs]
@@ -217,10 +223,10 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool) -> str:
         for name, t, kept in zip(names, op.inputs, replay.operands(n), strict=True)
     }
     places, elements = None, []
-    if _is_whole(kernel) or (every and not expr.into):
+    if not expr.into and (every or (_is_whole(kernel) and not again)):
         given = {name: value.whole() if isinstance(value, Kept) else value for name, value in given.items()}
     else:
-        places = sampled_places(expr, _count(expr))
+        places = sampled_places(expr, FEWEST if again else _count(expr), n)
         elements = stored_at(expr, given, places)
         if expr.into:  # of what data put outside nothing is stored
             ((_, kind),) = expr.outputs

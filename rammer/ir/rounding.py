@@ -40,6 +40,7 @@ HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no 
 FLOAT32_HALF_STEP = 2.0**-24
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
+OVERFLOW = 1e300  # the error of what may have become infinite, with its sign
 EXACT = frozenset(  # functions whose result is one of their operands, or a whole number
     {"neg", "abs", "max", "min", "sign", "floor", "ceil", "round", "where", "real", "imag", "complex"}
 )
@@ -84,7 +85,7 @@ def differs(got: Array, want: Bounded) -> NDArray[np.bool_]:
         else:
             alike = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
         close = np.abs(found - wanted) <= want.error
-        off: NDArray[np.bool_] = ~(alike | close | ~np.isfinite(want.error))
+        off: NDArray[np.bool_] = ~(alike | close | ~(np.asarray(want.error) < OVERFLOW))
     return off
 
 
@@ -169,8 +170,9 @@ class _Bounds(Evaluator):
                     error = 0.0 if exact else np.prod(sizes + terms.error, axis=over) - np.prod(sizes, axis=over)
                     if stage.dtype.is_float:
                         error = error + prod(full[len(full) - len(over) :]) * self._step * np.abs(value) + TINY
-                case _:
-                    error = 0.0 if exact else np.broadcast_to(terms.error, full).max(axis=over, initial=0.0)
+                case _ if not exact:
+                    ends = (_moved(points, sign * np.broadcast_to(terms.error, full)) for sign in (-1, 1))
+                    error = np.maximum(*(_apart(ufunc.reduce(e, axis=over, initial=start), value) for e in ends))
         return Bounded(value, error)
 
     def _read(self, tensor: str, places: list[Any]) -> Bounded:
@@ -215,7 +217,7 @@ class _Bounds(Evaluator):
                 return Bounded(held, error)
             if dtype is DType.F32:
                 error = error + FLOAT32_HALF_STEP * np.abs(held) + TINY
-                return Bounded(held, np.where(np.abs(value) + error < LARGEST, error, np.inf))
+                return Bounded(held, np.where(np.abs(value) + error < LARGEST, error, np.fmax(error, OVERFLOW)))
             ends = [self.rounded(_moved(value, sign * error), dtype) for sign in (-1, 1)]
             error = np.maximum(*(_apart(end, held) for end in ends))
             if not dtype.is_float and dtype is not DType.BOOL and np.asarray(value).dtype.kind == "f":
@@ -266,7 +268,7 @@ class _Bounds(Evaluator):
             if value.dtype.kind in "fc" and fn not in EXACT:
                 size = np.abs(value)
                 rounding = self._step * (2.0 if fn in BASIC else OTHERS) * size + TINY
-                rounding = np.where(size < self._largest, rounding, np.inf)  # it may have become infinite
+                rounding = np.where(size < self._largest, rounding, OVERFLOW)
                 error = error + np.where(np.isfinite(size), rounding, 0.0)
         return Bounded(value, error)
 
@@ -280,7 +282,13 @@ def _moved(value: Any, by: Any) -> Any:
     value = np.asarray(value)
     if value.dtype == bool:
         return value ^ (np.asarray(by) != 0)
-    return value + by if value.dtype.kind in "fc" else value + np.asarray(np.rint(by), np.int64).astype(value.dtype)
+    if value.dtype.kind not in "fc":
+        return value + np.asarray(np.rint(by), np.int64).astype(value.dtype)
+    moved = value + by
+    if np.any(over := np.abs(by) >= OVERFLOW):  # it grows, and does not change its sign
+        grown = np.copysign(np.inf, value.real)
+        moved = np.where(over & np.isfinite(by), np.where(np.sign(by) == np.sign(value), grown, value), moved)
+    return moved
 
 
 def _apart(a: Array, b: Array) -> Any:
