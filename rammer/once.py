@@ -27,7 +27,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
-from rammer.ir.rounding import Bounded, bounded, differs
+from rammer.ir.rounding import bounded_as, differs
 from rammer.ir.tensor import Array, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
@@ -232,10 +232,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool, again: bool
             ((_, kind),) = expr.outputs
             inside = np.all([(e >= 0) & (e < extent) for e, extent in zip(elements, kind.shape, strict=True)], axis=0)
             places, elements = places[inside], [e[inside] for e in elements]
-    wanted = bounded(expr, given, places, factor_step=_factor_step(kernel))
-    if kernel.form is not None:
-        formed = bounded(kernel.form, given, places, factor_step=_factor_step(kernel))
-        wanted = [Bounded(w.value, np.fmax(w.error, f.error)) for w, f in zip(wanted, formed, strict=True)]
+    wanted = bounded_as(expr, kernel.form, given, places, factor_step=_factor_step(kernel))
     for tensor, result, want in zip(op.outputs, replay.results(n), wanted, strict=True):
         got = result.whole() if places is None else result.flat[element(result.kind, elements)]
         off = differs(got, want)

@@ -45,6 +45,7 @@ EXACT = frozenset(  # functions whose result is one of their operands, or a whol
     {"neg", "abs", "max", "min", "sign", "floor", "ceil", "round", "where", "real", "imag", "complex"}
 )
 BASIC = frozenset({"add", "sub", "mul", "div", "sqrt"})  # rounded once; a quotient may be a product with a reciprocal
+RANDOM = 2.0  # six standard deviations of rounding n partial sums of random numbers, each of 0.4 half steps
 OTHERS = 16.0  # half steps of the result by which approximations of other functions are off
 
 
@@ -61,18 +62,35 @@ def bounded(
     places: NDArray[np.int64] | None = None,
     errors: Mapping[str, Array] | None = None,
     factor_step: float = 0.0,
+    random: bool = False,
 ) -> list[Bounded]:
     """All outputs, at places of the root (one index a column, one place a row) or at all of them.
 
     `errors` of inputs that are computed themselves; others are exact. `factor_step`: what factors of products are
-    rounded by, relatively, before they are multiplied.
+    rounded by, relatively, before they are multiplied. `random`: the inputs are random numbers, whose partial sums are
+    no larger than random walks make them; else they may cancel in any order.
     """
-    evaluator = _Bounds(expr, inputs, errors or {}, factor_step)
+    evaluator = _Bounds(expr, inputs, errors or {}, factor_step, random)
     if places is None:
         return evaluator.everywhere()
     most = max(MOST_SCATTERED // max(1, *(prod(e for _, e in s.reduce) for s in expr.stages)), 1)
     parts = [evaluator.bounded_at(places[n : n + most]) for n in range(0, max(len(places), 1), most)]
     return [Bounded(*map(np.concatenate, zip(*pairs, strict=True))) for pairs in zip(*parts, strict=True)]
+
+
+def bounded_as(
+    expr: TensorExpr,
+    form: TensorExpr | None,
+    inputs: Mapping[str, Array | Elements],
+    places: NDArray[np.int64] | None = None,
+    **options: Any,
+) -> list[Bounded]:
+    """The values of an expression, and the bounds of the form in which it is computed, if that is another one."""
+    wanted = bounded(expr, inputs, places, **options)
+    if form is None:
+        return wanted
+    formed = bounded(form, inputs, places, **options)
+    return [Bounded(w.value, np.fmax(w.error, f.error)) for w, f in zip(wanted, formed, strict=True)]
 
 
 def differs(got: Array, want: Bounded) -> NDArray[np.bool_]:
@@ -98,9 +116,10 @@ class _Bounds(Evaluator):
         inputs: Mapping[str, Array | Elements],
         errors: Mapping[str, Array],
         factor_step: float,
+        random: bool,
     ) -> None:
         super().__init__(expr, inputs)
-        self._errors, self._factor_step = errors, factor_step
+        self._errors, self._factor_step, self._random = errors, factor_step, random
         self._bounded: dict[str, Bounded] = {}  # stages at all of their points
         doubles = {k.dtype for _, k in (*expr.inputs, *expr.outputs)} | {s.dtype for s in expr.stages}
         self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if _is_real(d)), default=0.0)
@@ -140,12 +159,24 @@ class _Bounds(Evaluator):
         with np.errstate(all="ignore"):
             sizes = np.abs(np.asarray(a, np.float64)), np.abs(np.asarray(b, np.float64))
             magnitude = contract(*sizes, full, rank)
-            error = (sqrt(prod(full[rank:])) + 1) * self._step * magnitude + 2 * self._factor_step * magnitude
+            value = contract(a, b, full, rank)
+            squares = contract(sizes[0] ** 2, sizes[1] ** 2, full, rank) if self._random else None
+            error = self._sum_error(prod(full[rank:]), value, magnitude, squares) + 2 * self._factor_step * magnitude
             if np.any(a_off):
                 error = error + contract(a_off, sizes[1], full, rank)
             if np.any(b_off):
                 error = error + contract(sizes[0], b_off, full, rank)
-        return Bounded(contract(a, b, full, rank), _or_unbounded(error, magnitude))
+        return Bounded(value, _or_unbounded(error, magnitude))
+
+    def _sum_error(self, terms: int, value: Any, magnitude: Any, squares: Any) -> Any:
+        """What rounding does to a sum.
+
+        Partial sums of random numbers are about as large as the root of the sum of their squares, or as the sum itself;
+        those of others may be as large as the sum of their magnitudes.
+        """
+        if self._random:
+            return RANDOM * sqrt(terms) * self._step * np.sqrt(squares + np.square(np.abs(value)))
+        return (sqrt(terms) + 1) * self._step * magnitude
 
     def _folded(self, stage: Stage, terms: Bounded, full: tuple[int, ...], over: tuple[int, ...]) -> Bounded:
         dtype = wide_type(stage.dtype)
@@ -162,9 +193,9 @@ class _Bounds(Evaluator):
                     error = 0.0 if exact else np.broadcast_to(terms.error, full).sum(axis=over)
                     if stage.dtype.is_float and len(over):
                         magnitude = np.abs(points).sum(axis=over)
-                        error = _or_unbounded(
-                            error + sqrt(prod(full[-len(over) :])) * self._step * magnitude, magnitude
-                        )
+                        squares = np.square(np.abs(points)).sum(axis=over) if self._random else None
+                        error = error + self._sum_error(prod(full[-len(over) :]), value, magnitude, squares)
+                        error = _or_unbounded(error, magnitude)
                 case "prod":
                     sizes = np.abs(points)
                     error = 0.0 if exact else np.prod(sizes + terms.error, axis=over) - np.prod(sizes, axis=over)

@@ -9,8 +9,8 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import log2, prod
 from typing import Any, TypeAlias
 
@@ -18,15 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_at, sampled_places, stored_at
+from rammer.ir.evaluate import sampled_places, stored_at
 from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
+from rammer.ir.rounding import Bounded, bounded_as, differs
 from rammer.ir.tensor import Array, DType, TensorType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.seeded import PERIOD, Numbers, Region, Seeded, Seeds, bytes_at, padded
+from rammer.vdevice.cpu.seeded import Numbers, Region, Seeded, Seeds, bytes_at, padded
 from rammer.vdevice.library import Library
 from rammer.vdevice.profiles import profile_store, recipe_keys
 
@@ -36,8 +37,7 @@ MOST_MAPPED = 1 << 34  # bytes of an rKernel's tensors, of which only what is wr
 MOST_WRITTEN = 1 << 30  # bytes of them that are
 MOST_SUMMED = 1 << 26  # numbers that one element is a sum of
 PATIENCE_S = 30.0  # how long one rKernel may take
-COARSE = 2.0**-6  # of the largest value, where numbers that an rKernel has computed are rounded to bf16
-MOVED, SLACK = 32, 8.0  # at most so many runs of rounded inputs; a value may be so many times farther off than it moves
+RESULTS_STEP = 2.0**-9  # by which factors are rounded that an rKernel has computed, and rounds to bf16
 HEADER = 64  # bytes of the shared memory: which trial is on, and what a kernel says of itself
 
 Places: TypeAlias = NDArray[np.int64]  # an index per column
@@ -50,31 +50,31 @@ class Sample:
     inputs: Mapping[str, Seeded]
     places: Places
     stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
-    wanted: tuple[Array, ...]  # by output, a value for each place
-    allowed: tuple[float, ...]  # by output: how far a value may be off, by rounding
+    wanted: tuple[Bounded, ...]  # by output, a value for each place, and how far rounding may move it
 
 
 def sample(
-    operation: Operation, kinds: Sequence[TensorType], narrow: DType | None, seeds: Seeds, seed: int = 0
+    operation: Operation,
+    kinds: Sequence[TensorType],
+    narrow: DType | None,
+    seeds: Seeds,
+    seed: int = 0,
+    form: TensorExpr | None = None,
+    step: float = 0.0,
 ) -> Sample:
     """Seeded inputs as they lie in memory, and the values at corners, edges and in the middle.
 
-    `narrow`: a type that holds all inputs, as rKernels round them to it.
+    `narrow`: a type that holds all inputs, as rKernels round them to it. What rounding explains is that of the `form`
+    in which it is computed, where factors are rounded by a `step`.
     """
     expr = operation.expr
     places = _places(expr, seed)
     for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
         inputs = _inputs(operation, kinds, seeds, positive, narrow)
-        with np.errstate(all="ignore"):
-            wanted = tuple(evaluate_at(expr, inputs, places))
-        if all(2 * np.isfinite(_numbers(w)).sum() >= len(w) for w in wanted):
+        wanted = bounded_as(expr, form, inputs, places, factor_step=step, random=True)
+        if all(2 * np.isfinite(w.value).sum() >= len(places) for w in wanted):
             break
-    return Sample(inputs, places, stored_at(expr, inputs, places), wanted, tuple(_allowance(expr, w) for w in wanted))
-
-
-def _numbers(values: Array) -> Array:
-    """As float64, or complex128."""
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    return Sample(inputs, places, stored_at(expr, inputs, places), tuple(wanted))
 
 
 def _places(expr: TensorExpr, seed: int) -> Places:
@@ -113,61 +113,11 @@ def _inputs(
     return values
 
 
-def _allowance(expr: TensorExpr, wanted: Array) -> float:
-    """What rounding explains: grows with the depth of the sums, and with the largest value."""
-    dtype = DType(wanted.dtype.name)
-    if not dtype.part.is_float:
-        return 0.0
-    finite = _numbers(wanted)
-    scale = float(np.abs(finite[np.isfinite(finite)]).max(initial=0.0))
-    if dtype.only_stored and not dtype.is_complex:
-        return dtype.epsilon * scale  # a step, where what is rounded to it was off by a little
-    depth = sum(prod(e for _, e in s.reduce) for s in expr.stages if s.reduce)
-    kinds = [k.dtype.part for _, k in (*expr.inputs, *expr.outputs)]
-    narrow = min((d.itemsize for d in kinds if d.is_float and not d.only_stored), default=4)
-    epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[narrow]
-    return float((64 + depth**0.5 * 8 if narrow < 8 else 256 + depth) * epsilon * max(scale, 1e-3))
-
-
-def _off(got: Array, number: int, expr: TensorExpr, sample: Sample, coarse: bool = False) -> NDArray[np.bool_]:
-    """Which values of an output are not what they should be, and do not come near when inputs move by a rounding.
-
-    The logarithm of a sum near 1 moves by all there is. `coarse`: numbers in between are rounded.
-    """
-    wanted, allowed = sample.wanted[number], np.full(len(got), sample.allowed[number])
-    if coarse:
-        finite = np.abs(_numbers(wanted))
-        allowed = np.fmax(allowed, COARSE * finite[np.isfinite(finite)].max(initial=0.0))
-    with np.errstate(all="ignore"):
-        off: NDArray[np.bool_] = ~((got == wanted) | ((got != got) & (wanted != wanted) & ~_unwritten(got)))
-        found, still = _numbers(got), _numbers(wanted)
-        off &= ~((allowed > 0) & (np.abs(found - still) <= allowed))  # whole numbers are equal or wrong
-        random = np.random.default_rng(0)
-        for _ in range(MOVED if off.any() else 0):
-            inputs = {name: _moved(value, random) for name, value in sample.inputs.items()}
-            moved = evaluate_at(expr, inputs, sample.places[off])[number]
-            allowed[off] = np.fmax(allowed[off], SLACK * np.abs(_numbers(moved) - still[off]))
-            off[off] = ~(np.abs(found[off] - still[off]) <= allowed[off])
-            if not off.any():
-                break
-    return off
-
-
 def _unwritten(values: Array) -> NDArray[np.bool_]:
     """Which floats are what lay there before: no NaN that is computed has all bits set, but for those of one byte."""
     bits = values.view(np.uint8).reshape(len(values), values.dtype.itemsize)
     left: NDArray[np.bool_] = (bits == 0xFF).all(axis=1) & (values != values) & (values.itemsize > 1)
     return left
-
-
-def _moved(tensor: Seeded, random: np.random.Generator) -> Seeded:
-    """The same numbers, a rounding or two away."""
-    if not tensor.kind.dtype.is_float or tensor.kind.dtype.only_stored:
-        return tensor
-    epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[tensor.kind.dtype.itemsize]
-    values = tensor.numbers.values
-    near = (values * (1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), PERIOD))).astype(values.dtype)
-    return replace(tensor, numbers=replace(tensor.numbers, values=near))
 
 
 def check_kernels(
@@ -236,14 +186,16 @@ def trials(
     kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel], seeds: Seeds
 ) -> list[Trial]:
     """What to run of each kernel: the rTasks of sampled elements, or all."""
-    samples: dict[tuple[Operation, tuple[TensorType, ...], DType | None], Sample] = {}
+    samples: dict[Hashable, Sample] = {}
     made = []
     for kernel in kernels:
         if _too_large(kernel):
             continue
-        key = kernel.operation, kernel.input_types(), _rounding(kernel)
+        step = RESULTS_STEP if _rounds_results(kernel) else 0.0
+        recipe = kernel.operation, kernel.input_types(), _rounding(kernel)
+        key = *recipe, kernel.form, step
         if key not in samples:
-            samples[key] = sample(*key, seeds)
+            samples[key] = sample(*recipe, seeds, form=kernel.form, step=step)
         whole = kernel in every and _all_fit(kernel)
         tasks = range(kernel.num_rtasks) if whole else _rtasks(kernel, samples[key].places)
         made.append(Trial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
@@ -380,10 +332,10 @@ def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
     """The first sampled element that is not what it should be."""
     expr = trial.kernel.operation.expr
     for n, (name, _) in enumerate(expr.outputs):
-        off = _off(outputs[n], n, expr, trial.sample, _rounds_results(trial.kernel))
+        off = differs(outputs[n], trial.sample.wanted[n]) | _unwritten(outputs[n])
         if off.any():
             first = int(np.argmax(off))
-            place, want = trial.sample.places[first].tolist(), trial.sample.wanted[n][first]
+            place, want = trial.sample.places[first].tolist(), trial.sample.wanted[n].value[first]
             what = "not written" if _unwritten(outputs[n])[first] else str(outputs[n][first])
             return f"{name}{place} is {what} and should be {want}"
     return ""
