@@ -40,6 +40,7 @@ HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no 
 FLOAT32_HALF_STEP = 2.0**-24
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
+MOST_WHOLE = 2.0**40  # by which whole numbers are moved
 OVERFLOW = 1e300  # the error of what may have become infinite, with its sign
 EXACT = frozenset(  # functions whose result is one of their operands, or a whole number
     {"neg", "abs", "max", "min", "sign", "floor", "ceil", "round", "where", "real", "imag", "complex"}
@@ -250,7 +251,7 @@ class _Bounds(Evaluator):
                 error = error + FLOAT32_HALF_STEP * np.abs(held) + TINY
                 return Bounded(held, np.where(np.abs(value) + error < LARGEST, error, np.fmax(error, OVERFLOW)))
             ends = [self.rounded(_moved(value, sign * error), dtype) for sign in (-1, 1)]
-            error = np.maximum(*(_apart(end, held) for end in ends))
+            error = _whole_unbounded(np.maximum(*(_apart(end, held) for end in ends)), pair)
             if not dtype.is_float and dtype is not DType.BOOL and np.asarray(value).dtype.kind == "f":
                 error = np.maximum(error, _unheld(value, dtype))
             return Bounded(held, error)
@@ -290,12 +291,19 @@ class _Bounds(Evaluator):
             error: Any = 0.0
             if unsure and fn in COMPARISONS and len(args) == 2:
                 error = np.where(np.abs(values[0] - values[1]) <= args[0].error + args[1].error, 1.0, 0.0)
+            elif unsure and fn == "where":
+                (_, either), (_, a_off), (_, b_off) = args
+                error = np.where(values[0], a_off, b_off)
+                if np.any(either):
+                    both = _apart(np.asarray(values[1]), np.asarray(values[2])) + a_off + b_off
+                    error = np.where(either != 0, both, error)
             elif unsure:
                 for signs in product((-1, 1), repeat=len(unsure)):
                     ends = list(values)
                     for n, sign in zip(unsure, signs, strict=True):
                         ends[n] = _moved(values[n], sign * args[n].error)
                     error = np.maximum(error, _apart(np.asarray(apply(*ends)), value))
+                error = _whole_unbounded(error, *(args[n] for n in unsure))
             if value.dtype.kind in "fc" and fn not in EXACT:
                 size = np.abs(value)
                 rounding = self._step * (2.0 if fn in BASIC else OTHERS) * size + TINY
@@ -314,7 +322,7 @@ def _moved(value: Any, by: Any) -> Any:
     if value.dtype == bool:
         return value ^ (np.asarray(by) != 0)
     if value.dtype.kind not in "fc":
-        return value + np.asarray(np.rint(by), np.int64).astype(value.dtype)
+        return value + np.asarray(np.rint(np.clip(by, -MOST_WHOLE, MOST_WHOLE)), np.int64).astype(value.dtype)
     moved = value + by
     if np.any(over := np.abs(by) >= OVERFLOW):  # it grows, and does not change its sign
         grown = np.copysign(np.inf, value.real)
@@ -330,6 +338,14 @@ def _apart(a: Array, b: Array) -> Any:
     distance = np.abs(a.astype(wide) - b.astype(wide))
     distance = np.where((a == b) | ((a != a) & (b != b)), 0.0, distance)
     return np.where(np.isnan(distance), np.inf, distance)
+
+
+def _whole_unbounded(error: Any, *args: Bounded) -> Any:
+    """No bound where that of a whole number is none, which cannot be moved so far."""
+    for value, off in args:
+        if np.asarray(value).dtype.kind in "iu" and np.any(off > MOST_WHOLE):
+            error = np.where(off > MOST_WHOLE, np.inf, error)
+    return error
 
 
 def _subnormal(value: Any) -> Any:
