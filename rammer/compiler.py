@@ -37,7 +37,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
-from rammer.once import budget, run_once
+from rammer.once import budget, cpu_s, run_once
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
@@ -172,7 +172,7 @@ def compile(
     """
     registry = registry or PluginRegistry()
     trace = Trace()
-    clock = _Clock(trace)
+    clock, began = _Clock(trace), cpu_s()
     target = target or config.get("RAMMER_VDEVICE")
     chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
     vdevice = registry.open(target, arch=arch, device=device)
@@ -273,17 +273,17 @@ def compile(
             with clock("build"):
                 image = vdevice.build(plan, progress=progress)
             executable = vdevice.load(image)
-            checked, fault = "not run: RAMMER_CHECK=0", None
+            checked, wrong = "not run: RAMMER_CHECK=0", None
             with clock("run"):
                 if check:
-                    seconds = budget(sum(clock.seconds.values()))
-                    checked, fault = run_once(executable, image, vdevice.verdicts(), seconds, every=check > 1)
-            if fault is None:
+                    seconds = budget(cpu_s() - began)
+                    checked, wrong = run_once(executable, image, whole, vdevice.verdicts(), seconds, every=check > 1)
+            if wrong is None:
                 break
             executable.close()
-            candidates, notes_of_fault = rejecting(candidates, fault, image.plan or plan, vdevice, rejected)
+            candidates, rejections = rejecting(candidates, wrong, image.plan or plan, vdevice, rejected)
             further.update({operation: candidates[operation] for operation in further})
-            dropped.extend(notes_of_fault)
+            dropped.extend(rejections)
             with clock("schedule"):
                 plan = chosen.schedule(replace(problem, candidates=candidates))
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:

@@ -10,37 +10,39 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer.children import alone
 from rammer.errors import InputError
-from rammer.ir.evaluate import sampled_places, stored_at
-from rammer.ir.expr import TensorExpr
+from rammer.ir.evaluate import Memory, evaluate_graph, sampled_places, stored_at
+from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
-from rammer.ir.rounding import bounded_as, differs
-from rammer.ir.tensor import Array, element
+from rammer.ir.rounding import Bounded, bounded_as, differs
+from rammer.ir.tensor import Array, DType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
-from rammer.vdevice.base import Executable, Image, RunsSlots
+from rammer.vdevice.base import CompiledOnly, Executable, Image, RunsSlots
 from rammer.vdevice.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 
 CHECKED = "checked by one run"
-SHARE, LEAST_S, MOST_S = 0.04, 0.1, 1.8  # of a compilation's time, which a run may take; seconds at least and most
+SHARE, LEAST_S, MOST_S = 0.02, 0.03, 1.8  # of a compilation's time, that comparing may take; seconds at least, at most
 PATIENCE_S = 30.0  # without progress, after which a program hangs
 NOWHERE = -1  # no operator: all vEUs run
-WHOLE_FLOPS = 1 << 21  # of an operator that is compared as a whole, and
-MOST_FLOPS = 1 << 22  # of the sampled elements of others
+WHOLE_FLOPS = 1 << 18  # of an operator that is compared as a whole, and
+MOST_FLOPS = 1 << 19  # of the sampled elements of others
 FEWEST, MOST_PLACES = 3, 64  # elements of each that are compared then
 HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
 
@@ -53,35 +55,41 @@ class Fault:
     operator: int | None = None
 
 
+def cpu_s() -> float:
+    """Seconds of CPUs that this process and those that it waited for have taken."""
+    return sum(os.times()[:4])
+
+
 def budget(compiled_s: float) -> float:
-    """Seconds that a run and its comparison may take, after a compilation of so many."""
+    """Seconds of a CPU that comparing may take, after a compilation of so many: others' load is in neither."""
     return min(max(SHARE * compiled_s, LEAST_S), MOST_S)
 
 
 def run_once(
-    executable: Executable, image: Image, store: ProfileStore | None, seconds: float, every: bool
+    executable: Executable, image: Image, model: Graph, store: ProfileStore, seconds: float, every: bool
 ) -> tuple[str, Fault | None]:
     """Run a program once: what the report says of it, and what is wrong.
 
-    It takes `seconds` or a little more. What was found is kept in the store, by the image's content. `every`: all
-    operators and elements are compared, whatever that takes.
+    It takes `seconds` or a little more. What was found is kept in the store, by the image's content. Outputs are those
+    of the `model`, before any pass, where its meaning is computed in that time. `every`: all operators and elements are
+    compared, whatever that takes.
     """
-    plan = image.plan
-    if store is None or plan is None or not isinstance(executable, RunsSlots):
+    if isinstance(executable, CompiledOnly):
         return "not run: device is not here", None
-    if plan.memory is None or plan.memory.pieces or plan.memory.near:
-        return "not run: tensors lie in pieces", None
+    if image.plan is None or not image.files:
+        return "not run: nothing was built", None
     key = f"{'every' if every else 'some'} {_content(image)}"
-    known = _read(store.verdicts([key]).get(key), len(plan.kernels))
+    known = _read(store.verdicts([key]).get(key), len(image.plan.kernels))
     if known is None:
-        known = _found(executable, image, plan, inf if every else seconds, every)
+        run = _Run(executable, image, image.plan, model, inf if every else seconds, every)
+        known = run.beside() if isinstance(executable, RunsSlots) else run.here()
         store.put_verdicts({key: json.dumps([known[0], known[1] and [known[1].what, known[1].operator]])})
     return known
 
 
 def _content(image: Image) -> str:
     """A fingerprint of an image and of the code that judges it."""
-    digest = hashlib.sha256(generators().encode())
+    digest = hashlib.sha256(generators().encode() + Path(__file__).read_bytes())
     for name, data in sorted(image.files.items()):
         digest.update(f"\0{name}\0{len(data)}\0".encode())
         digest.update(data)
@@ -104,84 +112,138 @@ def _read(entry: object, num_operators: int) -> tuple[str, Fault | None] | None:
     return None
 
 
-def _found(
-    executable: RunsSlots, image: Image, plan: ExecutionPlan, seconds: float, every: bool
-) -> tuple[str, Fault | None]:
-    """In a child: what a run shows."""
-    progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
-    progress[0] = NOWHERE
-    ended = alone(lambda: _run(executable, image, plan, seconds, every, progress), lambda: int(progress[1]), PATIENCE_S)
-    if ended.made is not None:
-        return ended.made
-    operator = int(progress[0])
-    if operator == NOWHERE:
-        return CHECKED, Fault(f"when its vEUs run together, {ended.how}")
-    return CHECKED, Fault(ended.how, operator)
+class _Run:
+    """A run of a program, and what it is compared with."""
 
+    def __init__(
+        self, executable: Executable, image: Image, plan: ExecutionPlan, model: Graph, seconds: float, every: bool
+    ) -> None:
+        self._executable, self._image, self._plan, self._model = executable, image, plan, model
+        self._seconds, self._every = seconds, every
+        self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child shows it: operator, steps
 
-def _run(
-    executable: RunsSlots, image: Image, plan: ExecutionPlan, seconds: float, every: bool, progress: Array
-) -> tuple[str, Fault | None]:
-    """The run, slot by slot, then as a whole."""
-    seeded = random_inputs(image.inputs, 0)
-    zeros = {
-        p.name: a if p.dtype.is_float else np.zeros_like(a) for p, a in zip(image.inputs, seeded.values(), strict=True)
-    }
-    refused = ""
-    for inputs in (seeded, zeros):  # of numbers that are indices none may be in range
-        try:
-            return _compared(executable, inputs, plan, seconds, every, progress)
-        except InputError as error:
-            refused = error.what
-    return f"not run: seeded inputs are refused: {refused}", None
+    def beside(self) -> tuple[str, Fault | None]:
+        """In a child, slot by slot and then as a whole."""
+        self._progress[0] = NOWHERE
+        ended = alone(lambda: self._seeded(self._slot_by_slot), lambda: int(self._progress[1]), PATIENCE_S)
+        if ended.made is not None:
+            return ended.made
+        operator = int(self._progress[0])
+        if operator == NOWHERE:
+            return CHECKED, Fault(f"when its vEUs run together, {ended.how}")
+        return CHECKED, Fault(ended.how, operator)
 
+    def here(self) -> tuple[str, Fault | None]:
+        """In this process, as a whole: what a device holds does not survive a fork."""
+        if self._meaning_s() > self._seconds:
+            return "not run: its meaning takes longer to compute than a run may take", None
+        return self._seeded(lambda inputs: self._against_the_model(inputs, self._executable.run(inputs)))
 
-def _compared(
-    executable: RunsSlots,
-    inputs: Mapping[str, Array],
-    plan: ExecutionPlan,
-    seconds: float,
-    every: bool,
-    progress: Array,
-) -> tuple[str, Fault | None]:
-    began, work_s = time.monotonic(), seconds + time.thread_time()  # others may have the CPU, too
-    arena, step = executable.stepped(inputs)
+    def _seeded(self, run: Callable[[Mapping[str, Array]], tuple[str, Fault | None]]) -> tuple[str, Fault | None]:
+        seeded = random_inputs(self._image.inputs, 0)
+        zeros = {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in seeded.items()}
+        refused = ""
+        for inputs in (seeded, zeros):  # of numbers that are indices none may be in range
+            try:
+                return run(inputs)
+            except InputError as error:
+                refused = error.what
+        return f"not run: seeded inputs are refused: {refused}", None
 
-    def run(slots: NDArray[np.int64]) -> None:
-        progress[0] = replay.now
+    def _slot_by_slot(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
+        plan, executable, progress, every = self._plan, self._executable, self._progress, self._every
+        assert isinstance(executable, RunsSlots)
+        if plan.memory is None or plan.memory.near:
+            return self.here()  # of a vEU's scratch nothing is kept
+        began, work_s = time.monotonic(), self._seconds + time.thread_time()  # others may have the CPU, too
+        arena, step = executable.stepped(inputs)
+
+        def run(slots: NDArray[np.int64]) -> None:
+            progress[0] = replay.now
+            progress[1] += 1
+            step(slots)
+
+        total = len(plan.kernels)
+        operators = range(total) if every else _chosen(plan, self._seconds)
+        replay = Replay(plan, inputs, arena, run, operators)
+        count, seen = 0, set[RKernel]()
+        for n in replay:
+            progress[1] += 1
+            if time.thread_time() < work_s:
+                if what := _wrong(plan, n, replay, every, again=plan.kernels[n] in seen):
+                    return CHECKED, Fault(what, n)
+                count += 1
+                seen.add(plan.kernels[n])
+            if not every and time.monotonic() > began + MOST_S:
+                return f"{CHECKED}: {count} of {total} operators, as far as {MOST_S:g} s reached", None
+        kept = {t: value for t in plan.graph.outputs if (value := replay.output(t)) is not None}
+        progress[0] = NOWHERE
         progress[1] += 1
-        step(slots)
+        found = executable.run(inputs)
+        for tensor, value in kept.items():
+            off = differs(found[tensor], Bounded(value, np.zeros(value.shape)))
+            if off.any():
+                at = tuple(map(int, np.argwhere(off)[0]))
+                what = (
+                    f"output {tensor!r}{list(at)} is {found[tensor][at]} when its vEUs run together, and {value[at]} "
+                )
+                return CHECKED, Fault(f"{what} when its slots run one after another", plan.graph.producers.get(tensor))
+        if every or self._meaning_s() < work_s - time.thread_time():
+            _, fault = self._against_the_model(inputs, found)
+            if fault:
+                return CHECKED, fault
+        return CHECKED if count == total else f"{CHECKED}: {count} of {total} operators", None
 
-    total = len(plan.kernels)
-    operators = range(total) if every else _chosen(plan, seconds)
-    replay = Replay(plan, inputs, arena, run, operators)
-    count, seen = 0, set[RKernel]()
-    for n in replay:
-        progress[1] += 1
-        if time.thread_time() < work_s:
-            if what := _wrong(plan, n, replay, every, again=plan.kernels[n] in seen):
-                return CHECKED, Fault(what, n)
-            count += 1
-            seen.add(plan.kernels[n])
-        if not every and time.monotonic() > began + MOST_S:
-            return f"{CHECKED}: {count} of {total} operators, as far as {MOST_S:g} s reached", None
-    kept = {t: replay.output(t) for t in plan.graph.outputs}
-    progress[0] = NOWHERE
-    progress[1] += 1
-    found = executable.run(inputs)
-    for tensor, value in kept.items():
-        with np.errstate(invalid="ignore"):
-            if (
-                value is not None
-                and (off := (found[tensor] != value) & ~((value != value) & (found[tensor] != found[tensor]))).any()
-            ):
+    def _meaning_s(self) -> float:
+        """What it takes to compute the meaning of all outputs, estimated."""
+        operations = [op.operation for op in (*self._model.operators, *self._plan.graph.operators)]
+        if any(operation.expr.into for operation in operations):
+            return inf
+        return sum(5e-4 * len(o.expr.stages) + 2e-8 * flops(o.expr) for o in operations)
+
+    def _against_the_model(self, inputs: Mapping[str, Array], found: Mapping[str, Array]) -> tuple[str, Fault | None]:
+        """Outputs of a run against those of the model, with the bounds of the operators that passes made of its own."""
+        if any(op.operation.expr.into for op in self._plan.graph.operators):
+            return CHECKED, None
+        empty = {
+            t: np.zeros(kind.shape, kind.dtype.numpy)
+            for t in self._model.inputs
+            if not (kind := self._model.types[t]).size
+        }
+        wanted = evaluate_graph(self._model, {**inputs, **empty})
+        errors = _errors(self._plan, inputs)
+        for tensor in self._image.plan.graph.outputs if self._image.plan else ():
+            off = differs(found[tensor], Bounded(wanted[tensor], errors[tensor]))
+            if off.any():
                 at = tuple(map(int, np.argwhere(off)[0]))
                 return CHECKED, Fault(
-                    f"output {tensor!r}: {list(at)} is {found[tensor][at]} when its vEUs run together, and {value[at]} "
-                    "when its slots run one after another",
-                    plan.graph.producers.get(tensor),
+                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {wanted[tensor][at]}, give or "
+                    f"take {errors[tensor][at]:.2g}, though each operator is right"
                 )
-    return CHECKED if count == total else f"{CHECKED}: {count} of {total} operators", None
+        return CHECKED, None
+
+
+def _errors(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """How far rounding may move the outputs of a plan, through all of its operators."""
+    graph = plan.graph
+    values = Memory(graph)
+    kinds = {t: replace(kind, dtype=DType.F64) for t, kind in graph.types.items()}
+    errors = Memory(replace(graph, types=kinds, constants={}))
+    exact = {*graph.inputs, *graph.constants}
+    for name, value in inputs.items():
+        values.write(name, value)
+    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
+        names = [name for name, _ in op.operation.expr.inputs]
+        given = {name: values.read(t) for name, t in zip(names, op.inputs, strict=True)}
+        off = {n: errors.read(t) for n, t in zip(names, op.inputs, strict=True) if graph.storage(t).root not in exact}
+        found = bounded_as(op.operation.expr, kernel.form, given, errors=off, factor_step=_factor_step(kernel))
+        for tensor, (value, error) in zip(op.outputs, found, strict=True):
+            values.write(tensor, value)
+            errors.write(tensor, np.broadcast_to(error, value.shape))
+    return {
+        t: errors.read(t) if graph.storage(t).root not in exact else np.zeros(graph.types[t].shape)
+        for t in graph.outputs
+    }
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> list[int]:
@@ -193,21 +255,24 @@ def _chosen(plan: ExecutionPlan, seconds: float) -> list[int]:
 
 
 def _seconds(kernel: RKernel, again: bool) -> float:
-    """What it takes to compare an operator, estimated."""
+    """What it takes to compare an operator, estimated: each stage, each operation, and each byte that is kept."""
     expr = kernel.operation.expr
     nbytes = sum(t.nbytes for t in (*kernel.operation.inputs, *kernel.operation.outputs))
     each = flops(expr) / max(prod(expr.root.shape), 1)
-    work = each * (FEWEST if again else _count(expr)) if again or not _is_whole(kernel) else flops(expr)
-    return 5e-4 * len(expr.stages) + 2e-8 * work + 3e-10 * nbytes
+    work = flops(expr) if _is_whole(kernel) and not again else each * _count(kernel, again)
+    formed = 1e-2 if kernel.form is not None else 0.0
+    return formed + 5e-4 * len(expr.stages) + 2e-8 * work + 3e-10 * nbytes
 
 
 def _is_whole(kernel: RKernel) -> bool:
     return kernel.form is None and not kernel.operation.expr.into and flops(kernel.operation.expr) <= WHOLE_FLOPS
 
 
-def _count(expr: TensorExpr) -> int:
-    each = flops(expr) / max(prod(expr.root.shape), 1)
-    return int(min(max(MOST_FLOPS / max(each, 1), FEWEST), MOST_PLACES))
+def _count(kernel: RKernel, again: bool) -> int:
+    """How many elements of an operator are sampled. Those of another form are computed from whole tiles of others."""
+    each = flops(kernel.operation.expr) / max(prod(kernel.operation.expr.root.shape), 1)
+    most = FEWEST if again or kernel.form is not None else MOST_PLACES
+    return int(min(max(MOST_FLOPS / max(each, 1), FEWEST), most))
 
 
 def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool, again: bool) -> str:
@@ -226,7 +291,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool, again: bool
     if not expr.into and (every or (_is_whole(kernel) and not again)):
         given = {name: value.whole() if isinstance(value, Kept) else value for name, value in given.items()}
     else:
-        places = sampled_places(expr, FEWEST if again else _count(expr), n)
+        places = sampled_places(expr, _count(kernel, again), n)
         elements = stored_at(expr, given, places)
         if expr.into:  # of what data put outside nothing is stored
             ((_, kind),) = expr.outputs

@@ -35,6 +35,7 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, un
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
+FEW = 1 << 11  # elements that are looked up one by one, as that takes less time than to find out how they lie
 MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
 
 
@@ -366,8 +367,10 @@ def gathered(array: Array | Elements, wide: np.dtype[Any], places: list[Any]) ->
     shape = np.broadcast_shapes(*map(np.shape, places))
     if array.size == 0:
         return np.zeros(shape, wide)
-    if not isinstance(array, np.ndarray) or (step := _progressions(places, array.shape)) is None:
-        clipped = [np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True)]
+    alone = not isinstance(array, np.ndarray) or prod(shape) <= FEW
+    step = None if alone else _progressions(places, array.shape)
+    if step is None or not isinstance(array, np.ndarray):
+        clipped = [np.minimum(np.maximum(p, 0), n - 1) for p, n in zip(places, array.shape, strict=True)]
         found = array[tuple(clipped)] if isinstance(array, np.ndarray) else array.at(clipped)
         return found.astype(wide, copy=False)
     if prod(shape) > array.size:

@@ -101,6 +101,8 @@ class Replay:
     ) -> None:
         self._plan, self._graph, self._arena, self._run = plan, plan.graph, arena, run
         self._wanted = frozenset(operators)
+        assert plan.memory is not None
+        self._memory = plan.memory
         graph = plan.graph
         tensors = {t for n in operators for t in (*graph.operators[n].inputs, *graph.operators[n].outputs)}
         self._roots = {graph.storage(t).root for t in tensors} - graph.constants.keys()
@@ -181,9 +183,14 @@ class Replay:
                 if m not in mixed:
                     self._copy_rtasks(m, begun[m])
                 mixed |= {m, n}
-        if any((layout := self._graph.types[t].layout) and layout.pitched for t in op.outputs):
+        if any(self._is_scattered(t) for t in op.outputs):
             mixed.add(n)
         begun[n] = []
+
+    def _is_scattered(self, tensor: TensorId) -> bool:
+        """Whether other tensors may lie between elements of a tensor: it has a pitch, or lies in pieces."""
+        layout = self._graph.types[tensor].layout
+        return bool(layout and layout.pitched) or self._graph.storage(tensor).root in self._memory.pieces
 
     def _copy(self, n: int) -> None:
         for tensor in self._graph.operators[n].outputs:
@@ -197,10 +204,13 @@ class Replay:
             if root not in self._roots:
                 continue
             dtype = self._graph.types[tensor].dtype.numpy
-            to, source = self._copies[root][-1][begin:end].view(dtype), self._region(tensor).view(dtype)
+            to = self._copies[root][-1][begin:end].view(dtype)
+            whole = self._arena[: len(self._arena) // dtype.itemsize * dtype.itemsize].view(dtype)
             for rtask in rtasks:
                 elements = expand(writes(self._plan.kernels[n], position, rtask))
-                to[elements] = source[elements]
+                first = elements[:1] + begin // dtype.itemsize  # where a tensor lies in pieces, all are in that one's
+                for base in self._memory.bases(root, dtype.itemsize, first).tolist():
+                    to[elements] = whole[elements + (base + begin) // dtype.itemsize]
 
     def _span(self, tensor: TensorId) -> tuple[TensorId, int, int]:
         """The owner of a tensor's memory, and its bytes there."""
@@ -209,10 +219,11 @@ class Replay:
         return root, low * itemsize, high * itemsize
 
     def _place(self, tensor: TensorId) -> tuple[int, int]:
-        """The bytes of the arena where a tensor lies."""
+        """The bytes of the arena between which a tensor lies."""
         root, begin, end = self._span(tensor)
-        assert self._plan.memory is not None
-        at = self._plan.memory.offsets[root]
+        if root in self._memory.pieces:
+            return 0, len(self._arena)
+        at = self._memory.offsets[root]
         return at + begin, at + end
 
     def _region(self, tensor: TensorId) -> Bytes:

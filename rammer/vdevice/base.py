@@ -18,7 +18,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
-from rammer.vdevice.profiles import ProfileStore
+from rammer.vdevice.profiles import ProfileStore, profile_store
 
 Bytes = NDArray[np.uint8]
 Progress = Callable[[str, int, int], None]  # (what, done, total)
@@ -222,7 +222,7 @@ class ChecksInputs(Protocol):
 
 
 @runtime_checkable
-class RunsSlots(Protocol):
+class RunsSlots(Executable, Protocol):
     """A loaded program that can run its slots one after another, so that somebody sees what each leaves behind."""
 
     def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
@@ -375,9 +375,9 @@ class VDevice(ABC):
         """Why `rkernels_wrong` runs rKernels not, or not as asked; nothing where it runs none on principle."""
         return {}
 
-    def verdicts(self) -> ProfileStore | None:
-        """Where verdicts on programs are kept that run here, by machine and toolchain; None if they run elsewhere."""
-        return None
+    def verdicts(self) -> ProfileStore:
+        """Where verdicts on programs that run here are kept, by machine and toolchain."""
+        return profile_store(f"{self.spec.name} {self.spec.arch}", "")
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""

@@ -52,8 +52,8 @@ def parts(x: Array) -> list[Array]:
 def test_a_lost_part_of_a_product_is_seen(depth: int, random: bool) -> None:
     """Six products of parts are as exact as float32, five are off by 1e-5 of the largest value.
 
-    Of ten sampled elements one at least shows it in the trial of an rKernel, on random numbers; of a program's sums that
-    may cancel in any order it shows up to a depth of 512 or so.
+    Of ten sampled elements one at least shows it in the trial of an rKernel, on random numbers; of a program's sums,
+    which may cancel in any order, it shows up to a depth of 512 or so.
     """
     a, b = normal(75, depth), normal(depth, 96)
     (want,) = bounded(*product(a, b), random=random)

@@ -98,9 +98,9 @@ class CpuVDevice(VDevice):
         """rKernels that are to be measured and that the C compiler refuses, or takes too long for."""
         return refused_kernels(kernels, self._compiler, self._host.name, progress) if self._is_here else {}
 
-    def verdicts(self) -> ProfileStore | None:
-        """Where verdicts on programs for this CPU are kept."""
-        return profile_store(self._host.name, self._compiler.toolchain) if self._is_here else None
+    def verdicts(self) -> ProfileStore:
+        """Where verdicts on programs are kept."""
+        return profile_store(self._host.name, self._compiler.toolchain)
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans, all inputs zero; None for a CPU that is not this one."""
