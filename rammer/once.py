@@ -38,12 +38,12 @@ from rammer.vdevice.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 
 CHECKED = "checked by one run"
-SHARE, LEAST_S, MOST_S = 0.02, 0.03, 1.8  # of a compilation's time, that comparing may take; seconds at least, at most
+SHARE, LEAST_S, MOST_S = 0.025, 0.04, 1.8  # of a compilation's time, that comparing may take; seconds at least, at most
 PATIENCE_S = 30.0  # without progress, after which a program hangs
 NOWHERE = -1  # no operator: all vEUs run
-WHOLE_FLOPS = 1 << 18  # of an operator that is compared as a whole, and
+WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
 MOST_FLOPS = 1 << 19  # of the sampled elements of others
-FEWEST, MOST_PLACES = 3, 64  # elements of each that are compared then
+FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
 HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
 
 
@@ -155,7 +155,7 @@ class _Run:
         assert isinstance(executable, RunsSlots)
         if plan.memory is None or plan.memory.near:
             return self.here()  # of a vEU's scratch nothing is kept
-        began, work_s = time.monotonic(), self._seconds + time.thread_time()  # others may have the CPU, too
+        began, work_s = time.monotonic(), 2 * self._seconds + time.thread_time()  # others may have the CPU, too
         arena, step = executable.stepped(inputs)
 
         def run(slots: NDArray[np.int64]) -> None:
@@ -164,16 +164,16 @@ class _Run:
             step(slots)
 
         total = len(plan.kernels)
-        operators = range(total) if every else _chosen(plan, self._seconds)
-        replay = Replay(plan, inputs, arena, run, operators)
-        count, seen = 0, set[RKernel]()
+        whole = {n: operation.outputs[0].size for n, operation in enumerate(k.operation for k in plan.kernels)}
+        chosen = whole if every else _chosen(plan, self._seconds)
+        replay = Replay(plan, inputs, arena, run, chosen)
+        count = 0
         for n in replay:
             progress[1] += 1
             if time.thread_time() < work_s:
-                if what := _wrong(plan, n, replay, every, again=plan.kernels[n] in seen):
+                if what := _wrong(plan, n, replay, chosen[n]):
                     return CHECKED, Fault(what, n)
                 count += 1
-                seen.add(plan.kernels[n])
             if not every and time.monotonic() > began + MOST_S:
                 return f"{CHECKED}: {count} of {total} operators, as far as {MOST_S:g} s reached", None
         kept = {t: value for t in plan.graph.outputs if (value := replay.output(t)) is not None}
@@ -188,7 +188,7 @@ class _Run:
                     f"output {tensor!r}{list(at)} is {found[tensor][at]} when its vEUs run together, and {value[at]} "
                 )
                 return CHECKED, Fault(f"{what} when its slots run one after another", plan.graph.producers.get(tensor))
-        if every or self._meaning_s() < work_s - time.thread_time():
+        if every or self._meaning_s() < self._seconds / 2:
             _, fault = self._against_the_model(inputs, found)
             if fault:
                 return CHECKED, fault
@@ -246,40 +246,51 @@ def _errors(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> dict[str, Array
     }
 
 
-def _chosen(plan: ExecutionPlan, seconds: float) -> list[int]:
-    """The operators to compare, as many as fit into the time: of each rKernel one, then others at random."""
+def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
+    """Operators to compare, and at how many elements: as many as fit into the time.
+
+    A few elements of each rKernel's first operator, then of others, at random; what time is left is for more of the
+    first ones. Of rKernels that nobody has tried out more are compared in any case.
+    """
     first = {kernel: n for n, kernel in reversed(list(enumerate(plan.kernels)))}
     order = list(dict.fromkeys([*first.values(), *np.random.default_rng(0).permutation(len(plan.kernels)).tolist()]))
-    costs = np.cumsum([_seconds(plan.kernels[n], again=first[plan.kernels[n]] != n) for n in order])
-    return sorted(order[: max(int(np.searchsorted(costs, seconds)), 1)])
+    untried = [n for k, n in first.items() if not isinstance(k.body, TileProgram)]
+    chosen: dict[int, int] = {}
+    for counts, some in ((_many, untried), (_few, order), (_many, list(first.values()))):
+        for n in some:
+            cost = _seconds(plan.kernels[n], count := counts(plan.kernels[n]))
+            if (counts is _many and some is untried) or cost < seconds or not chosen:
+                seconds -= cost
+                chosen[n] = max(chosen.get(n, 0), count)
+    return chosen
 
 
-def _seconds(kernel: RKernel, again: bool) -> float:
-    """What it takes to compare an operator, estimated: each stage, each operation, and each byte that is kept."""
+def _few(kernel: RKernel) -> int:
+    return FEWEST
+
+
+def _many(kernel: RKernel) -> int:
+    """All elements of small operators. Those of another form are computed from whole tiles of others."""
+    operation = kernel.operation
+    if kernel.form is not None:
+        return FEWEST
+    if not operation.expr.into and flops(operation.expr) <= WHOLE_FLOPS:
+        return operation.outputs[0].size
+    each = flops(operation.expr) / max(operation.outputs[0].size, 1)
+    return int(min(max(MOST_FLOPS / max(each, 1), FEWEST), MOST_PLACES))
+
+
+def _seconds(kernel: RKernel, count: int) -> float:
+    """What it takes to compare so many elements, estimated: each stage, each operation, and each byte that is kept."""
     expr = kernel.operation.expr
     nbytes = sum(t.nbytes for t in (*kernel.operation.inputs, *kernel.operation.outputs))
-    each = flops(expr) / max(prod(expr.root.shape), 1)
-    work = flops(expr) if _is_whole(kernel) and not again else each * _count(kernel, again)
-    formed = 1e-2 if kernel.form is not None else 0.0
+    work = flops(expr) * count / max(prod(expr.root.shape), 1)
+    formed = 4e-3 if kernel.form is not None else 0.0
     return formed + 5e-4 * len(expr.stages) + 2e-8 * work + 3e-10 * nbytes
 
 
-def _is_whole(kernel: RKernel) -> bool:
-    return kernel.form is None and not kernel.operation.expr.into and flops(kernel.operation.expr) <= WHOLE_FLOPS
-
-
-def _count(kernel: RKernel, again: bool) -> int:
-    """How many elements of an operator are sampled. Those of another form are computed from whole tiles of others."""
-    each = flops(kernel.operation.expr) / max(prod(kernel.operation.expr.root.shape), 1)
-    most = FEWEST if again or kernel.form is not None else MOST_PLACES
-    return int(min(max(MOST_FLOPS / max(each, 1), FEWEST), most))
-
-
-def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool, again: bool) -> str:
-    """The first element of an operator's results that is not what its formula makes of its operands.
-
-    `again`: its rKernel was compared before, elsewhere; only its operands and results may still be the wrong ones.
-    """
+def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
+    """The first of so many elements of an operator's results that is not what its formula makes of its operands."""
     op, kernel = plan.graph.operators[n], plan.kernels[n]
     expr = op.operation.expr
     names = [name for name, _ in expr.inputs]
@@ -288,10 +299,10 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, every: bool, again: bool
         for name, t, kept in zip(names, op.inputs, replay.operands(n), strict=True)
     }
     places, elements = None, []
-    if not expr.into and (every or (_is_whole(kernel) and not again)):
+    if not expr.into and count >= prod(expr.root.shape):
         given = {name: value.whole() if isinstance(value, Kept) else value for name, value in given.items()}
     else:
-        places = sampled_places(expr, _count(kernel, again), n)
+        places = sampled_places(expr, count, n)
         elements = stored_at(expr, given, places)
         if expr.into:  # of what data put outside nothing is stored
             ((_, kind),) = expr.outputs
