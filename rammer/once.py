@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from rammer.errors import InputError
 from rammer.ir.evaluate import Memory, evaluate_graph, sampled_places, stored_at
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import flops
+from rammer.ir.operator import Operation, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
 from rammer.ir.rounding import Bounded, bounded_as, differs
@@ -196,10 +197,10 @@ class _Run:
 
     def _meaning_s(self) -> float:
         """What it takes to compute the meaning of all outputs, estimated."""
-        operations = [op.operation for op in (*self._model.operators, *self._plan.graph.operators)]
-        if any(operation.expr.into for operation in operations):
+        counts = Counter(op.operation for op in (*self._model.operators, *self._plan.graph.operators))
+        if any(operation.expr.into for operation in counts):
             return inf
-        return sum(5e-4 * len(o.expr.stages) + 2e-8 * flops(o.expr) for o in operations)
+        return sum(n * _seconds(operation, operation.outputs[0].size) for operation, n in counts.items())
 
     def _against_the_model(self, inputs: Mapping[str, Array], found: Mapping[str, Array]) -> tuple[str, Fault | None]:
         """Outputs of a run against those of the model, with the bounds of the operators that passes made of its own."""
@@ -254,11 +255,14 @@ def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
     """
     first = {kernel: n for n, kernel in reversed(list(enumerate(plan.kernels)))}
     order = list(dict.fromkeys([*first.values(), *np.random.default_rng(0).permutation(len(plan.kernels)).tolist()]))
+    known: dict[tuple[object, RKernel], tuple[int, float]] = {}
     untried = [n for k, n in first.items() if not isinstance(k.body, TileProgram)]
     chosen: dict[int, int] = {}
     for counts, some in ((_many, untried), (_few, order), (_many, list(first.values()))):
         for n in some:
-            cost = _seconds(plan.kernels[n], count := counts(plan.kernels[n]))
+            if (key := (counts, kernel := plan.kernels[n])) not in known:
+                known[key] = (many := counts(kernel)), _seconds(kernel.operation, many, formed=kernel.form is not None)
+            count, cost = known[key]
             if (counts is _many and some is untried) or cost < seconds or not chosen:
                 seconds -= cost
                 chosen[n] = max(chosen.get(n, 0), count)
@@ -280,13 +284,11 @@ def _many(kernel: RKernel) -> int:
     return int(min(max(MOST_FLOPS / max(each, 1), FEWEST), MOST_PLACES))
 
 
-def _seconds(kernel: RKernel, count: int) -> float:
+def _seconds(operation: Operation, count: int, formed: bool = False) -> float:
     """What it takes to compare so many elements, estimated: each stage, each operation, and each byte that is kept."""
-    expr = kernel.operation.expr
-    nbytes = sum(t.nbytes for t in (*kernel.operation.inputs, *kernel.operation.outputs))
-    work = flops(expr) * count / max(prod(expr.root.shape), 1)
-    formed = 4e-3 if kernel.form is not None else 0.0
-    return formed + 5e-4 * len(expr.stages) + 2e-8 * work + 3e-10 * nbytes
+    nbytes = sum(t.nbytes for t in (*operation.inputs, *operation.outputs))
+    work = flops(operation.expr) * count / max(operation.outputs[0].size, 1)
+    return (4e-3 if formed else 0.0) + 5e-4 * len(operation.expr.stages) + 2e-8 * work + 3e-10 * nbytes
 
 
 def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
