@@ -99,6 +99,7 @@ def differs(got: Array, want: Bounded) -> NDArray[np.bool_]:
     with np.errstate(all="ignore"):
         found = got.astype(np.complex128 if got.dtype.kind == "c" else np.float64)
         wanted = np.asarray(want.value)
+        wanted = wanted.astype(np.float64) if wanted.dtype.kind == "V" else wanted  # NumPy does not know all floats
         if wanted.dtype.kind not in "fc":
             alike = got == wanted.astype(got.dtype)
         else:
@@ -231,8 +232,8 @@ class _Bounds(Evaluator):
             grid = dict(zip((a for a, _ in stage.axes), np.ogrid[tuple(map(slice, stage.shape))], strict=True))
             value, error = self._stage(stage, grid)
             self._bounded[stage.name] = Bounded(
-                np.ascontiguousarray(np.broadcast_to(value, stage.shape)),
-                np.ascontiguousarray(np.broadcast_to(error, stage.shape)) if np.ndim(error) else error,
+                np.array(np.broadcast_to(value, stage.shape)),
+                np.array(np.broadcast_to(error, stage.shape)) if np.ndim(error) else error,
             )
         return self._bounded[stage.name]
 
