@@ -61,7 +61,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_CHECK",
             "1",
-            "0 tries no rKernel out before it is used, 1 some rTasks of each, 2 all, and the whole program once",
+            "0 tries no rKernel out and runs no program before it is used, 1 some of each, 2 all of both",
         ),
         Flag(
             "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"
