@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, prod
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
-from rammer.ir.rounding import Bounded, bounded_as, differs
+from rammer.ir.rounding import Bounded, bounded_as, differs, unexplained
 from rammer.ir.tensor import Array, DType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
@@ -301,26 +302,25 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
         name: constant_value(plan.graph, t) if kept is None else kept
         for name, t, kept in zip(names, op.inputs, replay.operands(n), strict=True)
     }
-    places, elements = None, []
-    if not expr.into and count >= prod(expr.root.shape):
-        given = {name: value.whole() if isinstance(value, Kept) else value for name, value in given.items()}
-    else:
-        places = sampled_places(expr, count, n)
-        elements = stored_at(expr, given, places)
-        if expr.into:  # of what data put outside nothing is stored
-            ((_, kind),) = expr.outputs
-            inside = np.all([(e >= 0) & (e < extent) for e, extent in zip(elements, kind.shape, strict=True)], axis=0)
-            places, elements = places[inside], [e[inside] for e in elements]
-    wanted = bounded_as(expr, kernel.form, given, places, factor_step=_factor_step(kernel))
-    for tensor, result, want in zip(op.outputs, replay.results(n), wanted, strict=True):
-        got = result.whole() if places is None else result.flat[element(result.kind, elements)]
-        off = differs(got, want)
-        if off.any():
-            at = tuple(map(int, np.argwhere(off)[0]))
-            place = list(at) if places is None else places[at[0]].tolist()
+    bound = partial(bounded_as, expr, kernel.form, given, factor_step=_factor_step(kernel))
+    whole = not expr.into and count >= prod(expr.root.shape)
+    places = np.argwhere(np.ones(expr.root.shape, bool)) if whole else sampled_places(expr, count, n)
+    elements = stored_at(expr, given, places)
+    if expr.into:  # of what data put outside nothing is stored
+        ((_, kind),) = expr.outputs
+        inside = np.all([(e >= 0) & (e < extent) for e, extent in zip(elements, kind.shape, strict=True)], axis=0)
+        places, elements = places[inside], [e[inside] for e in elements]
+    arrays = (
+        {name: value.whole() if isinstance(value, Kept) else value for name, value in given.items()} if whole else {}
+    )
+    wanted = bounded_as(expr, kernel.form, arrays, factor_step=_factor_step(kernel)) if whole else bound(places)
+    for number, (tensor, result, both) in enumerate(zip(op.outputs, replay.results(n), wanted, strict=True)):
+        got, want = result.flat[element(result.kind, elements)], Bounded(*map(np.ravel, both))
+        at = unexplained(got, want, number, places, partial(bound, careful=True))
+        if at is not None:
             return (
-                f"{tensor!r}{place} is {got[at]} and should be {np.asarray(want.value)[at]:.9g}, give or take "
-                f"{np.broadcast_to(want.error, off.shape)[at]:.2g}"
+                f"{tensor!r}{places[at].tolist()} is {got[at]} and should be {want.value[at]}, give or take "
+                f"{want.error[at]:.2g}"
             )
     return ""
 

@@ -12,7 +12,7 @@ expression. To first order:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import prod, sqrt
 from typing import Any, NamedTuple
@@ -40,6 +40,8 @@ HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no 
 FLOAT32_HALF_STEP = 2.0**-24
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
+LANES = 1, 4, 16  # in which sums are tried, and
+MOST_LOOKED_AT = 16  # elements of which they are
 MOST_WHOLE = 2.0**40  # by which whole numbers are moved
 OVERFLOW = 1e300  # the error of what may have become infinite, with its sign
 EXACT = frozenset(  # functions whose result is one of their operands, or a whole number
@@ -64,14 +66,16 @@ def bounded(
     errors: Mapping[str, Array] | None = None,
     factor_step: float = 0.0,
     random: bool = False,
+    careful: bool = False,
 ) -> list[Bounded]:
     """All outputs, at places of the root (one index a column, one place a row) or at all of them.
 
     `errors` of inputs that are computed themselves; others are exact. `factor_step`: what factors of products are
     rounded by, relatively, before they are multiplied. `random`: the inputs are random numbers, whose partial sums are
-    no larger than random walks make them; else they may cancel in any order.
+    no larger than random walks make them; else they may cancel in any order. `careful`: sums are also tried in float32,
+    as roundings of terms that are alike all go one way.
     """
-    evaluator = _Bounds(expr, inputs, errors or {}, factor_step, random)
+    evaluator = _Bounds(expr, inputs, errors or {}, factor_step, random, careful)
     if places is None:
         return evaluator.everywhere()
     most = max(MOST_SCATTERED // max(1, *(prod(e for _, e in s.reduce) for s in expr.stages)), 1)
@@ -92,6 +96,28 @@ def bounded_as(
         return wanted
     formed = bounded(form, inputs, places, **options)
     return [Bounded(w.value, np.fmax(w.error, f.error)) for w, f in zip(wanted, formed, strict=True)]
+
+
+def unexplained(
+    got: Array,
+    want: Bounded,
+    number: int,
+    places: NDArray[np.int64],
+    bound: Callable[[NDArray[np.int64]], list[Bounded]],
+) -> int | None:
+    """The element of an output at some places that is farthest off its bound, and that nothing explains.
+
+    `bound` gives the careful bounds at some of the places; `number` is the output's.
+    """
+    off = np.flatnonzero(differs(got, want))
+    if not len(off):
+        return None
+    with np.errstate(all="ignore"):
+        found = got[off].astype(np.complex128 if got.dtype.kind == "c" else np.float64)
+        excess = np.nan_to_num(np.abs(found - np.asarray(want.value)[off]) / want.error[off], nan=np.inf, posinf=np.inf)
+    worst = off[np.argsort(-excess, kind="stable")[:MOST_LOOKED_AT]]
+    left = differs(got[worst], bound(places[worst])[number])
+    return int(worst[np.argmax(left)]) if left.any() else None
 
 
 def differs(got: Array, want: Bounded) -> NDArray[np.bool_]:
@@ -119,9 +145,10 @@ class _Bounds(Evaluator):
         errors: Mapping[str, Array],
         factor_step: float,
         random: bool,
+        careful: bool,
     ) -> None:
         super().__init__(expr, inputs)
-        self._errors, self._factor_step, self._random = errors, factor_step, random
+        self._errors, self._factor_step, self._random, self._careful = errors, factor_step, random, careful
         self._bounded: dict[str, Bounded] = {}  # stages at all of their points
         doubles = {k.dtype for _, k in (*expr.inputs, *expr.outputs)} | {s.dtype for s in expr.stages}
         self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if _is_real(d)), default=0.0)
@@ -164,6 +191,9 @@ class _Bounds(Evaluator):
             value = contract(a, b, full, rank)
             squares = contract(sizes[0] ** 2, sizes[1] ** 2, full, rank) if self._random else None
             error = self._sum_error(prod(full[rank:]), value, magnitude, squares) + 2 * self._factor_step * magnitude
+            if self._careful and self._step == FLOAT32_HALF_STEP:
+                terms = np.broadcast_to(np.asarray(a, np.float64) * b, full)
+                error = np.fmax(error, _tried(terms.reshape(*full[:rank], -1), value))
             if np.any(a_off):
                 error = error + contract(a_off, sizes[1], full, rank)
             if np.any(b_off):
@@ -197,6 +227,8 @@ class _Bounds(Evaluator):
                         magnitude = np.abs(points).sum(axis=over)
                         squares = np.square(np.abs(points)).sum(axis=over) if self._random else None
                         error = error + self._sum_error(prod(full[-len(over) :]), value, magnitude, squares)
+                        if self._careful and self._step == FLOAT32_HALF_STEP and points.dtype.kind == "f":
+                            error = error + _tried(points.reshape(*np.shape(value), -1), value)
                         error = _or_unbounded(error, magnitude)
                 case "prod":
                     sizes = np.abs(points)
@@ -315,6 +347,17 @@ class _Bounds(Evaluator):
 
 def _is_real(dtype: DType) -> bool:
     return dtype.part.is_float
+
+
+def _tried(terms: Array, value: Any) -> Any:
+    """How far sums over the last axis, added in float32 one by one or in lanes, are off; twice the most."""
+    most: Any = 0.0
+    for lanes in LANES:
+        padded = np.zeros((*terms.shape[:-1], -(-terms.shape[-1] // lanes) * lanes), np.float32)
+        padded[..., : terms.shape[-1]] = terms
+        sums = np.cumsum(padded.reshape(*terms.shape[:-1], -1, lanes), -2, dtype=np.float32)[..., -1, :]
+        most = np.fmax(most, np.abs(sums.sum(-1, dtype=np.float64) - value))
+    return 2 * most
 
 
 def _moved(value: Any, by: Any) -> Any:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log2, prod
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ from rammer.ir.evaluate import sampled_places, stored_at
 from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
-from rammer.ir.rounding import Bounded, bounded_as, differs
+from rammer.ir.rounding import Bounded, bounded_as, unexplained
 from rammer.ir.tensor import Array, DType, TensorType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.vdevice.base import Progress
@@ -191,7 +192,7 @@ def trials(
     for kernel in kernels:
         if _too_large(kernel):
             continue
-        step = RESULTS_STEP if _rounds_results(kernel) else 0.0
+        step = _results_step(kernel)
         recipe = kernel.operation, kernel.input_types(), _rounding(kernel)
         key = *recipe, kernel.form, step
         if key not in samples:
@@ -210,13 +211,14 @@ def _rounding(kernel: RKernel) -> DType | None:
     return DType.BF16 if rounds else None  # tf32 has more digits; of two parts the second must not be zero to be tried
 
 
-def _rounds_results(kernel: RKernel) -> bool:
-    """Whether instructions round what the rKernel has computed itself."""
+def _results_step(kernel: RKernel) -> float:
+    """By what factors are rounded that the rKernel has computed itself; 0.0 if instructions round none."""
     if not isinstance(kernel.body, TileProgram):
-        return False
+        return 0.0
     own = {b.name for b in kernel.body.scratch}
     copies = [s for s in statements(kernel.body.body) if isinstance(s, Apply) and s.instruction.copies]
-    return any(s.operands[-1].buffer in own and s.instruction.precision != "fp32" for s in copies)
+    rounds = any(s.operands[-1].buffer in own and s.instruction.precision != "fp32" for s in copies)
+    return RESULTS_STEP if rounds else 0.0
 
 
 def _rtasks(kernel: RKernel, places: Places) -> list[int]:
@@ -331,11 +333,12 @@ class _Results:
 def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
     """The first sampled element that is not what it should be."""
     expr = trial.kernel.operation.expr
+    sample, step = trial.sample, _results_step(trial.kernel)
+    bound = partial(bounded_as, expr, trial.kernel.form, sample.inputs, factor_step=step, random=True, careful=True)
     for n, (name, _) in enumerate(expr.outputs):
-        off = differs(outputs[n], trial.sample.wanted[n]) | _unwritten(outputs[n])
-        if off.any():
-            first = int(np.argmax(off))
-            place, want = trial.sample.places[first].tolist(), trial.sample.wanted[n].value[first]
-            what = "not written" if _unwritten(outputs[n])[first] else str(outputs[n][first])
-            return f"{name}{place} is {what} and should be {want}"
+        left = np.flatnonzero(_unwritten(outputs[n]))
+        first = int(left[0]) if len(left) else unexplained(outputs[n], sample.wanted[n], n, sample.places, bound)
+        if first is not None:
+            what = "not written" if len(left) else str(outputs[n][first])
+            return f"{name}{sample.places[first].tolist()} is {what} and should be {sample.wanted[n].value[first]}"
     return ""
