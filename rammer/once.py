@@ -97,8 +97,8 @@ def _content(image: Image) -> str:
         digest.update(f"\0{name}\0{len(data)}\0".encode())
         digest.update(data)
     for name, array in image.weights.items():
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(data)}".encode())  # at memory's speed
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat)}".encode())  # at memory's speed
     digest.update(f"{image.inputs}{image.outputs}".encode())
     return digest.hexdigest()
 

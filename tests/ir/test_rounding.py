@@ -109,7 +109,7 @@ def test_sound_orders_of_a_sum_lie_inside(depth: int, data: str) -> None:
 
 
 def test_terms_that_are_alike_are_rounded_one_way() -> None:
-    """Their errors are no random walk: sums are tried before an element is called wrong. What is wrong is still seen."""
+    """Their errors are no random walk: sums are tried before an element is called wrong; others are still seen."""
     depth = 300
     a, b = np.full((1, depth), 1 / depth, np.float32), np.tile(np.abs(normal(16)) + 1, (depth, 1))
     expr, inputs = product(a, b)
