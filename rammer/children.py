@@ -126,7 +126,7 @@ def alone(work: Callable[[], Made], progress: Callable[[], int], patience_s: flo
         return Ended(work())
 
     def guarded(_: None) -> tuple[Made | None, BaseException | None]:
-        faulthandler.disable()  # nobody wants to read how it crashes
+        faulthandler.disable()  # the parent says how it ended
         try:
             return work(), None
         except Exception as error:

@@ -253,7 +253,7 @@ def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
     """Operators to compare, and at how many elements: as many as fit into the time.
 
     A few elements of each rKernel's first operator, then of others, at random; what time is left is for more of the
-    first ones. Of rKernels that nobody has tried out more are compared in any case.
+    first ones. Of untried rKernels (those of plugins) more are compared in any case.
     """
     first = {kernel: n for n, kernel in reversed(list(enumerate(plan.kernels)))}
     order = list(dict.fromkeys([*first.values(), *np.random.default_rng(0).permutation(len(plan.kernels)).tolist()]))

@@ -223,7 +223,7 @@ class ChecksInputs(Protocol):
 
 @runtime_checkable
 class RunsSlots(Executable, Protocol):
-    """A loaded program that can run its slots one after another, so that somebody sees what each leaves behind."""
+    """A loaded program that can run its slots one after another, so that a caller sees what each leaves behind."""
 
     def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
         """The plan's arena, and a function that runs slots, rows of [program, vEU, order], alone in this thread."""

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer import config, once
-from rammer.errors import DeviceError, RammerError
+from rammer import compiler, config, once
+from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
 from rammer.ir.evaluate import evaluate_graph
@@ -121,7 +121,7 @@ def test_memory_is_used_again_too_early(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Foreign:
-    """A plugin with an rKernel in C that nobody proves or tries out."""
+    """A plugin with an rKernel in C, which is neither proven nor tried out."""
 
     def __init__(self, body: str) -> None:
         self.body = body
@@ -167,3 +167,21 @@ def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.Mon
         assert program.report().checked == "checked by one run"
         x = np.random.default_rng(1).standard_normal((75, 192)).astype(np.float32)
         np.testing.assert_allclose(program.run({"x": x})["y"], evaluate_graph(network(), {"x": x})["y"], atol=1e-4)
+
+
+@pytest.mark.parametrize(("target", "device"), [("cpu", 1), ("cuda", "emulator:2")])
+def test_a_pass_changes_the_meaning(target: str, device: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operator is right then, and the outputs are not the model's. Devices that run as a whole see it as well."""
+    b = GraphBuilder("difference")
+    x, y = b.input("x", (28, 75)), b.input("y", (28, 75))
+    b.output(b.add("sub", x, y), "z")
+    optimized = compiler.optimize
+
+    def optimize(graph: Graph, *arguments: Any, **options: Any) -> Graph:
+        made = optimized(graph, *arguments, **options)
+        swapped = tuple(replace(op, inputs=op.inputs[::-1]) for op in made.operators)
+        return replace(made, operators=swapped)
+
+    monkeypatch.setattr(compiler, "optimize", optimize)
+    with pytest.raises(VerificationError, match=r"R212: output 'z'\[0, 0\] is .* though each operator is right"):
+        rammer.compile(b.build(), target, device=device, tune_seconds=0)

@@ -549,7 +549,7 @@ EXPORT int rammer_run(pool *p, const table *t, int timed) {
   return result;
 }
 
-// Run slots, [slot, vEU], one after another in this thread: for who looks at what each leaves behind. The first one with
+// Run slots, [slot, vEU], one after another in this thread, so that a caller sees what each leaves behind. The first with
 // a bad index, or -1.
 EXPORT i64 rammer_run_slots(const table *t, const i64 (*slots)[2], i64 count) {
   lane me;

@@ -262,7 +262,7 @@ class CpuExecutable(HostRooms):
     def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
         """The arena, and what runs slots, rows of [program, vEU, order], in this thread. What was not written is NaN.
 
-        Nobody else runs the program meanwhile. Raises InputError for an index out of range.
+        No other thread may run the program meanwhile. Raises InputError for an index out of range.
         """
         self._point({})
         self._arena[:] = 0xFF
