@@ -98,7 +98,7 @@ def _content(image: Image) -> str:
         digest.update(data)
     for name, array in image.weights.items():
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat)}".encode())  # at memory's speed
+        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat.data)}".encode())  # at memory's speed
     digest.update(f"{image.inputs}{image.outputs}".encode())
     return digest.hexdigest()
 
