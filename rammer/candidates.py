@@ -20,12 +20,14 @@ from rammer.ir.proof import settled
 from rammer.ir.tensor import Array, DType
 from rammer.ir.tile import TileProgram, statements
 from rammer.ir.verify import verify_plan
+from rammer.once import Fault
 from rammer.program import Program
 from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import ProfileStore, profile_store, recipe_keys
 
 PROVEN, BROKEN, UNSHOWN = "proven", "broken", "not shown"
 MAX_NOTES = 8  # of one kind
+MOST_REJECTED = 2  # rKernels of an operation that are exchanged after a run: then something else is wrong
 Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 Kept: TypeAlias = dict[Operation, list[RKernel]]
 
@@ -154,6 +156,25 @@ def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: P
     every = frozenset(kernels if check > 1 else ())
     wrong = vdevice.rkernels_wrong(kernels, every=every, progress=progress)
     return _without(candidates, {k: f"tried out, {what}" for k, what in wrong.items()}, vdevice, "is right")
+
+
+def rejecting(
+    candidates: Candidates, fault: Fault, plan: ExecutionPlan, vdevice: VDevice, rejected: dict[Operation, int]
+) -> tuple[Kept, list[str]]:
+    """The candidates without the rKernel of the operator that a run of the plan's program has shown to be wrong, and a
+    note. `rejected` counts them.
+
+    Raises VerificationError R212 where no rKernel is to blame: no operator is, or another rKernel changes nothing.
+    """
+    hint = "please report it, with the model; RAMMER_CHECK=0 runs no program before it is handed out"
+    if fault.operator is None:
+        raise VerificationError("R212", fault.what, hint=hint)
+    op, kernel = plan.graph.operators[fault.operator], plan.kernels[fault.operator]
+    what = f"{op.kind} {op.name!r}, run once: {fault.what}"
+    count = rejected[op.operation] = rejected.get(op.operation, 0) + 1
+    if kernel not in candidates.get(op.operation, ()) or count > MOST_REJECTED:
+        raise VerificationError("R212", f"{what} (by rKernel {kernel.name}, the {count}. of its kind)", hint=hint)
+    return _without(candidates, {kernel: what}, vdevice, "is right")
 
 
 def drop_spilled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import logging
 import os
 import pickle
@@ -13,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -23,6 +25,7 @@ MOST_TICKETS = 1 << 12  # that a pipe holds
 TICKET_BYTES = 2
 PATIENCE = 5.0  # times as long as this process works on its own part may a child take, and
 PATIENCE_S = 10.0  # these seconds on top
+LOOK_S = 0.25  # between looks at the progress of a child
 PR_SET_PDEATHSIG = 1  # of Linux, which Python does not name
 SIZE_BYTES = 8  # of the number before results
 
@@ -106,6 +109,51 @@ def _taken(work: Callable[[Item], Made], items: Sequence[Item], tickets: _Ticket
     return {n: work(items[n]) for numbers in tickets for n in numbers}
 
 
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[Made]):
+    """What a child made, or how it ended without."""
+
+    made: Made | None
+    how: str = ""
+
+
+def alone(work: Callable[[], Made], progress: Callable[[], int], patience_s: float) -> Ended[Made]:
+    """`work` in a forked child, which may crash, or hang: then `progress` stays the same for `patience_s`.
+
+    Without fork it is done here. What `work` raises is raised here.
+    """
+    if not hasattr(os, "fork"):
+        return Ended(work())
+
+    def guarded(_: None) -> tuple[Made | None, BaseException | None]:
+        faulthandler.disable()  # the parent says how it ended
+        try:
+            return work(), None
+        except Exception as error:
+            return None, error
+
+    tickets = _Tickets(1)
+    child = _Child(guarded, [None], tickets)
+    try:
+        seen, until = progress(), time.monotonic() + patience_s
+        while not child.has_more(min(patience_s, LOOK_S)):
+            if (now := progress()) != seen:
+                seen, until = now, time.monotonic() + patience_s
+            elif time.monotonic() > until:
+                return Ended(None, f"it did not come back within {patience_s:g} s")
+        found = child.results(time.monotonic() + patience_s)
+        how = child.ended()
+    finally:
+        tickets.close()
+        child.end()
+    if 0 not in found:
+        return Ended(None, how)
+    made, error = found[0]
+    if error is not None:
+        raise error
+    return Ended(made)
+
+
 class _Tickets:
     """The numbers of items that nobody has taken, in a pipe that processes share."""
 
@@ -162,6 +210,19 @@ class _Child(Generic[Made]):
             return {}
         found: dict[int, Made] = pickle.loads(data[SIZE_BYTES:])
         return found
+
+    def has_more(self, seconds: float) -> bool:
+        """Whether it writes, or has ended, within so many seconds."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._pipe, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def ended(self) -> str:
+        """How it ended, which it has."""
+        with suppress(ChildProcessError):
+            code = os.waitstatus_to_exitcode(os.waitpid(self._number, 0)[1])
+            return f"it ended by {signal.Signals(-code).name}" if code < 0 else "it ended the process"
+        return "it ended"
 
     def signal(self, number: int) -> None:
         with suppress(ProcessLookupError):

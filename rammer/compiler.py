@@ -23,6 +23,7 @@ from rammer.candidates import (
     drop_wrong,
     few,
     generated,
+    rejecting,
     standing_in,
 )
 from rammer.collector import seldom
@@ -45,6 +46,7 @@ from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
+from rammer.once import budget, cpu_s, run_once
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
@@ -211,7 +213,7 @@ def compile(
     """
     registry = registry or PluginRegistry()
     trace = Trace()
-    clock = _Clock(trace)
+    clock, began = _Clock(trace), cpu_s()
     target = target or config.get("RAMMER_VDEVICE")
     chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, numerics, form)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
@@ -278,43 +280,58 @@ def compile(
         problem = Problem(graph, vdevice.spec, candidates, profiler, offer=offer, has_room=vdevice.has_room)
         with clock("schedule"):
             plan = chosen.schedule(problem)
-        candidates = {**candidates, **further}
-        with clock("prove"):  # what a plan uses; where that may not be used, another plan
-            while verify and (changed := prover.settle(candidates, plan.kernels)):
-                candidates, standing = changed
-                profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
-                stands = standing_in(plan, candidates, standing)
-                plan = stands or chosen.schedule(replace(problem, candidates=candidates))
-        used = list(dict.fromkeys(plan.kernels))
-        plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
-        with clock("memory"):
-            plan = in_memory(plan, {*pairs, *pairs.values()})
-        with clock("price"):
-            plan = replace(plan, prices=profiler.prices(used) or {})
-        notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
-        plan = replace(plan, notes=(*plan.notes, *notes))
-        for note in plan.notes:
-            trace.say(CHOICES, note)
-        timeline = problem.timelines.of(plan)
-        trace.plan(plan, timeline)
-        order: HappensBefore | None = None
-        with clock("verify"):
-            if verify:
-                if plan.graph is not graph:
-                    verify_pass("", plan.graph)
-                order = verify_plan(plan)
-        with clock("build"):
-            image = vdevice.build(plan, progress=progress)
+        rejected: dict[Operation, int] = {}  # rKernels that a run of the program has shown to be wrong
+        while True:
+            candidates = {**candidates, **further}
+            with clock("prove"):  # what a plan uses; where that may not be used, another plan
+                while verify and (changed := prover.settle(candidates, plan.kernels)):
+                    candidates, standing = changed
+                    profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
+                    stands = standing_in(plan, candidates, standing)
+                    plan = stands or chosen.schedule(replace(problem, candidates=candidates))
+            used = list(dict.fromkeys(plan.kernels))
+            plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
+            with clock("memory"):
+                plan = in_memory(plan, {*pairs, *pairs.values()})
+            with clock("price"):
+                plan = replace(plan, prices=profiler.prices(used) or {})
+            notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
+            plan = replace(plan, notes=(*plan.notes, *notes))
+            for note in plan.notes:
+                trace.say(CHOICES, note)
+            timeline = problem.timelines.of(plan)
+            trace.plan(plan, timeline)
+            order: HappensBefore | None = None
+            with clock("verify"):
+                if verify:
+                    if plan.graph is not graph:
+                        verify_pass("", plan.graph)
+                    order = verify_plan(plan)
+            with clock("build"):
+                image = replace(vdevice.build(plan, progress=progress), state=pairs, in_place=in_place)
+            with clock("image"):
+                if verify and (unknown := verify_image(image, image.plan or plan, vdevice, order)):
+                    trace.say(CHOICES, unknown)
+                    image = replace(image, plan=_noted(image.plan or plan, unknown))
+            executable = vdevice.load(image)
+            checked, wrong = "not run: RAMMER_CHECK=0", None
+            with clock("run"):
+                if check:
+                    seconds = budget(cpu_s() - began)
+                    checked, wrong = run_once(executable, image, whole, vdevice.verdicts(), seconds, every=check > 1)
+            if wrong is None:
+                break
+            executable.close()
+            candidates, rejections = rejecting(candidates, wrong, image.plan or plan, vdevice, rejected)
+            further.update({operation: candidates[operation] for operation in further})
+            dropped.extend(rejections)
+            with clock("schedule"):
+                plan = chosen.schedule(replace(problem, candidates=candidates))
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
             image = replace(image, signature=ports_of(whole))
-        image = replace(image, state=pairs, in_place=in_place)
-        with clock("image"):
-            if verify and (unknown := verify_image(image, image.plan or plan, vdevice, order)):
-                trace.say(CHOICES, unknown)
-                image = replace(image, plan=_noted(image.plan or plan, unknown))
         weight_bytes = sum(a.nbytes for a in image.weights.values())
-        report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
-        program = Program(image, vdevice, report, sources=sources)
+        report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds, checked)
+        program = Program(image, vdevice, report, sources=sources, executable=executable)
         if check > 1:
             compare_with_meaning(program, whole)
         return program

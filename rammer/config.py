@@ -80,7 +80,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_CHECK",
             "1",
-            "0 tries no rKernel out before it is used, 1 some rTasks of each, 2 all, and the whole program once",
+            "0 tries no rKernel out and runs no program before it is used, 1 some of each, 2 all of both",
             kind="integer",
             high=2,
         ),

@@ -60,10 +60,18 @@ class Program(Stateful):
     `image` is what was built: files by name, ports, and the plan if it was compiled here.
     """
 
-    def __init__(self, image: Image, vdevice: VDevice, report: Report, *, sources: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        image: Image,
+        vdevice: VDevice,
+        report: Report,
+        *,
+        sources: Sequence[str] = (),
+        executable: Executable | None = None,
+    ) -> None:
         self.image = image
         self._vdevice = vdevice
-        self._executable: Executable = vdevice.load(image)
+        self._executable: Executable = executable or vdevice.load(image)
         self._report = report
         self._sources = sources  # files of the model
         self._lock, self._forks = threading.Lock(), forks.count

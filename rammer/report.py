@@ -50,6 +50,7 @@ class Report:
     moved: dict[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, estimated
     hand_overs: int = 0  # of the longest chain of waits of one vEU for another
     handed_bytes: int = 0  # that the rTasks of that chain wrote
+    checked: str = ""  # whether the program was run and compared with its meaning, or why not
     usage: Usage | None = None  # of the last `Program.profile`
 
     def to_json(self) -> dict[str, Any]:
@@ -82,6 +83,7 @@ class Report:
             f"launches and barriers {self.estimated_overhead:.1%}",
             f"longest chain: {self.hand_overs} hand-overs between vEUs, of {self.handed_bytes / 1024:.1f} KiB",
             *([f"operands, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
+            *([self.checked] if self.checked else []),
             *([str(self.usage)] if self.usage else []),
         ]
         if self.phases_s:
@@ -93,7 +95,9 @@ def _bytes_by_level(moved: dict[str, int]) -> str:
     return ", ".join(f"{nbytes / (1 << 20):.2f} MiB from {level}" for level, nbytes in moved.items())
 
 
-def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phases_s: dict[str, float]) -> Report:
+def make_report(
+    plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phases_s: dict[str, float], checked: str
+) -> Report:
     """Summarise a plan."""
     rows = [
         OperatorRow(
@@ -129,4 +133,5 @@ def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phas
         moved=dict(timeline.moved),
         hand_overs=chain.hops,
         handed_bytes=chain.nbytes,
+        checked=checked,
     )

@@ -26,6 +26,7 @@ from rammer.ir.expr import (
     Stage,
     Table,
     TensorExpr,
+    free_axes,
     loads,
     result_dtype,
 )
@@ -36,6 +37,7 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, un
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
+FEW = 1 << 11  # elements that are looked up one by one, as that takes less time than to find out how they lie
 MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
@@ -68,7 +70,6 @@ class _Conversions:
         return value if self.other is None else np.where(outside, min(self.other, int(dtype.info.max)), value)
 
 
-_NOISE: ContextVar[np.random.Generator | None] = ContextVar("noise", default=None)
 _CONVERSIONS: ContextVar[_Conversions | None] = ContextVar("conversions", default=None)
 _OTHERS = (0, 1, 1 << 62)  # what devices make of NaN and of what is too large: some 0, some a limit
 
@@ -95,18 +96,6 @@ def evaluate_defined(
     return values, defined
 
 
-def evaluate_moved(compute: Callable[[], Result], random: np.random.Generator) -> Result:
-    """What `compute` evaluates if each float was off before it is rounded: by a digit or two of what it is computed in.
-
-    So numbers of few digits are rounded the other way where it is a near thing.
-    """
-    token = _NOISE.set(random)
-    try:
-        return compute()
-    finally:
-        _NOISE.reset(token)
-
-
 def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array]) -> list[Array]:
     """All outputs for logical (unpacked) inputs. Floats are computed in float64 and rounded to each stage's type."""
     box = {axis: (0, extent) for axis, extent in expr.root.axes}
@@ -123,7 +112,7 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
     (value,) = evaluate_box(expr, inputs, box)
     axes = [np.arange(*box[a]) for a, _ in expr.root.axes]
     grid = dict(zip((a for a, _ in expr.root.axes), np.ix_(*axes), strict=True)) if axes else {}
-    places = [np.broadcast_to(p, value.shape).ravel() for p in _Evaluator(expr, inputs).places(expr.into, grid)]
+    places = [np.broadcast_to(p, value.shape).ravel() for p in Evaluator(expr, inputs).places(expr.into, grid)]
     inside = np.ones(value.size, bool)
     for at, extent in zip(places, updated.shape, strict=True):
         inside &= (at >= 0) & (at < extent)
@@ -135,15 +124,7 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
 
 def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:
     """The outputs inside a box of the root's axes: what one rTask computes. Shapes are the box's."""
-    return _evaluate(_Evaluator(expr, inputs), box)
-
-
-def evaluate_at(expr: TensorExpr, inputs: Mapping[str, Array | Elements], places: NDArray[np.int64]) -> list[Array]:
-    """The outputs at single places of the root: one index a column, one place a row."""
-    evaluator = _Evaluator(expr, inputs)
-    most = max(MOST_SCATTERED // max(1, *(prod(e for _, e in s.reduce) for s in expr.stages)), 1)
-    parts = [evaluator.at(places[n : n + most]) for n in range(0, max(len(places), 1), most)]
-    return [np.concatenate(values) for values in zip(*parts, strict=True)]
+    return _evaluate(Evaluator(expr, inputs), box)
 
 
 def stored_at(
@@ -153,10 +134,33 @@ def stored_at(
     if expr.into is None:
         return list(places.T)
     grid = dict(zip((a for a, _ in expr.root.axes), places.T, strict=True))
-    return [np.zeros(len(places), np.int64) + p for p in _Evaluator(expr, inputs).places(expr.into, grid)]
+    return [np.zeros(len(places), np.int64) + p for p in Evaluator(expr, inputs).places(expr.into, grid)]
 
 
-def _evaluate(evaluator: _Evaluator, box: Box) -> list[Array]:
+def sampled_places(expr: TensorExpr, count: int, seed: int = 0) -> NDArray[np.int64]:
+    """Up to so many places of the root, one a row: at corners, edges and in the middle.
+
+    Of an update, where of elements for one place the last one stays, the last ones.
+    """
+    shape = expr.root.shape
+    if 0 in shape:
+        return np.zeros((0, len(shape)), np.int64)
+    random = np.random.default_rng(seed)
+    rows = [tuple(0 for _ in shape), tuple(e - 1 for e in shape), tuple(e // 2 for e in shape)]
+    while len(rows) < count:
+        ends = [(0, min(1, e - 1), int(random.integers(e)), max(e - 2, 0), e - 1) for e in shape]
+        rows.append(tuple(int(random.choice(end)) for end in ends))
+    rows = list(dict.fromkeys(rows[:count]))
+    if expr.into:
+        free = {axis for axis, _ in free_axes(expr)}
+        rows = [
+            tuple(at if a in free else e - 1 for at, (a, e) in zip(row, expr.root.axes, strict=True)) for row in rows
+        ]
+        rows = list(dict.fromkeys(rows))
+    return np.array(rows, np.int64).reshape(len(rows), len(shape))
+
+
+def _evaluate(evaluator: Evaluator, box: Box) -> list[Array]:
     expr = evaluator.expr
     root_axes = [a for a, _ in expr.root.axes]
     if (widest := _cut(expr, box)) is not None:
@@ -274,13 +278,13 @@ def logical(flat: Array, kind: TensorType) -> Array:
     return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
 
 
-def _wide(dtype: DType) -> np.dtype[Any]:
+def wide_type(dtype: DType) -> np.dtype[Any]:
     if dtype.is_float:
         return np.dtype(np.float64)
     return np.dtype("u1" if dtype.value.startswith("u") else "i1") if dtype.bits < 8 else dtype.numpy
 
 
-class _Evaluator:
+class Evaluator:
     """Evaluates stages on demand, at broadcastable grids of index arrays."""
 
     def __init__(self, expr: TensorExpr, inputs: Mapping[str, Array] | Mapping[str, Array | Elements]) -> None:
@@ -301,27 +305,19 @@ class _Evaluator:
     def stage(self, stage: Stage, grid: Mapping[str, Any]) -> Any:
         if not stage.reduce:
             return self.rounded(self.value(stage.body, grid), stage.dtype)
-        rank = max((np.ndim(g) for g in grid.values()), default=0)
-        count = len(stage.reduce)
-        inner: dict[str, Any] = {
-            a: np.reshape(g, (*(1,) * (rank - np.ndim(g)), *np.shape(g), *(1,) * count)) for a, g in grid.items()
-        }
-        for p, (axis, extent) in enumerate(stage.reduce):
-            inner[axis] = np.arange(extent).reshape((1,) * rank + (1,) * p + (extent,) + (1,) * (count - p - 1))
-        outer = np.broadcast_shapes(*(np.shape(g) for g in inner.values()))[:rank]
-        full = (*outer, *(e for _, e in stage.reduce))
-        over = tuple(range(rank, rank + count))
+        inner, full, rank = terms_of(stage, grid)
+        over = tuple(range(rank, len(full)))
         match stage.body:
             case Call("mul", (left, right)) if is_contraction(stage):
-                value = _contract(self.value(left, inner), self.value(right, inner), full, rank)
+                value = contract(self.value(left, inner), self.value(right, inner), full, rank)
             case body:
                 points = np.broadcast_to(self.value(body, inner), full)
-                dtype = _wide(stage.dtype)
+                dtype = wide_type(stage.dtype)
                 start = dtype.type(identity(stage.combine, stage.dtype))
                 ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
                 assert isinstance(ufunc, np.ufunc)
                 value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
-        return self.rounded(value, stage.dtype, summed=True)
+        return self.rounded(value, stage.dtype)
 
     def read(self, tensor: str, places: list[Any]) -> Any:
         """A tensor at a grid of places. Places outside it stand for "not read": a Select drops what they give."""
@@ -335,21 +331,7 @@ class _Evaluator:
             array: Array | Elements = self.whole(stage)
         else:
             array = self.inputs[tensor]
-        if array.size == 0:
-            return np.zeros(shape, _wide(self.expr.type_of(tensor).dtype))
-        wide = _wide(self.expr.type_of(tensor).dtype)
-        if not isinstance(array, np.ndarray) or (step := _progressions(places, array.shape)) is None:
-            clipped = [np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True)]
-            found = array[tuple(clipped)] if isinstance(array, np.ndarray) else array.at(clipped)
-            return found.astype(wide, copy=False)
-        if prod(shape) > array.size:
-            array = array.astype(wide, copy=False)
-        first, steps = step
-        strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(shape))]
-        bits = array[tuple(slice(f, None) for f in first)]
-        bits = bits if array.dtype.kind == "c" else bits.view(f"u{array.itemsize}")  # as_strided knows not every type
-        view = np.lib.stride_tricks.as_strided(bits, shape, strides).view(array.dtype)
-        return view.astype(wide, copy=False)
+        return gathered(array, wide_type(self.expr.type_of(tensor).dtype), places)
 
     def whole(self, stage: Stage) -> Array:
         if stage.name not in self.wholes:
@@ -371,23 +353,18 @@ class _Evaluator:
             places[d.dim] = places[d.dim] + np.where(chosen < 0, chosen + d.extent, chosen)
         return places
 
-    def rounded(self, value: Any, dtype: DType, summed: bool = False) -> Any:
+    def rounded(self, value: Any, dtype: DType) -> Any:
         """Round to the stage's type, and keep computing wide. What is too large becomes infinite, without a warning."""
-        value, conversions, random = np.asarray(value), _CONVERSIONS.get(), _NOISE.get()
+        value, conversions = np.asarray(value), _CONVERSIONS.get()
         with np.errstate(all="ignore"):
-            if random is not None and dtype.is_float and value.size:
-                size = np.abs(value)  # terms of a sum may be larger than it is
-                size = np.max(size, where=np.isfinite(size), initial=0.0) if summed else size
-                digit = (dtype if dtype is DType.F64 else DType.F32).epsilon
-                value = value + size * random.choice((-2.0, -1.0, 1.0, 2.0), value.shape) * digit
             if conversions and value.dtype.kind == "f" and not (dtype.part.is_float or dtype is DType.BOOL):
                 value = conversions.taken(value, dtype)
-            return value.astype(dtype.numpy).astype(_wide(dtype))
+            return value.astype(dtype.numpy).astype(wide_type(dtype))
 
     def value(self, body: Scalar, grid: Mapping[str, Any]) -> Any:
         match body:
             case Const(value, dtype):
-                return np.asarray(value, _wide(dtype)) if dtype else value
+                return np.asarray(value, wide_type(dtype)) if dtype else value
             case Table(values, index):
                 return np.asarray(values)[evaluate(index, grid)]
             case Iota(index):
@@ -409,6 +386,41 @@ class _Evaluator:
                     ok = ok & holds(r, grid)
                 return np.where(ok, self.value(then, grid), self.value(other, grid))
         raise TypeError(f"not a scalar expression: {body!r}")
+
+
+def terms_of(stage: Stage, grid: Mapping[str, Any]) -> tuple[dict[str, Any], Shape, int]:
+    """The grid of all terms of a reduction at a grid of places: its indices, its shape, and how many dimensions of that
+    are the places'."""
+    rank = max((np.ndim(g) for g in grid.values()), default=0)
+    count = len(stage.reduce)
+    inner: dict[str, Any] = {
+        a: np.reshape(g, (*(1,) * (rank - np.ndim(g)), *np.shape(g), *(1,) * count)) for a, g in grid.items()
+    }
+    for p, (axis, extent) in enumerate(stage.reduce):
+        inner[axis] = np.arange(extent).reshape((1,) * rank + (1,) * p + (extent,) + (1,) * (count - p - 1))
+    outer = np.broadcast_shapes(*(np.shape(g) for g in inner.values()))[:rank]
+    return inner, (*outer, *(e for _, e in stage.reduce)), rank
+
+
+def gathered(array: Array | Elements, wide: np.dtype[Any], places: list[Any]) -> Any:
+    """Elements at a grid of places, as a `wide` type; of places outside some element."""
+    shape = np.broadcast_shapes(*map(np.shape, places))
+    if array.size == 0:
+        return np.zeros(shape, wide)
+    alone = not isinstance(array, np.ndarray) or prod(shape) <= FEW
+    step = None if alone else _progressions(places, array.shape)
+    if step is None or not isinstance(array, np.ndarray):
+        clipped = [np.minimum(np.maximum(p, 0), n - 1) for p, n in zip(places, array.shape, strict=True)]
+        found = array[tuple(clipped)] if isinstance(array, np.ndarray) else array.at(clipped)
+        return found.astype(wide, copy=False)
+    if prod(shape) > array.size:
+        array = array.astype(wide, copy=False)
+    first, steps = step
+    strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(shape))]
+    bits = array[tuple(slice(f, None) for f in first)]
+    bits = bits if array.dtype.kind == "c" else bits.view(f"u{array.itemsize}")  # as_strided knows not every type
+    view = np.lib.stride_tricks.as_strided(bits, shape, strides).view(array.dtype)
+    return view.astype(wide, copy=False)
 
 
 def holds(condition: Range, grid: Mapping[str, Any]) -> Any:
@@ -459,7 +471,7 @@ def _progressions(places: list[Any], shape: Shape) -> tuple[list[int], list[list
     return first, steps
 
 
-def _contract(left: Any, right: Any, full: tuple[int, ...], rank: int) -> Any:
+def contract(left: Any, right: Any, full: tuple[int, ...], rank: int) -> Any:
     """Sum of products over the trailing dimensions of the shape `full`, as one batched matrix product."""
     if 0 in full:
         return np.zeros(full[:rank])

@@ -329,3 +329,11 @@ class TensorType:
         """Element type and extents, these with the names that a model has for them: float32[batch=8×128]."""
         named = [f"{s}={e}" if s else str(e) for s, e in zip_longest(symbols, self.shape)]
         return f"{self.dtype.value}[{'×'.join(named) or 'scalar'}]"
+
+
+def element(kind: TensorType, places: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Which element of a tensor's memory holds each of some places, given as an index array per dimension."""
+    index = list(places)
+    if kind.layout is not None:
+        index = [places[d.dim] // d.div % d.mod if d.mod else places[d.dim] // d.div for d in kind.layout.digits]
+    return sum((at * stride for at, stride in zip(index, kind.strides, strict=True)), np.zeros((), np.int64))

@@ -19,11 +19,13 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
+from rammer.vdevice.profiles import ProfileStore, profile_store
 
 if TYPE_CHECKING:
     from rammer.vdevice.proof.decoded import DecodedImage
     from rammer.vdevice.proof.flow import DecodedFlow
 
+Bytes = NDArray[np.uint8]
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
 
@@ -224,6 +226,14 @@ class ChecksInputs(Protocol):
         """As `run`, of what nobody has checked; None unless it is NumPy arrays just as the image's ports say."""
 
 
+@runtime_checkable
+class RunsSlots(Executable, Protocol):
+    """A loaded program that can run its slots one after another, so that a caller sees what each leaves behind."""
+
+    def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
+        """The plan's arena, and a function that runs slots, rows of [program, vEU, order], alone in this thread."""
+
+
 class Room(ABC):
     """Memory for a port on a device; it outlives the program that made it. Copies of it are arrays of the host."""
 
@@ -380,6 +390,10 @@ class VDevice(ABC):
     ) -> Mapping[RKernel, str]:
         """Why `rkernels_wrong` does not run rKernels, or not as asked. Where it runs none, foreign texts say so."""
         return {k: f"vDevice {self.spec.name!r} tries no rKernel out" for k in kernels if k.is_foreign}
+
+    def verdicts(self) -> ProfileStore:
+        """Where verdicts on programs that run here are kept, by machine and toolchain."""
+        return profile_store(f"{self.spec.name} {self.spec.arch}", "")
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""

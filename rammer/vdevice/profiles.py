@@ -39,7 +39,7 @@ def kernel_key(kernel: RKernel, text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _sources() -> str:
+def generators() -> str:
     """A fingerprint of the code that proves rKernels, turns them into text, and runs them."""
     package = Path(__file__).parents[1]
     files = sorted(f for folder in ("ir", "kernels", "vdevice") for f in (package / folder).rglob("*.py"))
@@ -52,7 +52,7 @@ def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
     The contents are operation, body, packing and form, rammer's own code and the plugin's version, and the spec.
     Neither a name nor a schedule says what a kernel is: a plugin may keep both and change the body.
     """
-    common = f"{_sources()}\0{spec}"
+    common = f"{generators()}\0{spec}"
     operations: dict[Operation, str] = {}
     found = {}
     for k in kernels:

@@ -111,7 +111,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.compiler": (
-        {"artifact", "program", "state", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
+        {"artifact", "program", "state", "report", "plugins", "scheduler", "cost", "candidates", "once", "trace"}
         | {"vdevice.base", "vdevice.proof", "frontend", "passes", "ir", "errors", "config", "collector"},
         set(),
     ),
@@ -119,7 +119,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.checking": ({"candidates", "compiler", "measure", "ir", "errors"}, {"onnx"}),
     "rammer.children": (set(), set()),
     "rammer.candidates": (
-        {"children", "measure", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"},
+        {"children", "measure", "once", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"},
+        {"numpy"},
+    ),
+    "rammer.once": (
+        {"children", "measure", "vdevice.base", "vdevice.placement", "vdevice.profiles", "ir", "errors"},
         {"numpy"},
     ),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),

@@ -9,8 +9,8 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import log2, prod
 from typing import Any, TypeAlias
@@ -19,15 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import Mask, evaluate_at, evaluate_defined, evaluate_moved, stored_at
-from rammer.ir.expr import Cast, Load, TensorExpr, free_axes, loads, nodes
+from rammer.ir.evaluate import sampled_places, stored_at
+from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
-from rammer.ir.tensor import Array, DType, TensorType
+from rammer.ir.rounding import Bounded, bounded_as, unexplained
+from rammer.ir.tensor import Array, DType, TensorType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler, in_c
-from rammer.vdevice.cpu.seeded import PERIOD, Numbers, Region, Seeded, Seeds, bytes_at, element, padded
+from rammer.vdevice.cpu.seeded import Numbers, Region, Seeded, Seeds, bytes_at, padded
 from rammer.vdevice.library import Library
 from rammer.vdevice.profiles import profile_store, recipe_keys
 
@@ -38,8 +39,7 @@ MOST_WRITTEN = 1 << 30  # bytes of them that are
 MOST_SUMMED = 1 << 26  # numbers that one element is a sum of
 PATIENCE_S = 30.0  # of computing, for one rKernel; others may take the CPU meanwhile
 PATIENCE = 20.0  # so many times as long may it take by the clock
-COARSE = 2.0**-6  # of the largest value, where numbers that an rKernel has computed are rounded to bf16
-MOVED, SLACK = 32, 8.0  # at most so many runs of rounded inputs; a value may be so many times farther off than it moves
+RESULTS_STEP = 2.0**-9  # by which factors are rounded that an rKernel has computed, and rounds to bf16
 HEADER = 64  # bytes of the shared memory: which trial is on, and what a kernel says of itself
 
 Places: TypeAlias = NDArray[np.int64]  # an index per column
@@ -52,60 +52,36 @@ class Sample:
     inputs: Mapping[str, Seeded]
     places: Places
     stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
-    wanted: tuple[Array, ...]  # by output, a value for each place
-    defined: tuple[Mask, ...]  # and whether it can be compared
-    allowed: tuple[NDArray[np.float64], ...]  # by output: how far each value may be off, by rounding
+    wanted: tuple[Bounded, ...]  # by output, a value for each place, and how far rounding may move it
 
 
 def sample(
-    operation: Operation, kinds: Sequence[TensorType], narrow: DType | None, seeds: Seeds, seed: int = 0
+    operation: Operation,
+    kinds: Sequence[TensorType],
+    narrow: DType | None,
+    seeds: Seeds,
+    seed: int = 0,
+    form: TensorExpr | None = None,
+    step: float = 0.0,
 ) -> Sample:
     """Seeded inputs as they lie in memory, and the values at corners, edges and in the middle.
 
-    `narrow`: a type that holds all inputs, as rKernels round them to it.
+    `narrow`: a type that holds all inputs, as rKernels round them to it. What rounding explains is that of the `form`
+    in which it is computed, where factors are rounded by a `step`.
     """
     expr = operation.expr
     places = _places(expr, seed)
     for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
         inputs = _inputs(operation, kinds, seeds, positive, narrow)
-        with np.errstate(all="ignore"):
-            values, known = evaluate_defined(partial(_values_at, expr, inputs, places))
-        wanted, defined = tuple(values.values()), tuple(known.values())
-        if all(2 * (np.isfinite(_numbers(w)) & d).sum() >= len(w) for w, d in zip(wanted, defined, strict=True)):
+        wanted = bounded_as(expr, form, inputs, places, factor_step=step, random=True)
+        if all(2 * np.isfinite(w.value).sum() >= len(places) for w in wanted):
             break
-    allowed = tuple(_allowance(expr, w) for w in wanted)
-    return Sample(inputs, places, stored_at(expr, inputs, places), wanted, defined, allowed)
-
-
-def _values_at(expr: TensorExpr, inputs: Mapping[str, Seeded], places: Places) -> dict[int, Array]:
-    """By output, its values at the places."""
-    return dict(enumerate(evaluate_at(expr, inputs, places)))
-
-
-def _numbers(values: Array) -> Array:
-    """As float64, or complex128."""
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    return Sample(inputs, places, stored_at(expr, inputs, places), tuple(wanted))
 
 
 def _places(expr: TensorExpr, seed: int) -> Places:
-    shape = expr.root.shape
-    if 0 in shape:
-        return np.zeros((0, len(shape)), np.int64)
-    random = np.random.default_rng(seed)
-    each = flops(expr) / max(prod(shape), 1)
-    count = int(min(max(MOST_FLOPS / max(each, 1), 3), POINTS))
-    rows = [tuple(0 for _ in shape), tuple(e - 1 for e in shape), tuple(e // 2 for e in shape)]
-    while len(rows) < count:
-        ends = [(0, min(1, e - 1), int(random.integers(e)), max(e - 2, 0), e - 1) for e in shape]
-        rows.append(tuple(int(random.choice(end)) for end in ends))
-    rows = list(dict.fromkeys(rows[:count]))
-    if expr.into:  # of elements for one place the last one stays
-        free = {axis for axis, _ in free_axes(expr)}
-        rows = [
-            tuple(at if a in free else e - 1 for at, (a, e) in zip(row, expr.root.axes, strict=True)) for row in rows
-        ]
-        rows = list(dict.fromkeys(rows))
-    return np.array(rows, np.int64).reshape(len(rows), len(shape))
+    each = flops(expr) / max(prod(expr.root.shape), 1)
+    return sampled_places(expr, int(min(max(MOST_FLOPS / max(each, 1), 3), POINTS)), seed)
 
 
 def _inputs(
@@ -139,85 +115,11 @@ def _inputs(
     return values
 
 
-def _allowance(expr: TensorExpr, wanted: Array) -> NDArray[np.float64]:
-    """What rounding explains of each value: by the depth of sums and the largest value; of 16 bits a step of its own.
-
-    Numbers that are rounded to fewer digits inside may be rounded the other way: `_off` sees to these.
-    """
-    dtype = DType(wanted.dtype.name)
-    if not dtype.part.is_float:
-        return np.zeros(len(wanted))
-    finite = np.abs(_numbers(wanted))
-    finite[~np.isfinite(finite)] = 0.0
-    scale = float(finite.max(initial=0.0))
-    if dtype.only_stored and not dtype.is_complex:
-        return np.full(len(wanted), dtype.epsilon * scale)  # a step, where what is rounded to it was off by a little
-    depth = sum(prod(e for _, e in s.reduce) for s in expr.stages if s.reduce)
-    computed = min((_computed_in(d) for d in _floats(expr)), key=lambda d: d.itemsize, default=DType.F32)
-    times = 64 + depth**0.5 * 8 if computed is DType.F32 else 256 + depth
-    allowed = np.full(len(wanted), times * computed.epsilon * max(scale, 1e-3))
-    return allowed + (dtype.epsilon * finite + float(dtype.info.smallest_subnormal) if _is_narrow(dtype) else 0.0)
-
-
-def _floats(expr: TensorExpr) -> set[DType]:
-    """The types of floats, and of parts of complex numbers, that an expression reads, holds, gives, or casts to."""
-    found = {kind.dtype.part for _, kind in (*expr.inputs, *expr.outputs)} | {s.dtype.part for s in expr.stages}
-    found |= {n.dtype for s in expr.stages for n in nodes(s.body) if isinstance(n, Cast)}
-    return {d for d in found if d.is_float}
-
-
-def _computed_in(dtype: DType) -> DType:
-    """The type in which floats of a type are computed."""
-    return DType.F64 if dtype is DType.F64 else DType.F32
-
-
-def _is_narrow(dtype: DType) -> bool:
-    """Whether floats of a type have fewer digits than those in which they are computed."""
-    return dtype.is_float and _computed_in(dtype) is not dtype
-
-
-def _off(got: Array, number: int, expr: TensorExpr, sample: Sample, coarse: bool = False) -> NDArray[np.bool_]:
-    """Which values of an output are not what they should be, and do not come near when inputs move by a rounding.
-
-    Nor when what is rounded to fewer digits inside was off by a rounding before. The logarithm of a sum near 1 moves by
-    all there is. `coarse`: numbers in between are rounded.
-    """
-    wanted, allowed = sample.wanted[number], np.array(sample.allowed[number])
-    if coarse:
-        finite = np.abs(_numbers(wanted))
-        allowed = np.fmax(allowed, COARSE * finite[np.isfinite(finite)].max(initial=0.0))
-    with np.errstate(all="ignore"):
-        off: NDArray[np.bool_] = ~((got == wanted) | ((got != got) & (wanted != wanted) & ~_unwritten(got)))
-        off &= sample.defined[number]
-        found, still = _numbers(got), _numbers(wanted)
-        off &= ~((allowed > 0) & (np.abs(found - still) <= allowed))  # whole numbers are equal or wrong
-        random, narrow = np.random.default_rng(0), any(map(_is_narrow, _floats(expr)))
-        for _ in range(MOVED if off.any() else 0):
-            inputs = {name: _moved(value, random) for name, value in sample.inputs.items()}
-            compute = partial(evaluate_at, expr, inputs, sample.places[off])
-            moved = (evaluate_moved(compute, random) if narrow else compute())[number]
-            allowed[off] = np.fmax(allowed[off], SLACK * np.abs(_numbers(moved) - still[off]))
-            off[off] = ~(np.abs(found[off] - still[off]) <= allowed[off])
-            if not off.any():
-                break
-    return off
-
-
 def _unwritten(values: Array) -> NDArray[np.bool_]:
     """Which floats are what lay there before: no NaN that is computed has all bits set, but for those of one byte."""
     bits = values.view(np.uint8).reshape(len(values), values.dtype.itemsize)
     left: NDArray[np.bool_] = (bits == 0xFF).all(axis=1) & (values != values) & (values.itemsize > 1)
     return left
-
-
-def _moved(tensor: Seeded, random: np.random.Generator) -> Seeded:
-    """The same numbers, a rounding or two of what is computed with them away."""
-    if not tensor.kind.dtype.is_float or tensor.kind.dtype.only_stored:
-        return tensor
-    computed = _computed_in(tensor.kind.dtype)
-    values = tensor.numbers.values.astype(computed.numpy)
-    near = (values * (1 + computed.epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), PERIOD))).astype(computed.numpy)
-    return replace(tensor, numbers=replace(tensor.numbers, values=near))
 
 
 def check_kernels(
@@ -285,14 +187,16 @@ def trials(
     kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel], seeds: Seeds
 ) -> list[Trial]:
     """What to run of each kernel: the rTasks of sampled elements, or all."""
-    samples: dict[tuple[Operation, tuple[TensorType, ...], DType | None], Sample] = {}
+    samples: dict[Hashable, Sample] = {}
     made = []
     for kernel in kernels:
         if _too_large(kernel):
             continue
-        key = kernel.operation, kernel.input_types(), _rounding(kernel)
+        step = _results_step(kernel)
+        recipe = kernel.operation, kernel.input_types(), _rounding(kernel)
+        key = *recipe, kernel.form, step
         if key not in samples:
-            samples[key] = sample(*key, seeds)
+            samples[key] = sample(*recipe, seeds, form=kernel.form, step=step)
         whole = kernel in every and _all_fit(kernel)
         tasks = range(kernel.num_rtasks) if whole else _rtasks(kernel, samples[key].places)
         made.append(Trial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
@@ -307,13 +211,14 @@ def _rounding(kernel: RKernel) -> DType | None:
     return DType.BF16 if rounds else None  # tf32 has more digits; of two parts the second must not be zero to be tried
 
 
-def _rounds_results(kernel: RKernel) -> bool:
-    """Whether instructions round what the rKernel has computed itself."""
+def _results_step(kernel: RKernel) -> float:
+    """By what factors are rounded that the rKernel has computed itself; 0.0 if instructions round none."""
     if not isinstance(kernel.body, TileProgram):
-        return False
+        return 0.0
     own = {b.name for b in kernel.body.scratch}
     copies = [s for s in statements(kernel.body.body) if isinstance(s, Apply) and s.instruction.copies]
-    return any(s.operands[-1].buffer in own and s.instruction.precision != "fp32" for s in copies)
+    rounds = any(s.operands[-1].buffer in own and s.instruction.precision != "fp32" for s in copies)
+    return RESULTS_STEP if rounds else 0.0
 
 
 def _rtasks(kernel: RKernel, places: Places) -> list[int]:
@@ -432,11 +337,12 @@ class _Results:
 def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
     """The first sampled element that is not what it should be."""
     expr = trial.kernel.operation.expr
+    sample, step = trial.sample, _results_step(trial.kernel)
+    bound = partial(bounded_as, expr, trial.kernel.form, sample.inputs, factor_step=step, random=True, careful=True)
     for n, (name, _) in enumerate(expr.outputs):
-        off = _off(outputs[n], n, expr, trial.sample, _rounds_results(trial.kernel))
-        if off.any():
-            first = int(np.argmax(off))
-            place, want = trial.sample.places[first].tolist(), trial.sample.wanted[n][first]
-            what = "not written" if _unwritten(outputs[n])[first] else str(outputs[n][first])
-            return f"{name}{place} is {what} and should be {want}"
+        left = np.flatnonzero(_unwritten(outputs[n]))
+        first = int(left[0]) if len(left) else unexplained(outputs[n], sample.wanted[n], n, sample.places, bound)
+        if first is not None:
+            what = "not written" if len(left) else str(outputs[n][first])
+            return f"{name}{sample.places[first].tolist()} is {what} and should be {sample.wanted[n].value[first]}"
     return ""

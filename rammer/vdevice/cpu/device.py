@@ -17,6 +17,7 @@ from rammer.vdevice.cpu.decode import decode
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec, usual_numbers
+from rammer.vdevice.profiles import ProfileStore, profile_store
 from rammer.vdevice.proof.decoded import DecodedImage
 
 
@@ -98,6 +99,10 @@ class CpuVDevice(VDevice):
     ) -> Mapping[RKernel, str]:
         """rKernels that are to be measured and that the C compiler refuses, or takes too long for."""
         return refused_kernels(kernels, self._compiler, self._host.name, progress) if self._is_here else {}
+
+    def verdicts(self) -> ProfileStore:
+        """Where verdicts on programs are kept."""
+        return profile_store(self._host.name, self._compiler.toolchain)
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans, all inputs zero; None for a CPU that is not this one."""

@@ -66,6 +66,12 @@ class Runtime:
         self.now_ns = library.function("rammer_now_ns", i64)
         self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
 
+    def run_slots(self, table: int, slots: NDArray[np.int64]) -> int:
+        """Run slots, rows of [slot, vEU], in this thread: the first with a bad index, or -1."""
+        pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+        run = self.library.function("rammer_run_slots", i64, pointer, pointer, i64)  # runtimes of old programs lack it
+        return int(run(table, slots.ctypes.data, len(slots)))
+
 
 class Pool:
     """Threads of vEUs 1, 2, …; vEU 0 is the thread that calls. They end when no program refers to the pool any more.

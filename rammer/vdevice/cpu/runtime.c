@@ -549,6 +549,19 @@ EXPORT int rammer_run(pool *p, const table *t, int timed) {
   return result;
 }
 
+// Run slots, [slot, vEU], one after another in this thread, so that a caller sees what each leaves behind. The first with
+// a bad index, or -1.
+EXPORT i64 rammer_run_slots(const table *t, const i64 (*slots)[2], i64 count) {
+  lane me;
+  me.failed = -1;
+  me.now = (context){0, t->aheads[0], 0};
+  const control before = begin_rtasks(t);
+  for (i64 n = 0; n < count; n++)
+    compute(t, &me, t->scratch + slots[n][1] * t->scratch_stride, t->slots + slots[n][0]);
+  end_rtasks(before);
+  return me.failed;
+}
+
 EXPORT i64 rammer_sleepers(pool *p) { return LOAD(&p->sleepers); }
 EXPORT i64 rammer_in_vain(pool *p, i64 veu) { return p->lanes[veu].in_vain; }
 EXPORT i64 rammer_helped(pool *p, i64 veu) { return p->lanes[veu].helped; }

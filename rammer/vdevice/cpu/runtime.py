@@ -25,7 +25,7 @@ from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, TICKETS, Table
 from rammer.vdevice.library import Library
-from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
+from rammer.vdevice.memory import Bytes, HostRooms, Lender, allocate, gather, tensor_at
 from rammer.vdevice.placement import bound_ports
 
 _LOG = logging.getLogger("rammer")
@@ -272,6 +272,27 @@ class CpuExecutable(HostRooms):
         return outputs, SlotTimes(
             self._by_lane(times), self._by_lane(self._table.operators), (end - begin) * us_per_tick
         )
+
+    def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
+        """The arena, and what runs slots, rows of [program, vEU, order], in this thread. What was not written is NaN.
+
+        No other thread may run the program meanwhile. Raises InputError for an index out of range.
+        """
+        self._point({})
+        self._arena[:] = 0xFF
+        self._scratch[:] = 0xFF
+        for name, view in self._inputs:
+            view[...] = inputs[name]
+
+        def run(slots: NDArray[np.int64]) -> None:
+            program, veu, order = slots.T
+            numbers = self._table.bounds[program * self._num_veus + veu] + order
+            failed = self._runtime.run_slots(self._address, np.ascontiguousarray(np.stack([numbers, veu], 1)))
+            if failed >= 0:
+                self._report[0] = failed
+                raise self._failure(_BAD_INDEX)
+
+        return self._arena, run
 
     def _by_lane(self, slots: NDArray[Any]) -> tuple[tuple[NDArray[Any], ...], ...]:
         """An array of all slots, cut into rPrograms and lanes."""

@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType
+from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType, element
 from rammer.vdevice.placement import aligned, arrange
 
 SEED = 0
@@ -91,14 +91,6 @@ class Seeded:
 def padded(kind: TensorType) -> bool:
     """Whether not all of a tensor's memory is elements."""
     return kind.layout is not None and kind.layout.pads(kind.shape)
-
-
-def element(kind: TensorType, places: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Where places lie in memory."""
-    index = list(places)
-    if kind.layout is not None:
-        index = [places[d.dim] // d.div % d.mod if d.mod else places[d.dim] // d.div for d in kind.layout.digits]
-    return sum((at * stride for at, stride in zip(index, kind.strides, strict=True)), np.zeros((), np.int64))
 
 
 class Seeds:

@@ -1,0 +1,187 @@
+"""A program is run once before it is handed out: what goes wrong after the proofs is stopped, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rammer
+from rammer import compiler, config, once
+from rammer.errors import DeviceError, RammerError, VerificationError
+from rammer.frontend.builder import GraphBuilder
+from rammer.hookspecs import hookimpl
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.plugins import PluginRegistry
+from rammer.scheduler.profiler import EstimatingProfiler
+from rammer.vdevice import placement
+from rammer.vdevice.cpu import build, plugin
+from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.spec import host
+from rammer.vdevice.cpu.table import Table
+from rammer.vdevice.placement import ARENA
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Machine code is shared by the tests, verdicts on programs are not."""
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "once"))
+    monkeypatch.setattr(once, "generators", lambda: str(id(monkeypatch)))
+    yield
+
+
+def network() -> Graph:
+    """Products one after another, and a tensor that is read late."""
+    random = np.random.default_rng(0)
+    b = GraphBuilder("network")
+    x = b.input("x", (75, 192))
+    first = b.add("matmul", x, b.constant(random.standard_normal((192, 96)).astype(np.float32)))
+    second = b.add("softmax", first, axis=1)
+    third = b.add("matmul", second, b.constant(random.standard_normal((96, 96)).astype(np.float32)))
+    b.output(b.add("add", third, first), "y")
+    return b.build()
+
+
+def compiled(graph: Graph | None = None, **options: Any) -> rammer.Program:
+    return rammer.compile(graph or network(), "cpu", device=1, policy="wavefront", tune_seconds=0, **options)
+
+
+def test_it_is_said_what_was_run() -> None:
+    with compiled() as program:
+        assert program.report().checked == "checked by one run"
+        assert "checked by one run" in str(program.report())
+    with config.override(RAMMER_CHECK="0"), compiled() as program:
+        assert "not run: RAMMER_CHECK=0" in str(program.report())
+    elsewhere = "aarch64-neon" if host().machine != "aarch64" else "x86-64-sse4"
+    with compiled(arch=elsewhere) as program:
+        assert "not run: device is not here" in str(program.report())
+
+
+def test_what_was_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled().close()
+
+    def runs(*_: Any) -> Any:
+        raise AssertionError("it was run again")
+
+    monkeypatch.setattr(once, "alone", runs)
+    with compiled() as program:
+        assert program.report().checked == "checked by one run"
+
+
+def shifted(nbytes: int) -> Callable[..., Table]:
+    """A table in which the first operand in the arena of the last operator lies elsewhere."""
+
+    def make(header: Any, **arrays: Any) -> Table:
+        table = Table(header, **arrays)
+        last = table.slots[table.operators == table.operators.max()][0]
+        offsets = table.arg_offset.copy()
+        offset = int(last[2]) + 1 + int(np.flatnonzero(table.arg_base[last[2] + 1 :] == ARENA)[0])
+        offsets[offset] += nbytes
+        return replace(table, arg_offset=offsets)
+
+    return make
+
+
+def test_an_operand_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "Table", shifted(64))
+    with pytest.raises(RammerError, match=r"add.*run once: 'y'\["):
+        compiled()
+
+
+def test_packed_weights_are_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange = placement.arrange
+
+    def permuted(array: Any, layout: Any, out: Any) -> None:
+        arrange(array, layout, out)
+        out[...] = np.roll(out, 1, -1)
+
+    monkeypatch.setattr(placement, "arrange", permuted)
+    with pytest.raises(RammerError, match=r"matmul.*run once"):
+        compiled()
+
+
+def test_memory_is_used_again_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = CpuVDevice.build
+
+    def build_over(device: CpuVDevice, plan: ExecutionPlan, **options: Any) -> Any:
+        assert plan.memory is not None
+        first, second = (plan.graph.operators[n].outputs[0] for n in (0, 1))
+        offsets = {**plan.memory.offsets, second: plan.memory.offsets[first]}
+        return built(device, replace(plan, memory=replace(plan.memory, offsets=offsets)), **options)
+
+    monkeypatch.setattr(CpuVDevice, "build", build_over)
+    with pytest.raises(RammerError, match=r"run once: 'y'\["):
+        compiled()
+
+
+class Foreign:
+    """A plugin with an rKernel in C, which is neither proven nor tried out."""
+
+    def __init__(self, body: str) -> None:
+        self.body = body
+
+    @hookimpl
+    def rammer_rkernels(self, operation: Any, spec: Any) -> list[RKernel]:
+        if operation.kind != "softmax":
+            return []
+        text = f"void foreign(char *const *args, char *scratch, long rtask, int *status) {{ {self.body} }}"
+        return [RKernel("foreign", operation, ForeignSource("c", "foreign", text, (), num_block_syncs=0))]
+
+
+def with_foreign(body: str) -> PluginRegistry:
+    registry = PluginRegistry(third_party=False)
+    registry.register(Foreign(body), "foreign")
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("*(volatile int *)0 = 1;", "it ended by SIGSEGV"),
+        ("for (volatile int n = 0;; n++);", "it did not come back"),
+        ("((float *)args[0])[200] += 1;", "should be"),
+    ],
+)
+def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error where there is no other one; else another one takes its place."""
+    monkeypatch.setattr(once, "PATIENCE_S", 0.5)
+    usual = plugin.rammer_rkernels
+
+    @hookimpl
+    def others(operation: Any, spec: Any, search: int, finer: Any) -> Any:
+        return [] if operation.kind == "softmax" else usual(operation, spec, search, finer)
+
+    with monkeypatch.context() as alone:
+        alone.setattr(plugin, "rammer_rkernels", others)
+        with pytest.raises(DeviceError, match=f"(?s)softmax.*run once.*{what}"):
+            compiled(registry=with_foreign(body))
+    monkeypatch.setattr(EstimatingProfiler, "rtask_us", lambda _, kernel: 1.0 if kernel.name == "foreign" else 100.0)
+    with compiled(registry=with_foreign(body)) as program:
+        assert "foreign is no candidate: softmax 'softmax', run once" in str(program.report())
+        assert program.report().checked == "checked by one run"
+        x = np.random.default_rng(1).standard_normal((75, 192)).astype(np.float32)
+        np.testing.assert_allclose(program.run({"x": x})["y"], evaluate_graph(network(), {"x": x})["y"], atol=1e-4)
+
+
+@pytest.mark.parametrize(("target", "device"), [("cpu", 1), ("cuda", "emulator:2")])
+def test_a_pass_changes_the_meaning(target: str, device: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operator is right then, and the outputs are not the model's. Devices that run as a whole see it as well."""
+    b = GraphBuilder("difference")
+    x, y = b.input("x", (28, 75)), b.input("y", (28, 75))
+    b.output(b.add("sub", x, y), "z")
+    optimized = compiler.optimize
+
+    def optimize(graph: Graph, *arguments: Any, **options: Any) -> Graph:
+        made = optimized(graph, *arguments, **options)
+        swapped = tuple(replace(op, inputs=op.inputs[::-1]) for op in made.operators)
+        return replace(made, operators=swapped)
+
+    monkeypatch.setattr(compiler, "optimize", optimize)
+    with pytest.raises(VerificationError, match=r"R212: output 'z'\[0, 0\] is .* though each operator is right"):
+        rammer.compile(b.build(), target, device=device, tune_seconds=0)
