@@ -293,15 +293,6 @@ class Evaluator:
         self.stages = {s.name: s for s in expr.stages}
         self.wholes: dict[str, Array] = {}  # stages computed at all of their points
 
-    def at(self, places: NDArray[np.int64]) -> list[Array]:
-        """The outputs at places of the root."""
-        results = []
-        for name, kind in self.expr.outputs:
-            stage = self.stages[name]
-            value = self.stage(stage, {axis: places[:, d] for d, (axis, _) in enumerate(stage.axes)})
-            results.append(np.array(np.broadcast_to(value, len(places)), kind.dtype.numpy))
-        return results
-
     def stage(self, stage: Stage, grid: Mapping[str, Any]) -> Any:
         if not stage.reduce:
             return self.rounded(self.value(stage.body, grid), stage.dtype)
