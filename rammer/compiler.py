@@ -310,7 +310,10 @@ def compile(
             with clock("build"):
                 image = replace(vdevice.build(plan, progress=progress), state=pairs, in_place=in_place)
             with clock("image"):
-                if verify and (unknown := verify_image(image, image.plan or plan, vdevice, order)):
+                built = image.plan or plan
+                if verify and built.memory is not plan.memory:  # a backend may place tensors anew
+                    order = verify_plan(built)
+                if verify and (unknown := verify_image(image, built, vdevice, order)):
                     trace.say(CHOICES, unknown)
                     image = replace(image, plan=_noted(image.plan or plan, unknown))
             executable = vdevice.load(image)

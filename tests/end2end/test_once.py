@@ -36,6 +36,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     yield
 
 
+@pytest.fixture
+def nothing_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are not proven, nor rKernels tried out: both would stop what is injected here before it runs."""
+    monkeypatch.setattr(compiler, "verify_image", lambda *_: "")
+    monkeypatch.setattr(CpuVDevice, "rkernels_wrong", lambda *_, **__: {})
+
+
 def network() -> Graph:
     """Products one after another, and a tensor that is read late."""
     random = np.random.default_rng(0)
@@ -88,12 +95,14 @@ def shifted(nbytes: int) -> Callable[..., Table]:
     return make
 
 
+@pytest.mark.usefixtures("nothing_before")
 def test_an_operand_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "Table", shifted(64))
     with pytest.raises(RammerError, match=r"add.*run once: 'y'\["):
         compiled()
 
 
+@pytest.mark.usefixtures("nothing_before")
 def test_packed_weights_are_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
     arrange = placement.arrange
 
@@ -116,12 +125,15 @@ def test_memory_is_used_again_too_early(monkeypatch: pytest.MonkeyPatch) -> None
         return built(device, replace(plan, memory=replace(plan.memory, offsets=offsets)), **options)
 
     monkeypatch.setattr(CpuVDevice, "build", build_over)
+    with pytest.raises(VerificationError, match="R107"):  # the backend's plan is not the one that was proven
+        compiled()
+    monkeypatch.setattr(compiler, "verify_plan", lambda *_: None)
     with pytest.raises(RammerError, match=r"run once: 'y'\["):
         compiled()
 
 
 class Foreign:
-    """A plugin with an rKernel in C, which is neither proven nor tried out."""
+    """A plugin with an rKernel in C, which is not proven."""
 
     def __init__(self, body: str) -> None:
         self.body = body
@@ -140,6 +152,7 @@ def with_foreign(body: str) -> PluginRegistry:
     return registry
 
 
+@pytest.mark.usefixtures("nothing_before")
 @pytest.mark.parametrize(
     ("body", "what"),
     [
