@@ -9,7 +9,7 @@ import pytest
 from attentions import Attention, drawn
 from cpus import CPUS, MadeUp, runnable
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
-from mutations import mutants
+from rammer.testing.mutate.tiles import mutants
 
 import rammer
 from rammer import measure

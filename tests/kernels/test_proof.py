@@ -13,7 +13,7 @@ import test_byte_products
 import test_matrix_unit
 import test_threads_tensor
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
-from mutations import mutants
+from rammer.testing.mutate.tiles import mutants
 from numpy.typing import NDArray
 from simt_harness import SMALL
 from test_every_operator import CASES

@@ -10,7 +10,7 @@ import pytest
 from attentions import Attention, drawn
 from cpus import runnable
 from kernel_harness import SLOW_SPEC, SPEC, Runner, check_boxes, compile_all, library, random_inputs
-from mutations import mutants
+from rammer.testing.mutate.tiles import mutants
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr

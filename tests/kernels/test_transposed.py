@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from kernel_harness import SLOW_SPEC, check, operation
-from mutations import mutants
+from rammer.testing.mutate.tiles import mutants
 
 from rammer.ir.expr import Cast, Load
 from rammer.ir.index import var

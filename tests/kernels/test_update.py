@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernel_harness import SLOW_SPEC, operation
-from mutations import mutants
+from rammer.testing.mutate.tiles import mutants
 from simt_harness import SMALL
 
 from rammer.errors import InputError, TypeMismatch

@@ -1,13 +1,14 @@
-"""Tile programs with one thing changed: an index, a bound, a stride, a guard, a size, a box, or a packing."""
+"""Change one thing of a tile program: an index, a bound, a stride, a guard, a size, a box, or a packing."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from rammer.ir.expr import Dynamic, Iota, Range, Table
+from rammer.ir.expr import Const, Dynamic, Iota, Range, Select, Table
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
@@ -18,21 +19,36 @@ Change = Callable[[Any], Any]
 
 
 def mutants(kernel: RKernel, count: int, seed: int) -> Iterator[tuple[str, RKernel]]:
-    """Up to `count` kernels that differ from one in a single number, and what was changed."""
+    """Make up to `count` kernels that differ from one in a single number, and say what was changed."""
+    sites = list(_sites(_parts(kernel)))
+    for path, what, change in random.Random(seed).sample(sites, min(count, len(sites))):
+        yield f"{what} at {path}", _at(kernel, path, change)
+
+
+def mutant(kernel: RKernel, what: str, seed: int = 0) -> RKernel | None:
+    """Change one number of a kernel, at a place whose description matches a pattern; None if there is none."""
+    if not isinstance(kernel.body, TileProgram):
+        return None
+    pattern = re.compile(what)
+    sites = [(path, change) for path, text, change in _sites(_parts(kernel)) if pattern.search(text)]
+    return _at(kernel, *random.Random(seed).choice(sites)) if sites else None
+
+
+def _parts(kernel: RKernel) -> tuple[Any, ...]:
     program = kernel.body
     assert isinstance(program, TileProgram)
-    whole = (program.body, program.digits, program.scratch, kernel.packing)
-    sites = list(_sites(whole))
-    for path, what, change in random.Random(seed).sample(sites, min(count, len(sites))):
-        body, digits, scratch, packing = _changed(whole, path, change)
-        changed = replace(program, body=body, digits=digits, scratch=scratch)
-        yield f"{what} at {path}", replace(kernel, body=changed, packing=packing)
+    return program.body, program.digits, program.scratch, kernel.packing
+
+
+def _at(kernel: RKernel, path: tuple[Any, ...], change: Change) -> RKernel:
+    assert isinstance(kernel.body, TileProgram)
+    body, digits, scratch, packing = _changed(_parts(kernel), path, change)
+    return replace(kernel, body=replace(kernel.body, body=body, digits=digits, scratch=scratch), packing=packing)
 
 
 def _sites(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str, Change]]:
     """Every place in a tree of tuples and dataclasses where a number can be changed, and how."""
-    for what, change in _changes(node):
-        yield path, what, change
+    yield from ((path, what, change) for what, change in _changes(node))
     if isinstance(node, tuple):
         for n, part in enumerate(node):
             yield from _sites(part, (*path, n))
@@ -63,6 +79,8 @@ def _changes(node: Any) -> Iterator[tuple[str, Change]]:
         case Dynamic():
             yield f"{node} steps farther", lambda d: replace(d, stride=d.stride + 1)
             yield f"{node} may go farther", lambda d: replace(d, extent=d.extent + 1)
+        case Select(_, _, Const(0)):
+            yield "padding is one", lambda s: replace(s, other=replace(s.other, value=1))
         case Buffer():
             yield f"{node.name} is smaller", lambda b: replace(b, size=b.size - 1)
         case TaskDigit():
