@@ -124,7 +124,9 @@ def _compile_by(source: Path | None, model: Path, target: Path, gpu: str, build:
     command += ["--target", "cuda", "--arch", build.arch(gpu), "--policy", build.policy]
     command += ["--precision", build.precision, "--tune-seconds", "0"]
     words = {"RAMMER_DATA_AS_FLAG": build.environment["RAMMER_DATA_AS_FLAG"]}
-    environment = {**os.environ, **words, "PYTHONPATH": str(source.resolve())}
+    cache = config.private_dir(config.cache_dir() / "before")  # caches of other versions have another form
+    words |= {"RAMMER_CACHE_DIR": str(cache), "PYTHONPATH": str(source.resolve())}
+    environment = {**os.environ, **words}
     done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RammerError(f"{source}: {done.stderr.strip()[-600:]}")

@@ -152,7 +152,7 @@ class Replay:
         return [kept for kept in found if kept is not None]
 
     def output(self, tensor: TensorId) -> Array | None:
-        """An output of the graph once all is done; None if it is a constant."""
+        """An output of the graph once all is done, where it lies in the arena; None if it is a constant."""
         kind = self._graph.types[tensor]
         if self._graph.storage(tensor).root in self._graph.constants:
             return None

@@ -22,6 +22,7 @@ from rammer.plugins import PluginRegistry
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.vdevice import placement
 from rammer.vdevice.cpu import build, plugin
+from rammer.vdevice.cpu.compile import KernelCompiler, Source
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.cpu.table import Table
@@ -130,6 +131,28 @@ def test_memory_is_used_again_too_early(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(compiler, "verify_plan", lambda *_: None)
     with pytest.raises(RammerError, match=r"run once: 'y'\["):
         compiled()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("s < end; s++", "s < end - (end - first > 1); s++"),
+        ("if (LOAD(&other->step) - base > on.order) return 1;", "return 1;"),
+    ],
+    ids=["the last slot of a vEU is left out", "nothing is waited for"],
+)
+def test_the_runtime_errs_when_veus_run_together(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What slots leave one after another is right then: memory begins anew before all run together."""
+    library = KernelCompiler._library
+
+    def erring(compiler: KernelCompiler, names: Any) -> Source:
+        source = library(compiler, names)
+        text = source.text.replace(old, new)
+        return replace(source, text=text, key=source.key if text == source.text else f"{source.key[:-1]}m")
+
+    monkeypatch.setattr(KernelCompiler, "_library", erring)
+    with pytest.raises(RammerError, match="when its vEUs run together"):
+        rammer.compile(network(), "cpu", device=2, policy="wavefront", tune_seconds=0)
 
 
 class Foreign:

@@ -10,7 +10,6 @@ import pytest
 from attentions import Attention, drawn
 from cpus import runnable
 from kernel_harness import SLOW_SPEC, SPEC, Runner, check_boxes, compile_all, library, random_inputs
-from rammer.testing.mutate.tiles import mutants
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
@@ -21,6 +20,7 @@ from rammer.ir.tensor import Array, DType, pack
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
 from rammer.passes import optimize
+from rammer.testing.mutate.tiles import mutants
 from rammer.vdevice.cpu import amx, dots
 from rammer.vdevice.cpu.emit import prelude
 from rammer.vdevice.cpu.spec import ARCHES, host
