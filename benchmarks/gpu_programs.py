@@ -127,6 +127,7 @@ def _compile_by(source: Path | None, model: Path, target: Path, gpu: str, build:
     cache = config.private_dir(config.cache_dir() / "before")  # caches of other versions have another form
     words |= {"RAMMER_CACHE_DIR": str(cache), "PYTHONPATH": str(source.resolve())}
     environment = {**os.environ, **words}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)  # it may open no device where all are hidden
     done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RammerError(f"{source}: {done.stderr.strip()[-600:]}")

@@ -12,7 +12,9 @@ from simt_plans import agree, values
 
 from rammer.errors import DeviceError, InputError
 from rammer.vdevice.cuda import driver
+from rammer.vdevice.cuda.device import open_cuda
 from rammer.vdevice.cuda.driver import find_gpu, load_cupy, probe
+from rammer.vdevice.simt.device import GpuVDevice
 
 
 def test_an_array_that_cupy_refuses(cuda_gpu: FakeCuda) -> None:
@@ -80,6 +82,17 @@ def test_what_is_missing_is_said(cuda_gpu: FakeCuda) -> None:
     cupy.driver_version = 0
     with pytest.raises(DeviceError, match=r"no driver for NVIDIA GPUs(.|\n)*emulator"):
         load_cupy()
+
+
+def test_where_the_gpu_is_hidden_another_one_is_compiled_for(cuda_gpu: FakeCuda) -> None:
+    cuda_gpu.cupy.fails["getDeviceCount"] = CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+    with pytest.raises(DeviceError, match="shows no NVIDIA GPU"):
+        open_cuda()
+    with pytest.raises(DeviceError, match="shows no NVIDIA GPU"):
+        open_cuda(arch="h200", device=0)
+    device = open_cuda(arch="h200")
+    assert device.spec.num_veus == 132
+    assert isinstance(device, GpuVDevice) and "shows no NVIDIA GPU" in device.missing
 
 
 def test_probing_loads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

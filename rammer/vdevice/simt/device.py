@@ -73,7 +73,14 @@ class GpuVDevice(VDevice):
             raise DeviceError(
                 f"no {platform.brand} GPU can be used: {here.reason}", hint=f"{here.hint}; arch= compiles for one"
             )
-        found = platform.find_gpu(self.number) if here.ok else None
+        found = None
+        if here.ok:
+            try:
+                found = platform.find_gpu(self.number)
+            except DeviceError as error:  # it may be hidden, and another one is compiled for
+                if wanted is None or device is not None:
+                    raise
+                here = Availability(False, error.what, error.hint)
         if found and wanted:
             found = replace(found, shares=wanted.shares)
         self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why nothing can run
