@@ -11,7 +11,7 @@ import numpy as np
 
 from rammer.children import Ahead, computed
 from rammer.errors import DeviceError, VerificationError
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.evaluate import Mask, evaluate_defined, evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -228,20 +228,20 @@ def compare_with_meaning(program: Program, graph: Graph) -> None:
     )
 
     inputs = random_inputs(program.inputs, 0)
-    wanted = evaluate_graph(graph, inputs)
+    wanted, defined = evaluate_defined(lambda: evaluate_graph(graph, inputs))
     names = [port.name for port in program.outputs]
     for name, value in zip(names, program.stream().run(names, inputs), strict=True):  # leaves its state alone
-        if what := difference(value, wanted[name]):
+        if what := difference(value, wanted[name], defined[name]):
             raise VerificationError("R211", f"output {name!r}: {what}", hint="`rammer check` finds the operator")
 
 
-def difference(got: Array, want: Array) -> str:
-    """How far an array is off, if it is by more than rounding explains; else nothing."""
+def difference(got: Array, want: Array, defined: Mask | None = None) -> str:
+    """How far an array is off where it is `defined`, if by more than rounding explains; else nothing."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"it is {got.dtype}{list(got.shape)} and should be {want.dtype}{list(want.shape)}"
     dtype = DType(got.dtype.name)
     if not dtype.is_float:
-        off = np.argwhere(got != want)
+        off = np.argwhere((got != want) & (True if defined is None else defined))
         return f"{len(off)} of {got.size} elements differ, first {off[0].tolist()}" if len(off) else ""
     a, b = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
@@ -249,6 +249,7 @@ def difference(got: Array, want: Array) -> str:
     allowed = {1: dtype.epsilon, 2: 3e-2, 4: 1e-4, 8: 1e-11}[got.dtype.itemsize] * scale
     with np.errstate(invalid="ignore"):
         close = np.where(finite, np.abs(a - b) <= allowed, (a == b) | (np.isnan(a) & np.isnan(b)))
+    close |= False if defined is None else ~defined
     if close.all():
         return ""
     at = tuple(map(int, np.unravel_index(int(np.argmin(close)), close.shape)))

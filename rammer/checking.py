@@ -11,11 +11,12 @@ from rammer.candidates import difference
 from rammer.compiler import Model, load
 from rammer.compiler import compile as compile_model
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.evaluate import Mask, evaluate_defined, evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array
 
 Values = Mapping[str, Array]
+Defined = Mapping[str, Mask]  # which elements can be compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +48,38 @@ def check_model(
     with compile_model(graph, **options) as program:
         inputs = measure.random_inputs(program.inputs, seed)
         found = program.run(inputs)
-    meaning = evaluate_graph(graph, inputs)
-    rows = _compared(found, meaning, "compiled", "interpreted")
-    rows += _against_onnx(model, inputs, meaning) if not isinstance(model, Graph) and not constants else []
+    meaning, defined = evaluate_defined(lambda: evaluate_graph(graph, inputs))
+    rows = _compared(found, meaning, defined, "compiled", "interpreted")
+    rows += _against_onnx(model, inputs, meaning, defined) if not isinstance(model, Graph) and not constants else []
     if every or any(row.differs for row in rows if row.found == "compiled"):
         rows += _first_operator(graph, inputs, options)
     return rows
 
 
-def _compared(found: Values, wanted: Values, one: str, other: str) -> list[Comparison]:
-    return [Comparison(name, one, other, difference(found[name], value)) for name, value in wanted.items()]
+def _compared(found: Values, wanted: Values, defined: Defined, one: str, other: str) -> list[Comparison]:
+    return [
+        Comparison(name, one, other, difference(found[name], value, defined[name])) for name, value in wanted.items()
+    ]
 
 
 def _first_operator(graph: Graph, inputs: Values, options: Mapping[str, Any]) -> list[Comparison]:
     """Every tensor of the graph as an output, in the order in which they are computed, up to the first that differs."""
     tensors = tuple(t for op in graph.operators for t in op.outputs)
     shown = replace(graph, outputs=tensors)
-    meaning = evaluate_graph(shown, inputs)
+    meaning, defined = evaluate_defined(lambda: evaluate_graph(shown, inputs))
     with compile_model(shown, **options) as program:
         found = program.run(inputs)
     rows: list[Comparison] = []
     for op in graph.operators:
         for tensor in op.outputs:
-            what = difference(found[tensor], meaning[tensor])
+            what = difference(found[tensor], meaning[tensor], defined[tensor])
             rows.append(Comparison(f"{op.kind} {op.name!r}", "compiled alone", "interpreted", what))
             if what:
                 return rows
     return rows
 
 
-def _against_onnx(model: Any, inputs: Values, meaning: Values) -> list[Comparison]:
+def _against_onnx(model: Any, inputs: Values, meaning: Values, defined: Defined) -> list[Comparison]:
     """What the onnx package's reference evaluator says of the same inputs."""
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -93,7 +96,7 @@ def _against_onnx(model: Any, inputs: Values, meaning: Values) -> list[Compariso
         return [Comparison(name, "interpreted", f"onnx ({type(error).__name__}: no answer)") for name in meaning]
     names = [output.name for output in loaded.graph.output]
     wanted = {n: v for n, v in zip(names, values, strict=True) if n in meaning}
-    return _compared(meaning, wanted, "interpreted", "onnx")
+    return _compared(meaning, wanted, defined, "interpreted", "onnx")
 
 
 def require_agreement(rows: list[Comparison]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from math import isfinite, prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,9 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, un
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
 MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Elements(Protocol):
@@ -47,6 +52,59 @@ class Elements(Protocol):
     def size(self) -> int: ...
 
     def at(self, places: Sequence[NDArray[np.int64]]) -> Array: ...
+
+
+@dataclass
+class _Conversions:
+    """What floats become that an integer type does not hold: as NumPy has them, or `other`; `met`: there were some."""
+
+    other: int | None = None
+    met: bool = False
+
+    def taken(self, value: Array, dtype: DType) -> Array:
+        """Floats to be converted to an integer type, with those replaced that it does not hold."""
+        outside = ~((value > float(dtype.info.min) - 1) & (value < float(dtype.info.max) + 1))
+        self.met = self.met or bool(outside.any())
+        return value if self.other is None else np.where(outside, min(self.other, int(dtype.info.max)), value)
+
+
+_NOISE: ContextVar[np.random.Generator | None] = ContextVar("noise", default=None)
+_CONVERSIONS: ContextVar[_Conversions | None] = ContextVar("conversions", default=None)
+_OTHERS = (0, 1, 1 << 62)  # what devices make of NaN and of what is too large: some 0, some a limit
+
+
+def evaluate_defined(
+    compute: Callable[[], Mapping[Key, Array]],
+) -> tuple[Mapping[Key, Array], dict[Key, Mask]]:
+    """What `compute` evaluates, and which of its elements are defined: these can be compared.
+
+    A float that an integer type does not hold becomes some integer. Where that happens, `compute` runs again with
+    other integers there: elements that then differ depend on what is not defined.
+    """
+    conversions = _Conversions()
+    token = _CONVERSIONS.set(conversions)
+    try:
+        values = compute()
+        defined = {key: np.ones(value.shape, bool) for key, value in values.items()}
+        for other in _OTHERS if conversions.met else ():
+            conversions.other = other
+            for key, value in compute().items():
+                defined[key] &= (value == values[key]) | ((value != value) & (values[key] != values[key]))
+    finally:
+        _CONVERSIONS.reset(token)
+    return values, defined
+
+
+def evaluate_moved(compute: Callable[[], Result], random: np.random.Generator) -> Result:
+    """What `compute` evaluates if each float was off before it is rounded: by a digit or two of what it is computed in.
+
+    So numbers of few digits are rounded the other way where it is a near thing.
+    """
+    token = _NOISE.set(random)
+    try:
+        return compute()
+    finally:
+        _NOISE.reset(token)
 
 
 def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array]) -> list[Array]:
@@ -263,7 +321,7 @@ class _Evaluator:
                 ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
                 assert isinstance(ufunc, np.ufunc)
                 value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
-        return self.rounded(value, stage.dtype)
+        return self.rounded(value, stage.dtype, summed=True)
 
     def read(self, tensor: str, places: list[Any]) -> Any:
         """A tensor at a grid of places. Places outside it stand for "not read": a Select drops what they give."""
@@ -313,10 +371,18 @@ class _Evaluator:
             places[d.dim] = places[d.dim] + np.where(chosen < 0, chosen + d.extent, chosen)
         return places
 
-    def rounded(self, value: Any, dtype: DType) -> Any:
+    def rounded(self, value: Any, dtype: DType, summed: bool = False) -> Any:
         """Round to the stage's type, and keep computing wide. What is too large becomes infinite, without a warning."""
+        value, conversions, random = np.asarray(value), _CONVERSIONS.get(), _NOISE.get()
         with np.errstate(all="ignore"):
-            return np.asarray(value).astype(dtype.numpy).astype(_wide(dtype))
+            if random is not None and dtype.is_float and value.size:
+                size = np.abs(value)  # terms of a sum may be larger than it is
+                size = np.max(size, where=np.isfinite(size), initial=0.0) if summed else size
+                digit = (dtype if dtype is DType.F64 else DType.F32).epsilon
+                value = value + size * random.choice((-2.0, -1.0, 1.0, 2.0), value.shape) * digit
+            if conversions and value.dtype.kind == "f" and not (dtype.part.is_float or dtype is DType.BOOL):
+                value = conversions.taken(value, dtype)
+            return value.astype(dtype.numpy).astype(_wide(dtype))
 
     def value(self, body: Scalar, grid: Mapping[str, Any]) -> Any:
         match body:

@@ -344,6 +344,26 @@ def loads_in_role(
             yield from loads_in_role(other, (*path, (where, False)), role, folds)
 
 
+def held(value: Scalar, dtype: DType, dtype_of: Mapping[str, DType]) -> Scalar:
+    """`value` as a stage of type `dtype` holds it: with a Cast where the stage converts it, or rounds it to 16 bits."""
+    same = result_dtype(value, dtype_of) is dtype
+    return value if same and (dtype.accumulator is dtype or _is_exact(value, dtype)) else Cast(value, dtype)
+
+
+def _is_exact(value: Scalar, dtype: DType) -> bool:
+    """Whether a value that is computed in the accumulator's type is a number of `dtype`: it is moved or chosen only."""
+    match value:
+        case Load() | Cast():
+            return True
+        case Const(number):
+            return float(dtype.numpy.type(number)) == number
+        case Call("where", (_, *args)) | Call("max" | "min" | "neg" | "abs", args):
+            return all(_is_exact(a, dtype) for a in args)
+        case Select(_, then, other):
+            return _is_exact(then, dtype) and _is_exact(other, dtype)
+    return False
+
+
 def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
     """Substitute every point-wise stage that nobody wants to keep into its consumers (its type by a Cast)."""
     gone: dict[str, Stage] = {}
@@ -356,7 +376,7 @@ def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
         if stage is None:
             return load
         body = substitute_axes(stage.body, dict(zip((a for a, _ in stage.axes), load.index, strict=True)))
-        return body if result_dtype(stage.body, dtypes) == stage.dtype else Cast(body, stage.dtype)
+        return held(body, stage.dtype, dtypes)
 
     for stage in expr.stages:
         stage = replace(stage, body=rewrite(stage.body, leaf))

@@ -65,6 +65,11 @@ class RKernel:
         return self.body if self.places == 1 else _pipeline(self)
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells it from others of its operation: equal ones have equal bodies."""
+        return self.schedule or self.body, self.packing, self.form, self.places
+
+    @property
     def num_rtasks(self) -> int:
         return prod(digit.extent for digit in self.body.digits)
 

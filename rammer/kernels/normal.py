@@ -17,6 +17,7 @@ from rammer.ir.expr import (
     Stage,
     Table,
     TensorExpr,
+    held,
     inline,
     loads,
     nodes,
@@ -71,11 +72,17 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
                 axes=stage.axes,
                 body=body,
                 reduce=reduce,
-                epilogue=stage.body,
+                epilogue=_of_result(stage.body, first),
                 dtype=stage.dtype,
             )
         )
     return done
+
+
+def _of_result(body: Scalar, reduction: Stage) -> Scalar:
+    """A body that reads the result of a reduction, from where it is summed up: rounded as the result is."""
+    sums = {reduction.name: reduction.dtype.accumulator}
+    return rewrite(body, lambda ld: held(ld, reduction.dtype, sums) if ld.tensor == reduction.name else ld)
 
 
 def _at_own_position(load: Load, stage: Stage) -> bool:

@@ -229,7 +229,7 @@ def _gates(problem: Problem, p: Product, depth: int, steps: Mapping[str, int]) -
     layout = None
     if problem.packable(p.w, p.lane):
         dim = {n: d for d, ix in enumerate(p.w.index) for n in variables(ix)}
-        inner = [*(dim[a] for a in reduce if a in dim), *(dim[a] for a in together if a in dim)]
+        inner = dict.fromkeys(dim[a] for a in (*reduce, *together) if a in dim)  # several axes may walk along one
         used = {*inner, dim[p.lane]}
         rest = [d for d in range(len(p.w.index)) if d not in used]
         layout = Layout(

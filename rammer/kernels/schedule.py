@@ -82,8 +82,7 @@ class At:
         loops = " ".join(map(str, self.loops))
         rest = f"{self.scope.value} {self.order} {self.gap} {self.pad} {_name(self.instruction)}"
         if self.layout:
-            digits = " ".join(f"{d.dim}/{d.div}%{d.mod}" for d in self.layout.digits)
-            rest += f"({digits}) {self.layout.encoding or ''}"
+            rest += _lie(self.layout)
         return f"{self.stage} in {self.inside or 'root'}[{self.depth}]: {loops}, {rest}"
 
 
@@ -99,9 +98,16 @@ class Schedule:
     instruction: Instruction | None = None  # that computes the root
 
     def __str__(self) -> str:
-        """All of it but the packing: schedules that differ have different texts."""
-        more = [*map(str, self.stages), _name(self.instruction)]
+        """All of it: schedules that differ have different texts."""
+        packed = " ".join(f"{tensor}{_lie(layout)}" for tensor, layout in self.packing)
+        more = [*map(str, self.stages), _name(self.instruction), packed and f"packs {packed}"]
         return "; ".join([" ".join(map(str, self.loops)), *filter(None, more), f"threads {self.threads}"])
+
+
+def _lie(layout: Layout) -> str:
+    """How elements lie, as text."""
+    digits = " ".join(f"{d.dim}/{d.div}%{d.mod}" + f"@{d.pitch}" * bool(d.pitch) for d in layout.digits)
+    return f"({digits}) {layout.encoding or ''}".rstrip()
 
 
 def _name(instruction: Instruction | None) -> str:

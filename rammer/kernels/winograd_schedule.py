@@ -203,8 +203,10 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
     return 4 * TILE * TILE * tiles * outs
 
 
-def _block(problem: Problem, plan: Plan) -> Block:
-    return blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)[0]
+def _block(problem: Problem, conv: Convolution, plan: Plan) -> Block:
+    """The register block of products: the best one that does not reach into the next group, which reads others."""
+    found = blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)
+    return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
 
 
 def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
@@ -238,7 +240,7 @@ def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
     loops += [Loop(rows), Loop("qq"), Loop(columns, 1, Kind.UNROLLED), Loop(conv.o, 1, Kind.VECTOR)]
     stages = _stages(problem, conv, plan, expr, weights - 1, data - 1, products - 1, tile - 1)
     count = prod(-(-extents[lp.axis] // lp.step) for lp in plan.tasks)
-    block = _block(problem, plan)
+    block = _block(problem, conv, plan)
     name = f"winograd_f{TILE}_{block.rows}x{block.vectors * lanes}_{plan.order.value}_t{count}"
     return Schedule(name, tuple(loops), stages, ((conv.w.tensor, _packing(conv, lanes)),))
 
@@ -248,7 +250,7 @@ def _stages(
 ) -> tuple[At, ...]:
     """Where the stages besides the root are computed: inside which loop, by which loops, in which memory order."""
     lanes = problem.lanes
-    block = _block(problem, plan)
+    block = _block(problem, conv, plan)
     near = plan.order is Order.NEAR
 
     def order(stage: str, *names: str) -> tuple[int, ...]:

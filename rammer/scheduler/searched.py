@@ -22,7 +22,7 @@ class SearchedPolicy:
     def __init__(self, policy: Policy, usual: Mapping[Operation, Sequence[RKernel]]) -> None:
         self.name = policy.name
         self._policy = policy
-        self._known = {operation: {k.schedule for k in kernels} for operation, kernels in usual.items()}
+        self._known = {operation: {k.identity for k in kernels} for operation, kernels in usual.items()}
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         found = self._policy.schedule(problem)
@@ -43,7 +43,7 @@ class SearchedPolicy:
 
     def _is_usual(self, kernel: RKernel) -> bool:
         """Whether it is offered without a search, as all are of operations that only a policy knows."""
-        return kernel.operation not in self._known or kernel.schedule in self._known[kernel.operation]
+        return kernel.operation not in self._known or kernel.identity in self._known[kernel.operation]
 
     def _times_us(self, problem: Problem, *plans: ExecutionPlan) -> Sequence[float]:
         judge = Judge(problem, measures=False)

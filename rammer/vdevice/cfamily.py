@@ -376,10 +376,10 @@ class CFamilyPrinter(VectorLoops):
         return self.rounded(f"__builtin_convertvector({wrapped(some, source)}, {self.vectors[dtype]})", dtype)
 
     def convert_wide(self, text: str, source: DType, target: DType) -> str:
-        """A vector of type `source` (half floats held in float32) as one of type `target`."""
+        """A vector of type `source` (half floats held in float32, maybe not rounded) as one of type `target`."""
         if self.vectors[source] != self.vectors[target]:
             text = f"__builtin_convertvector({text}, {self.vectors[target]})"
-        return text if source is target else self.rounded(text, target)
+        return self.rounded(text, target)
 
     def rounded(self, text: str, target: DType) -> str:
         """A vector of float32 rounded to half floats, if `target` says so."""

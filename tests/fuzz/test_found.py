@@ -15,7 +15,7 @@ from rammer.ir.proof import settled
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
-from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8
+from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 POLICIES = ("auto", "graphturbo", "list", "round_robin", "sequential", "stationary", "wavefront")
@@ -230,6 +230,24 @@ def a_written_cell_with_more_behind_it(s: Sketch) -> list[str]:
     cell = s.node("Add", s.node("Mul", f, c), s.node("Mul", i, s.node("Tanh", parts[2])))
     squashed = s.node("Tanh", cell)
     return [s.node("Mul", o, squashed), s.node("Asinh", squashed)]
+
+
+def a_few_columns_read_twice(s: Sketch, columns: int) -> list[str]:
+    weights = s.constant(s.numpy.integers(-128, 128, (80, columns)), I8)
+    scales = s.constant(s.numpy.uniform(0.01, 0.1, columns), FLOAT)
+    y = s.node("MatMul", s.input((6, 80)), s.node("DequantizeLinear", weights, scales, axis=1))
+    return [s.node("QuantizeLinear", y, s.constant(step, FLOAT), s.constant(126, U8)) for step in (0.5, 0.7)]
+
+
+@found(veus=2)
+def a_column_of_blocks_read_twice(s: Sketch) -> list[str]:
+    """Blocks and their terms walk along one dimension of the weights, which was packed twice."""
+    return a_few_columns_read_twice(s, 1)
+
+
+@found(veus=2)
+def columns_of_blocks_read_twice(s: Sketch) -> list[str]:
+    return a_few_columns_read_twice(s, 4)
 
 
 def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,3 +203,12 @@ def test_forms_that_multiply_as_often_are_not_tried() -> None:
         op = conv(64, 64, 56, 56, kernel=(taps, taps), strides=(2, 2))
         found = winograd.convolution(Problem.of(op, SPEC, flat=False))
         assert found and winograd_schedule._saves_products(found) == saves
+
+
+@pytest.mark.parametrize("veus", [2, 3])
+def test_register_blocks_end_with_their_group(veus: int) -> None:
+    """Three vectors do not divide 64 outputs of a group of 192: the last block read channels of two groups."""
+    cpu = MadeUp("x86-64-avx2", veus, 1024)
+    op = conv(384, 384, 12, 12, group=2, lanes=8)
+    forms = winograd_schedule.schedules(Problem.of(op, cpu.spec, flat=False), most=40)
+    assert any(form.schedule.name.startswith("winograd_f4_") and "strips" in form.schedule.name for form in forms)

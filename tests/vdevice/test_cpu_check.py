@@ -12,10 +12,12 @@ import pytest
 import rammer
 from rammer import config
 from rammer.candidates import compare_with_meaning, difference, drop_wrong
+from rammer.compiler import find_candidates
 from rammer.errors import DeviceError, VerificationError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
-from rammer.ir.expr import Call, Load, rewrite
+from rammer.ir.evaluate import evaluate_defined, evaluate_graph
+from rammer.ir.expr import Call, Const, Load, rewrite
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes
@@ -23,6 +25,7 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import For, Kind, Store, TileProgram
 from rammer.kernels import candidates
+from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.vdevice.cpu import check
 from rammer.vdevice.cpu.device import CpuVDevice
@@ -129,10 +132,44 @@ def test_one_vector_out_of_bounds_is_enough(device: CpuVDevice, change: Any) -> 
 
 def test_what_is_not_written_is_no_nan(device: CpuVDevice) -> None:
     (good, *_) = kernels_of(device, "log", F((64,)))
-    sample = check.Sample({}, np.zeros((2, 1), np.int64), [], (np.array([np.nan, np.nan], np.float32),), (1e-3,))
+    nan, places = np.full(2, np.nan, np.float32), np.zeros((2, 1), np.int64)
+    sample = check.Sample({}, places, [], (nan,), (np.ones(2, bool),), (np.full(2, 1e-3),))
     computed, left = np.float32(np.nan), np.array(-1, np.int32).view(np.float32)
     off = check._off(np.array([computed, left]), 0, good.operation.expr, replace(sample, inputs=inputs_of(good)))
     assert off.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64", "int16"])
+def test_integers_that_hold_no_such_number_are_not_compared(device: CpuVDevice, dtype: str) -> None:
+    """Roots of negative numbers, and what is too large: an integer of these is anything; all others must be right."""
+    registry = PluginRegistry(third_party=False)
+    for kind, scale in (("sqrt", 3.0), ("log", 1e12), ("identity", 3.0 * np.iinfo(dtype).max)):
+        builder = GraphBuilder("floats")
+        x = builder.add("max", builder.input("x", (75, 64)), builder.input("w", (75, 64)))  # negative: one in four
+        y = builder.add("mul", x if kind == "identity" else builder.add(kind, x), builder.constant(np.float32(scale)))
+        builder.output(builder.add("cast", y, dtype=rammer.ir.tensor.DType(dtype)), "y")
+        graph = builder.build()
+        (kernels,) = find_candidates(optimize(graph, device.spec), device, registry).values()
+        assert not device.rkernels_wrong(kernels, every=frozenset(kernels))
+        bad = [broken(k, lambda s: replace(s, value=Call("add", (s.value, Const(1)))), "bad") for k in kernels]
+        assert set(device.rkernels_wrong(bad)) == set(bad)
+        given = dict.fromkeys("xw", np.linspace(-1.0, 1.0, 75 * 64, dtype=np.float32).reshape(75, 64))
+        values, defined = evaluate_defined(lambda: evaluate_graph(graph, given))  # noqa: B023
+        assert 0 < defined["y"].sum() < 75 * 64
+        other = np.where(defined["y"], values["y"], values["y"] + 1)
+        assert difference(other, values["y"]) and not difference(other, values["y"], defined["y"])
+        assert difference(values["y"] + 1, values["y"], defined["y"])
+
+
+def test_what_depends_on_such_integers_is_not_compared() -> None:
+    builder = GraphBuilder("shown")
+    whole = builder.add("cast", builder.add("sqrt", builder.input("x", (4,))), dtype=rammer.ir.tensor.DType.I32)
+    builder.output(builder.add("greater", whole, builder.constant(np.int32(1))), "y")
+    builder.output(builder.add("mul", whole, builder.constant(np.int32(0))), "z")
+    given = {"x": np.array([-1.0, 0.0, 9.0, np.inf], np.float32)}
+    _, defined = evaluate_defined(lambda: evaluate_graph(builder.build(), given))
+    assert defined["y"].tolist() == [False, True, True, False]
+    assert defined["z"].all()
 
 
 def test_no_memory_is_no_fault_of_a_kernel(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:

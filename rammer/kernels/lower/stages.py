@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -28,7 +29,8 @@ class PlacedStages:
     """Places all stages but the root, whose nest is given. `copies` are by an instruction, all others have a nest."""
 
     def __init__(self, ctx: Context, root: Nest) -> None:
-        self.ctx, self.bands = ctx, root.bands
+        self.ctx, self.bands, self.root = ctx, root.bands, root
+        self.stored = _stored(ctx)
         self.nests: dict[str, Nest] = {}
         self.copies: dict[str, Body] = {}
         stage = ctx.root
@@ -56,8 +58,22 @@ class PlacedStages:
         origin = {a: hull.corner for (a, _), hull in zip(stage.axes, box, strict=True)}
         extent = {a: hull.extent for (a, _), hull in zip(stage.axes, box, strict=True)}
         threads = ctx.threads if shared else _threads_inside(self._around(stage), ctx.threads)
-        nest = self.nests[stage.name] = cut(ctx, stage, at.loops, origin, extent, stage.name + "_", threads)
+        nest = cut(ctx, stage, at.loops, origin, extent, stage.name + "_", threads)
+        self.nests[stage.name] = nest = self._inside(stage, nest) if stage.name in self.stored else nest
         self.readers += [(b, nest.values) for b in _bodies(stage)]
+
+    def _inside(self, stage: Stage, nest: Nest) -> Nest:
+        """The nest with the conditions by which the root's pieces end: beyond them lies another piece, or rTask."""
+        around, guards = {b.var for b in self._around(stage)}, dict(nest.guards)
+        names = {a: a for a, _ in self.ctx.root.axes}
+        if stage.name in self.ctx.outputs:  # it has the root's shape, but maybe other names
+            names = {a: b for (a, _), (b, _) in zip(stage.axes, self.ctx.root.axes, strict=True)}
+        for axis in [a for a, _ in stage.axes if a in names]:
+            for r in self.root.guards[names[axis]]:
+                outer = self.root.values[names[axis]] - r.index  # the digits of what is cut into pieces
+                if outer != Index() and variables(outer) <= around:
+                    guards[axis] = (*guards[axis], replace(r, index=nest.values[axis] - outer))
+        return replace(nest, guards=guards)
 
     def _around(self, stage: Stage) -> list[Band]:
         """The loops inside of which a stage is computed."""
@@ -147,6 +163,15 @@ class PlacedStages:
         others = tuple(Range(corner[d], 0, stage.axes[d][1]) for d in range(len(box)) if d not in (row, column))
         self.copies[stage.name] = under(others, (copy,))
         return Home(buffer, corner, tuple(apart))
+
+
+def _stored(ctx: Context) -> set[str]:
+    """The stages that are stored as outputs, and those that read them."""
+    found = set(ctx.outputs)
+    for stage in ctx.stages.values():
+        if any(ld.tensor in found for body in _bodies(stage) for ld, _ in loads(body)):
+            found.add(stage.name)
+    return found
 
 
 def _threads_inside(around: list[Band], threads: int) -> int:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log2, prod
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_at, stored_at
+from rammer.ir.evaluate import Mask, evaluate_at, evaluate_defined, evaluate_moved, stored_at
 from rammer.ir.expr import Cast, Load, TensorExpr, free_axes, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
@@ -51,7 +52,8 @@ class Sample:
     places: Places
     stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
     wanted: tuple[Array, ...]  # by output, a value for each place
-    allowed: tuple[float, ...]  # by output: how far a value may be off, by rounding
+    defined: tuple[Mask, ...]  # and whether it can be compared
+    allowed: tuple[NDArray[np.float64], ...]  # by output: how far each value may be off, by rounding
 
 
 def sample(
@@ -66,10 +68,17 @@ def sample(
     for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
         inputs = _inputs(operation, kinds, seeds, positive, narrow)
         with np.errstate(all="ignore"):
-            wanted = tuple(evaluate_at(expr, inputs, places))
-        if all(2 * np.isfinite(_numbers(w)).sum() >= len(w) for w in wanted):
+            values, known = evaluate_defined(partial(_values_at, expr, inputs, places))
+        wanted, defined = tuple(values.values()), tuple(known.values())
+        if all(2 * (np.isfinite(_numbers(w)) & d).sum() >= len(w) for w, d in zip(wanted, defined, strict=True)):
             break
-    return Sample(inputs, places, stored_at(expr, inputs, places), wanted, tuple(_allowance(expr, w) for w in wanted))
+    allowed = tuple(_allowance(expr, w) for w in wanted)
+    return Sample(inputs, places, stored_at(expr, inputs, places), wanted, defined, allowed)
+
+
+def _values_at(expr: TensorExpr, inputs: Mapping[str, Seeded], places: Places) -> dict[int, Array]:
+    """By output, its values at the places."""
+    return dict(enumerate(evaluate_at(expr, inputs, places)))
 
 
 def _numbers(values: Array) -> Array:
@@ -129,39 +138,63 @@ def _inputs(
     return values
 
 
-def _allowance(expr: TensorExpr, wanted: Array) -> float:
-    """What rounding explains: grows with the depth of the sums, and with the largest value."""
+def _allowance(expr: TensorExpr, wanted: Array) -> NDArray[np.float64]:
+    """What rounding explains of each value: by the depth of sums and the largest value; of 16 bits a step of its own.
+
+    Numbers that are rounded to fewer digits inside may be rounded the other way: `_off` sees to these.
+    """
     dtype = DType(wanted.dtype.name)
     if not dtype.part.is_float:
-        return 0.0
-    finite = _numbers(wanted)
-    scale = float(np.abs(finite[np.isfinite(finite)]).max(initial=0.0))
+        return np.zeros(len(wanted))
+    finite = np.abs(_numbers(wanted))
+    finite[~np.isfinite(finite)] = 0.0
+    scale = float(finite.max(initial=0.0))
     if dtype.only_stored and not dtype.is_complex:
-        return dtype.epsilon * scale  # a step, where what is rounded to it was off by a little
+        return np.full(len(wanted), dtype.epsilon * scale)  # a step, where what is rounded to it was off by a little
     depth = sum(prod(e for _, e in s.reduce) for s in expr.stages if s.reduce)
-    kinds = [k.dtype.part for _, k in (*expr.inputs, *expr.outputs)]
-    narrow = min((d.itemsize for d in kinds if d.is_float and not d.only_stored), default=4)
-    epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[narrow]
-    return float((64 + depth**0.5 * 8 if narrow < 8 else 256 + depth) * epsilon * max(scale, 1e-3))
+    computed = min((_computed_in(d) for d in _floats(expr)), key=lambda d: d.itemsize, default=DType.F32)
+    times = 64 + depth**0.5 * 8 if computed is DType.F32 else 256 + depth
+    allowed = np.full(len(wanted), times * computed.epsilon * max(scale, 1e-3))
+    return allowed + (dtype.epsilon * finite + float(dtype.info.smallest_subnormal) if _is_narrow(dtype) else 0.0)
+
+
+def _floats(expr: TensorExpr) -> set[DType]:
+    """The types of floats, and of parts of complex numbers, that an expression reads, holds, gives, or casts to."""
+    found = {kind.dtype.part for _, kind in (*expr.inputs, *expr.outputs)} | {s.dtype.part for s in expr.stages}
+    found |= {n.dtype for s in expr.stages for n in nodes(s.body) if isinstance(n, Cast)}
+    return {d for d in found if d.is_float}
+
+
+def _computed_in(dtype: DType) -> DType:
+    """The type in which floats of a type are computed."""
+    return DType.F64 if dtype is DType.F64 else DType.F32
+
+
+def _is_narrow(dtype: DType) -> bool:
+    """Whether floats of a type have fewer digits than those in which they are computed."""
+    return dtype.is_float and _computed_in(dtype) is not dtype
 
 
 def _off(got: Array, number: int, expr: TensorExpr, sample: Sample, coarse: bool = False) -> NDArray[np.bool_]:
     """Which values of an output are not what they should be, and do not come near when inputs move by a rounding.
 
-    The logarithm of a sum near 1 moves by all there is. `coarse`: numbers in between are rounded.
+    Nor when what is rounded to fewer digits inside was off by a rounding before. The logarithm of a sum near 1 moves by
+    all there is. `coarse`: numbers in between are rounded.
     """
-    wanted, allowed = sample.wanted[number], np.full(len(got), sample.allowed[number])
+    wanted, allowed = sample.wanted[number], np.array(sample.allowed[number])
     if coarse:
         finite = np.abs(_numbers(wanted))
         allowed = np.fmax(allowed, COARSE * finite[np.isfinite(finite)].max(initial=0.0))
     with np.errstate(all="ignore"):
         off: NDArray[np.bool_] = ~((got == wanted) | ((got != got) & (wanted != wanted) & ~_unwritten(got)))
+        off &= sample.defined[number]
         found, still = _numbers(got), _numbers(wanted)
         off &= ~((allowed > 0) & (np.abs(found - still) <= allowed))  # whole numbers are equal or wrong
-        random = np.random.default_rng(0)
+        random, narrow = np.random.default_rng(0), any(map(_is_narrow, _floats(expr)))
         for _ in range(MOVED if off.any() else 0):
             inputs = {name: _moved(value, random) for name, value in sample.inputs.items()}
-            moved = evaluate_at(expr, inputs, sample.places[off])[number]
+            compute = partial(evaluate_at, expr, inputs, sample.places[off])
+            moved = (evaluate_moved(compute, random) if narrow else compute())[number]
             allowed[off] = np.fmax(allowed[off], SLACK * np.abs(_numbers(moved) - still[off]))
             off[off] = ~(np.abs(found[off] - still[off]) <= allowed[off])
             if not off.any():
@@ -177,12 +210,12 @@ def _unwritten(values: Array) -> NDArray[np.bool_]:
 
 
 def _moved(tensor: Seeded, random: np.random.Generator) -> Seeded:
-    """The same numbers, a rounding or two away."""
+    """The same numbers, a rounding or two of what is computed with them away."""
     if not tensor.kind.dtype.is_float or tensor.kind.dtype.only_stored:
         return tensor
-    epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[tensor.kind.dtype.itemsize]
-    values = tensor.numbers.values
-    near = (values * (1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), PERIOD))).astype(values.dtype)
+    computed = _computed_in(tensor.kind.dtype)
+    values = tensor.numbers.values.astype(computed.numpy)
+    near = (values * (1 + computed.epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), PERIOD))).astype(computed.numpy)
     return replace(tensor, numbers=replace(tensor.numbers, values=near))
 
 

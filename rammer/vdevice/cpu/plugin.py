@@ -69,9 +69,9 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer:
     from rammer.kernels import candidates
     from rammer.kernels.problem import Granularity
 
-    found = {kernel.schedule: kernel for kernel in candidates(operation, spec, search=search)}
+    found = {kernel.identity: kernel for kernel in candidates(operation, spec, search=search)}
     asked = [Granularity(times * spec.num_veus, every_axis=True, finer=True) for times in finer]
     for wanted in (Granularity(finer=True), *asked) if finer else ():
         for kernel in candidates(operation, spec, wanted):
-            found.setdefault(kernel.schedule, replace(kernel, finer=True))
+            found.setdefault(kernel.identity, replace(kernel, finer=True))
     return list(found.values())

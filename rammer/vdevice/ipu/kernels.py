@@ -48,7 +48,7 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Candidates of larger rTasks and of smaller ones, each within its part of a tile, down to what has room anyway."""
-    found: dict[str, RKernel] = {}
+    found: dict[object, RKernel] = {}
     least = _tile_bytes(spec)
     for finer, part in TRADED:
         if least <= ROOMY * _tile_bytes(spec):
@@ -60,7 +60,7 @@ def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
             except LoweringError:
                 continue
             if nbytes <= room:
-                found.setdefault(kernel.schedule, kernel)
+                found.setdefault(kernel.identity, kernel)
                 least = min(least, nbytes)
     return list(found.values())
 

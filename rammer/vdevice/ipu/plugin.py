@@ -43,5 +43,5 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, .
     from rammer.vdevice.ipu.kernels import kernels, traded
 
     usual = kernels(operation, spec)
-    known = {kernel.schedule for kernel in usual}
-    return [*usual, *(k for k in traded(operation, spec) if k.schedule not in known)] if finer else usual
+    known = {kernel.identity for kernel in usual}
+    return [*usual, *(k for k in traded(operation, spec) if k.identity not in known)] if finer else usual
