@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import resource
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import onnx
@@ -24,6 +26,7 @@ from rammer.testing.fuzz.summary import Summary
 from rammer.testing.fuzz.trial import Verdict
 from rammer.testing.fuzz.worker import Limits, Pool, names
 
+SECONDS = 60.0  # of a run that says nothing about its end
 PROGRESS_S = 60.0
 SHRINK_S = 120.0  # per kind of fault
 SHOWN = 1500  # characters of a fault's detail
@@ -32,7 +35,7 @@ SHOWN = 1500  # characters of a fault's detail
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("python -m rammer.testing.fuzz", description=__doc__)
     found.add_argument("cases", nargs="*", metavar="family:seed", help="run these cases and no others")
-    found.add_argument("--seconds", type=float, default=60.0, help="begin no case after this long (default: 60)")
+    found.add_argument("--seconds", type=float, help="begin no case after this long (default: 60, or --count cases)")
     found.add_argument("--count", type=int, help="how many cases to run at most")
     found.add_argument("--seed", type=int, default=0, help="of the first case of each family (default: 0)")
     found.add_argument("--family", action="append", metavar="NAME", help=f"may be repeated: {', '.join(FAMILIES)}")
@@ -43,6 +46,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--jobs", type=int, default=1, help="child processes at once (default: 1)")
     found.add_argument("--limit", type=float, default=3.0, help="seconds of CPU time for compiling (default: 3)")
     found.add_argument("--no-shrink", action="store_true", help="do not look for the smallest form of a fault")
+    found.add_argument("--table", type=Path, metavar="FILE", help="write the table there, too, while cases run")
+    found.add_argument(
+        "--every", type=int, default=200, metavar="N", help="write it after every N cases (default: 200)"
+    )
     found.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models there")
     return found
 
@@ -68,27 +75,56 @@ def _run(given: argparse.Namespace) -> int:
     limits = Limits(given.limit, 40.0 * given.limit)
     pool = Pool(choices, limits, given.jobs)
     source = given.cases or itertools.islice(names(families, given.seed), given.count)
-    summary, begun = Summary(), time.monotonic()
-    shown = begun
+    run = _Run(given.table, given.every)
+    seconds = given.seconds if given.seconds is not None else inf if given.cases or given.count else SECONDS
     faults: dict[str, Verdict] = {}
     try:
-        for name, verdict in pool.run(source, begun + given.seconds):
-            if summary.add(name, verdict) and verdict.failed:
+        for name, verdict in pool.run(source, run.begun + seconds):
+            if run.add(name, verdict) and verdict.failed:
                 faults[name] = verdict
-            if time.monotonic() > shown + PROGRESS_S:
-                shown = time.monotonic()
-                print(f"{sum(summary.counts.values())} cases in {shown - begun:.0f} s", flush=True)
             if verdict.failed or given.cases:
                 print(f"{name}: {verdict.outcome}: {verdict.reason}", flush=True)
     except KeyboardInterrupt:
         print("interrupted")
+    run.write()
     try:
         for name, verdict in faults.items():
             _report(name, draw(name, choices), verdict, limits, given)
     except KeyboardInterrupt:
         print("interrupted while looking for the smallest form")
-    print(f"\n{summary}\n\n{sum(summary.counts.values())} cases in {time.monotonic() - begun:.0f} s")
-    return int(summary.failed)
+    print(f"\n{run}")
+    return int(run.summary.failed)
+
+
+class _Run:
+    """Counts of a run, which a file holds, too, in case that it is cut off."""
+
+    def __init__(self, table: Path | None, every: int) -> None:
+        self.summary, self.begun = Summary(), time.monotonic()
+        self._table, self._every, self._shown = table, max(every, 1), self.begun
+
+    def add(self, name: str, verdict: Verdict) -> bool:
+        """Count a verdict; whether it is the first of its kind."""
+        new = self.summary.add(name, verdict)
+        if self.summary.cases % self._every == 0:
+            self.write()
+        if time.monotonic() > self._shown + PROGRESS_S:
+            self._shown = time.monotonic()
+            print(f"{self.summary.cases} cases in {self._shown - self.begun:.0f} s", flush=True)
+        return new
+
+    def write(self) -> None:
+        """Put the table into its file, whole or not at all."""
+        if self._table:
+            new = self._table.with_name(f".{self._table.name}.new")
+            new.write_text(f"{self}\n")
+            new.replace(self._table)
+
+    def __str__(self) -> str:
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        cpu = sum(u.ru_utime + u.ru_stime for u in used) / max(self.summary.cases, 1)
+        took = time.monotonic() - self.begun
+        return f"{self.summary}\n\n{self.summary.cases} cases in {took:.0f} s, {cpu:.2f} s of CPU time each"
 
 
 def _choices(given: argparse.Namespace) -> Choices:

@@ -10,11 +10,13 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, Shape
 from rammer.testing.fuzz.families import FAMILIES, Family, Step
+from rammer.testing.fuzz.families.declared import Lie, is_open, lies, told
 from rammer.testing.fuzz.sketch import Port, Sketch, Unfit
 
 SHOWN = 16  # elements of a constant in a text
+USUAL = 0.02  # of cases are compiled as users do who choose nothing
 TRIES = 8  # of a step that suits nothing so far
 CACHES = (None, None, 512 << 10, 1 << 20, 2 << 20)  # bytes of a vEU's own cache; None: what the machine has
 
@@ -35,7 +37,8 @@ class Options:
     """How a case is compiled and run.
 
     `times`: where rKernels' times come from: "estimated" from the spec, "drawn" at random (so that any candidate may
-    win), or "measured". `check` as RAMMER_CHECK: mostly 0, as wrong rKernels that are left out would not be seen.
+    win), "measured" in a moment, or as long as a user would wait ("usual").
+    `check` as RAMMER_CHECK: mostly 0, as wrong rKernels that are left out would not be seen.
     `cache`: bytes of a vEU's own cache, or None. `saved`: run from a saved program, too.
     """
 
@@ -58,17 +61,33 @@ class Options:
 
 @dataclass(frozen=True)
 class Case:
-    """`name` is family:seed; equal names are equal cases, as long as the generators stay as they are."""
+    """`name` is family:seed; equal names are equal cases, as long as the generators stay as they are.
+
+    `lies`: shapes that the compiler gets in place of the model's own, and oracles do not. `undefined`: integer outputs
+    by the input or output they are cast from. Elements that do not fit the integer type are not compared.
+    """
 
     name: str
     model: ModelProto
     ports: Mapping[str, Port] = field(repr=False)
     options: Options
+    lies: tuple[Lie, ...] = ()
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def given(self) -> ModelProto:
+        """The model as the compiler gets it."""
+        return told(self.model, self.lies)
+
+    @property
+    def shapes(self) -> dict[str, Shape] | None:
+        """Shapes of the inputs, if the given model does not say all of them."""
+        return {name: port.shape for name, port in self.ports.items()} if is_open(self.given) else None
 
     def text(self) -> str:
         """The model for people: constants of many elements without these."""
         short = ModelProto()
-        short.CopyFrom(self.model)
+        short.CopyFrom(self.given)
         del short.graph.initializer[:]
         large = []
         for tensor in self.model.graph.initializer:
@@ -94,13 +113,15 @@ def draw(name: str, choices: Choices) -> Case:
     family, _, _ = name.partition(":")
     sketch = Sketch(name, opset=Random(name).choice((21, 23)))
     _grow(sketch, FAMILIES[family])
-    leaves = sketch.leaves()
+    origins = [v for v in sketch.undefined.values() if v not in sketch.inputs]
+    leaves = list(dict.fromkeys([*sketch.leaves(), *origins]))
     inner = [v for node in sketch.nodes for v in node.output if v and v not in leaves]
     outputs = leaves + [v for v in inner if sketch.chance(0.05)]
     model = sketch.model(outputs)
     names = {value.name for value in model.graph.input}
     ports = {n: port for n, port in sketch.inputs.items() if n in names}
-    return Case(name, model, ports, _options(sketch.random, choices))
+    false = lies(sketch, model) if FAMILIES[family].lies else ()
+    return Case(name, model, ports, _options(sketch.random, choices), false, sketch.undefined)
 
 
 def _grow(sketch: Sketch, family: Family) -> None:
@@ -124,6 +145,8 @@ def _grow(sketch: Sketch, family: Family) -> None:
 
 
 def _options(random: Random, choices: Choices) -> Options:
+    if random.random() < USUAL and "auto" in choices.policies:
+        return Options(choices.target, "auto", times="usual", check=1)
     return Options(
         choices.target,
         random.choice(choices.policies),

@@ -49,6 +49,8 @@ def _smaller(case: Case) -> Iterator[Case]:
     for name, value in simpler.items():
         if getattr(options, name) != value:
             yield replace(case, options=replace(options, **{name: value}))
+    for n in range(len(case.lies)):
+        yield replace(case, lies=case.lies[:n] + case.lies[n + 1 :])
     if isinstance(options.veus, int) and options.veus > 1:
         for veus in (1, options.veus // 2, options.veus - 1):
             yield replace(case, options=replace(options, veus=veus))

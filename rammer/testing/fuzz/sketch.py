@@ -34,8 +34,8 @@ NUMPY: dict[int, Any] = {
     code: np.dtype(ml_dtypes.bfloat16) if code == BFLOAT else helper.tensor_dtype_to_np_dtype(code)
     for code in (*FLOATS, *INTS, BOOL)
 }
-
-
+CONTRIB = "com.microsoft"
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e10, -1e10, 1e25, -1e25)
 _LIKE_INPUT = ("GroupNormalization", "MeanVarianceNormalization")  # functions that ONNX does not type
 
 
@@ -45,12 +45,16 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input: element type, shape, and the range its elements are drawn from (integers: both ends included)."""
+    """An input: element type, shape, and the range its elements are drawn from (integers: both ends included).
+
+    `special`: the share of floats that are zero, infinite, NaN, or beyond any integer.
+    """
 
     dtype: int
     shape: Shape
     low: float = -2.0
     high: float = 2.0
+    special: float = 0.0
 
     def draw(self, random: np.random.Generator) -> Array:
         """An array of such elements."""
@@ -58,7 +62,11 @@ class Port:
             return random.integers(0, 2, self.shape).astype(bool)
         if self.dtype in INTS:
             return random.integers(int(self.low), int(self.high) + 1, self.shape).astype(NUMPY[self.dtype])
-        return random.uniform(self.low, self.high, self.shape).astype(NUMPY[self.dtype])
+        found = random.uniform(self.low, self.high, self.shape)
+        if self.special:
+            found = np.where(random.random(self.shape) < self.special, random.choice(SPECIAL, self.shape), found)
+        with np.errstate(over="ignore"):  # float16 ends at 65504
+            return np.asarray(found).astype(NUMPY[self.dtype])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,11 @@ class Kind:
 
 
 class Sketch:
-    """Nodes, inputs and constants so far. `budget` bounds the multiply-adds and element moves of the whole model."""
+    """Nodes, inputs and constants so far. `budget` bounds the multiply-adds and element moves of the whole model.
+
+    `undefined`: integers by the floats that they were cast from. Where such a float does not fit the integer type, any
+    number is right, so no later step reads them.
+    """
 
     def __init__(self, seed: str, opset: int = 21) -> None:
         self.random = Random(seed)
@@ -89,6 +101,7 @@ class Sketch:
         self.inputs: dict[str, Port] = {}
         self.constants: dict[str, Array] = {}
         self.nodes: list[NodeProto] = []
+        self.undefined: dict[str, str] = {}
         self._names = 0
 
     # what is there
@@ -104,7 +117,8 @@ class Sketch:
 
     def pick(self, suits: Callable[[Kind], bool] = lambda _: True) -> str:
         """A value that is no constant, preferably a late one. Raises Unfit."""
-        known = [v for v, kind in self.kinds.items() if v not in self.constants and kind.size and suits(kind)]
+        skipped = {*self.constants, *self.undefined}
+        known = [v for v, kind in self.kinds.items() if v not in skipped and kind.size and suits(kind)]
         if not known:
             raise Unfit
         return self.random.choice(known[-1:] if self.random.random() < 0.5 else known[-5:])
@@ -118,11 +132,13 @@ class Sketch:
 
     # what is added
 
-    def input(self, shape: Sequence[int], dtype: int = FLOAT, low: float = -2.0, high: float = 2.0) -> str:
+    def input(
+        self, shape: Sequence[int], dtype: int = FLOAT, low: float = -2.0, high: float = 2.0, special: float = 0.0
+    ) -> str:
         """A new input of the model."""
         self._affordable(shape)
         name = self._name("x")
-        self.inputs[name] = Port(dtype, tuple(shape), low, high)
+        self.inputs[name] = Port(dtype, tuple(shape), low, high, special)
         self.kinds[name] = Kind(dtype, tuple(shape))
         return name
 
@@ -186,7 +202,10 @@ class Sketch:
     def trust(
         self, op: str, inputs: Sequence[str], outputs: Sequence[tuple[int, Shape]], **attrs: Any
     ) -> tuple[str, ...]:
-        """A node that holds graphs, which ONNX cannot type alone: its outputs are given. Raises Unfit."""
+        """A node that ONNX cannot type alone, as it holds graphs or has a domain of its own. Raises Unfit.
+
+        `outputs` are element types and shapes.
+        """
         for _, shape in outputs:
             self._affordable(shape)
         names = tuple(self._name("t") for _ in outputs)
@@ -204,10 +223,12 @@ class Sketch:
     def attempt(self) -> Iterator[None]:
         """Undo what was added in the block if it raises Unfit."""
         before = (self.budget, len(self.nodes), dict(self.kinds), dict(self.inputs), dict(self.constants))
+        undefined = dict(self.undefined)
         try:
             yield
         except Unfit:
             self.budget, count, self.kinds, self.inputs, self.constants = before
+            self.undefined = undefined
             del self.nodes[count:]
             raise
 
@@ -225,7 +246,9 @@ class Sketch:
             [helper.make_tensor_value_info(n, self.dtype(n), self.shape(n)) for n in outputs],
             [numpy_helper.from_array(value, n) for n, value in self.constants.items() if n in needed],
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+        versions = {"": self.opset, **{node.domain: 1 for node in nodes if node.domain}}
+        opsets = [helper.make_opsetid(*version) for version in versions.items()]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def leaves(self) -> list[str]:
         """Values that nodes made and no node reads."""

@@ -30,18 +30,20 @@ from rammer.testing.fuzz.oracle import (
     compare,
     consult,
     longest_sum,
+    rounds_once,
     spread,
     spreads,
     tolerance,
 )
 from rammer.vdevice.base import Executable, Image, Progress, VDevice, silent
 
-MEASURE_S = 0.5  # of cases whose rKernels are measured
-RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused", "ill-conditioned", "no oracle"
-WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "internal"
+MEASURED: dict[str, float | None] = {"measured": 0.5, "usual": None}  # seconds; None: as without a word about it
+RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused by name", "ill-conditioned", "no oracle"
+WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "refused by an internal error"
 FAILURES = (WRONG, CRASHED, HUNG, INTERNAL)
 FEW_LEFT, RARE = 3, 10  # of so many elements that differ, one may be left that does not; of RARE if nobody agrees
 LEFT_OUT = " is no candidate: "  # of our own rKernels, none should be
+DRAWN_S = 0.5  # a budget for measuring, where nothing is measured
 BY_IMPORTER = "by the importer"
 SYNCHRONISATION = "needs rTask-level synchronisation"
 DEFECT = "cannot be imported: "  # how the importer begins what it says about an exception of its own
@@ -94,7 +96,7 @@ class _Planner(VDevice):
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, float]:
-        if self._times == "measured":
+        if self._times in MEASURED:
             return self.device.rkernels_us(kernels, budget_s=budget_s, progress=progress)
         return {kernel: 10 ** self._random.uniform(0, 3) for kernel in dict.fromkeys(kernels)}
 
@@ -109,10 +111,13 @@ class _Planner(VDevice):
         return self.device.rkernels_wrong(kernels, every=every, progress=progress) if self._tried else {}
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        return self.device.plans_us(plans) if self._times == "measured" else None
+        return self.device.plans_us(plans) if self._times in MEASURED else None
+
+    def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
+        return self.device.build(plan, progress=progress) if self._tried else super().build(plan)
 
     def load(self, image: Image) -> Executable:
-        return _Unbuilt()
+        return self.device.load(image) if self._tried else _Unbuilt()
 
 
 class _Planners(PluginRegistry):
@@ -175,6 +180,9 @@ class Trial:
                 return Verdict(INTERNAL, _kind(error.what.partition(DEFECT)[2]), str(error))
             if consult(self.case.model, self.case.inputs(0)) is None:
                 return Verdict(UNKNOWN, "no oracle takes the model", str(error))
+            if self.case.lies and self._imports():
+                what = _kind(error.what.rpartition("': ")[2])
+                return Verdict(INTERNAL, f"refused for shapes that are declared: {what}", str(error))
             return Verdict(REFUSED, _kind(error.what), str(error))
         except ScheduleError as error:
             if self.device is not None and self.device.spec.sync is SyncModel.GLOBAL and SYNCHRONISATION in error.what:
@@ -188,18 +196,27 @@ class Trial:
             text = f"{type(error).__name__} in {place}: {error}"
             return Verdict(INTERNAL, _kind(text), "".join(traceback.format_exception(error))[-3000:])
 
+    def _imports(self) -> bool:
+        """Whether the model can be imported if it declares nothing false."""
+        try:
+            rammer.load(self.case.model)
+        except RammerError:
+            return False
+        return True
+
     def _plan(self) -> Verdict | None:
         options = self.case.options
         registry = _Planners(self.case)
         try:
             self._planned = rammer.compile(
-                self.case.model,
+                self.case.given,
                 options.target,
                 policy=options.policy,
                 arch=options.arch,
                 device=options.veus,
                 precision=options.precision,
-                tune_seconds=0.0 if options.times == "estimated" else MEASURE_S,
+                shapes=self.case.shapes,
+                tune_seconds=0.0 if options.times == "estimated" else MEASURED.get(options.times, DRAWN_S),
                 registry=registry,
             )
         finally:
@@ -228,6 +245,7 @@ class Trial:
             verdicts = [self._judge(run, found, program.run) for run, found in enumerate((first, second))]
         finally:
             program.close()
+            self._planned.close()
             self.device = None
         return next((v for v in verdicts if v.failed), next((v for v in verdicts if v.outcome != RIGHT), verdicts[0]))
 
@@ -251,17 +269,19 @@ class Trial:
         oracle, wanted = said
         precision = self.case.options.precision
         allowed = tolerance(model, longest_sum(model), precision)
+        found = self._where_defined(found, wanted, inputs)
         first = [compare(found[name], value, name, allowed) for name, value in wanted.items()]
         if not any(first):
             beyond = [name for name, value in wanted.items() if beyond_numbers(found[name], value)]
             return Verdict(ILL, "infinities and NaN at other places", ", ".join(beyond)) if beyond else Verdict(RIGHT)
-        for moved in spreads(model, inputs, oracle, precision):
+        left, moved, alike = first, dict[str, Array](), all(_alike(found[n], value) for n, value in wanted.items())
+        for moved in spreads(model, inputs, oracle, precision) if alike else ():
             left = [compare(found[n], value, n, allowed, moved[n]) for n, value in wanted.items()]
             if not any(left):
                 return Verdict(ILL, "the oracle itself moves as far", "; ".join(str(d) for d in first if d))
         text = "; ".join(str(d) for d in left if d)
-        if ours is not None:
-            own = spread(ours, inputs, found, precision)
+        if ours is not None and alike:
+            own = spread(ours, inputs, found, precision, rounds_once(model))
             either = {name: np.maximum(moved[name], own[name]) for name in wanted}
             if not any(compare(found[n], value, n, allowed, either[n]) for n, value in wanted.items()):
                 return Verdict(ILL, "the program itself moves as far", text)  # by other roundings than the oracle's
@@ -269,7 +289,7 @@ class Trial:
         for name in ("evaluator", "interpreter"):
             if name != oracle and (second := consult(model, inputs, (name,))):
                 agrees = not any(
-                    n not in second[1] or compare(found[n], second[1][n], n, allowed, moved[n]) for n in wanted
+                    n not in second[1] or compare(found[n], second[1][n], n, allowed, moved.get(n)) for n in wanted
                 )
                 others.append((name, agrees))
         if ("evaluator", True) in others:
@@ -280,6 +300,27 @@ class Trial:
         said_by = ", ".join(f"{name} {'agrees with us' if ok else 'disagrees with us, too'}" for name, ok in others)
         kind = BY_IMPORTER if ("interpreter", True) in others else "by the program"
         return Verdict(WRONG, f"another result, {kind}", f"run {run}, {oracle}: {text}; {said_by}")
+
+    def _where_defined(
+        self, found: Mapping[str, Array], wanted: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """What was found, and what is wanted where anything is right: an integer made of what does not fit it."""
+        given, known = dict(found), {**inputs, **wanted}
+        for name, origin in self.case.undefined.items():
+            if name in wanted and wanted[name].shape == found[name].shape:
+                fits = fitting(known[origin], wanted[name].dtype) if origin in known else False
+                given[name] = np.where(fits, found[name], wanted[name]).astype(found[name].dtype)
+        return given
+
+
+def _alike(found: Array, wanted: Array) -> bool:
+    return found.shape == wanted.shape and found.dtype == wanted.dtype
+
+
+def fitting(value: Array, dtype: Any) -> Array:
+    """Which floats an integer type holds, once their fractions are cut off."""
+    wide, limits = value.astype(np.float64), np.iinfo(dtype)
+    return np.asarray((wide > float(limits.min) - 1) & (wide < float(limits.max) + 1))
 
 
 def _count(differences: Sequence[Difference | None]) -> int:
@@ -304,9 +345,14 @@ def _unequal(first: Mapping[str, Array], second: Mapping[str, Array]) -> str:
 
 
 def _kind(text: str) -> str:
-    """A message without names and numbers: the same for faults of one kind."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]", "…", text.partition("\n")[0].partition("; ")[0])
-    return re.sub(r"(?<![A-Za-z\d])-?\d[\d.,×x]*", "N", text)[:110]
+    """A message without names, types and numbers: the same for faults of one kind."""
+    text = re.sub(
+        r"^.*: no rKernel for \S+ (is right|can be compiled): \S+: ", r"no rKernel \1: ", text.partition("\n")[0]
+    )
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]", "…", text.partition("; ")[0])
+    text = re.sub(r"\b(bool|u?int\d+|b?float\d+)\b", "T", text)
+    text = re.sub(r"\b(out|x|t|c)_?\d+\b", "…", text)
+    return re.sub(r"(?<![A-Za-z\d])-?\d[\d.,×x]*", "N", text)[:200]
 
 
 def _with_notes(error: BaseException) -> str:

@@ -10,10 +10,13 @@ from rammer.testing.fuzz.families import (
     control,
     elementwise,
     indexing,
+    nonfinite,
     normalization,
     products,
     quantized,
     recurrent,
+    rounded,
+    scalars,
     views,
     windows,
 )
@@ -25,11 +28,12 @@ Steps = tuple[tuple[int, Step], ...]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of model. `steps` are weighted; `size` bounds how many are taken."""
+    """A kind of model. `steps` are weighted; `size` bounds how many are taken. `lies`: it declares wrong shapes."""
 
     start: Step
     steps: Steps
     size: tuple[int, int] = (1, 12)
+    lies: bool = False
 
 
 # What stands between the operators of any model.
@@ -67,4 +71,12 @@ FAMILIES: dict[str, Family] = {
     "indexing": Family(indexing.start, _mixed(indexing.STEPS, 4), indexing.SIZE),
     "control": Family(control.start, _mixed(control.STEPS, 8), control.SIZE),
     "mixed": Family(elementwise.start, _ALL),
+    "rounded": Family(rounded.start, rounded.STEPS, rounded.SIZE),
+    "readers": Family(normalization.tokens, _mixed(normalization.READERS, 6), normalization.SIZE),
+    "slices": Family(views.start, views.SLICES),
+    "columns": Family(quantized.rows, _mixed(quantized.COLUMNS, 6), quantized.SIZE),
+    "zeros": Family(quantized.given_bytes, quantized.ZEROS, quantized.SIZE),
+    "scalars": Family(scalars.start, _mixed(scalars.STEPS, 4)),
+    "nonfinite": Family(nonfinite.start, nonfinite.STEPS, nonfinite.SIZE),
+    "declared": Family(elementwise.start, _ALL, lies=True),
 }

@@ -128,6 +128,39 @@ def masked(s: Sketch) -> None:
     s.node("Softmax", s.node("Add", x, mask), axis=-1)
 
 
+def tokens(s: Sketch) -> None:
+    """Rows as sequences have them, odd numbers among them."""
+    r = s.random
+    length = r.choice((28, 29, 30, 57, 75)) if s.chance(0.5) else r.randint(2, 200)
+    width = r.choice((64, 96, 128, 192, 200, 256, 320, 640)) if s.chance(0.7) else r.randint(3, 640)
+    s.input(r.choice(((length, width), (1, length, width), (r.randint(1, 3), length, width))))
+
+
+def readers(s: Sketch) -> None:
+    """A norm, softmax or sum whose result several operators read, each stored or read on."""
+    x = s.floats(2, 3, 4)
+    width, dtype = s.shape(x)[-1], s.dtype(x)
+    forms = ("LayerNormalization", "LayerNormalization", "Softmax", "LogSoftmax", "rms", "LpNormalization")
+    form = s.random.choice(forms)
+    if form == "LayerNormalization":
+        y = s.node(form, x, *(s.weights(width, terms=1, dtype=dtype) for _ in range(s.random.randint(1, 2))), axis=-1)
+    elif form == "rms":
+        square = s.node("ReduceMean", s.node("Mul", x, x), s.constant([-1]), keepdims=1)
+        y = s.node("Div", x, s.node("Sqrt", s.node("Add", square, s.constant(1e-2, dtype))))
+    else:
+        y = s.node(form, x, axis=-1)
+    for _ in range(s.random.randint(2, 4)):
+        kind = s.random.choice(("scale", "scale", "shift", "alone", "mix", "sum"))
+        if kind in ("scale", "shift"):
+            s.node("Mul" if kind == "scale" else "Add", y, s.operand(width, dtype=dtype))
+        elif kind == "alone":
+            s.node(s.random.choice(("Sigmoid", "Tanh", "Neg", "Relu")), y)
+        elif kind == "mix":
+            s.node(s.random.choice(("Add", "Mul")), y, x)
+        else:
+            s.node("ReduceSum", y, s.constant([-1]), keepdims=1)
+
+
 STEPS = (
     *(
         (5, softmax),
@@ -141,3 +174,4 @@ STEPS = (
     ),
 )
 SIZE = (1, 6)
+READERS = ((6, readers), (1, softmax), (1, layer_norm), (1, by_hand))

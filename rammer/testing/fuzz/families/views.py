@@ -111,6 +111,48 @@ def cut(s: Sketch) -> None:
     s.node("Slice", x, *(s.constant(v) for v in (starts, ends, axes, steps)))
 
 
+def deeper(s: Sketch) -> None:
+    """Slices of slices along one axis after another, with other views between; some are read elsewhere, too."""
+    x = s.pick(lambda k: k.rank > 0 and k.size > 1)
+    for _ in range(s.random.randint(2, 4)):
+        axis = s.random.choice([n for n, e in enumerate(s.shape(x)) if e > 1] or [0])
+        extent = s.shape(x)[axis]
+        a, b = sorted(s.random.sample(range(extent + 1), 2))
+        if s.chance(0.5):  # from one end
+            a, b = (0, b) if s.chance(0.5) and b else (a, extent)
+        found = s.node("Slice", x, *(s.constant([v]) for v in (a, b, axis, s.random.choice((1, 1, 1, 1, 2)))))
+        rest = s.chance(0.4) and a > 0
+        if rest:
+            other = s.node("Slice", x, *(s.constant([v]) for v in (0, a, axis)))
+            found = s.node("Concat", s.node("Neg", found) if s.dtype(x) == FLOAT else found, other, axis=axis)
+        if s.dtype(x) in FLOATS and s.chance(0.4):
+            s.node(s.random.choice(("Sigmoid", "Tanh", "Neg", "Relu")), found)
+        if s.chance(0.2):
+            found = s.node("Reshape", found, s.constant([*another_shape(s, s.shape(found))]))
+        elif s.chance(0.3) and s.rank(found) > 1:
+            found = s.node("Transpose", found, perm=s.random.sample(range(s.rank(found)), s.rank(found)))
+        if not s.rank(found):
+            break
+        x = found
+
+
+def rotary(s: Sketch) -> None:
+    """The first part of each head turned, the rest as it was: partial rotary embeddings."""
+    x = s.pick(lambda k: k.rank in (3, 4) and k.shape[-1] >= 8 and k.dtype in FLOATS)
+    width, dtype, axis = s.shape(x)[-1], s.dtype(x), s.constant([-1])
+    turned = 2 * s.random.randint(1, width // 4)
+
+    def part(value: str, a: int, b: int) -> str:
+        return s.node("Slice", value, s.constant([a]), s.constant([b]), axis)
+
+    first = part(x, 0, turned)
+    halves = (s.node("Neg", part(first, turned // 2, turned)), part(first, 0, turned // 2))
+    angles = (s.shape(x)[-2], turned)
+    products = [s.node("Mul", first, s.operand(*angles, dtype=dtype))]
+    products.append(s.node("Mul", s.node("Concat", *halves, axis=-1), s.operand(*angles, dtype=dtype)))
+    s.node("Concat", s.node("Add", *products), part(x, turned, width), axis=-1)
+
+
 def pad(s: Sketch) -> None:
     x = s.pick(lambda k: k.rank > 0 and k.dtype in FLOATS)
     mode = s.random.choice(("constant", "constant", "reflect", "edge"))
@@ -199,3 +241,4 @@ STEPS = (
     *((3, reshape), (2, unsqueeze), (1, squeeze), (1, flatten), (3, transpose), (3, split), (3, concat), (3, cut)),
     *((2, pad), (2, take), (2, expand), (1, tile), (1, depth_to_space), (1, trilu), (1, crop), (3, touch), (2, twist)),
 )
+SLICES = ((6, deeper), (2, rotary), (2, cut), (1, split), (1, concat), (1, transpose), (1, reshape), (1, touch))
