@@ -41,9 +41,10 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import direct_ports, plan_memory
 from rammer.ir.operator import Operation
+from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
-from rammer.ir.verify import verify_graph, verify_plan
+from rammer.ir.verify import verify_graph, verify_plan, verify_schedule
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
@@ -278,10 +279,14 @@ def compile(
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
                 stands = standing_in(plan, candidates, standing)
                 plan = stands or chosen.schedule(replace(problem, candidates=candidates))
+        with clock("verify"):  # first: memory and prices are those of plans that have all rTasks
+            if verify and plan.graph is not graph:
+                verify_pass("", plan.graph)
+            schedule = verify_schedule(plan) if verify else None
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
-            plan = in_memory(plan, {*pairs, *pairs.values()})
+            plan = in_memory(plan, {*pairs, *pairs.values()}, schedule and schedule.order)
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
         notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
@@ -292,9 +297,7 @@ def compile(
         trace.plan(plan, timeline)
         with clock("verify"):
             if verify:
-                if plan.graph is not graph:
-                    verify_pass("", plan.graph)
-                verify_plan(plan)
+                verify_plan(plan, schedule)
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
@@ -368,15 +371,17 @@ def measured(candidates: Candidates, vdevice: VDevice, budget_s: float, progress
     return vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
 
 
-def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> ExecutionPlan:
+def in_memory(
+    plan: ExecutionPlan, alone: Collection[TensorId] = (), order: HappensBefore | None = None
+) -> ExecutionPlan:
     """The plan with every tensor in its place; those that are `alone` share theirs with nothing, as ports that stay
-    where the caller has them.
+    where the caller has them. `order`: the plan's, where it is known.
     """
     if plan.memory and not alone:
         return plan
     direct = direct_ports(plan.graph, plan.spec.direct_bytes)
     near = bool(plan.memory and plan.memory.near)
-    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near))
+    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near, order=order))
 
 
 def profile(
@@ -525,8 +530,9 @@ class _Clock:
         except MemoryError as error:
             hint = "the model needs more memory than this process can get"
             raise RammerError(f"memory ran out while compiling: {phase}", hint=hint) from error
-        self.seconds[phase] = time.perf_counter() - start
-        self._trace.say(TIMES, f"{phase} {self.seconds[phase]:.3f} s")
+        took = time.perf_counter() - start
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + took
+        self._trace.say(TIMES, f"{phase} {took:.3f} s")
 
 
 __all__ = ["compile", "devices", "load", "load_program", "save_together"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -31,7 +32,9 @@ from rammer.ir.program import BarrierRTask, Position, RTask, Slot, TaskUid
 from rammer.ir.succession import successions
 from rammer.ir.tensor import TensorId, TensorType
 
-__all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan"]
+__all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan", "verify_schedule"]
+
+SCHEDULED = ("graph", "spec", "kernels", "programs")  # the parts of a plan that are there before its memory
 
 
 class Evidence:
@@ -40,6 +43,14 @@ class Evidence:
     def __init__(self, plan: ExecutionPlan) -> None:
         self.plan = plan
         self.dependencies = Dependencies(plan.graph, plan.kernels)
+
+    def placed(self, plan: ExecutionPlan) -> Evidence:
+        """The evidence for the same plan with its memory: order and dependencies are found once."""
+        if any(getattr(plan, part) is not getattr(self.plan, part) for part in SCHEDULED):
+            raise ValueError(f"{plan} is another plan than {self.plan}")
+        found = copy(self)
+        found.plan = plan
+        return found
 
     @cached_property
     def order(self) -> HappensBefore:
@@ -83,17 +94,34 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: `check` raises VerificationError with the rule's id."""
+    """A rule: `check` raises VerificationError with the rule's id. `memory`: it looks at where tensors lie."""
 
     name: str
     check: Callable[[Evidence], None]
+    memory: bool = False
 
 
-def verify_plan(plan: ExecutionPlan) -> None:
-    """Check every rule, in the order of `RULES`. Raises VerificationError at the first one broken."""
+def verify_plan(plan: ExecutionPlan, schedule: Evidence | None = None) -> None:
+    """Check every rule, in the order of `RULES`. Raises VerificationError at the first one broken.
+
+    `schedule`: what `verify_schedule` returned for the plan before its memory was planned.
+    """
+    evidence = schedule.placed(plan) if schedule else verify_schedule(plan)
+    for rule in RULES.values():
+        if rule.memory:
+            rule.check(evidence)
+
+
+def verify_schedule(plan: ExecutionPlan) -> Evidence:
+    """Check the rules that do not look at memory. Planning memory relies on them: on a slot for each rTask, say.
+
+    Raises VerificationError at the first one broken.
+    """
     evidence = Evidence(plan)
     for rule in RULES.values():
-        rule.check(evidence)
+        if not rule.memory:
+            rule.check(evidence)
+    return evidence
 
 
 def _right_kernels(evidence: Evidence) -> None:
@@ -593,8 +621,8 @@ RULES: dict[str, Rule] = {
     "R109": Rule("written-once", _written_once),
     "R112": Rule("in-place", _in_place),
     "R104": Rule("covers-dependency", _covers_dependency),
-    "R108": Rule("fits-device", _fits_device),
-    "R111": Rule("one-place", _one_place),
-    "R113": Rule("one-veu", _one_veu),
-    "R107": Rule("covers-reuse", _covers_reuse),
+    "R108": Rule("fits-device", _fits_device, memory=True),
+    "R111": Rule("one-place", _one_place, memory=True),
+    "R113": Rule("one-veu", _one_veu, memory=True),
+    "R107": Rule("covers-reuse", _covers_reuse, memory=True),
 }
