@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -34,23 +33,17 @@ from rammer.ir.tensor import TensorId, TensorType
 
 __all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan", "verify_schedule"]
 
-SCHEDULED = ("graph", "spec", "kernels", "programs")  # the parts of a plan that are there before its memory
-
 
 class Evidence:
     """What the rules look at; each part is computed once."""
 
-    def __init__(self, plan: ExecutionPlan) -> None:
+    def __init__(self, plan: ExecutionPlan, known: Evidence | None = None) -> None:
+        """`known`: of the same plan before its memory was planned."""
         self.plan = plan
-        self.dependencies = Dependencies(plan.graph, plan.kernels)
-
-    def placed(self, plan: ExecutionPlan) -> Evidence:
-        """The evidence for the same plan with its memory: order and dependencies are found once."""
-        if any(getattr(plan, part) is not getattr(self.plan, part) for part in SCHEDULED):
-            raise ValueError(f"{plan} is another plan than {self.plan}")
-        found = copy(self)
-        found.plan = plan
-        return found
+        self.dependencies = known.dependencies if known else Dependencies(plan.graph, plan.kernels)
+        if known:
+            assert all(getattr(plan, part) is getattr(known.plan, part) for part in ("graph", "kernels", "programs"))
+            self.order, self.slots = known.order, known.slots
 
     @cached_property
     def order(self) -> HappensBefore:
@@ -106,7 +99,7 @@ def verify_plan(plan: ExecutionPlan, schedule: Evidence | None = None) -> None:
 
     `schedule`: what `verify_schedule` returned for the plan before its memory was planned.
     """
-    evidence = schedule.placed(plan) if schedule else verify_schedule(plan)
+    evidence = Evidence(plan, schedule or verify_schedule(plan))
     for rule in RULES.values():
         if rule.memory:
             rule.check(evidence)
@@ -165,10 +158,6 @@ def verify_graph(graph: Graph, ports: Mapping[TensorId, TensorType]) -> None:
         if tensor not in made | written:
             raise VerificationError("R110", f"nothing makes the output {tensor!r}")
     _check_types(graph)
-
-
-def _well_typed(evidence: Evidence) -> None:
-    _check_types(evidence.plan.graph)
 
 
 def _check_types(graph: Graph) -> None:
@@ -612,7 +601,7 @@ def _check_defined(reader: str, tensor: TensorId, gaps: Intervals) -> None:
 
 RULES: dict[str, Rule] = {
     "R100": Rule("right-kernel", _right_kernels),
-    "R110": Rule("well-typed", _well_typed),
+    "R110": Rule("well-typed", lambda evidence: _check_types(evidence.plan.graph)),
     "R101": Rule("lane-count", _lane_count),
     "R106": Rule("every-rtask-once", _every_rtask_once),
     "R102": Rule("barrier-target", _ordered),
