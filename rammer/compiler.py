@@ -286,7 +286,7 @@ def compile(
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
-            plan = in_memory(plan, {*pairs, *pairs.values()}, schedule and schedule.order)
+            plan = in_memory(plan, {*pairs, *pairs.values()}, schedule.order if schedule else None)
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
         notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
@@ -381,7 +381,7 @@ def in_memory(
         return plan
     direct = direct_ports(plan.graph, plan.spec.direct_bytes)
     near = bool(plan.memory and plan.memory.near)
-    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near, order=order))
+    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near, happens_before=order))
 
 
 def profile(

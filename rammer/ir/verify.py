@@ -40,7 +40,7 @@ class Evidence:
     def __init__(self, plan: ExecutionPlan, known: Evidence | None = None) -> None:
         """`known`: of the same plan before its memory was planned."""
         self.plan = plan
-        self.dependencies = known.dependencies if known else Dependencies(plan.graph, plan.kernels)
+        self.dependencies: Dependencies = known.dependencies if known else Dependencies(plan.graph, plan.kernels)
         if known:
             assert all(getattr(plan, part) is getattr(known.plan, part) for part in ("graph", "kernels", "programs"))
             self.order, self.slots = known.order, known.slots
