@@ -45,7 +45,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
-from rammer.ir.verify import verify_graph, verify_plan
+from rammer.ir.verify import verify_graph, verify_plan, verify_schedule
 from rammer.once import budget, cpu_s, run_once
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
@@ -289,10 +289,14 @@ def compile(
                     profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
                     stands = standing_in(plan, candidates, standing)
                     plan = stands or chosen.schedule(replace(problem, candidates=candidates))
+            with clock("verify"):  # first: memory and prices are those of plans that have all rTasks
+                if verify and plan.graph is not graph:
+                    verify_pass("", plan.graph)
+                schedule = verify_schedule(plan) if verify else None
             used = list(dict.fromkeys(plan.kernels))
             plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
             with clock("memory"):
-                plan = in_memory(plan, {*pairs, *pairs.values()})
+                plan = in_memory(plan, {*pairs, *pairs.values()}, schedule.order if schedule else None)
             with clock("price"):
                 plan = replace(plan, prices=profiler.prices(used) or {})
             notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
@@ -301,19 +305,17 @@ def compile(
                 trace.say(CHOICES, note)
             timeline = problem.timelines.of(plan)
             trace.plan(plan, timeline)
-            order: HappensBefore | None = None
             with clock("verify"):
                 if verify:
-                    if plan.graph is not graph:
-                        verify_pass("", plan.graph)
-                    order = verify_plan(plan)
+                    verify_plan(plan, schedule)
             with clock("build"):
                 image = replace(vdevice.build(plan, progress=progress), state=pairs, in_place=in_place)
             with clock("image"):
                 built = image.plan or plan
                 if verify and built.memory is not plan.memory:  # a backend may place tensors anew
-                    order = verify_plan(built)
-                if verify and (unknown := verify_image(image, built, vdevice, order)):
+                    schedule = verify_schedule(built)
+                    verify_plan(built, schedule)
+                if schedule and (unknown := verify_image(image, built, vdevice, schedule.order)):
                     trace.say(CHOICES, unknown)
                     image = replace(image, plan=_noted(image.plan or plan, unknown))
             executable = vdevice.load(image)
@@ -399,15 +401,17 @@ def measured(candidates: Candidates, vdevice: VDevice, budget_s: float, progress
     return vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
 
 
-def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> ExecutionPlan:
+def in_memory(
+    plan: ExecutionPlan, alone: Collection[TensorId] = (), order: HappensBefore | None = None
+) -> ExecutionPlan:
     """The plan with every tensor in its place; those that are `alone` share theirs with nothing, as ports that stay
-    where the caller has them.
+    where the caller has them. `order`: the plan's, where it is known.
     """
     if plan.memory and not alone:
         return plan
     direct = direct_ports(plan.graph, plan.spec.direct_bytes)
     near = bool(plan.memory and plan.memory.near)
-    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near))
+    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near, happens_before=order))
 
 
 def profile(
@@ -559,8 +563,9 @@ class _Clock:
         except MemoryError as error:
             hint = "the model needs more memory than this process can get"
             raise RammerError(f"memory ran out while compiling: {phase}", hint=hint) from error
-        self.seconds[phase] = time.perf_counter() - start
-        self._trace.say(TIMES, f"{phase} {self.seconds[phase]:.3f} s")
+        took = time.perf_counter() - start
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + took
+        self._trace.say(TIMES, f"{phase} {took:.3f} s")
 
 
 __all__ = ["compile", "devices", "load", "load_program", "save_together"]

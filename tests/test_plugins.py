@@ -6,10 +6,11 @@ import functools
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ import pytest
 import rammer
 from rammer import ForeignSource, RKernel, config, hookimpl
 from rammer.demo import lstm_stack
-from rammer.errors import PluginError, RammerError
+from rammer.errors import PluginError, RammerError, VerificationError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.memory import plan_memory
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, Slot, TaskUid
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
@@ -228,6 +231,61 @@ def test_a_policy_that_fails_is_named_with_its_plugin(policy: object, text: str)
     registry.register(SimpleNamespace(rammer_policies=hookimpl(lambda: {"wrong": policy})), "clumsy")
     with pytest.raises(PluginError, match=f"plugin 'clumsy': policy 'wrong' {text}"):
         rammer.compile(lstm_stack(1, 3, 16), "interpreter", policy="wrong", registry=registry)
+
+
+def first_lane(change: Callable[[tuple[Slot, ...]], tuple[Slot, ...]]) -> Callable[[RProgram], RProgram]:
+    return lambda program: RProgram((change(program.lanes[0]), *program.lanes[1:]))
+
+
+def of_plan(**parts: Callable[[Any], Any]) -> Callable[[ExecutionPlan], ExecutionPlan]:
+    """A plan with these parts changed."""
+    return lambda plan: replace(plan, **{name: change(getattr(plan, name)) for name, change in parts.items()})
+
+
+def of_last_program(change: Callable[[RProgram], RProgram]) -> Callable[[ExecutionPlan], ExecutionPlan]:
+    return of_plan(programs=lambda programs: (*programs[:-1], change(programs[-1])))
+
+
+WRONG_PLANS = {
+    "left out": ("R106: rTask .* is in no slot", of_last_program(first_lane(lambda lane: lane[:-1]))),
+    "twice": ("R106: rTask .* and again in", of_last_program(first_lane(lambda lane: (*lane, lane[-1])))),
+    "unknown operator": (
+        "R106: .* which is unknown",
+        of_last_program(first_lane(lambda lane: (*lane, RTask(TaskUid(99, 0))))),
+    ),
+    "unknown rTask": (
+        "R106: .* which is unknown",
+        of_last_program(first_lane(lambda lane: (*lane[:-1], RTask(TaskUid(0, 10**6))))),
+    ),
+    "negative": (
+        "R106: .* which is unknown",
+        of_last_program(first_lane(lambda lane: (*lane, RTask(TaskUid(-1, -1))))),
+    ),
+    "too many lanes": ("R101: .* lanes", of_last_program(lambda program: RProgram((*program.lanes, ())))),
+    "too few lanes": ("R101: .* lanes", of_last_program(lambda program: RProgram(program.lanes[:-1]))),
+    "waits for nothing": (
+        "R102: .* does not exist",
+        of_last_program(first_lane(lambda lane: (BarrierRTask((Position(1, 999),)), *lane))),
+    ),
+    "too few kernels": ("R100: .* kernels for", of_plan(kernels=lambda kernels: kernels[:-1])),
+    "no rPrograms": ("R106: .* is in no slot", of_plan(programs=lambda programs: ())),
+}
+
+
+@pytest.mark.parametrize("label", WRONG_PLANS)
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+def test_a_policys_wrong_plan_is_refused_by_a_rule(label: str, target: str) -> None:
+    """Before memory, prices and timelines are made of it, which rely on a slot for every rTask."""
+    rule, change = WRONG_PLANS[label]
+
+    class Careless(SequentialPolicy):
+        def schedule(self, problem: Problem) -> ExecutionPlan:
+            return change(super().schedule(problem))
+
+    registry = PluginRegistry(third_party=False)
+    registry.register(SimpleNamespace(rammer_policies=hookimpl(lambda: {"careless": Careless})), "clumsy")
+    with pytest.raises(VerificationError, match=rule):
+        rammer.compile(lstm_stack(1, 3, 16), target, device=2, policy="careless", registry=registry, tune_seconds=0)
 
 
 def test_a_vdevice_that_fails_to_open_is_named_with_its_plugin() -> None:

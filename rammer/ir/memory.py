@@ -145,7 +145,12 @@ def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64])
 
 
 def plan_memory(
-    plan: ExecutionPlan, *, alone: Collection[TensorId] = (), least_piece: int = 0, near: bool = False
+    plan: ExecutionPlan,
+    *,
+    alone: Collection[TensorId] = (),
+    least_piece: int = 0,
+    near: bool = False,
+    happens_before: HappensBefore | None = None,
 ) -> MemoryPlan:
     """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
 
@@ -153,9 +158,10 @@ def plan_memory(
     share their bytes with nothing, at no time. With a `least_piece`, others are cut into pieces of as many bytes and
     more where that is possible; those alone then lie behind all of them, as arguments of what is in pieces may begin
     far before their piece, but never behind it. `near`: what only one vEU touches lies in its scratch, where the device
-    and its room allow that.
+    and its room allow that. `happens_before`: the plan's order, where it is known. Raises VerificationError R106 for an
+    rTask without a slot.
     """
-    happens_before = HappensBefore(plan.programs)
+    happens_before = happens_before or HappensBefore(plan.programs)
     held = plan_near(plan, happens_before, alone) if near else {}
     cut = cuts(plan.graph, plan.kernels, least_piece) if least_piece else {}
     cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone and owner not in held}

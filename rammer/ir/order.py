@@ -65,8 +65,13 @@ class HappensBefore:
         return PlanPosition(int(self.program[slot]), int(self.veu[slot]), int(self.order[slot]))
 
     def slots(self, *tasks: TaskUid) -> Slots:
-        """The slots of rTasks."""
-        return np.array([self.task_slots[task] for task in tasks], np.int64)
+        """The slots of rTasks. Raises VerificationError R106 for one that has none."""
+        try:
+            return np.array([self.task_slots[task] for task in tasks], np.int64)
+        except KeyError as error:
+            operator_id, rtask_id = error.args[0]
+            what = f"rTask {operator_id}.{rtask_id} is in no slot"
+            raise VerificationError("R106", what, hint="append every rTask of every operator once") from None
 
     def before(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
         """Whether slot first[i] completes before slot second[i] starts, for every i."""

@@ -30,15 +30,19 @@ from rammer.ir.program import BarrierRTask, Position, RTask, Slot, TaskUid
 from rammer.ir.reuse import check_reuse
 from rammer.ir.tensor import TensorId, TensorType
 
-__all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan"]
+__all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan", "verify_schedule"]
 
 
 class Evidence:
     """What the rules look at; each part is computed once."""
 
-    def __init__(self, plan: ExecutionPlan) -> None:
+    def __init__(self, plan: ExecutionPlan, known: Evidence | None = None) -> None:
+        """`known`: of the same plan before its memory was planned."""
         self.plan = plan
-        self.dependencies = Dependencies(plan.graph, plan.kernels)
+        self.dependencies: Dependencies = known.dependencies if known else Dependencies(plan.graph, plan.kernels)
+        if known:
+            assert all(getattr(plan, part) is getattr(known.plan, part) for part in ("graph", "kernels", "programs"))
+            self.order, self.slots = known.order, known.slots
 
     @cached_property
     def order(self) -> HappensBefore:
@@ -60,21 +64,34 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: `check` raises VerificationError with the rule's id."""
+    """A rule: `check` raises VerificationError with the rule's id. `memory`: it looks at where tensors lie."""
 
     name: str
     check: Callable[[Evidence], None]
+    memory: bool = False
 
 
-def verify_plan(plan: ExecutionPlan) -> HappensBefore:
-    """Check every rule, in the order of `RULES`; returns the plan's order, which is costly to make.
+def verify_plan(plan: ExecutionPlan, schedule: Evidence | None = None) -> None:
+    """Check every rule, in the order of `RULES`. Raises VerificationError at the first one broken.
 
-    Raises VerificationError at the first rule broken.
+    `schedule`: what `verify_schedule` returned for the plan before its memory was planned.
+    """
+    evidence = Evidence(plan, schedule or verify_schedule(plan))
+    for rule in RULES.values():
+        if rule.memory:
+            rule.check(evidence)
+
+
+def verify_schedule(plan: ExecutionPlan) -> Evidence:
+    """Check the rules that do not look at memory. Planning memory relies on them: on a slot for each rTask, say.
+
+    Raises VerificationError at the first one broken.
     """
     evidence = Evidence(plan)
     for rule in RULES.values():
-        rule.check(evidence)
-    return evidence.order
+        if not rule.memory:
+            rule.check(evidence)
+    return evidence
 
 
 def _right_kernels(evidence: Evidence) -> None:
@@ -124,10 +141,6 @@ def verify_graph(graph: Graph, before: Graph) -> None:
         if tensor not in made | written:
             raise VerificationError("R110", f"nothing makes the output {tensor!r}")
     _check_types(graph)
-
-
-def _well_typed(evidence: Evidence) -> None:
-    _check_types(evidence.plan.graph)
 
 
 def _check_types(graph: Graph) -> None:
@@ -496,7 +509,7 @@ def _check_defined(reader: str, tensor: TensorId, gaps: Intervals) -> None:
 
 RULES: dict[str, Rule] = {
     "R100": Rule("right-kernel", _right_kernels),
-    "R110": Rule("well-typed", _well_typed),
+    "R110": Rule("well-typed", lambda evidence: _check_types(evidence.plan.graph)),
     "R101": Rule("lane-count", _lane_count),
     "R106": Rule("every-rtask-once", _every_rtask_once),
     "R102": Rule("barrier-target", _ordered),
@@ -505,8 +518,8 @@ RULES: dict[str, Rule] = {
     "R109": Rule("written-once", _written_once),
     "R112": Rule("in-place", _in_place),
     "R104": Rule("covers-dependency", _covers_dependency),
-    "R108": Rule("fits-device", _fits_device),
-    "R111": Rule("one-place", _one_place),
-    "R113": Rule("one-veu", _one_veu),
-    "R107": Rule("covers-reuse", _covers_reuse),
+    "R108": Rule("fits-device", _fits_device, memory=True),
+    "R111": Rule("one-place", _one_place, memory=True),
+    "R113": Rule("one-veu", _one_veu, memory=True),
+    "R107": Rule("covers-reuse", _covers_reuse, memory=True),
 }

@@ -63,8 +63,9 @@ class At:
     """Compute a stage (or copy an input, see `copied`) inside loop number `depth` of its host, just the box read there.
 
     A stage that an instruction copies has another At, for itself; products by instructions read the copy.
-    The host is the root, or the stage `inside`. `gap`: elements left free after each plane of the buffer's two
-    innermost dimensions, so that planes used side by side do not fall on the same sets of a cache.
+    The host is the root, or the stage `inside`. Depth -1 is before the first loop of the host.
+    `gap`: elements left free after each plane of the buffer's two innermost dimensions, so that planes used side by
+    side do not fall on the same sets of a cache.
     """
 
     stage: str

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.verify import verify_schedule
 from rammer.scheduler.judge import Judge
 from rammer.scheduler.policy import Policy, Problem
 
@@ -46,5 +47,8 @@ class SearchedPolicy:
         return kernel.operation not in self._known or kernel.identity in self._known[kernel.operation]
 
     def _times_us(self, problem: Problem, *plans: ExecutionPlan) -> Sequence[float]:
+        """Microseconds of each plan. Raises VerificationError for one that is not to be run, nor to be priced."""
+        for plan in plans:
+            verify_schedule(plan)
         judge = Judge(problem, measures=False)
         return problem.profiler.plans_us(plans) or [judge.believed(plan).us for plan in plans]

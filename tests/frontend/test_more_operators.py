@@ -381,3 +381,15 @@ def test_a_body_of_the_standard_takes_the_opset_of_its_call() -> None:
     scores = values["q"] @ wide[0].swapaxes(2, 3) / 8**0.5
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     compare(made, values, [(weights @ wide[1]).astype(np.float32)], cpu=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("known", [(), ("low",), ("high",), ("low", "high")], ids=", ".join)
+def test_the_upper_bound_of_clip_wins(known: tuple[str, ...], dtype: str) -> None:
+    """Where bounds cross, as the standard says; whichever of them are constants."""
+    bounds = {"low": np.array(1, dtype), "high": np.array(-2, dtype)}
+    values = {"x": (draw(5, 37) * 3).astype(dtype), **{n: b for n, b in bounds.items() if n not in known}}
+    ports = {name: (dtype, value.shape) for name, value in values.items()}
+    constants = {name: bounds[name] for name in known}
+    made = model([node("Clip", ["x", "low", "high"], ["y"])], ports, ["y"], constants=constants, opset=21)
+    compare(made, values, by_runtime(made, values), 0, cpu=False)

@@ -250,6 +250,21 @@ def columns_of_blocks_read_twice(s: Sketch) -> list[str]:
     return a_few_columns_read_twice(s, 4)
 
 
+@found(veus=2, arch=runnable("x86-64-avx512"))
+def columns_of_integers_read_twice(s: Sketch) -> list[str]:
+    """The product is no output, and computed before the first loop of the one that is stored: it was left out."""
+    weights = s.constant(s.numpy.integers(0, 256, (35, 2)), U8)
+    summed = s.node("Cast", s.node("MatMulInteger", s.input((75, 35), I8), weights), to=FLOAT)
+    scaled = s.node("Mul", summed, s.constant(1e-4, FLOAT))
+    return [scaled, s.node("QuantizeLinear", summed, s.constant(300.0, FLOAT), s.constant(128, U8))]
+
+
+@found(arch=runnable("x86-64-avx512"))
+def a_maximum_of_everything(s: Sketch) -> list[str]:
+    """A row of sixteen maxima, each of which asked twice whether what came before is a number: clang took 36 s."""
+    return [s.node("ReduceMax", s.input((2, 32, 16, 16)), keepdims=0)]
+
+
 def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """N: a proof compared what is read in each of 91 roles with each of 91 loads, for every element: 70 seconds."""
     asked = 0

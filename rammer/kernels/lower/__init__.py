@@ -67,7 +67,7 @@ def draft(
     nests = _Nests(ctx, PlacedStages(ctx, nest))
     body: Body = ()
     if all(extent for _, extent in root.axes):
-        body = nests.attached("", -1) + nests.lowered(root, nest)
+        body = nests.lowered(root, nest)
     for buffer in ctx.registers:
         body = (Alloc(buffer, body),)
     digits = tuple(
@@ -120,7 +120,10 @@ class _Nests:
         return (at.inside, at.depth) == (host, depth)
 
     def lowered(self, stage: Stage, nest: Nest) -> Body:
-        """The loops of one stage."""
+        """The loops of one stage, behind the stages that are computed once for all of them."""
+        return self.attached(self.ctx.host(stage), -1) + self._loops(stage, nest)
+
+    def _loops(self, stage: Stage, nest: Nest) -> Body:
         ctx, host = self.ctx, self.ctx.host(stage)
         before = partial(self.attached, host)
         if not stage.reduce:

@@ -177,22 +177,27 @@ def clip_attributes(n: Node) -> TensorId:
 
 @handles("Clip", since=11)
 def clip(n: Node) -> TensorId:
-    """Bounds that are known become attributes, so that the operator can be fused; others are scalar tensors."""
+    """Bounds that are known become attributes, so that the operator can be fused; others are scalar tensors.
+
+    The lower bound comes first, whatever it is: where it is above the upper one, the result is the upper one.
+    """
     x = n.tensor(0)
-    bounds: list[float | None] = [None, None]
-    for position, kind in ((1, "max"), (2, "min")):
+    known: dict[str, float] = {}
+
+    def clipped() -> TensorId:
+        return n.add("clip", x, low=known.get("low"), high=known.get("high")) if known else x
+
+    for position, side, kind in ((1, "low", "max"), (2, "high", "min")):
         if not n.has(position):
             continue
         if n.type(n.tensor(position)).size != 1:
             raise n.fail(f"bound {position} is {n.type(n.tensor(position))} instead of a scalar")
-        known = n.builder.value(n.tensor(position))
-        if known is not None and n.dtype().is_float and not np.isnan(known.astype(np.float64)).any():
-            bounds[position - 1] = float(known.ravel()[0])
+        value = n.builder.value(n.tensor(position))
+        if value is not None and n.dtype().is_float and not np.isnan(value.astype(np.float64)).any():
+            known[side] = float(value.ravel()[0])
         else:
-            x = n.add(kind, x, n.reshape(n.tensor(position), ()))
-    if bounds == [None, None]:
-        return x
-    return n.add("clip", x, low=bounds[0], high=bounds[1])
+            x, known = n.add(kind, clipped(), n.reshape(n.tensor(position), ())), {}
+    return clipped()
 
 
 @handles("Where")
