@@ -95,11 +95,11 @@ def once(change: Callable[[Made], Made | None]) -> Callable[[Made], Made | None]
     return changed
 
 
-def replaced(old: str, new: str, count: int = -1) -> Plant:
+def replaced(old: str, new: str | Callable[[re.Match[str]], str]) -> Plant:
     """Replace a pattern in the text that a function returns."""
 
     def change(text: str) -> str | None:
-        found = re.sub(old, new, text, count=max(count, 0))
+        found = re.sub(old, new, text)
         return found if found != text else None
 
     return afterwards(change)

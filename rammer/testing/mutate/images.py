@@ -139,7 +139,8 @@ def _next_kernel(numbers: Array, _: Array) -> Array:
 def _next_task(numbers: Array, rows: Array) -> Array:
     """Compute each rTask but the last of a function twice as far."""
     last = np.array([rows[rows[:, 0] == k, 1].max() for k in rows[:, 0]])
-    return np.minimum(numbers + 1, last)
+    found: Array = np.minimum(numbers + 1, last)
+    return found
 
 
 def _exchange(table: str) -> Callable[[Fields], bool]:
@@ -168,7 +169,7 @@ def _port(fields: Fields) -> bool:
     """Let the first output lie 64 bytes away."""
     base, offset = fields["header"]["outputs"][0]
     fields["header"]["outputs"] = [(base, offset + 64), *fields["header"]["outputs"][1:]]
-    return base == -1
+    return bool(base == -1)
 
 
 def _more_tickets(fields: Fields) -> bool:

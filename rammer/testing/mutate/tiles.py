@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 from rammer.ir.expr import Const, Dynamic, Iota, Range, Select, Table
@@ -61,42 +62,48 @@ def _changes(node: Any) -> Iterator[tuple[str, Change]]:
     match node:
         case Index():
             for by in (1, -1):
-                yield f"{node} + {by}", lambda i, by=by: i + by
+                yield f"{node} + {by}", partial(_shift, by=by)
                 for n, _ in enumerate(node.terms):
-                    yield f"term {n} of {node} + {by}", lambda i, n=n, by=by: _step(i, n, by)
+                    yield f"term {n} of {node} + {by}", partial(_step, term=n, by=by)
         case Range():
             for name, by in (("low", 1), ("low", -1), ("high", 1), ("high", -1)):
-                yield (
-                    f"{name} of {node} + {by}",
-                    lambda r, name=name, by=by: replace(r, **{name: getattr(r, name) + by}),
-                )
+                yield f"{name} of {node} + {by}", partial(_add, name=name, by=by)
         case For():
-            yield f"{node.var} ends earlier", lambda s: replace(s, stop=s.stop - 1)
-            yield f"{node.var} ends later", lambda s: replace(s, stop=s.stop + 1)
-            yield f"{node.var} starts later", lambda s: replace(s, start=s.start + 1)
+            yield f"{node.var} ends earlier", partial(_add, name="stop", by=-1)
+            yield f"{node.var} ends later", partial(_add, name="stop")
+            yield f"{node.var} starts later", partial(_add, name="start")
             if node.kind in (Kind.TASK, Kind.THREAD) and node.stop > 1:
-                yield f"{node.var} has a larger stride", lambda s: replace(s, stride=s.stride + 1)
+                yield f"{node.var} has a larger stride", partial(_add, name="stride")
         case Dynamic():
-            yield f"{node} steps farther", lambda d: replace(d, stride=d.stride + 1)
-            yield f"{node} may go farther", lambda d: replace(d, extent=d.extent + 1)
+            yield f"{node} steps farther", partial(_add, name="stride")
+            yield f"{node} may go farther", partial(_add, name="extent")
         case Select(_, _, Const(0)):
             yield "padding is one", lambda s: replace(s, other=replace(s.other, value=1))
         case Buffer():
-            yield f"{node.name} is smaller", lambda b: replace(b, size=b.size - 1)
+            yield f"{node.name} is smaller", partial(_add, name="size", by=-1)
         case TaskDigit():
             for name in ("step", "extent", "stride"):
-                yield f"{name} of the box + 1", lambda d, name=name: replace(d, **{name: getattr(d, name) + 1})
+                yield f"{name} of the box + 1", partial(_add, name=name)
         case Digit():
             yield f"div of {node} doubled", lambda d: replace(d, div=2 * d.div)
             yield f"mod of {node} changed", lambda d: replace(d, mod=d.mod * 2 or 4)
-            yield f"dim of {node} + 1", lambda d: replace(d, dim=d.dim + 1)
+            yield f"dim of {node} + 1", partial(_add, name="dim")
         case Apply(instruction) if instruction.threads == 1:  # a wave's has one size
             for n, (axis, size) in enumerate(instruction.axes):
-                yield f"{axis} of {instruction.name} + {size}", lambda s, n=n, by=size: _wider(s, n, by)
+                yield f"{axis} of {instruction.name} + {size}", partial(_wider, axis=n, by=size)
         case Operand():
             for n, _ in enumerate(node.steps):
                 steps = tuple(s + (m == n) for m, s in enumerate(node.steps))
-                yield f"step {n} of {node.buffer} + 1", lambda o, steps=steps: replace(o, steps=steps)
+                yield f"step {n} of {node.buffer} + 1", partial(replace, steps=steps)
+
+
+def _add(node: Any, name: str, by: int = 1) -> Any:
+    """Add to a field."""
+    return replace(node, **{name: getattr(node, name) + by})
+
+
+def _shift(index: Index, by: int) -> Index:
+    return index + by
 
 
 def _wider(apply: Apply, axis: int, by: int) -> Apply:
