@@ -28,10 +28,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
     "rammer.vdevice": ({"children", "vdevice", "ir", "kernels", "errors", "files", "config", "hookspecs"}, {"numpy"}),
     "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "files", "config"}, {"numpy", "ziglang"}),
-    "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are
-        {"vdevice", "passes", "ir", "kernels", "errors", "files", "config"},
-        {"numpy"},
-    ),
     "rammer.frontend": (
         {"frontend", "ir", "errors", "files", "config"},
         {"numpy", "networkx", "onnx", "google", "ml_dtypes"},
