@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import subprocess
 import sys
@@ -337,3 +338,19 @@ def test_the_example_installs_and_passes_the_kit(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_toy.py"], check=False, **run
     )
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout
+
+
+def test_a_plugin_adds_commands_and_a_broken_one_takes_none_away(tmp_path: Path) -> None:
+    info = tmp_path / "rammer_more-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rammer-more\nVersion: 0.1\n")
+    lines = ["[rammer.commands]", "hello = rammer_more:hello", "broken = rammer_nowhere:broken"]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    (tmp_path / "rammer_more.py").write_text(
+        "import click\n@click.command()\ndef hello():\n    'Say hello.'\n    click.echo('hello')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    argv = [sys.executable, "-m", "rammer", "hello"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert "command 'broken' of plugin rammer_nowhere:broken is not used" in done.stderr

@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.graphturbo.binding import bound
 from benchmarks.graphturbo.device import NEAR_KIB, byte_ms, computing_ms, memories, times
 from benchmarks.graphturbo.networks import NETWORKS
-from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
-from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
-from rammer.scheduler.graphturbo.slices import Step, producers_of, slices
-from rammer.scheduler.graphturbo.split import group_of
-from rammer.scheduler.graphturbo.transfers import (
+from benchmarks.graphturbo.transfers import (
     Costs,
     Rooms,
     Timeline,
@@ -28,7 +23,12 @@ from rammer.scheduler.graphturbo.transfers import (
     play,
     transfers_of,
 )
-from rammer.scheduler.graphturbo.transfers import searched as searched_timeline
+from benchmarks.graphturbo.transfers import searched as searched_timeline
+from rammer.scheduler.graphturbo.network import Network
+from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
+from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
+from rammer.scheduler.graphturbo.slices import Step, producers_of, slices
+from rammer.scheduler.graphturbo.split import group_of
 
 BEST_BATCH = {  # Table 2: of a cluster, TVM's and GraphTurbo's
     "ResNet-50": (2, 16),

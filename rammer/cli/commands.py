@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import warnings
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -12,9 +14,10 @@ from rammer import demo, files
 from rammer.cli.cache import cache
 from rammer.cli.console import Group, out, progress_bar
 from rammer.cli.doctor import doctor
-from rammer.cli.kernels import convert, kernels
 from rammer.cli.models import bench, check_command, compile_command, run
 from rammer.cli.plans import show
+
+COMMANDS = "rammer.commands"  # the entry-point group of plugins that add commands
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,5 +40,10 @@ def demo_command(html: str, seconds: float) -> None:
         demo.run(out, Path(html), seconds, show_progress)
 
 
-for command in (compile_command, run, check_command, bench, show, doctor, cache, convert, kernels):
+for command in (compile_command, run, check_command, bench, show, doctor, cache):
     main.add_command(command)
+for found in entry_points(group=COMMANDS):
+    try:
+        main.add_command(found.load(), found.name)
+    except Exception as error:  # whatever a plugin's module raises must not take the other commands away
+        warnings.warn(f"command {found.name!r} of plugin {found.value} is not used: {error!r}", stacklevel=1)

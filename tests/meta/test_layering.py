@@ -39,10 +39,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.vdevice.ipu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
-    "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are
-        {"vdevice", "passes", "ir", "kernels", "errors", "files", "config"},
-        {"numpy"},
-    ),
     "rammer.frontend": (
         {"frontend", "ir", "errors", "files", "config"},
         {"numpy", "networkx", "onnx", "google", "ml_dtypes"},

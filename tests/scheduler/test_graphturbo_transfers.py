@@ -11,10 +11,10 @@ import pytest
 from benchmarks.graphturbo.device import memories, times
 from benchmarks.graphturbo.networks import NETWORKS
 from benchmarks.graphturbo.plans import costs_of, held_by, transfers_of_plan, ways
+from benchmarks.graphturbo.transfers import Costs, Rooms, Timeline, Transfer, least, play, searched
 from rammer.scheduler.graphturbo.network import Network
 from rammer.scheduler.graphturbo.scratchpad import Memories, Move
 from rammer.scheduler.graphturbo.search import Paper
-from rammer.scheduler.graphturbo.transfers import Costs, Rooms, Timeline, Transfer, least, play, searched
 
 CLOSE = 1e-9
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rammer.vdevice.simt.legacy.record import SCHEMA, Record, parse_record
+from rammer_legacy_kernels.record import SCHEMA, Record, parse_record
 
 MATMUL = """\
 #include <cuda_runtime.h>

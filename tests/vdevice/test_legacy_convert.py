@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from legacy_kernels import MATMUL, REVERSE, SOFTMAX, TANH, matmul_data
+from rammer_legacy_kernels.convert import Launch, convert
+from rammer_legacy_kernels.source import read_source
 
 from rammer.cli.commands import main
 from rammer.errors import LoweringError
-from rammer.vdevice.simt.legacy.convert import Launch, convert
-from rammer.vdevice.simt.legacy.source import read_source
 
 ONE = Launch((4, 1, 1), (64, 1, 1))
 SIZES = ("input0", "input1", "output0", 40, 24, 50)

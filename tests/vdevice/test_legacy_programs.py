@@ -10,6 +10,7 @@ import onnx
 import pytest
 from legacy_kernels import matmul_data, record, reverse_data, softmax_data, tanh_data
 from onnx import TensorProto, helper
+from rammer_legacy_kernels import store, verify
 from simt_races import find_races
 from test_cuda_build import needs_nvrtc
 from test_simt_races import why_not
@@ -23,7 +24,6 @@ from rammer.vdevice.rocm.build import compile_code_object
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.legacy import store, verify
 from rammer.vdevice.simt.prelude import CUDA
 
 KINDS = {"matmul": "imported_matmul16", "softmax": "imported_softmax40", "tanh": "imported_tanh3"}

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from legacy_kernels import MATMUL, TANH, matmul_data, record, reverse_data, softmax_data, tanh_data, tensor
+from rammer_legacy_kernels import store, verify
+from rammer_legacy_kernels.nnfusion import read_any
+from rammer_legacy_kernels.record import MAX_BYTES, Tile, parse_record, read_record, to_json
 
 from rammer import config
 from rammer.cli.commands import main
 from rammer.errors import ArtifactError, LoweringError, RammerError
-from rammer.vdevice.simt.legacy import store, verify
-from rammer.vdevice.simt.legacy.nnfusion import read_any
-from rammer.vdevice.simt.legacy.record import MAX_BYTES, Tile, parse_record, read_record, to_json
 
 
 @pytest.fixture(autouse=True)

@@ -31,8 +31,7 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, .
         return []
     from rammer.kernels import candidates
     from rammer.kernels.problem import Granularity
-    from rammer.vdevice.simt.legacy.store import imported
 
     more = candidates(operation, spec, Granularity(every_axis=True)) if finer else []
     apart = [replace(kernel, finer=True) for kernel in more]
-    return [*candidates(operation, spec), *apart, *imported(operation, spec, "hip")]
+    return [*candidates(operation, spec), *apart]

@@ -28,8 +28,12 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.library import Library
 from rammer.vdevice.simt.emulator.compile import FLAGS, host_text
-from rammer.vdevice.simt.legacy.convert import COUNTING, convert_source
-from rammer.vdevice.simt.legacy.record import (
+from rammer.vdevice.simt.megakernel import program_text
+from rammer.vdevice.simt.prelude import CUDA
+from rammer.vdevice.simt.printer import EmittedKernel
+from rammer.vdevice.toolchain import c_compiler
+from rammer_legacy_kernels.convert import COUNTING, convert_source
+from rammer_legacy_kernels.record import (
     MAX_BYTES,
     Record,
     Tile,
@@ -38,10 +42,6 @@ from rammer.vdevice.simt.legacy.record import (
     to_json,
     with_tiles,
 )
-from rammer.vdevice.simt.megakernel import program_text
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import EmittedKernel
-from rammer.vdevice.toolchain import c_compiler
 
 SECONDS = 300.0
 MAX_WORK = 1 << 33  # elements looked at, over all blocks
@@ -65,7 +65,7 @@ def verify(record: Record, *, seconds: float = SECONDS) -> Verified:
 
     Raises ArtifactError that says what is wrong with it. This executes the kernel: verify only what you trust so far.
     """
-    module = "rammer.vdevice.simt.legacy.verify"
+    module = "rammer_legacy_kernels.verify"
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-m", module],
@@ -114,7 +114,7 @@ class _Bench:
         self.num_outputs = len(self.operation.outputs)
         emitted = EmittedKernel(made.symbol, _COUNTS + made.text, made.num_threads)
         text = program_text([emitted], CUDA, 32, len(kinds))
-        harness = files("rammer.vdevice.simt.legacy").joinpath("harness.h").read_text(encoding="utf-8")
+        harness = files("rammer_legacy_kernels").joinpath("harness.h").read_text(encoding="utf-8")
         whole = f"{host_text(text)}\n{harness.replace('CHECKED_TASK', made.symbol)}"
         self.library = Library(c_compiler().compile_shared(whole, FLAGS, timeout_s=120))
         long = ctypes.c_long

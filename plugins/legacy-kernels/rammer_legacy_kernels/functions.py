@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rammer.vdevice.simt.legacy.tokens import word_set
+from rammer_legacy_kernels.tokens import word_set
 
 # CUDA's names by those of rammer's prelude, where one has the same meaning but for what NaN does in fmaxf and fminf.
 RENAMED = {

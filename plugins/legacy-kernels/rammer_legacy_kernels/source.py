@@ -12,8 +12,8 @@ from math import prod
 
 from rammer.errors import LoweringError
 from rammer.ir.tensor import DType
-from rammer.vdevice.simt.legacy.functions import CALLED, CASTS
-from rammer.vdevice.simt.legacy.statements import (
+from rammer_legacy_kernels.functions import CALLED, CASTS
+from rammer_legacy_kernels.statements import (
     ASSIGN,
     QUALIFIERS,
     SYNC,
@@ -25,7 +25,7 @@ from rammer.vdevice.simt.legacy.statements import (
     parse,
     walk,
 )
-from rammer.vdevice.simt.legacy.tokens import Token, check_words, closing, refusal, split, text_of, tokenize, word_set
+from rammer_legacy_kernels.tokens import Token, check_words, closing, refusal, split, text_of, tokenize, word_set
 
 HEADERS = word_set(
     "cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h math.h math_constants.h cmath stdint.h "

@@ -46,9 +46,9 @@ def convert(
     A record becomes the same in canonical form. Either becomes the text of an rTask, in CUDA or (.hip) HIP. Nothing
     is executed; what has no counterpart is refused with its line.
     """
-    from rammer.vdevice.simt.legacy.convert import Launch, convert_source
-    from rammer.vdevice.simt.legacy.record import read_record, read_text, record_files, to_json
-    from rammer.vdevice.simt.legacy.source import read_source
+    from rammer_legacy_kernels.convert import Launch, convert_source
+    from rammer_legacy_kernels.record import read_record, read_text, record_files, to_json
+    from rammer_legacy_kernels.source import read_source
 
     language = {".cu": "cuda", ".hip": "hip"}.get(Path(output).suffix)
     record = read_record(source) if Path(source).suffix == ".json" else None
@@ -83,8 +83,8 @@ def kernels() -> None:
 @click.option("--verify", "now", is_flag=True, help="Execute them under the emulator at once; else `verify` does.")
 def import_command(files: tuple[str, ...], now: bool) -> None:
     """Check records (.json) and keep them. A kernel is executed only by --verify, and used only if verified."""
-    from rammer.vdevice.simt.legacy import store
-    from rammer.vdevice.simt.legacy.nnfusion import read_any
+    from rammer_legacy_kernels import store
+    from rammer_legacy_kernels.nnfusion import read_any
 
     for records, refused in map(read_any, files):
         for error in refused:
@@ -102,15 +102,15 @@ def import_command(files: tuple[str, ...], now: bool) -> None:
 @click.argument("names", nargs=-1, required=True)
 def verify_command(names: tuple[str, ...]) -> None:
     """Execute imported kernels under the emulator, each in a process of its own, and admit those that are right."""
-    from rammer.vdevice.simt.legacy import store
+    from rammer_legacy_kernels import store
 
     for name in names:
         _verify(store.find(name).record)
 
 
 def _verify(record: Any) -> None:
-    from rammer.vdevice.simt.legacy import store
-    from rammer.vdevice.simt.legacy.verify import verify
+    from rammer_legacy_kernels import store
+    from rammer_legacy_kernels.verify import verify
 
     found = verify(record)
     store.add(record, found)
@@ -121,7 +121,7 @@ def _verify(record: Any) -> None:
 @kernels.command("list")
 def list_command() -> None:
     """List imported kernels."""
-    from rammer.vdevice.simt.legacy import store
+    from rammer_legacy_kernels import store
 
     table = Table("name", "operator", "inputs", "grid", "block", "syncs", "state")
     for stored in store.stored_kernels():
@@ -138,7 +138,7 @@ def list_command() -> None:
 @click.argument("names", nargs=-1, required=True)
 def remove_command(names: tuple[str, ...]) -> None:
     """Forget imported kernels."""
-    from rammer.vdevice.simt.legacy import store
+    from rammer_legacy_kernels import store
 
     for name in names:
         store.remove(name)

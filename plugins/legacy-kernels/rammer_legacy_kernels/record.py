@@ -24,8 +24,8 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import TaskDigit
 from rammer.passes.fusion.regions import fuse
-from rammer.vdevice.simt.legacy.convert import MAX_THREADS, Converted, Dims, Launch, argument_places, convert_source
-from rammer.vdevice.simt.legacy.source import CTYPES, Source, read_source
+from rammer_legacy_kernels.convert import MAX_THREADS, Converted, Dims, Launch, argument_places, convert_source
+from rammer_legacy_kernels.source import CTYPES, Source, read_source
 
 SCHEMA = "rammer-kernel/1"
 MAX_BYTES = 1 << 20  # of a file

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rammer.vdevice.simt.legacy.tokens import Token, closing, refusal, split, word_set
+from rammer_legacy_kernels.tokens import Token, closing, refusal, split, word_set
 
 SYNC = "__syncthreads"
 MAX_DEPTH = 64  # of nested statements

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rammer.errors import ArtifactError, RammerError
-from rammer.vdevice.simt.legacy.record import SCHEMA, Record, from_json, parse_record, read_text
+from rammer_legacy_kernels.record import SCHEMA, Record, from_json, parse_record, read_text
 
 MAX_FILE = 64 << 20
 MAX_ENTRIES = 1024

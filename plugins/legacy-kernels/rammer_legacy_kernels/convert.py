@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import prod
 
 from rammer.errors import LoweringError
-from rammer.vdevice.simt.legacy.functions import HELPERS, PART, RENAMED
-from rammer.vdevice.simt.legacy.source import INDICES, Source, read_source
-from rammer.vdevice.simt.legacy.statements import SYNC
-from rammer.vdevice.simt.legacy.tokens import Token, text_of
+from rammer_legacy_kernels.functions import HELPERS, PART, RENAMED
+from rammer_legacy_kernels.source import INDICES, Source, read_source
+from rammer_legacy_kernels.statements import SYNC
+from rammer_legacy_kernels.tokens import Token, text_of
 
 MAX_THREADS = 1024
 ALIGNMENT = 64  # of shared arrays in the scratch

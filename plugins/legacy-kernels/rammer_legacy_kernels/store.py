@@ -19,8 +19,8 @@ from rammer.errors import ArtifactError, RammerError, did_you_mean
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.vdevice.simt.legacy.record import MAX_BYTES, Record, from_json, to_json
-from rammer.vdevice.simt.legacy.verify import Verified
+from rammer_legacy_kernels.record import MAX_BYTES, Record, from_json, to_json
+from rammer_legacy_kernels.verify import Verified
 
 FORM = 1  # of what verification showed; kernels verified in another form are verified again
 
