@@ -13,30 +13,31 @@ import mmap
 import os
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf, prod
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.children import alone
+from rammer.children import Ahead, alone
 from rammer.errors import InputError
-from rammer.ir.evaluate import Memory, evaluate_graph, sampled_places, stored_at
+from rammer.ir.evaluate import Memory, sampled_places, stored_at
+from rammer.ir.expected import Expected, expected
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation, flops
+from rammer.ir.operator import Operation, ROperator, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
-from rammer.ir.rounding import Bounded, bounded_as, differs, unexplained
-from rammer.ir.tensor import Array, DType, element
+from rammer.ir.rounding import Bounded, bounded, bounded_as, differs, unexplained
+from rammer.ir.tensor import Array, DType, TensorId, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
-from rammer.vdevice.base import CompiledOnly, Executable, Image, RunsSlots
+from rammer.vdevice.base import CompiledOnly, Executable, Image, RunsSlots, ports_of
 from rammer.vdevice.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 
@@ -47,7 +48,9 @@ NOWHERE = -1  # no operator: all vEUs run
 WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
 MOST_FLOPS = 1 << 19  # of the sampled elements of others
 FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
+FLOPS_PER_S = 5e9  # of a model, computed as it means, at the least
 HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
+Wanted = tuple[Mapping[str, Array], Expected]
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,51 @@ def budget(compiled_s: float) -> float:
     return min(max(SHARE * compiled_s, LEAST_S), MOST_S)
 
 
+class Judge:
+    """Computes what a program should give, in a child process beside its compilation; `end` it.
+
+    Nothing is begun where a program of a model with such operators was judged before: the verdict is probably known.
+    """
+
+    def __init__(self, model: Graph, spec: VDeviceSpec, store: ProfileStore, check: int) -> None:
+        self.inputs = random_inputs(ports_of(model)[0], 0)
+        self._model, self._step, self._store = model, HALF_STEPS.get(spec.precision, 0.0), store
+        self._seconds = inf if check > 1 else MOST_S
+        self._work_s = sum(flops(op.operation.expr) for op in model.operators) / FLOPS_PER_S
+        operators = [(op.kind, op.inputs, op.outputs) for op in model.operators]
+        digest = hashlib.sha256(f"{operators}{model.types}{check}{spec.precision}{generators()}".encode())
+        self._key = f"begun {digest.hexdigest()}"
+        begins = check == 1 and self._work_s < MOST_S and not store.verdicts([self._key])
+        self._ahead = Ahead(self._meant, [None] if begins else [])
+        self.still, self.end = self._ahead.still, self._ahead.end
+
+    @cached_property
+    def wanted(self) -> Wanted | None:
+        """Inputs, and what the model makes of them; None if that takes too long."""
+        self._store.put_verdicts({self._key: ""})
+        if self._ahead.begun:
+            return self._ahead.results([None], MOST_S).get(None)
+        return self._meant() if self._work_s < self._seconds else None
+
+    def _meant(self, _: None = None) -> Wanted | None:
+        def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+            return bounded(op.operation.expr, given, factor_step=self._step)
+
+        for inputs in (self.inputs, without_indices(self.inputs)):
+            with suppress(InputError):
+                found = expected(self._model, inputs, self._seconds, local)
+                return found and (inputs, found)
+        return None
+
+
 def run_once(
-    executable: Executable, image: Image, model: Graph, store: ProfileStore, seconds: float, every: bool
+    executable: Executable, image: Image, judge: Judge, store: ProfileStore, seconds: float, every: bool
 ) -> tuple[str, Fault | None]:
     """Run a program once: what the report says of it, and what is wrong.
 
     It takes `seconds` or a little more. What was found is kept in the store, by the image's content. Outputs are those
-    of the `model`, before any pass, where its meaning is computed in that time. `every`: all operators and elements are
-    compared, whatever that takes.
+    of the model, before any pass, where the judge has them in time. `every`: all operators and elements are compared,
+    whatever that takes.
     """
     if isinstance(executable, CompiledOnly):
         return "not run: device is not here", None
@@ -84,7 +124,7 @@ def run_once(
     key = f"{'every' if every else 'some'} {_content(image)}"
     known = _read(store.verdicts([key]).get(key), len(image.plan.kernels))
     if known is None:
-        run = _Run(executable, image, image.plan, model, inf if every else seconds, every)
+        run = _Run(executable, image, image.plan, judge, inf if every else seconds, every)
         known = run.beside() if isinstance(executable, RunsSlots) else run.here()
         store.put_verdicts({key: json.dumps([known[0], known[1] and [known[1].what, known[1].operator]])})
     return known
@@ -119,10 +159,10 @@ class _Run:
     """A run of a program, and what it is compared with."""
 
     def __init__(
-        self, executable: Executable, image: Image, plan: ExecutionPlan, model: Graph, seconds: float, every: bool
+        self, executable: Executable, image: Image, plan: ExecutionPlan, judge: Judge, seconds: float, every: bool
     ) -> None:
-        self._executable, self._image, self._plan, self._model = executable, image, plan, model
-        self._seconds, self._every = seconds, every
+        self._executable, self._image, self._plan, self._judge = executable, image, plan, judge
+        self._seconds, self._every, self._wanted = seconds, every, judge.wanted
         self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child shows it: operator, steps
 
     def beside(self) -> tuple[str, Fault | None]:
@@ -138,15 +178,13 @@ class _Run:
 
     def here(self) -> tuple[str, Fault | None]:
         """In this process, as a whole: what a device holds does not survive a fork."""
-        if self._meaning_s() > self._seconds:
+        if self._wanted is None:
             return "not run: its meaning takes longer to compute than a run may take", None
-        return self._seeded(lambda inputs: self._against_the_model(inputs, self._executable.run(inputs)))
+        return self._seeded(lambda inputs: self._against_the_model(CHECKED, inputs, self._executable.run(inputs)))
 
     def _seeded(self, run: Callable[[Mapping[str, Array]], tuple[str, Fault | None]]) -> tuple[str, Fault | None]:
-        seeded = random_inputs(self._image.inputs, 0)
-        zeros = {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in seeded.items()}
         refused = ""
-        for inputs in (seeded, zeros):  # of numbers that are indices none may be in range
+        for inputs in (self._judge.inputs, without_indices(self._judge.inputs)):
             try:
                 return run(inputs)
             except InputError as error:
@@ -192,39 +230,55 @@ class _Run:
                     f"output {tensor!r}{list(at)} is {found[tensor][at]} when its vEUs run together, and {value[at]} "
                 )
                 return CHECKED, Fault(f"{what} when its slots run one after another", plan.graph.producers.get(tensor))
-        if every or self._meaning_s() < self._seconds / 2:
-            _, fault = self._against_the_model(inputs, found)
-            if fault:
-                return CHECKED, fault
-        return CHECKED if count == total else f"{CHECKED}: {count} of {total} operators", None
+        checked = CHECKED if count == total else f"{CHECKED}: {count} of {total} operators"
+        return self._against_the_model(checked, inputs, found)
 
-    def _meaning_s(self) -> float:
-        """What it takes to compute the meaning of all outputs, estimated."""
-        counts = Counter(op.operation for op in (*self._model.operators, *self._plan.graph.operators))
-        if any(operation.expr.into for operation in counts):
-            return inf
-        return sum(n * _seconds(operation, operation.outputs[0].size) for operation, n in counts.items())
+    def _against_the_model(
+        self, checked: str, inputs: Mapping[str, Array], found: Mapping[str, Array]
+    ) -> tuple[str, Fault | None]:
+        """Outputs of a run against those of the model.
 
-    def _against_the_model(self, inputs: Mapping[str, Array], found: Mapping[str, Array]) -> tuple[str, Fault | None]:
-        """Outputs of a run against those of the model, with the bounds of the operators that passes made of its own."""
-        if any(op.operation.expr.into for op in self._plan.graph.operators):
-            return CHECKED, None
-        empty = {
-            t: np.zeros(kind.shape, kind.dtype.numpy)
-            for t in self._model.inputs
-            if not (kind := self._model.types[t]).size
-        }
-        wanted = evaluate_graph(self._model, {**inputs, **empty})
-        errors = _errors(self._plan, inputs)
-        for tensor in self._image.plan.graph.outputs if self._image.plan else ():
-            off = differs(found[tensor], Bounded(wanted[tensor], errors[tensor]))
+        Operators that passes made of the model's may round more. How much that changes is computed where it matters.
+        """
+        if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):
+            return f"{checked}; outputs are not compared with the model", None
+        wanted, allowed = self._wanted[1], {}
+        for tensor in self._plan.graph.outputs:
+            off = wanted.off(tensor, found[tensor])
+            if off.any():
+                allowed = allowed or _allowed(self._plan, inputs, wanted.stepped)
+                value, error = wanted.outputs[tensor]
+                off &= differs(found[tensor], Bounded(value, error := np.fmax(error, allowed[tensor])))
             if off.any():
                 at = tuple(map(int, np.argwhere(off)[0]))
-                return CHECKED, Fault(
-                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {wanted[tensor][at]}, give or "
-                    f"take {errors[tensor][at]:.2g}, though each operator is right"
+                return checked, Fault(
+                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {value[at]}, give or take "
+                    f"{error[at]:.2g}, though each operator is right"
                 )
-        return CHECKED, None
+        return checked, None
+
+
+def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs with zeros for whole numbers: of those that are indices none may be in range."""
+    return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
+
+
+def _allowed(plan: ExecutionPlan, inputs: Mapping[str, Array], stepped: bool) -> dict[TensorId, Array]:
+    """How far rounding in a plan's operators may move its outputs: what it does to them, and if results are `stepped`,
+    or become so, what it could do."""
+    options = [dict(form=k.form, factor_step=_factor_step(k)) for k in plan.kernels]
+
+    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+        return bounded_as(op.operation.expr, inputs=given, **options[n])
+
+    found = expected(plan.graph, inputs, local=local)
+    assert found is not None
+    allowed = {t: value.error for t, value in found.outputs.items()}
+    if not (stepped or found.stepped):
+        return allowed
+    if any(op.operation.expr.into for op in plan.graph.operators):
+        return {t: np.full(error.shape, inf) for t, error in allowed.items()}
+    return {t: np.fmax(allowed[t], error) for t, error in _errors(plan, inputs).items()}
 
 
 def _errors(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
