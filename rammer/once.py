@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf, prod
 from pathlib import Path
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rammer.children import Ahead, alone
 from rammer.errors import InputError
-from rammer.ir.evaluate import Memory, sampled_places, stored_at
+from rammer.ir.evaluate import sampled_places, stored_at
 from rammer.ir.expected import Expected, expected
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
@@ -34,7 +34,7 @@ from rammer.ir.operator import Operation, ROperator, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
 from rammer.ir.rounding import Bounded, bounded, bounded_as, differs, unexplained
-from rammer.ir.tensor import Array, DType, TensorId, element
+from rammer.ir.tensor import Array, DType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
 from rammer.vdevice.base import CompiledOnly, Executable, Image, RunsSlots, ports_of
@@ -242,18 +242,18 @@ class _Run:
         """
         if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):
             return f"{checked}; outputs are not compared with the model", None
-        wanted, allowed = self._wanted[1], {}
-        for tensor in self._plan.graph.outputs:
-            off = wanted.off(tensor, found[tensor])
+        own: Expected = {}
+        for tensor, want in self._wanted[1].items():
+            off = differs(found[tensor], want)
             if off.any():
-                allowed = allowed or _allowed(self._plan, inputs, wanted.stepped)
-                value, error = wanted.outputs[tensor]
-                off &= differs(found[tensor], Bounded(value, error := np.fmax(error, allowed[tensor])))
+                own = own or _of_plan(self._plan, inputs)
+                want = Bounded(want.value, np.fmax(want.error, own[tensor].error))
+                off &= differs(found[tensor], want)
             if off.any():
                 at = tuple(map(int, np.argwhere(off)[0]))
                 return checked, Fault(
-                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {value[at]}, give or take "
-                    f"{error[at]:.2g}, though each operator is right"
+                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {want.value[at]}, give or take "
+                    f"{want.error[at]:.2g}, though each operator is right"
                 )
         return checked, None
 
@@ -263,45 +263,16 @@ def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
     return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
 
 
-def _allowed(plan: ExecutionPlan, inputs: Mapping[str, Array], stepped: bool) -> dict[TensorId, Array]:
-    """How far rounding in a plan's operators may move its outputs: what it does to them, and if results are `stepped`,
-    or become so, what it could do."""
-    options = [dict(form=k.form, factor_step=_factor_step(k)) for k in plan.kernels]
+def _of_plan(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> Expected:
+    """What a plan's own operators make of inputs, give or take what rounding in its rKernels does."""
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
-        return bounded_as(op.operation.expr, inputs=given, **options[n])
+        kernel = plan.kernels[n]
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel))
 
     found = expected(plan.graph, inputs, local=local)
     assert found is not None
-    allowed = {t: value.error for t, value in found.outputs.items()}
-    if not (stepped or found.stepped):
-        return allowed
-    if any(op.operation.expr.into for op in plan.graph.operators):
-        return {t: np.full(error.shape, inf) for t, error in allowed.items()}
-    return {t: np.fmax(allowed[t], error) for t, error in _errors(plan, inputs).items()}
-
-
-def _errors(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """How far rounding may move the outputs of a plan, through all of its operators."""
-    graph = plan.graph
-    values = Memory(graph)
-    kinds = {t: replace(kind, dtype=DType.F64) for t, kind in graph.types.items()}
-    errors = Memory(replace(graph, types=kinds, constants={}))
-    exact = {*graph.inputs, *graph.constants}
-    for name, value in inputs.items():
-        values.write(name, value)
-    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
-        names = [name for name, _ in op.operation.expr.inputs]
-        given = {name: values.read(t) for name, t in zip(names, op.inputs, strict=True)}
-        off = {n: errors.read(t) for n, t in zip(names, op.inputs, strict=True) if graph.storage(t).root not in exact}
-        found = bounded_as(op.operation.expr, kernel.form, given, errors=off, factor_step=_factor_step(kernel))
-        for tensor, (value, error) in zip(op.outputs, found, strict=True):
-            values.write(tensor, value)
-            errors.write(tensor, np.broadcast_to(error, value.shape))
-    return {
-        t: errors.read(t) if graph.storage(t).root not in exact else np.zeros(graph.types[t].shape)
-        for t in graph.outputs
-    }
+    return found
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:

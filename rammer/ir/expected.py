@@ -9,46 +9,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from math import inf
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rammer.errors import InputError
 from rammer.ir.evaluate import Memory, evaluate_expr
-from rammer.ir.expr import COMPARISONS, Call, Cast, Load, Scalar, TensorExpr, nodes
+from rammer.ir.expr import COMPARISONS, Call, Cast, Load, TensorExpr, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.rounding import OVERFLOW, Bounded, bounded, differs
-from rammer.ir.tensor import Array, TensorId
+from rammer.ir.rounding import Bounded, bounded, moved_by
+from rammer.ir.tensor import Array, DType, TensorId
 
 MOVES = 2.0  # times what moving results did to outputs, at the most
+USUAL = 0.9  # of the elements of a tensor are no farther off than is usual
 STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
 Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The outputs of a network, and how far each may be off.
-
-    `stepped`: a result may jump where an operand is moved ever so little, so outputs may be farther off than that.
-    """
-
-    outputs: dict[TensorId, Bounded]
-    stepped: bool
-
-    def off(self, tensor: TensorId, found: Array) -> NDArray[np.bool_]:
-        """Which elements of an output are not what they should be."""
-        return differs(found, self.outputs[tensor])
+Expected: TypeAlias = dict[TensorId, Bounded]
 
 
 def expected(
     graph: Graph, inputs: Mapping[str, Array], seconds: float = inf, local: Local | None = None
 ) -> Expected | None:
-    """Compute what the outputs should be; None if that takes more than so many seconds of this process's CPU time.
+    """Compute what outputs should be, give or take; None if that takes more seconds of this process's CPU time.
 
-    `local` computes an operator's results with bounds of what rounding inside of it does. Raises InputError for indices
-    outside.
+    `local(n, operator, operands)` computes results, with bounds of what rounding inside of the operator does.
+    Raises InputError for indices outside.
     """
     random = np.random.default_rng(0)
     until = time.process_time() + seconds
@@ -57,60 +45,87 @@ def expected(
     for name in graph.inputs:
         values.write(name, np.asarray(inputs[name]))
         moved.write(name, np.asarray(inputs[name]))
-    stepped = False
     for n, op in enumerate(graph.operators):
         if time.process_time() > until:
             return None
         expr = op.operation.expr
         names = [name for name, _ in expr.inputs]
         given, other = ({k: m.read(t) for k, t in zip(names, op.inputs, strict=True)} for m in (values, moved))
+        apart = {k: off for k in names if (off := _distance(given[k], other[k])) is not None}
         if expr.into:  # only moves what was computed before
             found = [Bounded(value, 0.0) for value in evaluate_expr(expr, given)]
         else:
-            found = local(n, op, given) if local else bounded(expr, given)
-        same = all(np.array_equal(given[k], other[k], equal_nan=given[k].dtype.kind in "fc") for k in names)
-        others = [value for value, _ in found] if same else evaluate_expr(expr, other)
+            found = (local or _bounded)(n, op, given)
+        others = evaluate_expr(expr, other) if apart else [value for value, _ in found]
+        if jumps := _jumps(expr):
+            usual = {k: MOVES * float(np.quantile(off, USUAL)) for k, off in apart.items()}
+            others = _jumped(expr, other, usual, others)
         for tensor, (value, error), own in zip(op.outputs, found, others, strict=True):
             values.write(tensor, value)
-            dtype = graph.types[tensor].dtype
-            if dtype.is_float or dtype.is_complex:
-                narrow = dtype.epsilon * np.abs(value) if dtype.bits < 32 and np.any(error) else 0.0
-                share = random.integers(0, 2, np.shape(value))
-                own = own + share * np.where(error < OVERFLOW, error + narrow, 0.0)
-            stepped = stepped or bool(np.any(np.asarray(error) >= OVERFLOW))
-            moved.write(tensor, own)
-        stepped = stepped or _jumps(expr)
-    return Expected({t: Bounded(values.read(t), _off(values.read(t), moved.read(t))) for t in graph.outputs}, stepped)
+            moved.write(tensor, _moved(own, error, graph.types[tensor].dtype, jumps, random))
+    return {t: Bounded(values.read(t), _off(values.read(t), moved.read(t))) for t in graph.outputs}
 
 
-def _off(value: Array, moved: Array) -> Array:
-    """How far each element of an output may be off: as far as any was moved; what is no number then has no bound."""
+def _bounded(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+    return bounded(op.operation.expr, given)
+
+
+def _jumped(
+    expr: TensorExpr, operands: Mapping[str, Array], by: Mapping[str, float], results: list[Array]
+) -> list[Array]:
+    """The results, with those elements that jump where all operands grow or shrink by so much."""
+    found = list(results)
+    for sign in (1, -1):
+        moved = {k: (v + sign * by[k]).astype(v.dtype) if by.get(k) else v for k, v in operands.items()}
+        with suppress(InputError):
+            for n, other in enumerate(evaluate_expr(expr, moved) if any(by.values()) else ()):
+                found[n] = np.where(other != results[n], other, found[n])
+    return found
+
+
+def _moved(value: Array, error: Any, dtype: DType, jumps: bool, random: np.random.Generator) -> Array:
+    """A result, moved: where it may jump anywhere it can, up or down; else upwards, each other element."""
+    if not np.any(error):
+        return value
+    if dtype.is_float and dtype.bits < 32:  # rounds to one of two neighbours
+        error = error + dtype.epsilon * np.abs(value)
+    share = random.choice((-1, 1), np.shape(value)) if jumps else random.integers(0, 2, np.shape(value))
+    with np.errstate(all="ignore"):
+        by = np.where(error == 0, 0.0, share * error)
+        if dtype.part.is_float or dtype is DType.BOOL:
+            return np.asarray(moved_by(value, by))
+        ends = np.clip(value + by, float(dtype.info.min), float(dtype.info.max))
+        return np.where(by == 0, value, ends.astype(value.dtype))
+
+
+def _distance(value: Array, moved: Array) -> Array | None:
+    """How far each element was moved, without a bound where it became or was no number; None if none was."""
+    floats = value.dtype.kind in "fc"
+    if value is moved or np.array_equal(value, moved, equal_nan=floats):
+        return None
     kind = np.complex128 if value.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
         distance = np.abs(value.astype(kind) - moved.astype(kind))
-        same = (value == moved) | ((value != value) & (moved != moved))
-    distance = np.where(same, 0.0, distance)
-    finite = np.isfinite(distance)
-    return np.where(finite, MOVES * distance[finite].max(initial=0.0), inf)
+    same = (value == moved) | ((value != value) & (moved != moved))
+    return np.where(same, 0.0, np.where(np.isnan(distance), inf, distance))
+
+
+def _off(value: Array, moved: Array) -> Array:
+    """How far each element of an output may be off: as far as any was moved."""
+    if (distance := _distance(value, moved)) is None:
+        return np.zeros(value.shape)
+    most = distance[np.isfinite(distance)].max(initial=0.0)
+    return np.where(np.isfinite(distance), MOVES * most, inf)
 
 
 def _jumps(expr: TensorExpr) -> bool:
     """Whether a result is no continuous function of floats that are read."""
     if not any(kind.dtype.is_float for _, kind in expr.inputs):
         return False
-    for stage in expr.stages:
-        for node in nodes(stage.body):
-            match node:
-                case Call(fn) if fn in STEPS:
-                    return True
-                case Cast(_, dtype, bits) if bits or not (dtype.is_float or dtype.is_complex):
-                    return True
-                case Load(_, _, dynamic) if any(_reads_floats(expr, d.value) for d in dynamic):
-                    return True
-        if not (stage.dtype.is_float or stage.dtype.is_complex):
-            return True
-    return False
-
-
-def _reads_floats(expr: TensorExpr, value: Scalar) -> bool:
-    return any(isinstance(node, Load) and expr.type_of(node.tensor).dtype.is_float for node in nodes(value))
+    bodies = [node for stage in expr.stages for node in nodes(stage.body)]
+    floats = {name for name, kind in expr.inputs if kind.dtype.is_float} | {s.name for s in expr.stages}
+    steps = any(isinstance(node, Call) and node.fn in STEPS for node in bodies)
+    whole = any(isinstance(node, Cast) and not node.dtype.part.is_float for node in bodies)
+    moves = (d.value for node in bodies if isinstance(node, Load) for d in node.dynamic)
+    placed = any(isinstance(node, Load) and node.tensor in floats for value in moves for node in nodes(value))
+    return steps or whole or placed or any(not stage.dtype.part.is_float for stage in expr.stages)
