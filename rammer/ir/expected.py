@@ -7,7 +7,6 @@ random share of what rounding in its operator may do. How far outputs differ the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf
@@ -20,7 +19,7 @@ from rammer.ir.evaluate import Memory, evaluate_expr
 from rammer.ir.expr import COMPARISONS, Call, Cast, Load, TensorExpr, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.rounding import Bounded, bounded, moved_by
+from rammer.ir.rounding import Bounded, moved_by
 from rammer.ir.tensor import Array, DType, TensorId
 
 MOVES = 2.0  # times what moving results did to outputs, at the most
@@ -30,32 +29,24 @@ Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
 Expected: TypeAlias = dict[TensorId, Bounded]
 
 
-def expected(
-    graph: Graph, inputs: Mapping[str, Array], seconds: float = inf, local: Local | None = None
-) -> Expected | None:
-    """Compute what outputs should be, give or take; None if that takes more seconds of this process's CPU time.
+def expected(graph: Graph, inputs: Mapping[str, Array], local: Local) -> Expected:
+    """Compute what outputs should be, give or take.
 
     `local(n, operator, operands)` computes results, with bounds of what rounding inside of the operator does.
     Raises InputError for indices outside.
     """
     random = np.random.default_rng(0)
-    until = time.process_time() + seconds
     values, moved = Memory(graph), Memory(graph)
     moved.arrays |= values.arrays
     for name in graph.inputs:
         values.write(name, np.asarray(inputs[name]))
         moved.write(name, np.asarray(inputs[name]))
     for n, op in enumerate(graph.operators):
-        if time.process_time() > until:
-            return None
         expr = op.operation.expr
         names = [name for name, _ in expr.inputs]
         given, other = ({k: m.read(t) for k, t in zip(names, op.inputs, strict=True)} for m in (values, moved))
         apart = {k: off for k in names if (off := _distance(given[k], other[k])) is not None}
-        if expr.into:  # only moves what was computed before
-            found = [Bounded(value, 0.0) for value in evaluate_expr(expr, given)]
-        else:
-            found = (local or _bounded)(n, op, given)
+        found = [Bounded(v, 0.0) for v in evaluate_expr(expr, given)] if expr.into else local(n, op, given)
         others = evaluate_expr(expr, other) if apart else [value for value, _ in found]
         if jumps := _jumps(expr):
             usual = {k: MOVES * float(np.quantile(off, USUAL)) for k, off in apart.items()}
@@ -64,10 +55,6 @@ def expected(
             values.write(tensor, value)
             moved.write(tensor, _moved(own, error, graph.types[tensor].dtype, jumps, random))
     return {t: Bounded(values.read(t), _off(values.read(t), moved.read(t))) for t in graph.outputs}
-
-
-def _bounded(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
-    return bounded(op.operation.expr, given)
 
 
 def _jumped(

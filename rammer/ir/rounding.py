@@ -3,8 +3,8 @@
 A device computes in float32 (of doubles in float64), in an order of its own. The bound follows each value through the
 expression. To first order:
 
-* a function adds a rounding of its result, unless float32 holds that of a sum or product, and what its operands' errors make of it (tried at both ends, so that steps
-  of `round`, comparisons and conversions count in full);
+* a function adds a rounding of its result, unless float32 holds that of a sum or product, and what its operands' errors
+  make of it (tried at both ends, so that steps of `round`, comparisons and conversions count in full);
 * a sum of n terms adds sqrt(n) roundings of the sum of their magnitudes: partial sums are rounded n times, and errors
   of that many roundings grow as a random walk does;
 * what is only moved has no error, and must be equal bit by bit.
@@ -343,7 +343,9 @@ class _Bounds(Evaluator):
                 rounding = self._step * (2.0 if fn in BASIC else OTHERS) * size + TINY
                 rounding = np.where(size < self._largest, rounding, OVERFLOW)
                 if fn in EXACT_IF_HELD:
-                    held = (value == value.astype(np.complex64 if value.dtype.kind == "c" else np.float32)) & ((size >= TINY) | (size == 0))
+                    held = (value == value.astype(np.complex64 if value.dtype.kind == "c" else np.float32)) & (
+                        (size >= TINY) | (size == 0)
+                    )
                     for n in unsure:
                         held = held & (args[n].error == 0)
                     rounding = np.where(held, 0.0, rounding)
