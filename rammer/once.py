@@ -49,7 +49,7 @@ NOWHERE = -1  # no operator: all vEUs run
 WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
 MOST_FLOPS = 1 << 19  # of the sampled elements of others
 FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
-USUAL = 2.0**-17  # of the largest element of an output: programs in float32 are seldom farther off
+USUAL = 64.0  # steps of float32, or of double, at the largest element: outputs are seldom farther off
 OPERATOR_S, FLOPS_PER_S = 5e-4, 5e9  # that the meaning of a model takes: for each operator, and with one thread
 HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
 Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
@@ -280,7 +280,8 @@ def one_thread() -> None:
 def _usual(value: Array) -> Array:
     """How far the elements of an output usually are off, at the most."""
     finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
-    return np.full(value.shape, USUAL * float(finite.max(initial=0.0)))
+    step = 2.0**-52 if value.dtype in (np.float64, np.complex128) else 2.0**-23
+    return np.full(value.shape, USUAL * step * float(finite.max(initial=0.0)))
 
 
 def _wider(first: Expected, second: Expected) -> Expected:
