@@ -1,4 +1,4 @@
-"""How far rounding may move outputs: more than programs are off, and far less than bounds through all operators allow."""
+"""How far rounding may move outputs: more than programs are off, far less than bounds through all operators allow."""
 
 from __future__ import annotations
 
