@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -49,11 +49,19 @@ def generated(operations: Sequence[Operation], make: Callable[[Operation], Seque
 class Prover:
     """Proves the rKernels that plans use, by the rules of docs/semantics.md, and tries them out; `notes` say of which.
 
-    `check`: 0 tries none out, 1 some rTasks of each, and all of one that a rule cannot show, 2 all.
+    `check`: 0 tries none out, 1 some rTasks of each, and all of one that a rule cannot show, 2 all. `still`: inside of
+    it nothing else runs beside this process.
     """
 
-    def __init__(self, vdevice: VDevice, check: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        vdevice: VDevice,
+        check: int,
+        progress: Progress,
+        still: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.notes: list[str] = []
+        self._others_still = still
         self._vdevice, self._check, self._progress = vdevice, check, progress
         self._settled: set[RKernel] = set()
         self._ahead: Ahead[RKernel, str] | None = None
@@ -66,7 +74,7 @@ class Prover:
     @contextmanager
     def still(self) -> Iterator[None]:
         """What was begun stands still inside of it: something is measured."""
-        with self._ahead.still() if self._ahead else nullcontext():
+        with self._others_still(), self._ahead.still() if self._ahead else nullcontext():
             yield
 
     def end(self) -> None:

@@ -86,13 +86,21 @@ class Ahead(Generic[Item, Made]):
             if child is self._child:  # and has not been ended meanwhile
                 child.signal(signal.SIGCONT)
 
-    def results(self, wanted: Container[Item]) -> dict[Item, Made]:
-        """What was made of items; of those that nobody has begun what is `wanted` is made now, in all processes."""
+    @property
+    def begun(self) -> bool:
+        """Whether a child works, or has results."""
+        return self._child is not None
+
+    def results(self, wanted: Container[Item], patience_s: float = PATIENCE_S) -> dict[Item, Made]:
+        """What was made of items; of those that nobody has begun what is `wanted` is made now, in all processes.
+
+        What the child has not made in `patience_s` from then on is left out.
+        """
         if self._child is None:
             return {}
         numbers = [n for numbers in self._tickets for n in numbers if self._items[n] in wanted]
         made_now = computed(self._work, [self._items[n] for n in numbers])
-        found = dict(zip(numbers, made_now, strict=True)) | self._child.results(time.monotonic() + PATIENCE_S)
+        found = dict(zip(numbers, made_now, strict=True)) | self._child.results(time.monotonic() + patience_s)
         self.end()
         return {self._items[n]: made for n, made in found.items()}
 

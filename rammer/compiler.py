@@ -46,7 +46,7 @@ from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan, verify_schedule
-from rammer.once import budget, cpu_s, run_once
+from rammer.once import Judge, budget, cpu_s, run_once
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
@@ -220,6 +220,7 @@ def compile(
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
     prover: Prover | None = None
+    judge: Judge | None = None
     try:
         budget_s = config.number("RAMMER_TUNE_SECONDS", given=tune_seconds) or 0.0
         if not isinstance(model, Graph):
@@ -232,6 +233,8 @@ def compile(
             types = [{t: whole.types[t] for t in names} for names in (whole.inputs, whole.outputs)]
             pairs = same_types(checked_pairs(state, *types), *types)
         trace.graph("imported", graph)
+        check = config.integer("RAMMER_CHECK") or 0
+        judge = Judge(graph, vdevice.spec, vdevice.verdicts(), check)
         graph, in_place = update_in_place(graph, pairs if vdevice.spec.updates else {})
         verify = config.integer("RAMMER_VERIFY") or 0
         widened: list[str] = []
@@ -255,10 +258,9 @@ def compile(
             if budget_s >= SEARCH_S:
                 chosen = SearchedPolicy(chosen, usual=candidates)
                 candidates = found(SEARCHED)
-        check = config.integer("RAMMER_CHECK") or 0
         with clock("check"):
             candidates, dropped = usable(candidates, vdevice, check, budget_s, progress)
-        prover = Prover(vdevice, check, progress)
+        prover = Prover(vdevice, check, progress, judge.still)
         with clock("profile"):
             profiler = profile(candidates, vdevice, budget_s, progress, prover.still)
         if verify and profiler.times:  # which say what a plan will probably use
@@ -323,7 +325,7 @@ def compile(
             with clock("run"):
                 if check:
                     seconds = budget(cpu_s() - began)
-                    checked, wrong = run_once(executable, image, whole, vdevice.verdicts(), seconds, every=check > 1)
+                    checked, wrong = run_once(executable, image, judge, vdevice.verdicts(), seconds, every=check > 1)
             if wrong is None:
                 break
             executable.close()
@@ -345,6 +347,9 @@ def compile(
             prover.end()
         vdevice.close()
         raise
+    finally:
+        if judge:
+            judge.end()
 
 
 def find_candidates(

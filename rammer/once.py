@@ -7,36 +7,38 @@ tables, text, runtime) is seen once.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import mmap
 import os
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from math import inf, prod
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.children import alone
+from rammer.children import Ahead, alone
 from rammer.errors import InputError
-from rammer.ir.evaluate import Memory, evaluate_graph, sampled_places, stored_at
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph, sampled_places, stored_at
+from rammer.ir.expected import Expected, expected
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation, flops
+from rammer.ir.operator import Operation, ROperator, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
-from rammer.ir.rounding import Bounded, bounded_as, differs, unexplained
-from rammer.ir.tensor import Array, DType, element
+from rammer.ir.rounding import Bounded, bounded, bounded_as, differs, unexplained
+from rammer.ir.tensor import Array, DType, TensorId, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
-from rammer.vdevice.base import CompiledOnly, Executable, Image, RunsSlots
+from rammer.vdevice.base import CompiledOnly, Executable, Image, RunsSlots, ports_of
 from rammer.vdevice.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 
@@ -47,7 +49,10 @@ NOWHERE = -1  # no operator: all vEUs run
 WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
 MOST_FLOPS = 1 << 19  # of the sampled elements of others
 FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
+USUAL = 64.0  # steps of float32, or of double, at the largest element: outputs are seldom farther off
+OPERATOR_S, FLOPS_PER_S = 5e-4, 5e9  # that the meaning of a model takes: for each operator, and with one thread
 HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
+Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
 
 
 @dataclass(frozen=True)
@@ -68,14 +73,59 @@ def budget(compiled_s: float) -> float:
     return min(max(SHARE * compiled_s, LEAST_S), MOST_S)
 
 
+class Judge:
+    """Computes what a program should give, in a child process beside its compilation; `end` it.
+
+    Nothing is begun where a program of a model with such operators was judged before: the verdict is probably known.
+    """
+
+    def __init__(self, model: Graph, spec: VDeviceSpec, store: ProfileStore, check: int) -> None:
+        self.inputs = random_inputs(ports_of(model)[0], 0)
+        self._model, self._step, self._store = model, HALF_STEPS.get(spec.precision, 0.0), store
+        self._seconds = inf if check > 1 else MOST_S
+        self._work_s = sum(OPERATOR_S + flops(op.operation.expr) / FLOPS_PER_S for op in model.operators)
+        operators = [(op.kind, op.inputs, op.outputs) for op in model.operators]
+        digest = hashlib.sha256(f"{operators}{model.types}{check}{spec.precision}{generators()}".encode())
+        self._key = f"begun {digest.hexdigest()}"
+        begins = check == 1 and self._work_s < MOST_S and not store.verdicts([self._key])
+        self._ahead = Ahead(self._meant_beside, [None] if begins else [])
+        self.still, self.end = self._ahead.still, self._ahead.end
+
+    @cached_property
+    def wanted(self) -> Wanted | None:
+        """Inputs, and what the model makes of them; None if that takes too long."""
+        self._store.put_verdicts({self._key: ""})
+        if self._ahead.begun:
+            return self._ahead.results((), MOST_S).get(None)
+        return self._meant() if self._work_s < self._seconds else None
+
+    def _meant_beside(self, _: None) -> Wanted | None:
+        one_thread()
+        return self._meant()
+
+    def _meant(self) -> Wanted | None:
+        for inputs in (self.inputs, without_indices(self.inputs)):
+            with suppress(InputError):
+                return inputs, evaluate_graph(self._model, inputs)
+        return None
+
+    def expected(self, inputs: Mapping[str, Array]) -> Expected:
+        """What the model makes of inputs, give or take what rounding in its operators does."""
+
+        def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+            return bounded(op.operation.expr, given, factor_step=self._step)
+
+        return expected(self._model, inputs, local)
+
+
 def run_once(
-    executable: Executable, image: Image, model: Graph, store: ProfileStore, seconds: float, every: bool
+    executable: Executable, image: Image, judge: Judge, store: ProfileStore, seconds: float, every: bool
 ) -> tuple[str, Fault | None]:
     """Run a program once: what the report says of it, and what is wrong.
 
     It takes `seconds` or a little more. What was found is kept in the store, by the image's content. Outputs are those
-    of the `model`, before any pass, where its meaning is computed in that time. `every`: all operators and elements are
-    compared, whatever that takes.
+    of the model, before any pass, where the judge has them in time. `every`: all operators and elements are compared,
+    whatever that takes.
     """
     if isinstance(executable, CompiledOnly):
         return "not run: device is not here", None
@@ -84,7 +134,7 @@ def run_once(
     key = f"{'every' if every else 'some'} {_content(image)}"
     known = _read(store.verdicts([key]).get(key), len(image.plan.kernels))
     if known is None:
-        run = _Run(executable, image, image.plan, model, inf if every else seconds, every)
+        run = _Run(executable, image, image.plan, judge, inf if every else seconds, every)
         known = run.beside() if isinstance(executable, RunsSlots) else run.here()
         store.put_verdicts({key: json.dumps([known[0], known[1] and [known[1].what, known[1].operator]])})
     return known
@@ -119,10 +169,11 @@ class _Run:
     """A run of a program, and what it is compared with."""
 
     def __init__(
-        self, executable: Executable, image: Image, plan: ExecutionPlan, model: Graph, seconds: float, every: bool
+        self, executable: Executable, image: Image, plan: ExecutionPlan, judge: Judge, seconds: float, every: bool
     ) -> None:
-        self._executable, self._image, self._plan, self._model = executable, image, plan, model
-        self._seconds, self._every = seconds, every
+        self._executable, self._image, self._plan, self._judge = executable, image, plan, judge
+        self._every, self._wanted = every, judge.wanted
+        self._seconds = seconds / 2 if self._wanted else seconds  # outputs that are right vouch for operators
         self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child shows it: operator, steps
 
     def beside(self) -> tuple[str, Fault | None]:
@@ -138,15 +189,13 @@ class _Run:
 
     def here(self) -> tuple[str, Fault | None]:
         """In this process, as a whole: what a device holds does not survive a fork."""
-        if self._meaning_s() > self._seconds:
+        if self._wanted is None:
             return "not run: its meaning takes longer to compute than a run may take", None
-        return self._seeded(lambda inputs: self._against_the_model(inputs, self._executable.run(inputs)))
+        return self._seeded(lambda inputs: self._against_the_model(CHECKED, inputs, self._executable.run(inputs)))
 
     def _seeded(self, run: Callable[[Mapping[str, Array]], tuple[str, Fault | None]]) -> tuple[str, Fault | None]:
-        seeded = random_inputs(self._image.inputs, 0)
-        zeros = {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in seeded.items()}
         refused = ""
-        for inputs in (seeded, zeros):  # of numbers that are indices none may be in range
+        for inputs in (self._judge.inputs, without_indices(self._judge.inputs)):
             try:
                 return run(inputs)
             except InputError as error:
@@ -192,62 +241,67 @@ class _Run:
                     f"output {tensor!r}{list(at)} is {found[tensor][at]} when its vEUs run together, and {value[at]} "
                 )
                 return CHECKED, Fault(f"{what} when its slots run one after another", plan.graph.producers.get(tensor))
-        if every or self._meaning_s() < self._seconds / 2:
-            _, fault = self._against_the_model(inputs, found)
-            if fault:
-                return CHECKED, fault
-        return CHECKED if count == total else f"{CHECKED}: {count} of {total} operators", None
+        checked = CHECKED if count == total else f"{CHECKED}: {count} of {total} operators"
+        return self._against_the_model(checked, inputs, found)
 
-    def _meaning_s(self) -> float:
-        """What it takes to compute the meaning of all outputs, estimated."""
-        counts = Counter(op.operation for op in (*self._model.operators, *self._plan.graph.operators))
-        if any(operation.expr.into for operation in counts):
-            return inf
-        return sum(n * _seconds(operation, operation.outputs[0].size) for operation, n in counts.items())
+    def _against_the_model(
+        self, checked: str, inputs: Mapping[str, Array], found: Mapping[str, Array]
+    ) -> tuple[str, Fault | None]:
+        """Outputs of a run against those of the model.
 
-    def _against_the_model(self, inputs: Mapping[str, Array], found: Mapping[str, Array]) -> tuple[str, Fault | None]:
-        """Outputs of a run against those of the model, with the bounds of the operators that passes made of its own."""
-        if any(op.operation.expr.into for op in self._plan.graph.operators):
-            return CHECKED, None
-        empty = {
-            t: np.zeros(kind.shape, kind.dtype.numpy)
-            for t in self._model.inputs
-            if not (kind := self._model.types[t]).size
-        }
-        wanted = evaluate_graph(self._model, {**inputs, **empty})
-        errors = _errors(self._plan, inputs)
-        for tensor in self._image.plan.graph.outputs if self._image.plan else ():
-            off = differs(found[tensor], Bounded(wanted[tensor], errors[tensor]))
+        What rounding may do to them, in the model's operators and in those that passes made of them, is computed where
+        they are farther off than programs usually are.
+        """
+        if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):
+            return f"{checked}; outputs are not compared with the model", None
+        explained: Expected = {}
+        for tensor, value in self._wanted[1].items():
+            off = differs(found[tensor], Bounded(value, _usual(value)))
+            if not off.any():
+                continue
+            explained = explained or _wider(self._judge.expected(inputs), _of_plan(self._plan, inputs))
+            off &= differs(found[tensor], explained[tensor])
             if off.any():
                 at = tuple(map(int, np.argwhere(off)[0]))
-                return CHECKED, Fault(
-                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {wanted[tensor][at]}, give or "
-                    f"take {errors[tensor][at]:.2g}, though each operator is right"
+                return checked, Fault(
+                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {value[at]}, give or take "
+                    f"{explained[tensor].error[at]:.2g}, though each operator is right"
                 )
-        return CHECKED, None
+        return checked, None
 
 
-def _errors(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """How far rounding may move the outputs of a plan, through all of its operators."""
-    graph = plan.graph
-    values = Memory(graph)
-    kinds = {t: replace(kind, dtype=DType.F64) for t, kind in graph.types.items()}
-    errors = Memory(replace(graph, types=kinds, constants={}))
-    exact = {*graph.inputs, *graph.constants}
-    for name, value in inputs.items():
-        values.write(name, value)
-    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
-        names = [name for name, _ in op.operation.expr.inputs]
-        given = {name: values.read(t) for name, t in zip(names, op.inputs, strict=True)}
-        off = {n: errors.read(t) for n, t in zip(names, op.inputs, strict=True) if graph.storage(t).root not in exact}
-        found = bounded_as(op.operation.expr, kernel.form, given, errors=off, factor_step=_factor_step(kernel))
-        for tensor, (value, error) in zip(op.outputs, found, strict=True):
-            values.write(tensor, value)
-            errors.write(tensor, np.broadcast_to(error, value.shape))
-    return {
-        t: errors.read(t) if graph.storage(t).root not in exact else np.zeros(graph.types[t].shape)
-        for t in graph.outputs
-    }
+def one_thread() -> None:
+    """Let products of NumPy's own OpenBLAS take one thread of this process: others would spin beside a compilation."""
+    for path in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
+
+
+def _usual(value: Array) -> Array:
+    """How far the elements of an output usually are off, at the most."""
+    finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
+    step = 2.0**-52 if value.dtype in (np.float64, np.complex128) else 2.0**-23
+    return np.full(value.shape, USUAL * step * float(finite.max(initial=0.0)))
+
+
+def _wider(first: Expected, second: Expected) -> Expected:
+    """The values of the first, with the wider bounds."""
+    return {t: Bounded(value, np.fmax(error, second[t].error)) for t, (value, error) in first.items()}
+
+
+def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs with zeros for whole numbers: of those that are indices none may be in range."""
+    return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
+
+
+def _of_plan(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> Expected:
+    """What a plan's own operators make of inputs, give or take what rounding in its rKernels does."""
+
+    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+        kernel = plan.kernels[n]
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel))
+
+    return expected(plan.graph, inputs, local)
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:

@@ -136,7 +136,7 @@ def test_from_a_thread() -> None:
 
 @pytest.fixture
 def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "_cpus", lambda: 2)
+    monkeypatch.setattr(children, "usable_cpus", lambda: 2)
 
 
 @pytest.mark.usefixtures("two_cpus")
@@ -208,7 +208,7 @@ def test_who_works_ahead_stands_still_while_something_is_measured_and_ends_when_
 
 def test_nothing_is_begun_ahead_without_items_or_with_one_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Ahead(squared, []).results([]) == {}
-    monkeypatch.setattr(children, "_cpus", lambda: 1)
+    monkeypatch.setattr(children, "usable_cpus", lambda: 1)
     ahead = Ahead(squared, [1, 2])
     with ahead.still():
         assert ahead.results([1, 2]) == {}

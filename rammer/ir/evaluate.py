@@ -229,7 +229,11 @@ class Memory:
         self.graph = graph
         self.arrays: dict[TensorId, Array] = {}
         for name, value in graph.constants.items():
-            self.write(name, value)
+            kind = graph.types[name]
+            if kind.layout is None and name not in graph.views and value.dtype == kind.dtype.numpy:
+                self.arrays[name] = value.reshape(-1)  # nothing is written there
+            else:
+                self.write(name, value)
 
     def physical(self, tensor: TensorId) -> Array:
         """The tensor's physical elements, flat; made (filled with NaN, or 77 for integers) when first asked for.

@@ -3,8 +3,8 @@
 A device computes in float32 (of doubles in float64), in an order of its own. The bound follows each value through the
 expression. To first order:
 
-* a function adds a rounding of its result, and what its operands' errors make of it (tried at both ends, so that steps
-  of `round`, comparisons and conversions count in full);
+* a function adds a rounding of its result, unless float32 holds that of a sum or product, and what its operands' errors
+  make of it (tried at both ends, so that steps of `round`, comparisons and conversions count in full);
 * a sum of n terms adds sqrt(n) roundings of the sum of their magnitudes: partial sums are rounded n times, and errors
   of that many roundings grow as a random walk does;
 * what is only moved has no error, and must be equal bit by bit.
@@ -48,6 +48,7 @@ EXACT = frozenset(  # functions whose result is one of their operands, or a whol
     {"neg", "abs", "max", "min", "sign", "floor", "ceil", "round", "where", "real", "imag", "complex"}
 )
 BASIC = frozenset({"add", "sub", "mul", "div", "sqrt"})  # rounded once; a quotient may be a product with a reciprocal
+EXACT_IF_HELD = frozenset({"add", "sub", "mul"})  # not rounded where float32 holds the result of exact operands
 RANDOM = 2.0  # six standard deviations of rounding n partial sums of random numbers, each of 0.4 half steps
 OTHERS = 16.0  # half steps of the result by which approximations of other functions are off
 
@@ -236,7 +237,7 @@ class _Bounds(Evaluator):
                     if stage.dtype.is_float:
                         error = error + prod(full[len(full) - len(over) :]) * self._step * np.abs(value) + TINY
                 case _ if not exact:
-                    ends = (_moved(points, sign * np.broadcast_to(terms.error, full)) for sign in (-1, 1))
+                    ends = (moved_by(points, sign * np.broadcast_to(terms.error, full)) for sign in (-1, 1))
                     error = np.maximum(*(_apart(ufunc.reduce(e, axis=over, initial=start), value) for e in ends))
         return Bounded(value, error)
 
@@ -281,9 +282,9 @@ class _Bounds(Evaluator):
             if dtype in (DType.F64, DType.C128, DType.C64):
                 return Bounded(held, error)
             if dtype is DType.F32:
-                error = error + FLOAT32_HALF_STEP * np.abs(held) + TINY
+                error = np.where(error == 0, 0.0, error + FLOAT32_HALF_STEP * np.abs(held) + TINY)
                 return Bounded(held, np.where(np.abs(value) + error < LARGEST, error, np.fmax(error, OVERFLOW)))
-            ends = [self.rounded(_moved(value, sign * error), dtype) for sign in (-1, 1)]
+            ends = [self.rounded(moved_by(value, sign * error), dtype) for sign in (-1, 1)]
             error = _whole_unbounded(np.maximum(*(_apart(end, held) for end in ends)), pair)
             if not dtype.is_float and dtype is not DType.BOOL and np.asarray(value).dtype.kind == "f":
                 error = np.maximum(error, _unheld(value, dtype))
@@ -334,13 +335,20 @@ class _Bounds(Evaluator):
                 for signs in product((-1, 1), repeat=len(unsure)):
                     ends = list(values)
                     for n, sign in zip(unsure, signs, strict=True):
-                        ends[n] = _moved(values[n], sign * args[n].error)
+                        ends[n] = moved_by(values[n], sign * args[n].error)
                     error = np.maximum(error, _apart(np.asarray(apply(*ends)), value))
                 error = _whole_unbounded(error, *(args[n] for n in unsure))
             if value.dtype.kind in "fc" and fn not in EXACT:
                 size = np.abs(value)
                 rounding = self._step * (2.0 if fn in BASIC else OTHERS) * size + TINY
                 rounding = np.where(size < self._largest, rounding, OVERFLOW)
+                if fn in EXACT_IF_HELD:
+                    held = (value == value.astype(np.complex64 if value.dtype.kind == "c" else np.float32)) & (
+                        (size >= TINY) | (size == 0)
+                    )
+                    for n in unsure:
+                        held = held & (args[n].error == 0)
+                    rounding = np.where(held, 0.0, rounding)
                 error = error + np.where(np.isfinite(size), rounding, 0.0)
         return Bounded(value, error)
 
@@ -360,7 +368,7 @@ def _tried(terms: Array, value: Any) -> Any:
     return 2 * most
 
 
-def _moved(value: Any, by: Any) -> Any:
+def moved_by(value: Any, by: Any) -> Any:
     """A value with an error added: of truth values the other one."""
     value = np.asarray(value)
     if value.dtype == bool:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer import compiler, config, once
+from rammer import children, compiler, config, once
+from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
@@ -221,3 +222,39 @@ def test_a_pass_changes_the_meaning(target: str, device: int | str, monkeypatch:
     monkeypatch.setattr(compiler, "optimize", optimize)
     with pytest.raises(VerificationError, match=r"R212: output 'z'\[0, 0\] is .* though each operator is right"):
         rammer.compile(b.build(), target, device=device, tune_seconds=0)
+
+
+def test_a_pass_exchanges_the_gates_of_an_lstm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds through all of its operators would allow that: they grow with every step."""
+    optimized = compiler.optimize
+
+    def optimize(graph: Graph, *arguments: Any, **options: Any) -> Graph:
+        values = {t: value[::-1].copy() for t, value in graph.constants.items() if value.shape == (4, 96, 96)}
+        assert values
+        return optimized(replace(graph, constants={**graph.constants, **values}), *arguments, **options)
+
+    model = lstm_stack(layers=1, steps=12, hidden=96)
+    with rammer.compile(model, "cpu", device=1, tune_seconds=0) as program:
+        assert program.report().checked.startswith("checked by one run")
+        assert "not compared" not in program.report().checked
+    monkeypatch.setattr(compiler, "optimize", optimize)
+    with pytest.raises(VerificationError, match=r"R212: output .* though each operator is right"):
+        rammer.compile(model, "cpu", device=1, tune_seconds=0)
+
+
+def test_a_meaning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the report says that outputs were not compared."""
+    monkeypatch.setattr(once, "OPERATOR_S", 10.0)
+    with compiled() as program:
+        assert program.report().checked == "checked by one run; outputs are not compared with the model"
+
+
+def test_the_meaning_of_a_known_model_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled().close()
+
+    def begins(_: Any, items: Any) -> Any:
+        assert not items, "it was begun again"
+        return children.Ahead(len, [])
+
+    monkeypatch.setattr(once, "Ahead", begins)
+    compiled().close()
