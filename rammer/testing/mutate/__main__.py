@@ -15,7 +15,7 @@ from rammer.errors import RammerError, did_you_mean
 from rammer.testing.mutate import BUGS
 from rammer.testing.mutate.bug import Bug
 from rammer.testing.mutate.networks import NETWORKS, network
-from rammer.testing.mutate.trial import TARGETS, UNREACHED, Outcome, Reference, attempt, reference
+from rammer.testing.mutate.trial import TARGETS, UNREACHED, USUAL, Outcome, Reference, attempt, reference
 
 Row = list[tuple[str, Outcome]]
 
@@ -23,7 +23,8 @@ Row = list[tuple[str, Outcome]]
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("python -m rammer.testing.mutate", description=__doc__)
     found.add_argument("bugs", nargs="*", metavar="TEXT", help="bugs whose stage or name has it; all by default")
-    found.add_argument("--network", action="append", metavar="NAME", help=f"may be repeated: {', '.join(NETWORKS)}")
+    networks = f"may be repeated: {', '.join(NETWORKS)}; by default those that suit the target"
+    found.add_argument("--network", action="append", metavar="NAME", help=networks)
     found.add_argument("--target", action="append", metavar="NAME", help=f"may be repeated: {', '.join(TARGETS)}")
     found.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once (default: one a core)")
     found.add_argument("--details", action="store_true", help="print what was said of each network")
@@ -39,17 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if name not in known:
                     raise RammerError(f"no {name!r}", hint=did_you_mean(name, known) or ", ".join(known))
         bugs = [b for b in BUGS if not given.bugs or any(text in f"{b.stage}: {b.name}" for text in given.bugs)]
-        return _run(bugs, given.network or list(NETWORKS), given.target or list(TARGETS), given.jobs, given.details)
+        pairs = [(t, n) for t in given.target or TARGETS for n in given.network or USUAL[t]]
+        return _run(bugs, pairs, given.jobs, given.details)
     except RammerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def _run(bugs: Sequence[Bug], networks: Sequence[str], targets: Sequence[str], jobs: int, details: bool) -> int:
+def _run(bugs: Sequence[Bug], pairs: Sequence[tuple[str, str]], jobs: int, details: bool) -> int:
     failed = 0
     print("| stage | bug | stopped by (networks) | not reached |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="rammer-mutate-") as folder:
-        made = {(t, n): reference(network(n), t, Path(folder, t)) for t in targets for n in networks}
+        made = {(t, n): reference(network(n), t, Path(folder, t)) for t, n in pairs}
         with ThreadPoolExecutor(jobs) as pool:
             for bug, row in zip(bugs, pool.map(lambda b: _row(b, made, Path(folder)), bugs), strict=True):
                 print(_line(bug, row), flush=True)

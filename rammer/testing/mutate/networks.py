@@ -45,6 +45,15 @@ def dense(rows: int, width: int, layers: int) -> Sketch:
     return net
 
 
+def products() -> Sketch:
+    """Products and ReLU, large enough to be worth waking a matrix unit."""
+    net = _sketch("products")
+    value = net.input((512, 256))
+    for _ in range(3):
+        value = net.node("Relu", net.node("MatMul", value, net.weights(256, 256)))
+    return net
+
+
 def convolutional() -> Sketch:
     """A CNN: 3x3 convolutions that Winograd suits, a stride, a depthwise one, pools, a classifier."""
     net = _sketch("convolutional")
@@ -138,7 +147,7 @@ NETWORKS: dict[str, Callable[[], Sketch]] = {
     "lstm": lambda: recurrent("LSTM", 4, 12, 96, 2),
     "gru": lambda: recurrent("GRU", 3, 10, 128, 1),
     "dense": lambda: dense(75, 160, 2),
-    "products": lambda: dense(96, 256, 1),
+    "products": products,
     "convolutional": convolutional,
     "branches": branches,
     "attention": lambda: attention(28, 96, 3),

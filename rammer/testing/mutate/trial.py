@@ -22,13 +22,20 @@ from rammer.errors import RammerError, VerificationError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 from rammer.testing.mutate.bug import Bug, Hits, plant
-from rammer.testing.mutate.networks import Network
+from rammer.testing.mutate.networks import NETWORKS, Network
 
 TARGETS: dict[str, dict[str, Any]] = {
     "cpu": {"target": "cpu", "device": 2},
     "amx": {"target": "cpu", "arch": "x86-64-amx@here", "device": 2},  # emulated where the machine has none
     "cuda": {"target": "cuda", "device": "emulator"},
     "ipu": {"target": "ipu", "device": "emulator", "arch": "gc200:64"},
+}
+# Networks whose programs pass what is special about a target; other targets than the first take longer to compile for.
+USUAL: dict[str, tuple[str, ...]] = {
+    "cpu": tuple(NETWORKS),
+    "amx": ("products", "quantized"),
+    "cuda": ("lstm", "convolutional", "attention", "quantized"),
+    "ipu": ("gru", "convolutional", "attention"),
 }
 UNREACHED, HARMLESS, SILENT, CRASHED, HUNG = "not reached", "harmless", "SILENT", "CRASHED", "HUNG"
 RUNS = 3  # a missing wait does not show each time
