@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf, prod
 from pathlib import Path
@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from rammer.children import alone
 from rammer.errors import InputError
-from rammer.ir.evaluate import Memory, evaluate_graph, sampled_places, stored_at
+from rammer.ir.evaluate import evaluate_graph, sampled_places, stored_at
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
-from rammer.ir.rounding import Bounded, bounded_as, differs, unexplained
+from rammer.ir.rounding import FACTOR_STEPS, Bounded, bounded_as, differs, graph_errors, unexplained
 from rammer.ir.tensor import Array, DType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
@@ -47,7 +47,6 @@ NOWHERE = -1  # no operator: all vEUs run
 WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
 MOST_FLOPS = 1 << 19  # of the sampled elements of others
 FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
-HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,8 @@ class _Run:
             if not (kind := self._model.types[t]).size
         }
         wanted = evaluate_graph(self._model, {**inputs, **empty})
-        errors = _errors(self._plan, inputs)
+        ways = [(k.form, _factor_step(k)) for k in self._plan.kernels]
+        errors = graph_errors(self._plan.graph, inputs, ways)
         for tensor in self._image.plan.graph.outputs if self._image.plan else ():
             off = differs(found[tensor], Bounded(wanted[tensor], errors[tensor]))
             if off.any():
@@ -225,29 +225,6 @@ class _Run:
                     f"take {errors[tensor][at]:.2g}, though each operator is right"
                 )
         return CHECKED, None
-
-
-def _errors(plan: ExecutionPlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """How far rounding may move the outputs of a plan, through all of its operators."""
-    graph = plan.graph
-    values = Memory(graph)
-    kinds = {t: replace(kind, dtype=DType.F64) for t, kind in graph.types.items()}
-    errors = Memory(replace(graph, types=kinds, constants={}))
-    exact = {*graph.inputs, *graph.constants}
-    for name, value in inputs.items():
-        values.write(name, value)
-    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
-        names = [name for name, _ in op.operation.expr.inputs]
-        given = {name: values.read(t) for name, t in zip(names, op.inputs, strict=True)}
-        off = {n: errors.read(t) for n, t in zip(names, op.inputs, strict=True) if graph.storage(t).root not in exact}
-        found = bounded_as(op.operation.expr, kernel.form, given, errors=off, factor_step=_factor_step(kernel))
-        for tensor, (value, error) in zip(op.outputs, found, strict=True):
-            values.write(tensor, value)
-            errors.write(tensor, np.broadcast_to(error, value.shape))
-    return {
-        t: errors.read(t) if graph.storage(t).root not in exact else np.zeros(graph.types[t].shape)
-        for t in graph.outputs
-    }
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
@@ -331,4 +308,4 @@ def _factor_step(kernel: RKernel) -> float:
     body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
     used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
     rounds = [i for i in used if i.encoding is None or i.encoding.parts == 1]
-    return max((HALF_STEPS[i.precision] for i in rounds), default=0.0)
+    return max((FACTOR_STEPS[i.precision] for i in rounds), default=0.0)

@@ -12,7 +12,8 @@ expression. To first order:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod, sqrt
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from rammer.ir.evaluate import (
     MOST_SCATTERED,
     Elements,
     Evaluator,
+    Memory,
     contract,
     gathered,
     holds,
@@ -34,10 +36,15 @@ from rammer.ir.evaluate import (
 )
 from rammer.ir.expr import COMPARISONS, REDUCERS, Call, Cast, Load, Scalar, Select, Stage, TensorExpr
 from rammer.ir.functions import FUNCTIONS
-from rammer.ir.tensor import Array, DType
+from rammer.ir.graph import Graph
+from rammer.ir.tensor import Array, DType, TensorId
 
 HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no double is computed in float32
 FLOAT32_HALF_STEP = 2.0**-24
+FACTOR_STEPS = {
+    "bf16": 2.0**-9,
+    "tf32": 2.0**-12,
+}  # of factors, relative, by the precision of an instruction
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
 LANES = 1, 4, 16  # in which sums are tried, and
@@ -96,6 +103,33 @@ def bounded_as(
         return wanted
     formed = bounded(form, inputs, places, **options)
     return [Bounded(w.value, np.fmax(w.error, f.error)) for w, f in zip(wanted, formed, strict=True)]
+
+
+def graph_errors(
+    graph: Graph, inputs: Mapping[str, Array], ways: Iterable[tuple[TensorExpr | None, float]]
+) -> dict[TensorId, Array]:
+    """How far rounding may move each output of a graph, through all of its operators.
+
+    `ways`: for each operator the form in which it is computed, if that is another one, and its `factor_step`.
+    """
+    values = Memory(graph)
+    kinds = {t: replace(kind, dtype=DType.F64) for t, kind in graph.types.items()}
+    errors = Memory(replace(graph, types=kinds, constants={}))
+    exact = {*graph.inputs, *graph.constants}
+    for name, value in inputs.items():
+        values.write(name, value)
+    for op, (form, factor_step) in zip(graph.operators, ways, strict=True):
+        names = [name for name, _ in op.operation.expr.inputs]
+        given = {name: values.read(t) for name, t in zip(names, op.inputs, strict=True)}
+        off = {n: errors.read(t) for n, t in zip(names, op.inputs, strict=True) if graph.storage(t).root not in exact}
+        found = bounded_as(op.operation.expr, form, given, errors=off, factor_step=factor_step)
+        for tensor, (value, error) in zip(op.outputs, found, strict=True):
+            values.write(tensor, value)
+            errors.write(tensor, np.broadcast_to(error, value.shape))
+    return {
+        t: errors.read(t) if graph.storage(t).root not in exact else np.zeros(graph.types[t].shape)
+        for t in graph.outputs
+    }
 
 
 def unexplained(
