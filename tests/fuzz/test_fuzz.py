@@ -366,6 +366,16 @@ def test_formulas_say_what_onnx_runtime_says() -> None:
     assert compared > 10
 
 
+def test_an_oracle_of_another_type_than_declared_is_none() -> None:
+    """ONNX's evaluator sums squares of int32 as int64."""
+    s = Sketch("made:12")
+    model = s.model([s.node("ReduceSumSquare", s.input((5, 37), I32, -9, 9))])
+    inputs = {name: port.draw(s.numpy) for name, port in s.inputs.items()}
+    assert consult(model, inputs, ("evaluator",)) is None
+    said = consult(model, inputs, ("interpreter",))
+    assert said is not None and [v.dtype for v in said[1].values()] == [np.int32]
+
+
 def test_formulas_of_doubles_are_of_doubles() -> None:
     """ONNX's evaluator computes Erf, and so Gelu, in float32, and LRN over as many channels as there are images."""
     s = Sketch("made:11")

@@ -127,10 +127,14 @@ def consult(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str]
 
 
 def _as_declared(model: ModelProto, outputs: Outputs) -> bool:
-    """Whether outputs are as large as ONNX's inference says; its evaluator leaves out some windows of pools."""
+    """Whether outputs have the types and sizes that ONNX's inference says.
+
+    Its evaluator leaves out some windows of pools, and gives ReduceSumSquare of int32 as int64.
+    """
     types = {v.name: v.type.tensor_type for v in model.graph.output}
     return all(
-        not types[n].HasField("shape") or tuple(d.dim_value for d in types[n].shape.dim) == value.shape
+        value.dtype == helper.tensor_dtype_to_np_dtype(types[n].elem_type)
+        and (not types[n].HasField("shape") or tuple(d.dim_value for d in types[n].shape.dim) == value.shape)
         for n, value in outputs.items()
     )
 
