@@ -34,7 +34,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, ROperator, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.replay import Kept, Replay
-from rammer.ir.rounding import Bounded, bounded, bounded_as, differs, unexplained
+from rammer.ir.rounding import FACTOR_STEPS, Bounded, bounded, bounded_as, differs, unexplained
 from rammer.ir.tensor import Array, DType, TensorId, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
@@ -51,7 +51,6 @@ MOST_FLOPS = 1 << 19  # of the sampled elements of others
 FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
 USUAL = 64.0  # steps of float32, or of double, at the largest element: outputs are seldom farther off
 OPERATOR_S, FLOPS_PER_S = 5e-4, 5e9  # that the meaning of a model takes: for each operator, and with one thread
-HALF_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}
 Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
 
 
@@ -81,7 +80,7 @@ class Judge:
 
     def __init__(self, model: Graph, spec: VDeviceSpec, store: ProfileStore, check: int) -> None:
         self.inputs = random_inputs(ports_of(model)[0], 0)
-        self._model, self._step, self._store = model, HALF_STEPS.get(spec.precision, 0.0), store
+        self._model, self._step, self._store = model, FACTOR_STEPS.get(spec.precision, 0.0), store
         self._seconds = inf if check > 1 else MOST_S
         self._work_s = sum(OPERATOR_S + flops(op.operation.expr) / FLOPS_PER_S for op in model.operators)
         operators = [(op.kind, op.inputs, op.outputs) for op in model.operators]
@@ -385,4 +384,4 @@ def _factor_step(kernel: RKernel) -> float:
     body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
     used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
     rounds = [i for i in used if i.encoding is None or i.encoding.parts == 1]
-    return max((HALF_STEPS[i.precision] for i in rounds), default=0.0)
+    return max((FACTOR_STEPS[i.precision] for i in rounds), default=0.0)

@@ -38,6 +38,7 @@ from rammer.ir.tensor import Array, DType
 
 HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no double is computed in float32
 FLOAT32_HALF_STEP = 2.0**-24
+FACTOR_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}  # of factors, relative, by the precision of an instruction
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
 LANES = 1, 4, 16  # in which sums are tried, and

@@ -193,6 +193,12 @@ def the_logarithm_of_a_sum_near_one(s: Sketch) -> list[str]:
     return [s.node("ReduceLogSum", s.input((4, 2)), s.constant([0, 1]), keepdims=0)]
 
 
+@found()
+def gelu_far_below_zero(s: Sketch) -> list[str]:
+    """x (1 + erf(x / √2)) of -1e6 was -0.06: erf was not -1."""
+    return [s.node("Gelu", s.input((28, 96), low=-1e6, high=-1e5))]
+
+
 def transposed(s: Sketch, size: int, out: int, kernel: int, stride: int) -> list[str]:
     weights = s.weights(12, out, kernel, kernel, terms=12 * kernel * kernel)
     return [s.node("ConvTranspose", s.input((1, 12, size, size)), weights, strides=[stride] * 2)]

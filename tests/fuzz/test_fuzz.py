@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import erfc, pi, sqrt
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -21,9 +22,18 @@ from rammer.testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch
 from rammer.testing.fuzz.__main__ import _Run, main
 from rammer.testing.fuzz.families import windows
 from rammer.testing.fuzz.families.declared import Lie
-from rammer.testing.fuzz.oracle import beyond_numbers, compare, consult, evaluator, oracles, rounds_once, tolerance
+from rammer.testing.fuzz.oracle import (
+    beyond_numbers,
+    compare,
+    consult,
+    evaluator,
+    oracles,
+    rounding,
+    rounds_once,
+    tolerance,
+)
 from rammer.testing.fuzz.shrink import shrink
-from rammer.testing.fuzz.sketch import BFLOAT, FLOAT, HALF, I32, NUMPY, U8, Unfit
+from rammer.testing.fuzz.sketch import BFLOAT, DOUBLE, FLOAT, HALF, I32, NUMPY, U8, Unfit
 from rammer.testing.fuzz.summary import Summary
 from rammer.testing.fuzz.trial import CRASHED, HUNG, ILL, INTERNAL, REFUSED, RIGHT, WRONG, Verdict, internal
 from rammer.testing.fuzz.worker import Pool
@@ -210,6 +220,34 @@ def test_a_program_that_moves_as_far_as_it_is_off_is_no_fault(moves: bool, outco
     assert Trial(case)._judge(0, off, ours).outcome == outcome
 
 
+@pytest.mark.parametrize(("factor", "outcome"), [(1e8, ILL), (1.0, RIGHT)])
+def test_rounding_that_no_perturbation_shows_is_no_fault(factor: float, outcome: str) -> None:
+    """For any x near -6, 1 + erf(x / √2) is 0 in float32, 2e-9 in float64, and 6e-8 by an erf whose last digit is off.
+
+    Oracles disagree, and the bound of rounding is larger than the difference. What is beyond the bound is a fault.
+    """
+    s = Sketch("made:9")
+    x = s.input((4, 300), low=-7.0, high=-6.0)
+    y = s.node("Mul", s.node("Gelu", x), s.constant(factor))
+    case = Case("made:9", s.model([y]), s.inputs, Options("interpreter", "wavefront", veus=1))
+    value = case.inputs(0)[x]
+    off = value / 2 * np.float32(2.0**-24) * np.float32(factor)
+    assert Trial(case)._judge(0, {y: off}).outcome == outcome
+    assert Trial(case)._judge(0, {y: 1000 * off}).outcome == WRONG
+
+
+def test_a_bound_of_rounding_excuses_nothing_that_oracles_agree_on() -> None:
+    """Gelu of -1e6 is 0 for all oracles, and was -0.06 by an erf that ended just above -1: a fault inside the bound."""
+    s = Sketch("made:10")
+    x = s.input((28, 96), low=-1e6, high=-1e5)
+    y = s.node("Gelu", x)
+    case = Case("made:10", s.model([y]), s.inputs, Options("interpreter", "wavefront", veus=1))
+    inputs = case.inputs(0)
+    off = inputs[x] / 2 * np.float32(2.0**-23)
+    assert (np.abs(off) < rounding(case.model, inputs)[y]).all()
+    assert Trial(case)._judge(0, {y: off}).outcome == WRONG
+
+
 def test_comparison_is_exact_for_integers_and_sees_types_shapes_and_nan() -> None:
     ones = np.ones((2, 3), np.float32)
     assert compare(ones, ones * np.float32(1 + 1e-6), "y", 1e-5) is None
@@ -322,6 +360,36 @@ def test_formulas_say_what_onnx_runtime_says() -> None:
             limit = 1.0 if value.dtype.kind in "iu" else 1e-5 * max(float(np.abs(value).max()), 1.0)
             assert off.max() <= limit and (off > limit / 2).mean() < 0.01, case.text()
     assert compared > 10
+
+
+def test_an_oracle_of_another_type_than_declared_is_none() -> None:
+    """ONNX's evaluator sums squares of int32 as int64."""
+    s = Sketch("made:12")
+    model = s.model([s.node("ReduceSumSquare", s.input((5, 37), I32, -9, 9))])
+    inputs = {name: port.draw(s.numpy) for name, port in s.inputs.items()}
+    assert consult(model, inputs, ("evaluator",)) is None
+    said = consult(model, inputs, ("interpreter",))
+    assert said is not None and [v.dtype for v in said[1].values()] == [np.int32]
+
+
+def test_formulas_of_doubles_are_of_doubles() -> None:
+    """ONNX's evaluator computes Erf, and so Gelu, in float32, and LRN over as many channels as there are images."""
+    s = Sketch("made:11")
+    x, image = s.input((5, 37), DOUBLE, -7.0, 7.0), s.input((2, 7, 5, 3), DOUBLE)
+    erf, gelu, smooth = s.node("Erf", x), s.node("Gelu", x), s.node("Gelu", x, approximate="tanh")
+    norm = s.node("LRN", image, size=4, alpha=0.25, beta=0.75, bias=1.5)
+    model = s.model([erf, gelu, smooth, norm])
+    inputs = {name: port.draw(s.numpy) for name, port in s.inputs.items()}
+    a, b = inputs[x], inputs[image]
+    around = [np.sum(b[:, max(c - 1, 0) : c + 3] ** 2, 1) for c in range(7)]  # ⌊3/2⌋ channels before, ⌈3/2⌉ after
+    wanted = {
+        erf: 1 - np.vectorize(erfc)(a),
+        gelu: a / 2 * np.vectorize(erfc)(-a / sqrt(2)),
+        smooth: a / (1 + np.exp(-2 * sqrt(2 / pi) * (a + 0.044715 * a**3))),
+        norm: b / (1.5 + 0.25 / 4 * np.stack(around, 1)) ** 0.75,
+    }
+    for name, value in evaluator(model, inputs).items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-12, atol=1e-14)
 
 
 def test_a_vector_of_zero_points_belongs_to_rows_on_the_left_and_to_columns_on_the_right() -> None:

@@ -98,6 +98,18 @@ def test_unary_functions_are_accurate(built: Built, name: str) -> None:
     compare_relative(run(built, name, x)[0], wanted, x, 4e-7)
 
 
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "erf"])
+def test_limits_are_reached_exactly(built: Built, name: str) -> None:
+    """x (1 + erf(x)) grows with -x otherwise: Gelu of -1e6 was -0.06."""
+    x = np.concatenate([POINTS, SPECIAL])
+    far = np.abs(x) >= 20
+    with np.errstate(all="ignore"):
+        wanted = np.asarray(FUNCTIONS[name].numpy(x.astype(np.float64))).astype(np.float32)
+    far &= np.abs(wanted) == 1
+    np.testing.assert_array_equal(run(built, name, x)[0][far], wanted[far])
+    assert far.sum() > 1000
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_functions_follow_numpy(built: Built, name: str) -> None:
     a = np.concatenate([np.abs(POINTS) % 50, SPECIAL]).astype(np.float32)

@@ -1,10 +1,13 @@
-"""Formulas of quantised operators for ONNX's evaluator.
+"""Formulas for ONNX's evaluator (1.23), of operators that it lacks or computes otherwise than the standard says.
 
-It lacks those of ONNX Runtime's domain, and takes a vector of zero points for rows as one for columns.
+It lacks quantised operators of ONNX Runtime's domain, and takes a vector of zero points for rows as one for columns.
+Its Erf is of float32 even for doubles, and so is Gelu's, whose other constants are float32, too. Its LRN computes as
+many channels as a batch has images.
 """
 
 from __future__ import annotations
 
+from math import erf, pi, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -119,4 +122,38 @@ class QLinearMul(_Pointwise):
     formula = np.multiply
 
 
-FORMULAS: list[type[OpRun]] = [MatMulInteger, QLinearMatMul, QGemm, MatMulIntegerToFloat, QLinearAdd, QLinearMul]
+class Erf(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (_erf(x).astype(x.dtype),)
+
+
+class Gelu(OpRun):
+    """x Φ(x), or the approximation of it by tanh, rounded once."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
+        wide = x.astype(np.float64)
+        smooth = approximate == "tanh"
+        odd = np.tanh(sqrt(2 / pi) * (wide + 0.044715 * wide**3)) if smooth else _erf(wide / sqrt(2))
+        return ((wide / 2 * (1 + odd)).astype(x.dtype),)
+
+
+class LRN(OpRun):
+    """x / (bias + alpha / size * the sum of squares of `size` channels around it) ** beta."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, alpha: float, beta: float, bias: float, size: int) -> tuple[Array]:
+        before = (size - 1) // 2
+        padded = np.pad(np.square(x), [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
+        squares = sum(padded[:, n : n + x.shape[1]] for n in range(size))
+        return ((x / (bias + alpha / size * squares) ** beta).astype(x.dtype),)
+
+
+_erf = np.vectorize(erf, otypes=[np.float64])
+FORMULAS: list[type[OpRun]] = [
+    *(MatMulInteger, QLinearMatMul, QGemm, MatMulIntegerToFloat, QLinearAdd, QLinearMul, Erf, Gelu, LRN),
+]

@@ -206,6 +206,7 @@ INLINE float mk_atanf(float x) { return (float)mk_atan((double)x); }
 #define atanf mk_atanf
 #define powf mk_powf
 #define mk_fsplat(x) (x)
+#define mk_fsel(m, a, b) ((m) ? (a) : (b))
 #define mk_fminc(x, c) ((c) < (x) ? (c) : (x))
 #define mk_fmaxc(x, c) ((c) > (x) ? (c) : (x))
 #define erff mk_ferf
