@@ -255,7 +255,7 @@ class _Run:
             return f"{checked}; outputs are not compared with the model", None
         explained: Expected = {}
         for tensor, value in self._wanted[1].items():
-            off = differs(found[tensor], Bounded(value, _usual(value)))
+            off = differs(found[tensor], Bounded(value, _usual(value, self._plan.spec.doubles)))
             if not off.any():
                 continue
             explained = explained or _wider(self._judge.expected(inputs), _of_plan(self._plan, inputs))
@@ -276,10 +276,10 @@ def one_thread() -> None:
             ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
 
 
-def _usual(value: Array) -> Array:
-    """How far the elements of an output usually are off, at the most."""
+def _usual(value: Array, doubles: bool) -> Array:
+    """How far the elements of an output usually are off, at the most; `doubles`: float64 is computed as such."""
     finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
-    step = 2.0**-52 if value.dtype in (np.float64, np.complex128) else 2.0**-23
+    step = 2.0**-52 if doubles and value.dtype in (np.float64, np.complex128) else 2.0**-23
     return np.full(value.shape, USUAL * step * float(finite.max(initial=0.0)))
 
 

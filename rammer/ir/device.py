@@ -121,6 +121,7 @@ class VDeviceSpec:
     resident: str = ""  # the level, scratch of a vEU, in which results may stay between its rTasks; "": none
     kept_reads: int = 0  # operators that must read a part of a constant on a vEU for it to stay there; 0: none stays
     reads_once: bool = False  # asking for lines as read once (caches drop them first) costs no time
+    doubles: bool = True  # whether float64 is computed as such, else as float32
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
     numerics: str = "fast"  # "strict": only kernels that are `RKernel.faithful`

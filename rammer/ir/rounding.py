@@ -276,7 +276,7 @@ class _Bounds(Evaluator):
         value, error = pair
         held = self.rounded(value, dtype)
         if np.ndim(error) == 0 and error == 0:
-            if np.asarray(value).dtype.kind in "fc" and not dtype.is_float and dtype is not DType.BOOL:
+            if np.asarray(value).dtype.kind in "fc" and not dtype.part.is_float and dtype is not DType.BOOL:
                 return Bounded(held, _unheld(value, dtype))
             return Bounded(held, 0.0)
         with np.errstate(all="ignore"):
@@ -287,7 +287,7 @@ class _Bounds(Evaluator):
                 return Bounded(held, np.where(np.abs(value) + error < LARGEST, error, np.fmax(error, OVERFLOW)))
             ends = [self.rounded(moved_by(value, sign * error), dtype) for sign in (-1, 1)]
             error = _whole_unbounded(np.maximum(*(_apart(end, held) for end in ends)), pair)
-            if not dtype.is_float and dtype is not DType.BOOL and np.asarray(value).dtype.kind == "f":
+            if not dtype.part.is_float and dtype is not DType.BOOL and np.asarray(value).dtype.kind == "f":
                 error = np.maximum(error, _unheld(value, dtype))
             return Bounded(held, error)
 
@@ -411,7 +411,7 @@ def _subnormal(value: Any) -> Any:
 
 def _unheld(value: Any, dtype: DType) -> Any:
     """No bound for numbers that a type of whole numbers does not hold: they become something."""
-    whole = np.trunc(value)
+    whole = np.trunc(np.real(value))
     held = (whole >= float(dtype.info.min)) & (whole <= float(dtype.info.max))
     return 0.0 if held.all() else np.where(held, 0.0, np.inf)
 

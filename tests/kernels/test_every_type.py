@@ -33,6 +33,7 @@ SPECIAL |= {"selu": {"alpha": 1.5, "gamma": 1.1}, "hard_sigmoid": {"alpha": 0.2,
 SPECIAL |= {"probe_spin": {"rounds": 3}, "order": {"count": 1}, "last_equal": {"count": 1}}
 WITH_ATTRIBUTES = {
     *(
+        "accumulate",
         "arg_max",
         "arg_min",
         "average_pool",
@@ -47,7 +48,7 @@ WITH_ATTRIBUTES = {
         "gru_cell",
     ),
     *("input_transform", "layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "output_transform"),
-    *("pad", "prelu", "probe_fill", "reduce"),
+    *("pad", "prelu", "probe_fill", "reduce", "resample"),
     *("reshape", "round_blocks", "slice", "softmax", "transpose", "unfold", "unpack_bits", "update"),
     *("view_as_complex", "where"),
 }
@@ -102,6 +103,9 @@ def operations(dtype: DType) -> Iterator[Operation]:
             yield from made("concat", t(*shape), t(*shape), t(*shape), axis=axis)
             yield from made("gather", t(*shape), t(2, 3, dtype=DType.I64), axis=axis)
             yield from made("gather", t(*shape), t(dtype=DType.I32), axis=axis)
+            for fn, reverse in (("sum", False), ("prod", True)):
+                yield from made("accumulate", t(*shape), fn=fn, axis=axis, count=3, skipped=1, reverse=reverse)
+            yield from made("resample", t(*shape), t(7, 2), t(7, 2, dtype=DType.I64), axis=axis)
             for kind in ("softmax", "log_softmax"):
                 yield from made(kind, t(*shape), axis=axis)
             yield from made("layer_norm", t(*shape), t(*shape[axis:]), t(*shape[axis:]), axis=axis)
@@ -189,7 +193,8 @@ def test_every_arch_takes_all_that_is_printed(arch: str, dtype: DType, tmp_path:
 
 
 def check_values(dtype: DType, every: int) -> None:
-    found = [op for op in sample(dtype, every) if op.kind != "gather" or op.inputs[0].shape[op.attr("axis")] > 5]
+    reads = ("gather", "resample")  # of these, random places must exist
+    found = [op for op in sample(dtype, every) if op.kind not in reads or op.inputs[0].shape[op.attr("axis")] > 5]
     cases = {f"{n} {op.kind} {op.inputs} {op.attrs}": op for n, op in enumerate(found)}  # random indices reach 5
     built = compile_all({name: (op, candidates(op, SLOW_SPEC)) for name, op in cases.items()}, check=True)
     for name in cases:

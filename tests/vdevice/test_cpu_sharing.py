@@ -185,13 +185,13 @@ def test_a_program_that_is_closed_while_it_runs_finishes_its_run(load: Load) -> 
     graph = chain()
     for n in range(10):
         victim, other = load(graph, 2, spin=200_000), load(graph, 3)
-        failures: list[DeviceError] = []
+        failures: list[InputError] = []
 
-        def run(victim: CpuExecutable = victim, failures: list[DeviceError] = failures) -> None:
+        def run(victim: CpuExecutable = victim, failures: list[InputError] = failures) -> None:
             try:
                 while True:
                     check(victim, graph, 1)
-            except DeviceError as error:
+            except InputError as error:
                 failures.append(error)
 
         def close(victim: CpuExecutable = victim, seconds: float = 0.002 * n) -> None:
