@@ -129,3 +129,17 @@ def test_everything_that_decides_a_kernel_is_in_its_key() -> None:
         plan = program.plan
     one = comparison_keys([plan])
     assert one == comparison_keys([plan]) != comparison_keys([replace(plan, kernels=(foreign,))])
+
+
+def test_foreign_rtasks_that_exchange_their_boxes_are_wrong() -> None:
+    """All of them together write what is right; who reads one box waits for its own rTask alone."""
+    device = CpuVDevice(device=2)
+    (operation,) = {op.operation for op in relu_graph().operators}
+    digits = (TaskDigit(operation.expr.root.axes[0][0], TILE, SIZE // TILE, 1),)
+    good = candidates(operation, device.spec)[0]
+    right, exchanged = (
+        replace(good, body=ForeignSource("c", "relu", text, digits))
+        for text in (RELU % "0", (RELU % "0").replace("+ rtask *", f"+ (rtask + 1) % {SIZE // TILE} *"))
+    )
+    found = device.rkernels_wrong([right, exchanged], every=frozenset((right, exchanged)))
+    assert list(found) == [exchanged] and "is not written" in found[exchanged]

@@ -223,16 +223,21 @@ def _results_step(kernel: RKernel) -> float:
 
 def _rtasks(kernel: RKernel, places: Places) -> list[int]:
     """The rTasks whose boxes hold the places."""
+    return list(dict.fromkeys(_owners(kernel, places)))
+
+
+def _owners(kernel: RKernel, places: Places) -> list[int]:
+    """For each place the rTask whose box holds it."""
     axes = [a for a, _ in kernel.operation.expr.root.axes]
-    found: dict[int, None] = {}
+    found = []
     for place in places.tolist():
         number = 0
         for digit in kernel.body.digits:  # the largest step of an axis first: what is left is for smaller ones
             within = [d.step for d in kernel.body.digits if d.axis == digit.axis and d.step > digit.step]
             at = place[axes.index(digit.axis)] % min(within) if within else place[axes.index(digit.axis)]
             number += at // digit.step * digit.stride
-        found[number] = None
-    return list(found)
+        found.append(number)
+    return found
 
 
 def try_out(tried: Sequence[Trial]) -> dict[RKernel, str]:
@@ -325,11 +330,20 @@ class _Results:
             arguments = np.array(region.starts[:-1], np.int64)
             run: Any = prototype(trial.address)
             signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
+            flat = [bytes_at(at, k.nbytes).view(k.dtype.numpy) for k, at in zip(kinds, region.starts, strict=False)]
+            there = [element(kind, trial.sample.stored) for kind in kinds]
+            owners = np.array(_owners(trial.kernel, trial.sample.places) if trial.kernel.is_foreign else [])
             for rtask in trial.rtasks:
                 run(arguments.ctypes.data, region.starts[-1], rtask, self._status)
-            for kind, start_of, result in zip(kinds, region.starts, self.outputs[n], strict=False):
-                flat = bytes_at(start_of, kind.nbytes).view(kind.dtype.numpy)
-                result[:] = flat[element(kind, trial.sample.stored)]
+                if trial.kernel.is_foreign:  # its boxes are not proven: each rTask leaves its own, and no later one
+                    own = owners == rtask
+                    for result, values, at in zip(self.outputs[n], flat, there, strict=True):
+                        result[own] = values[at][own]
+            for result, values, at in zip(self.outputs[n], flat, there, strict=True):
+                before, result[:] = result.copy(), values[at]
+                if trial.kernel.is_foreign:
+                    rows, others = (a.view(np.uint8).reshape(len(a), a.dtype.itemsize) for a in (result, before))
+                    rows[np.any(rows != others, axis=1)] = 0xFF
             region.unmap()
             self._progress[0] = n + 1
 
