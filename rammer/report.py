@@ -13,6 +13,8 @@ from rammer.scheduler.hand_overs import longest_chain
 from rammer.scheduler.timeline import Timeline
 from rammer.usage import Usage
 
+CHECKED = "checked by one run"  # how a report begins to say so; what follows depends on the time that there was
+
 
 @dataclass(frozen=True)
 class OperatorRow:
@@ -58,8 +60,9 @@ class Report:
         return {**data, "usage": self.usage and self.usage.to_json()}
 
     def to_save(self) -> dict[str, Any]:
-        """Without the time that compiling and running took, which would be another one the next time."""
-        return {**self.to_json(), "phases_s": {}, "usage": None}
+        """Without the time that compiling and running took, nor what was checked in it: both differ the next time."""
+        checked = CHECKED if self.checked.startswith(CHECKED) else self.checked
+        return {**self.to_json(), "phases_s": {}, "usage": None, "checked": checked}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:

@@ -119,7 +119,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.once": (
-        {"children", "measure", "vdevice.base", "vdevice.placement", "vdevice.profiles", "ir", "errors"},
+        {"children", "measure", "report", "vdevice.base", "vdevice.placement", "vdevice.profiles", "ir", "errors"},
         {"numpy"},
     ),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
