@@ -150,7 +150,8 @@ class LRN(OpRun):
         before = (size - 1) // 2
         padded = np.pad(np.square(x), [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
         squares = sum(padded[:, n : n + x.shape[1]] for n in range(size))
-        return ((x / (bias + alpha / size * squares) ** beta).astype(x.dtype),)
+        scale = float(alpha) / size  # attributes arrive as np.float32, which narrows what is divided by a number
+        return ((x / (float(bias) + scale * squares) ** float(beta)).astype(x.dtype),)
 
 
 _erf = np.vectorize(erf, otypes=[np.float64])
