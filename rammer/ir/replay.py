@@ -87,8 +87,8 @@ class Replay:
     """Runs the slots of a plan in an `arena` by `run`, and keeps operands and results of the operators that are asked
     for: iterating gives the number of each when its results are there.
 
-    Results are copied when their operator is done; those of one whose memory another operator writes before that (its
-    successor in place, or what a wrong plan puts there) rTask by rTask.
+    Results are copied when their operator is done. They are copied rTask by rTask if another operator begins before
+    that and reads some of them, or writes over them (in place, or because the plan is wrong).
     """
 
     def __init__(
@@ -177,12 +177,15 @@ class Replay:
             if root in self._roots:
                 self._copies[root].append(self._copies[root][-1].copy())
         mine = [self._place(t) for t in op.outputs]
+        read = {self._graph.storage(t).root for t in op.inputs}
         for m in begun:
-            others = [self._place(t) for t in self._graph.operators[m].outputs]
-            if any(a < d and c < b for a, b in mine for c, d in others):
-                if m not in mixed:
-                    self._copy_rtasks(m, begun[m])
-                mixed |= {m, n}
+            results = self._graph.operators[m].outputs
+            written = any(a < d and c < b for a, b in mine for c, d in map(self._place, results))
+            if (written or not read.isdisjoint(self._graph.storage(t).root for t in results)) and m not in mixed:
+                self._copy_rtasks(m, begun[m])
+                mixed.add(m)
+            if written:
+                mixed.add(n)
         if any(self._is_scattered(t) for t in op.outputs):
             mixed.add(n)
         begun[n] = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
+from rammer.ir import replay
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -59,6 +62,26 @@ def network() -> Graph:
 
 def compiled(graph: Graph | None = None, **options: Any) -> rammer.Program:
     return rammer.compile(graph or network(), "cpu", device=1, policy="wavefront", tune_seconds=0, **options)
+
+
+def test_any_order_of_slots_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators begin as late in a plan as its waits allow: some read what their producer has not yet finished."""
+
+    def push(queue: list[tuple[int, int]], item: tuple[int, int]) -> None:
+        heapq.heappush(queue, (-item[0], item[1]))
+
+    def pop(queue: list[tuple[int, int]]) -> tuple[int, int]:
+        operator, veu = heapq.heappop(queue)
+        return -operator, veu
+
+    monkeypatch.setattr(replay, "heapq", SimpleNamespace(heappush=push, heappop=pop))
+    b = GraphBuilder("rows")
+    x = b.input("x", (192, 27))
+    y = b.add("matmul", x, b.constant(np.random.default_rng(0).standard_normal((27, 37)).astype(np.float32)))
+    b.output(y, "y")
+    b.output(b.add("relu", b.add("slice", y, starts=(68, 0), steps=(1, 1), shape=(22, 37))), "z")
+    b.output(b.add("reshape", b.add("slice", y, starts=(5, 0), steps=(1, 1), shape=(14, 37)), shape=(1, 14, 37)), "v")
+    assert once.CHECKED in str(rammer.compile(b.build(), "cpu", device=2, policy="wavefront", tune_seconds=0).report())
 
 
 def test_it_is_said_what_was_run() -> None:

@@ -29,6 +29,7 @@ PERTURBED = 12  # runs of the oracle on inputs and constants that differ in thei
 ROUNDS = 6  # of such runs, while elements are left that did not move: of many thousand at a border some seldom do
 LARGE = 1 << 20  # elements of inputs and outputs, of which a quarter of these runs must do
 NARROW_TIMES = 4.0  # of 16-bit types, whose tolerance is of so many roundings
+MOST_WINDOWS = 20_000  # elements of pools that ONNX's evaluator is asked for: each takes it some 0.2 ms
 SLACK = 8.0  # an element may be as many times farther off than perturbed runs move it
 EPSILON: dict[int, float] = {
     TensorProto.DOUBLE: 2.0**-52,
@@ -44,6 +45,7 @@ _ONCE = (  # operators that round each element once: their results of 16 bits ar
     *("Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Relu", "Sqrt", "Identity", "Cast", "Where", "Reshape", "Slice"),
     *("Transpose", "Concat", "Split", "Squeeze", "Unsqueeze", "Expand", "Gather", "Less", "Greater", "GreaterOrEqual"),
 )
+_WINDOWS = ("AveragePool", "MaxPool", "LpPool")
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SHAPING = ("Resize",)  # numbers of which say how large a result is; oracles find places in float32
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -66,6 +68,14 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
     """As ONNX's reference evaluator computes it. Raises NotImplementedError where it deviates from the standard."""
     if deviating := [node.op_type for node in model.graph.node if _deviates(node)]:
         raise NotImplementedError(f"the evaluator's {deviating[0]}")
+    pools = {v for node in model.graph.node if node.op_type in _WINDOWS for v in node.output}
+    if pools:  # each element is a loop in Python
+        typed = shape_inference.infer_shapes(model).graph
+        shapes = {
+            v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*typed.value_info, *typed.output)
+        }
+        if sum(int(np.prod(shapes.get(v, [0]))) for v in pools) > MOST_WINDOWS:
+            raise NotImplementedError("the evaluator's pools of so many elements")
     found = ReferenceEvaluator(model, new_ops=FORMULAS).run(None, dict(inputs))
     return {o.name: np.asarray(v) for o, v in zip(model.graph.output, found, strict=True)}
 
