@@ -136,12 +136,11 @@ def _terms_of(stage: Stage, grid: Grid) -> tuple[Grid, Shape, int]:
 def blocks_of(factor: Scalar) -> dict[str, int]:
     """Axes of which loads depend, and how many values of each in a row read the same: those of a group's channels."""
     found: dict[str, int] = {}
-    for load, _ in loads(factor):
-        for atom, _ in (term for index in load.index for term in index.terms):
-            if isinstance(atom, Div) and len(names := variables(atom.arg)) == 1 and atom.arg == var(*names):
-                found[atom.arg.terms[0][0]] = gcd(found.get(*names, 0), atom.by)
-            else:
-                found |= dict.fromkeys({atom} if isinstance(atom, str) else variables(atom.arg), 1)
+    for atom in (atom for load, _ in loads(factor) for index in load.index for atom, _ in index.terms):
+        names = {atom} if isinstance(atom, str) else variables(atom.arg)
+        grouped = isinstance(atom, Div) and len(names) == 1 and atom.arg == var(*names)
+        for name in names:
+            found[name] = gcd(found.get(name, 0), atom.by) if isinstance(atom, Div) and grouped else 1
     return found
 
 

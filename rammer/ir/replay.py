@@ -100,6 +100,7 @@ class Replay:
         self._copies: dict[TensorId, list[Bytes]] = {
             r: [np.empty(graph.types[r].nbytes, np.uint8)] for r in self._roots
         }
+        self._spans: dict[TensorId, tuple[TensorId, int, int]] = {}
         self._versions: dict[tuple[int, TensorId], int] = {}  # (operator, owner): which copy it reads
         for tensor, value in inputs.items():
             root, begin, end = self._span(tensor)
@@ -205,9 +206,11 @@ class Replay:
 
     def _span(self, tensor: TensorId) -> tuple[TensorId, int, int]:
         """The owner of a tensor's memory, and its bytes there."""
-        root, low, high = self._graph.extent(tensor)
-        itemsize = self._graph.types[tensor].dtype.itemsize
-        return root, low * itemsize, high * itemsize
+        if tensor not in self._spans:
+            root, low, high = self._graph.extent(tensor)
+            itemsize = self._graph.types[tensor].dtype.itemsize
+            self._spans[tensor] = root, low * itemsize, high * itemsize
+        return self._spans[tensor]
 
     def _place(self, tensor: TensorId) -> tuple[int, int]:
         """The bytes of the arena between which a tensor lies."""
