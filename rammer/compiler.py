@@ -17,7 +17,6 @@ from rammer.candidates import (
     Candidates,
     Prover,
     as_unproven,
-    compare_with_meaning,
     drop_refused,
     drop_spilled,
     drop_wrong,
@@ -338,10 +337,7 @@ def compile(
             image = replace(image, signature=ports_of(whole))
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds, checked)
-        program = Program(image, vdevice, report, sources=sources, executable=executable)
-        if check > 1:
-            compare_with_meaning(program, whole)
-        return program
+        return Program(image, vdevice, report, sources=sources, executable=executable)
     except BaseException:
         if prover:
             prover.end()

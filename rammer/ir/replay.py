@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.dependency import writes
-from rammer.ir.evaluate import logical
+from rammer.ir.evaluate import Elements, logical
 from rammer.ir.intervals import expand
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
-from rammer.ir.tensor import Array, Shape, TensorId, TensorType, element
+from rammer.ir.tensor import Array, TensorId, TensorType, element
 
 Bytes = NDArray[np.uint8]
 Slots = NDArray[np.int64]  # rows of [program, vEU, order]
@@ -59,22 +59,13 @@ def in_order(program: RProgram) -> Iterator[tuple[Position, TaskUid]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Elements):
     """A tensor as an operator found or left it, in its layout."""
 
     kind: TensorType
     flat: Array
 
-    @property
-    def shape(self) -> Shape:
-        return self.kind.shape
-
-    @property
-    def size(self) -> int:
-        return self.kind.size
-
     def at(self, places: Sequence[NDArray[np.int64]]) -> Array:
-        """The elements at places inside the tensor: an index array per dimension."""
         found: Array = self.flat[element(self.kind, places)]
         return found
 
@@ -109,6 +100,7 @@ class Replay:
         self._copies: dict[TensorId, list[Bytes]] = {
             r: [np.empty(graph.types[r].nbytes, np.uint8)] for r in self._roots
         }
+        self._spans: dict[TensorId, tuple[TensorId, int, int]] = {}
         self._versions: dict[tuple[int, TensorId], int] = {}  # (operator, owner): which copy it reads
         for tensor, value in inputs.items():
             root, begin, end = self._span(tensor)
@@ -217,9 +209,11 @@ class Replay:
 
     def _span(self, tensor: TensorId) -> tuple[TensorId, int, int]:
         """The owner of a tensor's memory, and its bytes there."""
-        root, low, high = self._graph.extent(tensor)
-        itemsize = self._graph.types[tensor].dtype.itemsize
-        return root, low * itemsize, high * itemsize
+        if tensor not in self._spans:
+            root, low, high = self._graph.extent(tensor)
+            itemsize = self._graph.types[tensor].dtype.itemsize
+            self._spans[tensor] = root, low * itemsize, high * itemsize
+        return self._spans[tensor]
 
     def _place(self, tensor: TensorId) -> tuple[int, int]:
         """The bytes of the arena between which a tensor lies."""

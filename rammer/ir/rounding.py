@@ -26,14 +26,12 @@ from rammer.ir.evaluate import (
     Evaluator,
     contract,
     gathered,
-    holds,
     identity,
-    is_contraction,
-    terms_of,
     wide_type,
 )
 from rammer.ir.expr import COMPARISONS, REDUCERS, Call, Cast, Load, Scalar, Select, Stage, TensorExpr
 from rammer.ir.functions import FUNCTIONS
+from rammer.ir.grids import Grid, Places, in_parts, is_contraction, terms_of, whole_of
 from rammer.ir.tensor import Array, DType
 
 HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no double is computed in float32
@@ -168,11 +166,11 @@ class _Bounds(Evaluator):
         results = []
         for name, _ in self.expr.outputs:
             stage = self.stages[name]
-            pair = self._stage(stage, {axis: places[:, d] for d, (axis, _) in enumerate(stage.axes)})
+            pair = self._stage(stage, Grid({axis: places[:, d] for d, (axis, _) in enumerate(stage.axes)}))
             results.append(Bounded(*(np.array(np.broadcast_to(part, len(places))) for part in pair)))
         return results
 
-    def _stage(self, stage: Stage, grid: Mapping[str, Any]) -> Bounded:
+    def _stage(self, stage: Stage, grid: Grid) -> Bounded:
         if not stage.reduce:
             return self._rounded(self._value(stage.body, grid), stage.dtype)
         inner, full, rank = terms_of(stage, grid)
@@ -242,7 +240,7 @@ class _Bounds(Evaluator):
                     error = np.maximum(*(_apart(ufunc.reduce(e, axis=over, initial=start), value) for e in ends))
         return Bounded(value, error)
 
-    def _read(self, tensor: str, places: list[Any]) -> Bounded:
+    def _read(self, tensor: str, places: Places) -> Bounded:
         wide = wide_type(self.expr.type_of(tensor).dtype)
         if tensor not in self.stages:
             value = gathered(self.inputs[tensor], wide, places)
@@ -250,11 +248,8 @@ class _Bounds(Evaluator):
                 return Bounded(value, gathered(self._errors[tensor], np.dtype(np.float64), places))
             return Bounded(value, _subnormal(value))
         stage = self.stages[tensor]
-        shape = np.broadcast_shapes(*map(np.shape, places))
-        again = 4 if stage.reduce else 1
-        if tensor not in self._bounded and (prod(shape) * again <= prod(stage.shape) or not stage.axes):
-            clipped = [np.clip(p, 0, max(e - 1, 0)) for p, e in zip(places, stage.shape, strict=True)]
-            return self._stage(stage, dict(zip((a for a, _ in stage.axes), clipped, strict=True)))
+        if tensor not in self._bounded and in_parts(stage, places):
+            return self._stage(stage, places.grid(stage))
         value, error = self._whole(stage)
         return Bounded(
             gathered(value, wide, places),
@@ -263,8 +258,7 @@ class _Bounds(Evaluator):
 
     def _whole(self, stage: Stage) -> Bounded:
         if stage.name not in self._bounded:
-            grid = dict(zip((a for a, _ in stage.axes), np.ogrid[tuple(map(slice, stage.shape))], strict=True))
-            value, error = self._stage(stage, grid)
+            value, error = self._stage(stage, self.grid(stage, whole_of(stage)))
             self._bounded[stage.name] = Bounded(
                 np.array(np.broadcast_to(value, stage.shape)),
                 np.array(np.broadcast_to(error, stage.shape)) if np.ndim(error) else error,
@@ -291,7 +285,7 @@ class _Bounds(Evaluator):
                 error = np.maximum(error, _unheld(value, dtype))
             return Bounded(held, error)
 
-    def _value(self, body: Scalar, grid: Mapping[str, Any]) -> Bounded:
+    def _value(self, body: Scalar, grid: Grid) -> Bounded:
         match body:
             case Cast(arg, dtype, bits):
                 pair = self._value(arg, grid)
@@ -308,10 +302,8 @@ class _Bounds(Evaluator):
                 return found
             case Call(fn, args):
                 return self._call(fn, [self._value(arg, grid) for arg in args])
-            case Select(where, then, other):
-                ok = np.asarray(True)
-                for r in where:
-                    ok = ok & holds(r, grid)
+            case Select(_, then, other):
+                ok = self.chosen(body, grid)
                 (a, a_off), (b, b_off) = self._value(then, grid), self._value(other, grid)
                 exact = not np.any(a_off) and not np.any(b_off)
                 return Bounded(np.where(ok, a, b), 0.0 if exact else np.where(ok, a_off, b_off))

@@ -266,10 +266,12 @@ def test_a_pass_exchanges_the_gates_of_an_lstm(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_meaning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the report says that outputs were not compared."""
+    """Then the report says that outputs were not compared; RAMMER_CHECK=2 compares them."""
     monkeypatch.setattr(once, "OPERATOR_S", 10.0)
     with compiled() as program:
         assert program.report().checked == "checked by one run; outputs are not compared with the model"
+    with config.override(RAMMER_CHECK="2"), compiled() as program:
+        assert program.report().checked == "checked by one run"
 
 
 def test_the_meaning_of_a_known_model_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:

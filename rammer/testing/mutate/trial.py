@@ -42,7 +42,7 @@ RUNS = 3  # a missing wait does not show each time
 PATIENCE_S = 120.0
 MORE = 8.0  # times the error of the sound program, and
 LEAST = 2e-6  # so much on top: what is above is wrong
-STOPPED = re.compile(r"\b(R\d{3})\b|(tried out)|(one run|R211)")
+STOPPED = re.compile(r"\b(R\d{3})\b|(tried out)|(one run)")
 
 
 @dataclass(frozen=True)
