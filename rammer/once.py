@@ -299,9 +299,9 @@ class _Run:
         steps = (
             USUAL if own and not any("_transform" in op.kind for op in self._plan.graph.operators) else USUAL_OF_OTHERS
         )
-        least = partial(_usual, steps=steps, doubles=self._plan.spec.doubles)
+        least = partial(_usual, doubles=self._plan.spec.doubles)
         for tensor, value in self._wanted[1].items():
-            if not differs(found[tensor], Bounded(value, least(value))).any():
+            if not differs(found[tensor], Bounded(value, least(value, USUAL))).any():
                 continue
             if not explained:
                 shared = self._judge.shared(self._plan.graph)
@@ -309,9 +309,9 @@ class _Run:
                 made = _of_plan(self._plan, inputs, shared, self._tick)
                 explained = {t: m.wider(made[t]) for t, m in meant.items()}
                 for t in shared:
-                    if what := explained[t].unlike(made[t].value, least(meant[t].value)):
+                    if what := explained[t].unlike(made[t].value, least(meant[t].value, USUAL)):
                         return checked, Fault(f"{t!r}{what}, by what passes made of the model")
-            if what := explained[tensor].unlike(found[tensor], least(value)):
+            if what := explained[tensor].unlike(found[tensor], least(value, steps)):
                 return checked, Fault(f"output {tensor!r}{what}, though each operator is right")
         return checked, None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rammer.testing.mutate import BUGS
+from rammer.testing.mutate.bug import NONE
 from rammer.testing.mutate.networks import network
 from rammer.testing.mutate.trial import HARMLESS, attempt, reference
 
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 )
 def test_bugs_that_were_silent_are_stopped(target: str, name: str, bugs: dict[str, str], tmp_path: Path) -> None:
     made = reference(network(name), target, tmp_path)
-    assert attempt(None, made, target, tmp_path).what == HARMLESS
+    assert attempt(NONE, made, target, tmp_path).what == HARMLESS
     for bug in BUGS:
         if (said := bugs.pop(f"{bug.stage}: {bug.name}", None)) is not None:
             found = attempt(bug, made, target, tmp_path)
