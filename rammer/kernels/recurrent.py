@@ -113,14 +113,15 @@ def _schedule(cell: Cell, tasks: tuple[Loop, ...], pieces: tuple[Loop, ...]) -> 
             stages.append(place_one(problem, stage, (*tasks, *pieces), depth))
         elif unit:
             stages += _unit_gates(problem, p, depth, unit, cell.blocks[stage.name])
-            packing[p.w.tensor] = matrix_unit.packed(p, unit, cell.blocks[stage.name])
+            _, still = matrix_unit.sides(p, unit)
+            packing[still.load.tensor] = matrix_unit.packed(p, unit, cell.blocks[stage.name])
         else:
             at, layout = _gates(problem, p, depth, steps)
             stages.append(at)
             if layout is not None:
                 packing.setdefault(p.w.tensor, layout)
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{lane}{problem.lanes}{f'_{unit.encoding}' if unit else ''}_t{count}"
+    name = f"{problem.operation.kind}_{lane}{problem.lanes}{f'_{unit.operands}' if unit else ''}_t{count}"
     inner = stage_loops(problem, problem.root, lane)
     return Schedule(name, (*tasks, *pieces, *inner), tuple(stages), tuple(packing.items()))
 

@@ -227,11 +227,33 @@ class ChecksInputs(Protocol):
 
 
 @runtime_checkable
+class MayFork(Executable, Protocol):
+    """A loaded program that may have all it needs in this process's memory: then a forked child can run it, too."""
+
+    forks: bool
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A program that runs slot by slot: its arena, the scratch of each vEU, and what runs slots in this thread.
+
+    `run` takes rows of [program, vEU, order].
+    """
+
+    arena: Bytes
+    scratch: tuple[Bytes, ...]
+    run: Callable[[NDArray[np.int64]], None]
+
+
+@runtime_checkable
 class RunsSlots(Executable, Protocol):
     """A loaded program that can run its slots one after another, so that a caller sees what each leaves behind."""
 
-    def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
-        """The plan's arena, and a function that runs slots, rows of [program, vEU, order], alone in this thread."""
+    def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
+        """Prepare to run slots alone, in memory that was filled with ones."""
+
+    def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
+        """As `run`, but one vEU begins when the others have come as far as they can without it, and none helps it."""
 
 
 class Room(ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from cpus import runnable
 
@@ -263,6 +264,19 @@ def columns_of_integers_read_twice(s: Sketch) -> list[str]:
     summed = s.node("Cast", s.node("MatMulInteger", s.input((75, 35), I8), weights), to=FLOAT)
     scaled = s.node("Mul", summed, s.constant(1e-4, FLOAT))
     return [scaled, s.node("QuantizeLinear", summed, s.constant(300.0, FLOAT), s.constant(128, U8))]
+
+
+@found()
+def bytes_with_two_readers_in_few_channels(s: Sketch) -> list[str]:
+    """Where a product has fewer columns than a vector, weights are its rows, and these were packed as the data."""
+    x = s.input((1, 79, 8, 172), low=-3, high=3)
+    data = s.node("QuantizeLinear", x, s.constant(0.0235), s.constant(np.array(5, np.int8), I8))
+    drawn = s.constant(s.numpy.integers(-90, 90, (4, 79, 1, 1)).astype(np.int8), I8)
+    zeros = s.constant(np.array([-3, 3, 6, -4], np.int8), I8)
+    sums = s.node("ConvInteger", data, drawn, s.constant(np.array(-2, np.int8), I8), zeros)
+    scaled = s.node("Mul", s.node("Cast", sums, to=FLOAT), s.constant(1.1e-5))
+    rounded = s.node("QuantizeLinear", scaled, s.constant(0.0294), s.constant(np.array(6, np.int8), I8))
+    return [rounded, s.node("Tanh", scaled)]
 
 
 @found(arch=runnable("x86-64-avx512"))

@@ -87,6 +87,8 @@ def _run(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("interrupted")
     run.write()
+    for note in pool.notes:
+        print(note)
     try:
         for name, verdict in faults.items():
             _report(name, draw(name, choices), verdict, limits, given)

@@ -299,7 +299,7 @@ def rounding(model: ModelProto, inputs: Mapping[str, Array], precision: str = "f
         return bounded(op.operation.expr, given, factor_step=FACTOR_STEPS.get(precision, 0.0))
 
     found = expected(rammer.load(model), inputs, local)
-    return {name: np.where(error < OVERFLOW, error, 0.0) for name, (_, error) in found.items()}
+    return {name: np.where(meant.error < OVERFLOW, meant.error, 0.0) for name, meant in found.items()}
 
 
 def _farther(moved: Array, value: Array, wanted: Array) -> Array:

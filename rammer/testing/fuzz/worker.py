@@ -22,6 +22,8 @@ from rammer.testing.fuzz.trial import CRASHED, HUNG, INTERNAL, Trial, Verdict, i
 
 Say = Callable[[dict[str, Any]], None]
 SILENCE = "no sign of life"
+FROM_OUTSIDE = (SILENCE, "SIGKILL")  # endings that a machine without time or memory may bring about
+LOOK_S, MOST_SILENCE_S = 1.0, 2.0  # between looks at children, and how much of that counts as their silence
 CASE_SHARE = 10  # CPU time of a case beside compiling, as a multiple of a compiler call's
 MEMORY = 16 << 30  # bytes of address space of a child
 _FORK = multiprocessing.get_context("fork")  # a child has all that its parent has loaded
@@ -45,7 +47,7 @@ class Child:
         self._process = _FORK.Process(target=_live, args=(work, theirs.send, self._log.fileno()))
         self._process.start()
         theirs.close()
-        self._heard = time.monotonic()
+        self._looked, self._silence_s = time.monotonic(), 0.0
 
     def hear(self) -> dict[str, Any]:
         """What it says next. Raises EOFError when it has ended."""
@@ -53,12 +55,19 @@ class Child:
             message: dict[str, Any] = self.pipe.recv()
         except OSError as error:  # it ended while it spoke
             raise EOFError from error
-        self._heard = time.monotonic()
+        self._looked, self._silence_s = time.monotonic(), 0.0
         return message
 
+    def has_hung(self) -> bool:
+        """Look whether it has been silent for too long. Between two looks little counts: this process was paused."""
+        now = time.monotonic()
+        self._silence_s += min(now - self._looked, MOST_SILENCE_S)
+        self._looked = now
+        return self._hung
+
     @property
-    def silent(self) -> bool:
-        return time.monotonic() - self._heard > self._limits.silence_s
+    def _hung(self) -> bool:
+        return self._silence_s > self._limits.silence_s
 
     def kill(self) -> None:
         self._process.kill()
@@ -66,7 +75,7 @@ class Child:
     def end(self) -> str:
         """Kill it if it still runs; how it ended, or nothing if it ended well."""
         self.pipe.close()
-        if hung := self.silent:
+        if hung := self._hung:
             self.kill()
         self._process.join()
         code = self._process.exitcode or 0
@@ -160,6 +169,7 @@ class Pool:
     limits: Limits = field(default_factory=Limits)
     jobs: int = 1
     batch: int = 48
+    notes: list[str] = field(default_factory=list)  # on cases that a batch did not bring to an end, and that did alone
 
     def run(self, names: Iterable[str], until: float) -> Iterator[tuple[str, Verdict]]:
         """Verdicts as they come; begins no batch after `until` (of time.monotonic)."""
@@ -179,17 +189,15 @@ class Pool:
                     children[batch.child.pipe] = batch
                 if not children:
                     return
-                ready = wait(list(children), 1.0)
+                ready = wait(list(children), LOOK_S)
                 for pipe, batch in list(children.items()):
-                    if pipe not in ready and not batch.child.silent:
+                    if pipe not in ready and not batch.child.has_hung():
                         continue
                     try:
                         if pipe not in ready:
                             raise EOFError
                         for name, verdict in batch.note(batch.child.hear()):
-                            if name in suspects and not verdict.failed:
-                                verdict = Verdict(CRASHED, "in a batch, not alone", suspects[name])
-                            yield name, verdict
+                            yield name, self._confirmed(name, verdict, suspects.get(name, ""))
                     except EOFError:
                         del children[pipe]
                         how, left = batch.finish()
@@ -205,6 +213,15 @@ class Pool:
             for batch in children.values():
                 batch.child.kill()
                 batch.child.end()
+
+    def _confirmed(self, name: str, verdict: Verdict, how: str) -> Verdict:
+        """The verdict on a case alone whose batch died of it (`how`): a crash there is a fault in any case."""
+        if not how or verdict.failed:
+            return verdict
+        if how.startswith(FROM_OUTSIDE):
+            self.notes.append(f"{name}: {verdict.outcome} alone; in a batch {how}")
+            return verdict
+        return Verdict(CRASHED, "in a batch, not alone", how)
 
 
 class _Batch:
@@ -244,8 +261,8 @@ def _heard(child: Child) -> tuple[list[dict[str, Any]], str]:
     """All that a child says, and how it ends."""
     messages: list[dict[str, Any]] = []
     try:
-        while not child.silent:
-            if child.pipe.poll(1.0):
+        while not child.has_hung():
+            if child.pipe.poll(LOOK_S):
                 messages.append(child.hear())
     except EOFError:
         pass

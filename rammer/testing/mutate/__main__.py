@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rammer.errors import RammerError, did_you_mean
 from rammer.testing.mutate import BUGS
-from rammer.testing.mutate.bug import Bug
+from rammer.testing.mutate.bug import NONE, Bug
 from rammer.testing.mutate.networks import NETWORKS, network
 from rammer.testing.mutate.trial import TARGETS, UNREACHED, USUAL, Outcome, Reference, attempt, reference
 
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--network", action="append", metavar="NAME", help=networks)
     found.add_argument("--target", action="append", metavar="NAME", help=f"may be repeated: {', '.join(TARGETS)}")
     found.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once (default: one a core)")
+    found.add_argument("--sound", action="store_true", help="inject nothing: count what is refused of sound programs")
     found.add_argument("--details", action="store_true", help="print what was said of each network")
     return found
 
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if name not in known:
                     raise RammerError(f"no {name!r}", hint=did_you_mean(name, known) or ", ".join(known))
         bugs = [b for b in BUGS if not given.bugs or any(text in f"{b.stage}: {b.name}" for text in given.bugs)]
+        bugs = [NONE] if given.sound else bugs
         pairs = [(t, n) for t in given.target or TARGETS for n in given.network or USUAL[t]]
         return _run(bugs, pairs, given.jobs, given.details)
     except RammerError as error:

@@ -36,6 +36,9 @@ def bug(stage: str, name: str, at: str, plant: Plant, targets: tuple[str, ...] =
     return Bug(stage, name, ((at, plant),), targets)
 
 
+NONE = Bug("none", "nothing is injected", ())  # what is stopped then is sound
+
+
 @dataclass
 class Hits:
     """Counts changes, also those that forked children make."""

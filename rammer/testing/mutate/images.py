@@ -229,7 +229,7 @@ RUNTIME: tuple[Bug, ...] = (
         "runtime",
         "all vEUs have one scratch",
         RUN,
-        _library(lambda t: t.replace("+ veu * t->scratch_stride", "")),
+        _library(lambda t: t.replace("+ veu * p->t->scratch_stride", "")),
         HOST,
     ),
     bug(
@@ -237,6 +237,13 @@ RUNTIME: tuple[Bug, ...] = (
         "nothing is waited for",
         RUN,
         _library(lambda t: t.replace("if (LOAD(&other->step) - base > on.order) return 1;", "return 1;")),
+        HOST,
+    ),
+    bug(
+        "runtime",
+        "the end of a vEU's lane is not waited for",
+        RUN,
+        _library(lambda t: t.replace("if (!join(p, v)) return STUCK;", ";")),
         HOST,
     ),
     bug(

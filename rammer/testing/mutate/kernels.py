@@ -172,7 +172,7 @@ TEXTS: tuple[Bug, ...] = (
     bug(
         "text",
         "a GPU waits for one slot less",
-        "rammer.vdevice.simt.megakernel:program_text",
+        "rammer.vdevice.simt.image:program_text",
         replaced(r"- run\.base\) <= on\.order", "- run.base) < on.order"),
         SIMT,
     ),

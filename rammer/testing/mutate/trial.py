@@ -21,7 +21,7 @@ from rammer import config
 from rammer.errors import RammerError, VerificationError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
-from rammer.testing.mutate.bug import Bug, Hits, plant
+from rammer.testing.mutate.bug import NONE, Bug, Hits, plant
 from rammer.testing.mutate.networks import NETWORKS, Network
 
 TARGETS: dict[str, dict[str, Any]] = {
@@ -42,6 +42,7 @@ RUNS = 3  # a missing wait does not show each time
 PATIENCE_S = 120.0
 MORE = 8.0  # times the error of the sound program, and
 LEAST = 2e-6  # so much on top: what is above is wrong
+UNSHOWN = re.compile("not proven|tried out|not verified")  # notes on what no proof has reached
 STOPPED = re.compile(r"\b(R\d{3})\b|(tried out)|(one run)")
 
 
@@ -77,7 +78,7 @@ def reference(network: Network, target: str, cache: Path) -> Reference:
     return Reference(network, wanted, {t: _error(found[t], v) for t, v in wanted.items()})
 
 
-def attempt(bug: Bug | None, made: Reference, target: str, cache: Path) -> Outcome:
+def attempt(bug: Bug, made: Reference, target: str, cache: Path) -> Outcome:
     """Inject a bug and compile. `cache` has the machine code of sound programs, and no verdicts."""
     hits = Hits()
     with tempfile.TemporaryDirectory(prefix="rammer-mutate-") as folder:
@@ -94,10 +95,10 @@ def attempt(bug: Bug | None, made: Reference, target: str, cache: Path) -> Outco
             outcome = Outcome(CRASHED, signal.Signals(-(process.exitcode or 0)).name if process.exitcode else "")
         process.kill()
         process.join()
-    return outcome if hits or bug is None else Outcome(UNREACHED, outcome.detail)
+    return outcome if hits or bug is NONE else Outcome(UNREACHED, outcome.detail)
 
 
-def _live(bug: Bug | None, made: Reference, target: str, folder: str, hits: Hits, send: Connection) -> None:
+def _live(bug: Bug, made: Reference, target: str, folder: str, hits: Hits, send: Connection) -> None:
     """The child's life: plant, compile, run, compare, tell."""
     os.setsid()
     with open(os.devnull, "w") as nowhere:
@@ -105,8 +106,7 @@ def _live(bug: Bug | None, made: Reference, target: str, folder: str, hits: Hits
         os.dup2(nowhere.fileno(), 2)
     os.environ["RAMMER_CACHE_DIR"] = folder
     os.environ["RAMMER_WATCHDOG_SECONDS"] = "5"
-    if bug is not None:
-        plant(bug, hits)
+    plant(bug, hits)
     send.send(_judged(made, target))
     os._exit(0)
 
@@ -128,7 +128,7 @@ def _judged(made: Reference, target: str) -> Outcome:
                 return Outcome(SILENT, f"{tensor} is off by {error_now:.2g}, the sound program by {usual:.2g}")
     dropped = [note for note in notes if "no candidate" in note]
     if not dropped:
-        return Outcome(HARMLESS)
+        return Outcome(HARMLESS, "; ".join(note for note in notes if UNSHOWN.search(note)))
     return Outcome(f"{_stopped(dropped[0]) or 'dropped'}, another kernel", "; ".join(dropped[:2]))
 
 
