@@ -125,7 +125,7 @@ class Judge:
 
         def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
             tick()
-            return bounded(op.operation.expr, given, factor_step=self._step)
+            return bounded(op.operation.expr, given, factor_step=self._step, careful=True)
 
         return expected(self._model, inputs, local, tensors)
 
@@ -362,7 +362,7 @@ def _of_plan(
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         tick()
         kernel = plan.kernels[n]
-        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel))
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel), careful=True)
 
     return expected(plan.graph, inputs, local, tensors)
 

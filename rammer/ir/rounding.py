@@ -41,6 +41,7 @@ TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
 LANES = 1, 4, 16  # in which sums are tried, and
 MOST_LOOKED_AT = 16  # elements of which they are
+MOST_TRIED = 1 << 22  # terms of sums that are tried
 MOST_WHOLE = 2.0**40  # by which whole numbers are moved
 OVERFLOW = 1e300  # the error of what may have become infinite, with its sign
 EXACT = frozenset(  # functions whose result is one of their operands, or a whole number
@@ -73,7 +74,7 @@ def bounded(
     `errors` of inputs that are computed themselves; others are exact. `factor_step`: what factors of products are
     rounded by, relatively, before they are multiplied. `random`: the inputs are random numbers, whose partial sums are
     no larger than random walks make them; else they may cancel in any order. `careful`: sums are also tried in float32,
-    as roundings of terms that are alike all go one way.
+    as roundings of terms that are alike all go one way, unless there are too many terms.
     """
     evaluator = _Bounds(expr, inputs, errors or {}, factor_step, random, careful)
     if places is None:
@@ -191,7 +192,7 @@ class _Bounds(Evaluator):
             value = contract(a, b, full, rank)
             squares = contract(sizes[0] ** 2, sizes[1] ** 2, full, rank) if self._random else None
             error = self._sum_error(prod(full[rank:]), value, magnitude, squares) + 2 * self._factor_step * magnitude
-            if self._careful and self._step == FLOAT32_HALF_STEP:
+            if self._careful and self._step == FLOAT32_HALF_STEP and prod(full) <= MOST_TRIED:
                 terms = np.broadcast_to(np.asarray(a, np.float64) * b, full)
                 error = np.fmax(error, _tried(terms.reshape(*full[:rank], -1), value))
             if np.any(a_off):
@@ -227,7 +228,12 @@ class _Bounds(Evaluator):
                         magnitude = np.abs(points).sum(axis=over)
                         squares = np.square(np.abs(points)).sum(axis=over) if self._random else None
                         error = error + self._sum_error(prod(full[-len(over) :]), value, magnitude, squares)
-                        if self._careful and self._step == FLOAT32_HALF_STEP and points.dtype.kind == "f":
+                        if (
+                            self._careful
+                            and self._step == FLOAT32_HALF_STEP
+                            and points.dtype.kind == "f"
+                            and points.size <= MOST_TRIED
+                        ):
                             error = error + _tried(points.reshape(*np.shape(value), -1), value)
                         error = _or_unbounded(error, magnitude)
                 case "prod":

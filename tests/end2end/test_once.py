@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpus import runnable
 
 import rammer
 from rammer import children, compiler, config, once
@@ -22,6 +23,7 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import DType
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.vdevice import placement
@@ -283,3 +285,14 @@ def test_the_meaning_of_a_known_model_is_not_begun(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(once, "Ahead", begins)
     compiled().close()
+
+
+def test_sums_of_numbers_that_are_alike() -> None:
+    """All roundings of such sums go one way: they are farther off than those of random numbers."""
+    b = GraphBuilder("alike")
+    x = b.input("x", (4, 20, 46))
+    positive = b.add("cast", b.add("greater", x, b.constant(np.zeros((), np.float32))), dtype=DType.F32)
+    roots = b.add("sqrt", b.add("add", positive, b.constant(np.array(0.5, np.float32))))
+    b.output(b.add("reduce", roots, fn="sum", axes=(1, 2), keepdims=False), "y")
+    program = rammer.compile(b.build(), "cpu", arch=runnable("x86-64"), device=1, policy="sequential", tune_seconds=0)
+    assert once.CHECKED in str(program.report())
