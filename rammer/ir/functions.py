@@ -134,6 +134,8 @@ FUNCTIONS: dict[str, Function] = {
         Function("log", np.log),
         Function("sin", np.sin),
         Function("cos", np.cos),
+        Function("asin", np.arcsin),
+        Function("acos", np.arccos),
         Function("atan", np.arctan),
         Function("erf", _erf),
         Function("tanh", np.tanh),

@@ -229,8 +229,9 @@ PRELUDE = (
     + functions.BITS
     + functions.HALF_BITS.replace("HALF", "half")
     + functions.library(functions.LIBM)
-    + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
+    + functions.instance(functions.SIMPLE + functions.ARCS + minifloats.TEMPLATES)
     + "INLINE float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }\n"
+    + functions.POW
     + functions.REMAINDERS
     + functions.INTEGERS
     + functions.indices("int")

@@ -250,9 +250,9 @@ INLINE vf vsel(vi m, vf a, vf b) { return mk_vf(m.x ? a.x : b.x, m.y ? a.y : b.y
 #define ONE(fn) INLINE vf v##fn(vf a) { return mk_vf(s##fn(a.x), s##fn(a.y), s##fn(a.z), s##fn(a.w)); }
 #define TWO(fn) INLINE vf v##fn(vf a, vf b) { \\
   return mk_vf(s##fn(a.x, b.x), s##fn(a.y, b.y), s##fn(a.z, b.z), s##fn(a.w, b.w)); }
-ONE(square) ONE(cube) ONE(pow_3_4) ONE(abs) ONE(sign) ONE(floor) ONE(ceil) ONE(round) ONE(sqrt)
-ONE(exp) ONE(log) ONE(erf) ONE(sigmoid) ONE(tanh)
-TWO(max) TWO(min) TWO(maxc) TWO(minc)
+ONE(abs) ONE(sign) ONE(floor) ONE(ceil) ONE(round) ONE(sqrt)
+ONE(exp) ONE(log) ONE(erf) ONE(sigmoid) ONE(tanh) ONE(sin) ONE(cos) ONE(asin) ONE(acos) ONE(atan)
+TWO(max) TWO(min) TWO(maxc) TWO(minc) TWO(pow)
 INLINE vi vis_nan(vf a) { return mk_vi(sis_nan(a.x), sis_nan(a.y), sis_nan(a.z), sis_nan(a.w)); }
 INLINE vi vis_inf(vf a) { return mk_vi(sis_inf(a.x), sis_inf(a.y), sis_inf(a.z), sis_inf(a.w)); }
 #define FOLD(fn, step) INLINE float fold_##fn(vf v) { \\
@@ -295,9 +295,10 @@ COMMON = (
     + COMPLEX128
     + HALF
     + functions.HALF_BITS.replace("HALF", "f16")
-    + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos", "atan"))
-    + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
+    + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos"))
+    + functions.instance(functions.SIMPLE + functions.ARCS + minifloats.TEMPLATES)
     + QUICK
+    + functions.POW
     + functions.REMAINDERS
     + functions.DOUBLES
     + functions.INTEGERS
