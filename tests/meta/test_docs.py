@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,3 +152,28 @@ def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:
     assert not told
     projects = [tomllib.loads(p.read_text())["project"] for p in ROOT.glob("tests/examples/*/pyproject.toml")]
     assert projects and not any(d.startswith("rammer") for p in projects for d in p["dependencies"])
+
+
+@pytest.mark.parametrize("kind", ["convolution", "LSTM"])
+def test_design_names_the_files_that_make_a_text(kind: str, tmp_path: Path) -> None:
+    """Every file that the page names on the way from a file to emitted text runs; there are at most 45."""
+    sections = dict(re.findall(r"^## From an? ([\w]+) to text\n(.*?)(?=^## )", read("docs/design.md"), re.M | re.S))
+    named = {what: set(re.findall(r"`(rammer/[\w/]+\.py)`", text)) for what, text in sections.items()}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_CACHE_DIR": str(tmp_path), "RAMMER_CHECK": "0"}
+    command = [sys.executable, str(Path(__file__).with_name("walk.py")), str(tmp_path), kind]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    ran = {str(Path(file).relative_to(ROOT)) for file in done.stdout.splitlines() if file.startswith(str(ROOT))}
+    assert named[kind] and named[kind] <= ran
+    assert len(named["convolution"] & ran | named[kind]) <= 45
+
+
+def test_every_term_is_defined_once() -> None:
+    rows = [line.split("|") for line in read("docs/glossary.md").splitlines() if line.startswith("| ")]
+    terms = [row[1].strip().lower() for row in rows if row[1].strip() != "term"]
+    assert len(terms) > 60 and len(terms) == len(set(terms))
+    for row in rows:
+        for file in re.findall(r"`(rammer/[\w/]+\.py)`", row[3]):
+            assert (ROOT / file).exists(), f"{row[1].strip()}: {file} does not exist"
+    for term in ("rOperator", "rTask", "rKernel", "vEU", "rProgram", "barrier-rTask", "wave", "prefetch", "resident"):
+        assert term.lower() in terms
