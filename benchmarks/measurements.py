@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import formatted
+
 DOCS = Path(__file__).parents[1] / "docs"
 FIELDS = ("claim", "result", "command", "commit", "machine", "date", "n", "rows", "text")
 GROUPS = (
@@ -75,7 +77,7 @@ def page(found: list[Topic]) -> str:
     for group in GROUPS:
         parts.append(f"\n## {group}\n")
         parts += [_section(topic) for topic in found if topic.group == group]
-    return "".join(parts)
+    return formatted("".join(parts))
 
 
 def _section(topic: Topic) -> str:

@@ -14,7 +14,7 @@ import rammer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not {".git", ".venv", "node_modules", "build"} & {*p.parts}]
+PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not p.relative_to(ROOT).parts[0].startswith((".", "build"))]
 
 
 def test_every_page_is_in_the_site() -> None:
