@@ -145,8 +145,8 @@ NO_VECTORS = ("VME", "estimated layers count multiply-adds of matrix units, not 
 NO_OTHERS = ("crafted code", "we have none: plans by search are the best ones found")
 ASSUMED = (
     "Nothing ran: bytes are those of simulated plans, and milliseconds follow from rates alone. The peak and the "
-    f"rate of the shared memory are assumed, and the {NEAR_KIB} KiB for each core inferred (docs/graphturbo.md). Every core "
-    "computes at its peak.",
+    f"rate of the shared memory are assumed, and the {NEAR_KIB} KiB for each core inferred (docs/graphturbo.md). "
+    "Every core computes at its peak.",
     "TVM stands for layers one by one with results in main memory, at the same peak; the paper's TVM also "
     "computes more slowly. So we gain less over it at small batches, where weights take all the time either "
     "way.",
