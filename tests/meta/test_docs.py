@@ -157,7 +157,7 @@ def test_design_names_the_files_that_make_a_text(kind: str, tmp_path: Path) -> N
     """Every file that the page names on the way from a file to emitted text runs; there are at most 45."""
     sections = dict(re.findall(r"^## From an? ([\w]+) to text\n(.*?)(?=^## )", read("docs/design.md"), re.M | re.S))
     named = {what: set(re.findall(r"`(rammer/[\w/]+\.py)`", text)) for what, text in sections.items()}
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_CACHE_DIR": str(tmp_path), "RAMMER_CHECK": "0"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_CHECK": "0"}
     command = [sys.executable, str(Path(__file__).with_name("walk.py")), str(tmp_path), kind]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
