@@ -29,14 +29,14 @@ class Trace:
         self._stem: Path | None = None
 
     def say(self, level: int, text: str) -> None:
-        """Print if RAMMER_DEBUG is at least `level`; else it is for whoever listens to the logger "rammer"."""
+        """Print if RAMMER_DEBUG is at least `level`, else log on the `rammer` logger."""
         if self._level >= level:
             print(f"rammer: {text}", file=sys.stderr)
         else:
             _LOG.log(logging.INFO if level <= TIMES else logging.DEBUG, text)
 
     def warn(self, text: str) -> None:
-        """Tell whoever listens to the logger "rammer", which is everybody who does not silence it."""
+        """Log a warning on the `rammer` logger."""
         _LOG.warning(text)
 
     def graph(self, what: str, graph: Graph) -> None:

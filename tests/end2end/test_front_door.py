@@ -121,7 +121,7 @@ class TestKinds:
         with pytest.raises(ArtifactError, match="this is no saved program") as caught:
             rammer.load_program(model)
         assert "rammer.compile" in caught.value.hint
-        with pytest.raises(ModelError, match="this is a zip and no ONNX model") as refused:
+        with pytest.raises(ModelError, match="this is a ZIP archive, not an ONNX model") as refused:
             rammer.compile(saved)
         assert "rammer.load_program" in refused.value.hint
 
