@@ -16,7 +16,6 @@ import click
 
 import rammer
 from benchmarks import catalog
-from rammer import config
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import Position, TaskUid
 from rammer.scheduler.timeline import walk
@@ -87,8 +86,7 @@ def simulated(plan: ExecutionPlan, parts: Sequence[Parts], costs: HopCosts, regi
 def parts_of(plan: ExecutionPlan, arch: str, shares: int, ghz: float) -> list[Parts]:
     """Of every operator, by the machine code of the functions that its program has. Raises ToolchainError."""
     dialect = replace(CUDA, shares=shares)
-    tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
-    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, arch), branches=False, tells=tells)
+    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, arch), branches=False)
     functions = called(program)
     text = standalone_text((f.emitted for f in functions.values()), dialect)
     found = listings(disassembled(compile_cubin(text, arch).data))

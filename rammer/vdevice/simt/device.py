@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rammer import config
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -31,7 +30,6 @@ from rammer.vdevice.simt.rooms import MachineCode, compiled
 from rammer.vdevice.simt.runtime import GpuExecutable
 
 EMULATED_VEUS = 8
-TELLS = "RAMMER_DATA_AS_FLAG"
 FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
@@ -170,13 +168,12 @@ class GpuVDevice(VDevice):
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
         return make_image(plan, program, {self.platform.code_file: code.data, RESOURCES: needs})
 
-    def decode(self, image: Image) -> DecodedImage | str:
+    def decode(self, image: Image) -> DecodedImage:
         """The streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
 
     def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
-        branches, tells = self.form == "branches", bool(config.boolean(TELLS))
-        return compiled(plan, self.dialect, self.machine_code, branches=branches, tells=tells)
+        return compiled(plan, self.dialect, self.machine_code, branches=self.form == "branches")
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
@@ -210,14 +207,13 @@ class SimtEmulator(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        tells = bool(config.boolean(TELLS))
-        program = make_program(plan, self._dialect, branches=self.form == "branches", tells=tells)
+        program = make_program(plan, self._dialect, branches=self.form == "branches")
         progress("compile", 0, 1)
         compile_host(program.text)
         progress("compile", 1, 1)
         return make_image(plan, program, {})
 
-    def decode(self, image: Image) -> DecodedImage | str:
+    def decode(self, image: Image) -> DecodedImage:
         """The streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self._dialect)
 

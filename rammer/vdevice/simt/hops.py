@@ -11,18 +11,13 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tile import Body, For, Kind, children
 from rammer.vdevice.hops import HopCosts, HopRow, Hops
 from rammer.vdevice.simt.image import Function, SimtProgram
-from rammer.vdevice.simt.megakernel import STOPPED, TELLING, header_bytes, task_call
+from rammer.vdevice.simt.megakernel import STOPPED, header_bytes, task_call
 from rammer.vdevice.simt.prelude import Dialect, prelude
 from rammer.vdevice.simt.printer import EmittedKernel
 
 ENTRY = "hop_"  # before a kernel's symbol, of the function that calls it
 # Waits that are over: what stands behind them is read.
 WAITED = "INLINE bool mk_stopped(int, int, int *) { mk_sync(); return false; }\n"
-WORDS = """\
-INLINE void mk_tell(uint64_t *word, float value) { mk_store_word(word, (uint64_t)1 << 32 | (unsigned)sbits(value)); }
-INLINE void mk_take(const uint64_t *word, float *to, int, int, int) { *to = sfloat((unsigned)mk_load_word(word)); }
-INLINE bool mk_taken(int *) { mk_sync(); return false; }
-"""
 
 
 class Cycles(NamedTuple):
@@ -60,8 +55,7 @@ def estimated(
     for (kind, function), count in kinds.most_common():
         kernel, _, emitted = function
         own = found.get(ENTRY + emitted.symbol, Cycles(0, 0, False))
-        fence = 0.0 if "mk_take(" in emitted.text else costs.fence_us
-        parts = (fence, costs.poll_us, costs.dispatch_us, own.compute / ghz / 1e3, own.tail / ghz / 1e3)
+        parts = (costs.fence_us, costs.poll_us, costs.dispatch_us, own.compute / ghz / 1e3, own.tail / ghz / 1e3)
         rows.append(HopRow(kind, kernel.name, count, *parts, own.sure))
     return Hops(tuple(rows), costs.source)
 
@@ -102,9 +96,8 @@ def _whole(threads: int, dialect: Dialect) -> int:
 def standalone_text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
     """A text with a function for each kernel, whose arguments lie in shared memory, as a vEU has them."""
     kernels = list({k.symbol: k for k in kernels}.values())
-    told = any(k.tells for k in kernels)
-    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED, TELLING * told]
-    parts += [WAITED, WORDS * told, *(k.text for k in kernels)]
+    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED]
+    parts += [WAITED, *(k.text for k in kernels)]
     for k in kernels:
         parts.append(
             f'extern "C" __global__ void __launch_bounds__({_whole(k.num_threads, dialect)}, {dialect.shares})\n'
