@@ -6,7 +6,7 @@ runs from its first to its last rTask. Paper: GraphTurbo §4.1, what instances o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -174,14 +174,9 @@ def _pieces(rows: Numbers) -> tuple[Numbers, int]:
     return np.cumsum(begins) - 1, int((ends - rows[at, 2]).max())
 
 
-def own_results(
-    graph: Graph, kernels: Kernels, apart: Collection[TensorId] = ()
-) -> Iterator[tuple[TensorId, list[int]]]:
-    """Owners of memory that no caller sees and no foreign text touches, and who touches each, in the graph's order.
-
-    But those that are `apart`: copies for others.
-    """
-    seen = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs, *graph.constants)} | {*apart}
+def own_results(graph: Graph, kernels: Kernels) -> Iterator[tuple[TensorId, list[int]]]:
+    """Yield memory owners that no caller sees and no foreign text touches, with the operators that touch each."""
+    seen = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs, *graph.constants)}
     touching: dict[TensorId, list[int]] = {}
     for n, op in enumerate(graph.operators):
         roots = dict.fromkeys(graph.storage(t).root for t in (*op.outputs, *op.inputs))
@@ -198,11 +193,10 @@ def chained(
     us: Mapping[int, float],
     factors: Mapping[int, int],
     device: Device,
-    apart: Collection[TensorId] = (),
 ) -> Chains:
-    """The chains of a graph with these rKernels: owner by owner, what pays, but of those that are `apart`."""
+    """Join the rTasks of a graph with these rKernels, memory owner by memory owner, where that pays."""
     found = Chains(graph, kernels, us, factors, device)
-    for owner, touching in own_results(graph, kernels, apart):
+    for owner, touching in own_results(graph, kernels):
         found.join(owner, touching)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, NamedTuple
@@ -17,11 +17,9 @@ from rammer.ir.memory import direct_ports, plan_memory
 from rammer.ir.pieces import WORTH_BYTES
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.chains import Chains, Device, chained, in_chains, kernels_for_chains
-from rammer.scheduler.graphturbo.copies import groups_with_copies, with_copies, worth_copying
 from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, named, near_memories, parts_note
 from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
@@ -132,9 +130,9 @@ class GraphTurboPolicy:
             if device:
                 plan = _in_memory(plan, True)
                 kernels = kernels_for_chains(problem.graph, options, factors, device)
-                in_chains = self._in_chains(problem, market, cut, kernels, factors, device)
-                plan = _sooner(problem, plan, in_chains)
-                plan = self._with_copies(problem, cut, plan, device if plan is in_chains else None)
+                us = {n: market.rtask_us(kernel) for n, kernel in kernels.items()}
+                chains = chained(problem.graph, kernels, us, factors, device)
+                plan = _sooner(problem, plan, self._drawn(problem, market, cut, kernels, chains))
             drawn.append(_judged(problem, plan))
             if laid and (in_parts := cut.in_parts(laid.found)):
                 mine = {numbers[0]: kernels[n] for n, numbers in enumerate(laid.found.numbers)} | least_work(laid)
@@ -150,53 +148,6 @@ class GraphTurboPolicy:
             return cut_plan.plan
         whole = _in_memory(self._whole(problem), device is not None)
         return self._preferred(problem, cut_plan, whole) if cut_plan else whole
-
-    def _in_chains(
-        self,
-        problem: Problem,
-        market: Market,
-        cut: Cut,
-        kernels: Mapping[int, RKernel],
-        factors: Mapping[int, int],
-        device: Device,
-        apart: Collection[TensorId] = (),
-    ) -> ExecutionPlan:
-        """The plan of a cut in which rTasks that hand a result on in scratch form chains, in memory.
-
-        Results that are `apart` lie where all vEUs see them.
-        """
-        us = {n: market.rtask_us(kernel) for n, kernel in kernels.items()}
-        return self._drawn(problem, market, cut, kernels, chained(problem.graph, kernels, us, factors, device, apart))
-
-    def _with_copies(self, problem: Problem, cut: Cut, known: ExecutionPlan, device: Device | None) -> ExecutionPlan:
-        """The plan with copies of those results that stay in scratch if only their first reader reads them there, if it
-        is sooner; else the known one. Its rTasks form chains if a device is given.
-        """
-        graph = problem.graph
-        near = known.memory.near if known.memory else {}
-        inner = {t for group in cut.groups for n in group.layers[:-1] for t in graph.operators[n].outputs}
-        copied = [t for t in worth_copying(graph, dict(enumerate(known.kernels)), near) if t in inner]
-        while copied:
-            found = with_copies(graph, copied)
-            other = problem.of(found.graph, problem.spec.num_veus)
-            if other is None:
-                return known
-            groups = groups_with_copies(cut.groups, graph, found)
-            more = cut._replace(groups=groups, what=f"{cut.what} with {len(copied)} copies")
-            market, network = Market(other), network_of(found.graph, other.candidates)
-            options, more_factors = fine_options(other, market, network, groups, cut.splits)
-            kernels = least(options, more_factors, more, problem.spec)
-            kernels |= {number: known.kernels[n] for n, number in enumerate(found.numbers)}
-            if device:
-                plan = self._in_chains(other, market, more, kernels, more_factors, device, found.written)
-            else:
-                plan = _in_memory(self._drawn(other, market, more, kernels, None), True)
-            assert plan.memory is not None
-            stay = [t for t in copied if t in plan.memory.near]
-            if stay == copied:
-                return _sooner(problem, known, plan)
-            copied = stay
-        return known
 
     def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
         """The plan of a cut or of the network as a whole: without measured prices whichever moves less, else whichever
