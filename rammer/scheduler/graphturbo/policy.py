@@ -28,7 +28,7 @@ from rammer.scheduler.graphturbo.network import Network, network_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
 from rammer.scheduler.graphturbo.split import Splitter
-from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work, stitched
+from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
 from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.policy import Problem, images_of
@@ -93,13 +93,11 @@ class GraphTurboPolicy:
             "none": "the rTasks of an instance go where they start first",
         },
     )
-    parts: Literal["cheaper", "stitched", "none"] = field(
+    parts: Literal["cheaper", "none"] = field(
         default="cheaper",
         metadata={
             "cheaper": "plans in which groups are computed in parts, of rows, by operators of their own are compared, "
             "too, but not by `paper`",
-            "stitched": "of each cut the plan, too, in which its groups are computed in its instances: all stages at "
-            "the last one, on one vEU, in memory of their own (§4.1, §4.2)",
             "none": "operators stay whole",
         },
     )
@@ -137,9 +135,6 @@ class GraphTurboPolicy:
             if laid and (in_parts := cut.in_parts(laid.found)):
                 mine = {numbers[0]: kernels[n] for n, numbers in enumerate(laid.found.numbers)} | least_work(laid)
                 drawn.append(_judged(problem, self._drawn(laid.problem, laid.market, in_parts, mine, None)))
-            if self.parts == "stitched" and (laid_cut := stitched(problem, market, cut)):
-                plan = draw(laid_cut, described(self, self.name), (f"stitched {cut.what}", parts_note(laid_cut.found)))
-                drawn.append(_judged(laid_cut.problem, _in_memory(plan, False)))
         if laid:
             plan = draw(laid, described(self, self.name), (parts_note(laid.found),))
             drawn.append(_judged(problem, _in_memory(plan, False)))
