@@ -16,14 +16,13 @@ import click
 
 import rammer
 from benchmarks import catalog
+from benchmarks.hops import ENTRY, HopCosts, called, standalone_text, way
+from benchmarks.sass import disassembled, listings, walked
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import Position, TaskUid
 from rammer.scheduler.timeline import walk
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.cuda.sass import disassembled, listings, walked
 from rammer.vdevice.cuda.spec import choose_gpu
-from rammer.vdevice.hops import HopCosts
-from rammer.vdevice.simt.hops import ENTRY, called, standalone_text, way
 from rammer.vdevice.simt.image import Function
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.rooms import compiled

@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "vdevice"))
 from fake_cupy import CUDADriverError, FakeCupy
 
 from benchmarks import gpu, gpu_micro, gpu_peers, gpu_programs, store
+from benchmarks.sass import disassembled, listings
 from rammer.demo import lstm_stack
 from rammer.errors import RammerError, ToolchainError
 from rammer.vdevice.cuda import device, driver
 from rammer.vdevice.cuda.build import Cubin, Resources, compile_cubin
 from rammer.vdevice.cuda.driver import probe
-from rammer.vdevice.cuda.sass import disassembled, listings
 
 SCRIPT = Path(gpu.__file__).with_name("h200.sh")
 CODE = Resources(64, 0, 0, 1, "NVRTC 13.5")
