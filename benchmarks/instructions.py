@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import catalog
+from benchmarks.hops import ENTRY, standalone_text
+from benchmarks.sass import Instr, Listing, disassembled, listings
 from rammer.compiler import find_candidates
 from rammer.frontend.onnx import load
 from rammer.ir.expr import loads
@@ -38,10 +40,8 @@ from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.cuda.sass import Instr, Listing, disassembled, listings
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.early import early_words
-from rammer.vdevice.simt.hops import ENTRY, standalone_text
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.simt.ready import with_constants

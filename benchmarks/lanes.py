@@ -16,15 +16,13 @@ import click
 
 import rammer
 from benchmarks import catalog
-from rammer import config
+from benchmarks.hops import ENTRY, HopCosts, called, standalone_text, way
+from benchmarks.sass import disassembled, listings, walked
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import Position, TaskUid
 from rammer.scheduler.timeline import walk
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.cuda.sass import disassembled, listings, walked
 from rammer.vdevice.cuda.spec import choose_gpu
-from rammer.vdevice.hops import HopCosts
-from rammer.vdevice.simt.hops import ENTRY, called, standalone_text, way
 from rammer.vdevice.simt.image import Function
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.rooms import compiled
@@ -87,8 +85,7 @@ def simulated(plan: ExecutionPlan, parts: Sequence[Parts], costs: HopCosts, regi
 def parts_of(plan: ExecutionPlan, arch: str, shares: int, ghz: float) -> list[Parts]:
     """Of every operator, by the machine code of the functions that its program has. Raises ToolchainError."""
     dialect = replace(CUDA, shares=shares)
-    tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
-    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, arch), branches=False, tells=tells)
+    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, arch), branches=False)
     functions = called(program)
     text = standalone_text((f.emitted for f in functions.values()), dialect)
     found = listings(disassembled(compile_cubin(text, arch).data))

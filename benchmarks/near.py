@@ -2,7 +2,7 @@
 
 python -m benchmarks.near [--target cuda] [--arch orin] [MODEL[:BATCH]…]
 
-Plans of wavefront, and of graphturbo without and with chains in scratch (`near=off`, `near=scratch`), in the second of
+Plans of wavefront, and of graphturbo without and with results in scratch (`near=off`, `near=scratch`), in the second of
 two runs, with estimated times of rTasks and operands followed through caches at the spec's rates.
 """
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.outline import OUTLINE, pack, unpack
 from rammer.report import Report
-from rammer.scheduler.hand_overs import hops_of
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.state import Memory, Stateful
 from rammer.usage import Usage, usage_of
@@ -40,9 +39,6 @@ from rammer.vdevice.base import (
     silent,
 )
 from rammer.vdevice.proof.verify import verify_image
-
-if TYPE_CHECKING:
-    from rammer.vdevice.hops import HopCosts, Hops
 
 MIN_PROFILED = 4  # runs, however slow
 
@@ -139,18 +135,6 @@ class Program(Stateful):
     def report(self) -> Report:
         """What was compiled, what the scheduler believed about it, and what `profile` has measured."""
         return self._report
-
-    def hops(self, costs: HopCosts | None = None) -> Hops:
-        """What the longest chain's hand-overs between vEUs take, estimated from machine code; `costs` may be measured.
-
-        Raises DeviceError where nobody reads machine code, ToolchainError without a disassembler, and as `plan` does.
-        """
-        from rammer.vdevice.hops import EstimatesHops
-
-        if not isinstance(self._vdevice, EstimatesHops):
-            raise DeviceError(f"{self.target!r} has no hand-overs to look at", hint="a GPU has, also by arch= alone")
-        waiting = [hop.waits for hop in hops_of(self.plan)]
-        return self._vdevice.hops(self.plan, waiting, costs)
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._called

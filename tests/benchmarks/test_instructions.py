@@ -7,8 +7,8 @@ from functools import lru_cache
 import pytest
 
 from benchmarks.instructions import Counts, hot, in_flight, measured, of_model
+from benchmarks.sass import Listing, listings
 from rammer.errors import ToolchainError
-from rammer.vdevice.cuda.sass import Listing, listings
 
 HEAD = "//--------------------- .text.f --------------------------\nf:\n.text.f:\n"
 

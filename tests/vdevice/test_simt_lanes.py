@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from simt_plans import chain, mirror, placed
 
+from benchmarks.hops import HopCosts
 from benchmarks.lanes import Parts, simulated
-from rammer.vdevice.hops import HopCosts
 
 COSTS = HopCosts(fence_us=0.25, poll_us=0.5, dispatch_us=0.125)
 

@@ -29,7 +29,6 @@ ARRAYS = {
 LAST, WAITS, COPIES = -1, -2, -3  # functions of instructions that are no rTask
 COPY_NUMBERS = 7  # source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 SCRATCH_AT = re.compile(r"\*scratch = arena \+ (\d+);")
-TELLS = "mk_tell("
 CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
 LANE = re.compile(r"if \(program == (\d+) && veu == (\d+)\) \{")
 LINE = re.compile(
@@ -38,15 +37,10 @@ LINE = re.compile(
 )
 
 
-def decode(image: Image, dialect: Dialect) -> DecodedImage | str:
-    """The lanes of a program in a dialect; why not, of one that hands over results by words (RAMMER_DATA_AS_FLAG).
-
-    Raises ValueError or KeyError for what cannot be read.
-    """
+def decode(image: Image, dialect: Dialect) -> DecodedImage:
+    """Read the lanes of a program in a dialect. Raises ValueError or KeyError for what cannot be read."""
     header, arrays = read_table(image.files[FILE], ARRAYS)
     text = image.files[TEXT].decode()
-    if TELLS in text:
-        return "results that say themselves that they are there (RAMMER_DATA_AS_FLAG=1) are in no decoder"
     num_veus, num_programs = int(header["num_veus"]), int(header["num_programs"])
     bounds, waits, operands = arrays["bounds"], arrays["waits"], np.stack([arrays["arg_base"], arrays["arg_offset"]], 1)
     if len(bounds) != num_veus * num_programs + 1 or arrays["instructions"].shape[1:] != (8,):

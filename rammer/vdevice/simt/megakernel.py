@@ -36,7 +36,6 @@ def program_text(
     waiting = f"if (!({own})) {{" if own else "{"
     loop = LOOP.replace("CASES", cases).replace("ASKING", asking).replace("WAITING", waiting)
     body = (OWN_WAIT if own else "") + (COPY if copies else "") + loop
-    body = (TOLD if any(k.tells for k in kernels) else "") + body
     return _text(kernels, dialect, block, max_args, body, sum({k.symbol: len(k.text) for k in kernels}.values()))
 
 
@@ -89,7 +88,6 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
         prelude(dialect),
         f"#define MK_TASK static __device__ {qualifier}\n\n",
         STOPPED if any(k.waits for k in kernels) else "",
-        TELLING if any(k.tells for k in kernels) else "",
         "\n".join([*texts.values(), *asking.values()]),
         "\n",
         (COMMON + body)
@@ -109,13 +107,6 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
 # Before tasks that wait by themselves.
 STOPPED = """\
 INLINE bool mk_stopped(int pc, int tid, int *status);  // the wait of an instruction: whether all leave
-
-"""
-# Before tasks that hand over results by words which say themselves that they are there.
-TELLING = """\
-INLINE void mk_tell(uint64_t *word, float value);
-INLINE void mk_take(const uint64_t *word, float *to, int veu, int order, int pc);  // what was told, as soon as it is
-INLINE bool mk_taken(int *status);  // whether all leave
 
 """
 
@@ -222,40 +213,6 @@ INLINE bool mk_stopped(int pc, int tid, int *status) {
   if (*stop) { *status = -1; return true; }
   mk_acquire();
   MK_STAMP(lane->first + pc, 1, mk_clock())
-  return false;
-}
-
-"""
-
-# Only in programs in which results are told.
-TOLD = """\
-INLINE void mk_tell(uint64_t *word, float value) {
-  const MK_SHARED Lane *lane = (const MK_SHARED Lane *)(MK_ARENA + 144);
-  mk_store_word(word, (uint64_t)(lane->base + 1) << 32 | (unsigned)sbits(value));
-}
-INLINE void mk_take(const uint64_t *word, float *to, int veu, int order, int pc) {
-  const MK_SHARED Instr *now = (const MK_SHARED Instr *)(MK_ARENA + 16) + (pc & 3);
-  const MK_SHARED Lane *lane = (const MK_SHARED Lane *)(MK_ARENA + 144);
-  const unsigned tag = lane->base + 1;  // memory is zeros at first
-  unsigned long long since = 1;
-  uint64_t found;
-  for (unsigned polls = 1; (unsigned)((found = mk_load_word(word)) >> 32) != tag; polls++) {
-    mk_pause();
-    if (polls & MK_PATIENCE) continue;
-    unsigned *state = MK_GLOBAL(unsigned *, lane->state);
-    const Run run = {state, lane->base, lane->program, lane->veu, lane->limit_ns};
-    const Wait on = {veu, order};
-    if (!(since = mk_overdue_here(run, on, now->order, since))) {
-      mk_store_relaxed(state + $LINE * (1 + gridDim.x + run.veu) + 2, now->order + 1);
-      *(volatile MK_SHARED int *)MK_ARENA = 1;
-      return;
-    }
-  }
-  *to = sfloat((unsigned)found);
-}
-INLINE bool mk_taken(int *status) {
-  mk_sync();
-  if (*(volatile MK_SHARED int *)MK_ARENA) { *status = -1; return true; }
   return false;
 }
 

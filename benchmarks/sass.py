@@ -7,13 +7,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from rammer.errors import ToolchainError
-from rammer.vdevice.simt.hops import Cycles, Way
 
 INSTALL = "pip install nvidia-cuda-nvdisasm, or put the CUDA toolkit's nvdisasm on PATH"
 SCHEDULERS = 4  # of a multiprocessor: each issues an instruction per clock
@@ -26,6 +25,16 @@ _LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Zx0-9_.]*)
 _GROUP = re.compile(r"HGMMA\.64x(\d+)x")  # four waves' product: two columns in a clock, where their unit has no other
 _LABEL = re.compile(r"^\s*(\.L_\w+):")
 _REGISTER = re.compile(r"\b(U?R|U?P)(\d+)\b")
+
+
+class Cycles(NamedTuple):
+    """Clocks of one rTask from its wait on: until its last sum is there, and from there to its end; `sure`: all its
+    loops are known.
+    """
+
+    compute: int
+    tail: int
+    sure: bool
 
 
 class Instr(NamedTuple):
@@ -104,12 +113,6 @@ def _instruction(predicate: str | None, opcode: str, operands: str) -> Instr:
 
 def _registers(text: str) -> list[tuple[str, str]]:
     return _REGISTER.findall(text)
-
-
-def cycles(cubin: bytes, ways: Mapping[str, Way]) -> dict[str, Cycles]:
-    """What each function of some machine code takes. Raises ToolchainError."""
-    found = listings(disassembled(cubin))
-    return {name: walked(found[name], *way) for name, way in ways.items()}
 
 
 def walked(listing: Listing, warps: int, trips: Sequence[int], synced: bool = False) -> Cycles:

@@ -1,4 +1,4 @@
-"""Chains of rTasks in scratch: who shares one, at what price, and that one vEU runs each."""
+"""Results in scratch: plans of images, and devices without a level where results may stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.near import plan_near
 from rammer.ir.order import HappensBefore
@@ -21,7 +20,6 @@ from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.kernels.problem import Granularity
 from rammer.passes import optimize
-from rammer.scheduler.graphturbo.chains import Chains, Device, Shares, chained, in_chains
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler
@@ -52,15 +50,6 @@ def network(images: int, size: tuple[int, int], device: VDeviceSpec) -> Graph:
     return optimize(rammer.load(model), device, images_apart=True)
 
 
-def by_channels(graph: Graph, device: VDeviceSpec) -> dict[int, RKernel]:
-    """rKernels whose rTasks lie in one image: whole channels of it, where they can."""
-    found = {}
-    for n, op in enumerate(graph.operators):
-        apart = candidates(op.operation, device, Granularity(every_axis=True))
-        found[n] = (apart or candidates(op.operation, device))[0]
-    return found
-
-
 @pytest.mark.parametrize("size", [(8, 8), (7, 9)])
 @pytest.mark.parametrize("images", [1, 3])
 def test_further_rkernels_are_right_and_stay_inside_of_an_image(images: int, size: tuple[int, int]) -> None:
@@ -72,51 +61,6 @@ def test_further_rkernels_are_right_and_stay_inside_of_an_image(images: int, siz
                 box = kernel.box(rtask)
                 first = kernel.operation.expr.root.axes[0][0]
                 assert box[first][1] - box[first][0] == 1, kernel.name
-
-
-def test_a_chain_has_all_rtasks_that_touch_a_piece() -> None:
-    device = spec(4)
-    graph = network(3, (7, 9), device)
-    kernels = by_channels(graph, device)
-    chains = chained(graph, kernels, dict.fromkeys(kernels, 0.0), dict.fromkeys(kernels, 1), Device.of(device))  # type: ignore[arg-type]
-    assert len(chains.stays) == 2, "time is for nothing here, so all stays"
-    labels = [set(chains.label(n).tolist()) for n in kernels]
-    assert labels[0] == labels[1] == labels[2] and len(labels[0]) == 3  # one for each image: the projection reads all
-
-
-def test_what_leaves_veus_idle_does_not_stay() -> None:
-    device = spec(4)
-    graph = network(1, (8, 8), device)
-    kernels = by_channels(graph, device)
-    slow = Device(4, 1e-9, 0.0, device.scratch_bytes)
-    chains = chained(graph, kernels, dict.fromkeys(kernels, 1e6), dict.fromkeys(kernels, 1), slow)
-    several = [n for n, kernel in kernels.items() if kernel.num_rtasks > 1]
-    assert several
-    for n in several:
-        assert len(set(chains.label(n).tolist())) > 1
-
-
-def test_rounds_of_chains() -> None:
-    device = Device(4, 0.0, 0.0, 0)
-    assert device.rounds_us(Shares(8, 1), 10.0, 1) == 20.0
-    assert device.rounds_us(Shares(4, 2), 10.0, 1) == 20.0
-    assert device.rounds_us(Shares(1, 8), 10.0, 1) == 80.0
-    assert device.rounds_us(Shares(8, 1), 10.0, 2) == 20.0  # four at a time, twice
-
-
-def test_an_instance_runs_chain_by_chain() -> None:
-    device = spec(4)
-    graph = network(3, (8, 8), device)
-    kernels = by_channels(graph, device)
-    rtasks = {n: np.arange(kernel.num_rtasks) for n, kernel in kernels.items()}
-    free = Device(4, 0.0, 0.0, device.scratch_bytes)
-    chains: Chains = chained(graph, kernels, dict.fromkeys(kernels, 0.0), dict.fromkeys(kernels, 1), free)
-    order = [(n, some.tolist(), home) for n, some, home in in_chains(graph, rtasks, chains)]
-    assert [n for n, _, _ in order] == [0, 1, 2] * 3
-    for n, kernel in kernels.items():
-        assert sorted(r for m, some, _ in order if m == n for r in some) == list(range(kernel.num_rtasks))
-    plain = [(n, some.tolist(), home) for n, some, home in in_chains(graph, rtasks, None)]
-    assert plain == [(n, some.tolist(), []) for n, some in rtasks.items()]
 
 
 @pytest.mark.parametrize("near", ["scratch", "off"])
@@ -148,7 +92,6 @@ def test_a_plan_of_images_stays_in_scratch(near: str) -> None:
 def test_nothing_stays_where_the_device_does_not_say_so() -> None:
     device = spec(4)
     elsewhere = replace(device, resident="")
-    assert Device.of(elsewhere) is None
     graph = network(4, (8, 8), device)
     options = {op.operation: candidates(op.operation, device) for op in graph.operators}
     plan = GraphTurboPolicy().schedule(Problem(graph, elsewhere, options, EstimatingProfiler(elsewhere)))
