@@ -38,7 +38,7 @@ class AutoPolicy:
             "few": "wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; else, where large "
             "tensors lie between operators, graphturbo:rules=parts; and stationary where vEUs keep weights that they "
             "read again and again, and the graph has such",
-            "all": "wavefront, sequential, graphturbo, and where they apply list and stationary",
+            "all": "wavefront, sequential, graphturbo, and stationary where it applies",
         },
     )
     plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
@@ -110,9 +110,7 @@ def _of_images() -> Policy:
 def _all(problem: Problem) -> Iterator[Policy]:
     """Those beside wavefront that say something about this device and this graph."""
     yield BUILT_IN["sequential"]()
-    if problem.spec.sync is SyncModel.FINE:
-        yield BUILT_IN["list"]()
-        if recurrent_operators(problem.graph):
-            yield BUILT_IN["stationary"]()
+    if problem.spec.sync is SyncModel.FINE and recurrent_operators(problem.graph):
+        yield BUILT_IN["stationary"]()
     if len(levels(problem.spec)) > 1:
         yield BUILT_IN["graphturbo"](uncut=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from jobs import Job, make_problem, random_jobs
+from jobs import DIAMOND, Job, lanes_of, make_problem, random_jobs, recurrent, table
 
 from rammer.errors import ScheduleError
 from rammer.ir.dependency import Dependencies
@@ -52,13 +52,6 @@ def schedule(policy: str, jobs: list[Job], spec: VDeviceSpec) -> ExecutionPlan:
 def used(plan: ExecutionPlan) -> dict[str, int]:
     """Operator -> rTasks of the rKernel that was chosen."""
     return {op.name: k.num_rtasks for op, k in zip(plan.graph.operators, plan.kernels, strict=True)}
-
-
-def lanes_of(plan: ExecutionPlan, operator: str) -> list[int]:
-    """The vEU of each rTask of an operator, by rtask_id."""
-    number = next(n for n, op in enumerate(plan.graph.operators) if op.name == operator)
-    found = {uid.rtask_id: where.veu for p in plan.programs for where, uid in p.tasks() if uid.operator_id == number}
-    return [found[r] for r in sorted(found)]
 
 
 @EVERY
@@ -178,25 +171,6 @@ def test_overlap_of_waves_as_figure_18() -> None:
     jobs = [Job("long", ((1, 10.0),)), Job("short", ((1, 2.0),)), Job("next", ((1, 7.0),), ("short",))]
     plan = schedule("wavefront", jobs, device(2, launch_us=0.0))
     assert simulate(plan).total_us == pytest.approx(10.0)
-
-
-def recurrent(steps: int) -> list[Job]:
-    """Two layers of a recurrent network, each step of two weight tiles, and an odd operator beside them."""
-    jobs = []
-    for s, layer in product(range(steps), range(2)):
-        before = ([f"c{s - 1}.{layer}"] if s else []) + ([f"c{s}.{layer - 1}"] if layer else [])
-        kind = f"cell{len(before)}"
-        jobs.append(Job(f"c{s}.{layer}", ((2, 4.0),), tuple(before), weights=f"w{layer}", kind=kind))
-    jobs.append(Job("odd", ((1, 1.0),)))
-    return jobs
-
-
-def test_weight_tiles_stay_on_their_veu() -> None:
-    memory = (MemoryLevel("L2", 1 << 20, "veu", 200.0), MemoryLevel("DRAM", 1 << 34, "device", 0.0001))
-    plan = schedule("list", recurrent(12), device(2, memory=memory))
-    for layer, first in ((0, 1), (1, 2)):  # from the first step on that has the later steps' rKernel
-        assert len({tuple(lanes_of(plan, f"c{s}.{layer}")) for s in range(first, 12)}) == 1
-    assert any("static weights" in note for note in plan.notes)
 
 
 def test_chains_run_side_by_side_though_no_wave_holds_both() -> None:
@@ -383,24 +357,18 @@ def test_times_that_measurement_cannot_tell_apart_are_equal() -> None:
 def test_operands_keep_tiles_on_their_veu() -> None:
     """Element-wise chains need no barrier at all."""
     chain = [Job("a", ((4, 3.0),)), Job("b", ((4, 1.0),), near=("a",)), Job("c", ((4, 2.0),), near=("b",))]
-    for policy in ("wavefront", "list"):
-        plan = schedule(policy, chain, device(4))
-        assert lanes_of(plan, "a") == lanes_of(plan, "b") == lanes_of(plan, "c")
-        assert not any(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
+    plan = schedule("wavefront", chain, device(4))
+    assert lanes_of(plan, "a") == lanes_of(plan, "b") == lanes_of(plan, "c")
+    assert not any(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
 
 
-@pytest.mark.parametrize("policy", [p for p in POLICIES if p not in ("list", "stationary")])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "stationary"])
 def test_global_synchronisation(policy: str) -> None:
     """R105 of the verifier; the price counts the global barriers too."""
     for seed in range(10):
         plan = schedule(policy, random_jobs(seed), device(3, sync=SyncModel.GLOBAL))
         verify_plan(plan)
         assert simulate(plan).total_us > 0
-
-
-def test_list_refuses_global_synchronisation() -> None:
-    with pytest.raises(ScheduleError, match=r"'list' needs rTask-level synchronisation.*\n.*use policy 'wavefront'"):
-        schedule("list", random_jobs(0), device(3, sync=SyncModel.GLOBAL))
 
 
 @EVERY
@@ -426,30 +394,6 @@ def test_large_graphs(num_ops: int, num_rtasks: int) -> None:
         assert simulate(REGISTRY.policy(policy).schedule(problem)).utilisation > 0.49
 
 
-DIAMOND = [
-    Job("stem", ((4, 2.0),)),
-    Job("left", ((2, 3.0),), ("stem",)),
-    Job("right", ((3, 1.0),), near=("stem",)),
-    Job("join", ((2, 1.5),), ("left", "right")),
-]
-
-
-def table(plan: ExecutionPlan) -> str:
-    """Every lane's slots, each with the time at which it ends."""
-    lines = []
-    for number, (program, times) in enumerate(zip(plan.programs, simulate(plan).programs, strict=True)):
-        for veu, (lane, at) in enumerate(zip(program.lanes, times.lanes, strict=True)):
-            cells = [f"{number}/{veu}:"]
-            for slot, end in zip(lane, at.end_us, strict=True):
-                if isinstance(slot, BarrierRTask):
-                    cells.append(f"wait({' '.join(f'{w.veu}:{w.order}' for w in slot.waits)})>{end:g}")
-                else:
-                    op = plan.graph.operators[slot.uid.operator_id].name
-                    cells.append(f"{op}.{slot.uid.rtask_id}>{end:g}")
-            lines.append(" ".join(cells))
-    return "\n".join(lines)
-
-
 GOLDEN = {
     ("wavefront", "diamond"): """\
 0/0: stem.0>7 stem.2>9 wait(1:1)>9.25 left.1>12.25 right.1>13.25 right.2>14.25 wait(1:4)>14.5 join.1>16
@@ -457,9 +401,6 @@ GOLDEN = {
     ("wavefront", "recurrent"): """\
 0/0: c0.0.0>9 odd.0>10 wait(1:0)>10.25 c0.1.1>14.25 c1.0.1>18.25 wait(1:3)>18.5 c1.1.0>22.5
 0/1: c0.0.1>9 wait(0:0)>9.25 c0.1.0>13.25 c1.0.0>17.25 wait(0:4)>18.5 c1.1.1>22.5""",
-    ("list", "diamond"): """\
-0/0: stem.0>7 stem.2>9 wait(1:1)>9.25 left.0>12.25 right.2>13.25 wait(1:5)>14.5 join.1>16
-0/1: stem.1>7 stem.3>9 wait(0:1)>9.25 left.1>12.25 right.0>13.25 right.1>14.25 wait(0:3)>14.5 join.0>16""",
 }
 
 
