@@ -22,8 +22,7 @@ from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.chains import Chains, Device, chained, in_chains, kernels_for_chains
 from rammer.scheduler.graphturbo.copies import groups_with_copies, with_copies, worth_copying
-from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, named, near_memories, parts_note
-from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
+from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, near_memories, parts_note
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, instances
 from rammer.scheduler.graphturbo.network import Network, network_of
@@ -67,7 +66,7 @@ class GraphTurboPolicy:
     rules: Literal["search", "paper", "images", "parts"] = field(
         default="search",
         metadata={
-            "search": "cuts, if they pay, and the order of operators in irregular cells by what is moved, with weights",
+            "search": "cuts, if they pay, by what is moved, with weights",
             "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
             "images": "by search for the last near memory alone, and each image of a batch by itself",
             "parts": "no operator's rTasks are cut: groups in parts alone, or wavefront's plan",
@@ -247,9 +246,8 @@ class GraphTurboPolicy:
                 paper = priced(network, groups, splits, room, orders)
                 found.append(Cut(f"for {name}", groups, splits, paper.order))
         if self.rules != "paper" and network.layers:
-            numbers = least_memory_order(network) if len(network.layers) <= MOST_LAYERS else range(len(network.layers))
-            papers = self._searched(renumbered(network, numbers), memories, orders)
-            found += [Cut(what, named(p.groups, numbers), p.splits, p.order, bound) for what, p, bound in papers]
+            papers = self._searched(network, memories, orders)
+            found += [Cut(what, p.groups, p.splits, p.order, bound) for what, p, bound in papers]
         return distinct(found)
 
     def _searched(
