@@ -419,10 +419,6 @@ def profile(
     Later measurements are made inside of `still`, where nothing else is done.
     """
 
-    def measure(plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        with still():
-            return vdevice.plans_us([in_memory(plan) for plan in plans])
-
     def price(times: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
         with still():
             states_us = vdevice.rkernels_states_us(list(times), budget_s=budget_s, progress=progress)
@@ -433,7 +429,7 @@ def profile(
     estimates = EstimatingProfiler(vdevice.spec)
     if budget_s <= 0:
         return MeasuredProfiler({}, estimates)
-    return MeasuredProfiler(measured(candidates, vdevice, budget_s, progress), estimates, measure, price)
+    return MeasuredProfiler(measured(candidates, vdevice, budget_s, progress), estimates, price)
 
 
 def load_program(

@@ -36,14 +36,14 @@ def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
         if other != INTERPLAY and (kernels := tuple(getattr(o, other).kernel for o in weighed)) not in alike:
             alike.add(kernels)
             plan = draw_below(judge.plain_us_below(best), problem, policy, other, market=market)
-            if plan and judge.prefers(found := judge.believed(plan), best, f"with the {other} rKernels in all waves"):
+            if plan and judge.prefers(found := judge.believed(plan), best):
                 best, by = found, other
     best = _with_chains(problem, policy, judge, market, best, by)
     for printed in SELECTIONS if has_choices(problem, market) else (INTERPLAY,):
         if not judge.could_win((offered(op.operation, market, printed) for op in problem.graph.operators), best):
             continue
         plan = algorithm_1_below(judge.plain_us_below(best), problem, printed, policy, market)
-        if plan and judge.prefers(found := judge.believed(plan), best, f"by Algorithm 1 as printed, {printed}"):
+        if plan and judge.prefers(found := judge.believed(plan), best):
             best = found
     return best
 
@@ -69,8 +69,7 @@ def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, be
             again = judge.believed(draw(problem, policy, by, market=market, held=together))
             if judge.cheaper(again, side_by_side):
                 side_by_side, tried = again, together
-        kind = problem.graph.operators[steps[0]].kind
-        if judge.prefers(side_by_side, best, f"with chains of {kind} side by side"):
+        if judge.prefers(side_by_side, best):
             best, held = side_by_side, tried
     return best
 

@@ -395,10 +395,6 @@ class VDevice(ABC):
         """Where verdicts on programs that run here are kept, by machine and toolchain."""
         return profile_store(f"{self.spec.name} {self.spec.arch}", "")
 
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
-        return None
-
     def has_room(self, plan: ExecutionPlan) -> bool | None:
         """Whether its memory holds a plan's program, or None if it cannot tell without building it."""
         return None

@@ -223,7 +223,7 @@ def test_plans(batch: int, size: int, veus: int, kib: int, joined: bool, rules: 
         where = parts_of(plan)
         assert len(where) >= 2 * veus and all(len(some) == 1 for some in where.values())
         assert {min(some) for some in where.values()} == set(range(veus))
-        whole_plan = planned(graph, spec, "wavefront:plans=priced")
+        whole_plan = planned(graph, spec, "wavefront")
         assert plan.memory is not None
         assert moving_us(plan) < 0.97 * moving_us(whole_plan)
 

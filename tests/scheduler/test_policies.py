@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -37,7 +37,6 @@ POLICIES = [
     "wavefront:selection=fastest,beyond=off,sync=global",
     "sequential:kernels=selected",
 ]
-Measure = Callable[[Sequence[ExecutionPlan]], Sequence[float] | None]
 EVERY = pytest.mark.parametrize("policy", POLICIES)
 
 
@@ -184,7 +183,7 @@ def test_chains_run_side_by_side_though_no_wave_holds_both() -> None:
     assert simulate(plan).total_us < 5.0 + 2.0 * steps + 5.0
 
 
-def priced(problem: Problem, measure: Measure | None = None) -> Problem:
+def priced(problem: Problem) -> Problem:
     """The problem with prices by place: a kernel's time with operands near, and fetching as fast as the spec says."""
     profiler = problem.profiler
     assert isinstance(profiler, MeasuredProfiler)
@@ -192,7 +191,7 @@ def priced(problem: Problem, measure: Measure | None = None) -> Problem:
     def price(times: Mapping[RKernel, float]) -> dict[RKernel, Price]:
         return {kernel: Price(us, 1.0, 1.0) for kernel, us in times.items()}
 
-    return replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure, price))
+    return replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, price))
 
 
 def two_chains(exchange_us: float, whole_us: float = 2.0) -> Problem:
@@ -212,17 +211,13 @@ def two_chains(exchange_us: float, whole_us: float = 2.0) -> Problem:
     return make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], spec, size)
 
 
-def never(plans: Sequence[ExecutionPlan]) -> list[float]:
-    raise AssertionError("prices are far enough apart")
-
-
 @pytest.mark.parametrize(("exchange_us", "whole_us", "rtasks"), [(0.5, 2.0, 1), (0.5, 3.5, 2), (0.01, 2.0, 2)])
 def test_what_vEUs_exchange_decides_on_chains(exchange_us: float, whole_us: float, rtasks: int) -> None:
     """Side by side 160 µs; one after the other 140, and what they exchange in 140 steps."""
     wavefront = rammer_policies()["wavefront"]
     problem = two_chains(exchange_us, whole_us)
     assert used(wavefront().schedule(problem))["a40"] == 2  # without prices nobody knows
-    plan = wavefront().schedule(priced(problem, never))
+    plan = wavefront().schedule(priced(problem))
     assert used(plan)["a40"] == rtasks
     if rtasks == 1:  # both vEUs share the steps before the second chain begins, and after the first one has ended
         alone = {job for job, n in used(plan).items() if n == 2}
@@ -231,7 +226,7 @@ def test_what_vEUs_exchange_decides_on_chains(exchange_us: float, whole_us: floa
 
 def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least work is the fastest here: nothing but the fewest rTasks is another plan."""
-    problem = priced(two_chains(0.5, whole_us=3.5), never)
+    problem = priced(two_chains(0.5, whole_us=3.5))
     market, drawn = Market(problem), list[bool]()
     held_in = waves.draw_below
 
@@ -261,19 +256,6 @@ def test_a_limit_stops_a_drawing_that_takes_as_long(num_veus: int, by: SelectBy)
             known = drawn(total_us * 1.0001)
             assert known is not None and known.programs == plan.programs
             assert drawn(total_us * 0.9999) is None
-
-
-@pytest.mark.parametrize("chains_us", [90.0, 110.0])
-def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
-    def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
-        return [chains_us if used(plan)["a40"] == 1 else 100.0 for plan in plans]
-
-    problem = priced(two_chains(exchange_us=0.1), measure)
-    plan = rammer_policies()["wavefront"]().schedule(problem)
-    assert used(plan)["a40"] == (1 if chains_us < 100.0 else 2)
-    assert f"measured: {chains_us:.0f} µs with chains of cell side by side, 100 µs without" in plan.notes
-    by_price = PluginRegistry(third_party=False).policy("wavefront:plans=priced").schedule(problem)
-    assert used(by_price)["a40"] == 1 and not any("measured" in note for note in by_price.notes)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +296,7 @@ def test_far_weights_cost_what_was_seen_of_each_rKernel(stalls: tuple[float, flo
         found = dict(zip(problem.candidates[operation], stalls, strict=True))
         return {kernel: Price(us, 1.0, found[kernel]) for kernel, us in times.items()}
 
-    seen = MeasuredProfiler(profiler.times, profiler.fallback, None, price)
+    seen = MeasuredProfiler(profiler.times, profiler.fallback, price)
     found = Market(replace(problem, profiler=seen)).options(operation).fastest
     assert found.kernel == problem.candidates[operation][chosen]
     assert asked == list(problem.candidates[operation])  # and of no other operation, which has only one
@@ -330,7 +312,7 @@ def test_branches_that_push_each_other_out_of_caches_go_one_by_one(cache: int) -
         jobs.append(Job(f"sum{n + 1}", ((2, 1.0),), near=(f"sum{n}", f"end{n}"), kind="sum"))
     memory = (MemoryLevel("L2", cache, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=20.0))
     problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory), 2048)
-    plan = rammer_policies()["wavefront"]().schedule(priced(problem, never))
+    plan = rammer_policies()["wavefront"]().schedule(priced(problem))
     assert plan.policy == ("wavefront" if cache == 1 << 20 else "sequential (chosen by wavefront)")
 
 
@@ -343,7 +325,7 @@ def test_chains_that_push_each_others_weights_out_of_caches_take_turns(cache: in
             jobs.append(Job(f"{side}{n}", ((2, 1.0),), (f"{side}{n - 1}",) if n else (), kind=side, weights=f"w{side}"))
     memory = (MemoryLevel("L2", cache, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=1.0))
     problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory), 2048)
-    plan = rammer_policies()["wavefront"]().schedule(priced(problem, never))
+    plan = rammer_policies()["wavefront"]().schedule(priced(problem))
     assert plan.policy == ("wavefront" if cache == 1 << 20 else "sequential (chosen by wavefront)")
 
 

@@ -31,7 +31,7 @@ from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced,
 from rammer.scheduler.graphturbo.split import Splitter
 from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work, stitched
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
-from rammer.scheduler.judge import PLANS, Judge
+from rammer.scheduler.judge import Judge
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.select import Assignment, Market, count, select_veu
@@ -104,7 +104,6 @@ class GraphTurboPolicy:
             "none": "operators stay whole",
         },
     )
-    plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
     uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
@@ -199,14 +198,13 @@ class GraphTurboPolicy:
 
     def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
         """The plan of a cut or of the network as a whole: without measured prices whichever moves less, else whichever
-        is believed to be sooner; what is close is run, as instances cost what prices do not know.
+        is estimated to be sooner.
         """
         if not problem.profiler.prices(whole.kernels):
             return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
-        judge = Judge(problem, self.plans == "measured")
+        judge = Judge(problem)
         known, other = judge.believed(whole), judge.believed(cut.plan)
-        best = other if judge.prefers_either_way(other, known, "by instances") else known
-        return replace(best.plan, notes=(*best.plan.notes, *judge.notes))
+        return other.plan if judge.prefers(other, known) else known.plan
 
     def _drawn(
         self,
@@ -224,7 +222,7 @@ class GraphTurboPolicy:
 
     def _whole(self, problem: Problem) -> ExecutionPlan:
         """The plan of a network that is not cut: wavefront's."""
-        plan = WavefrontPolicy(plans="priced").schedule(problem.usual)
+        plan = WavefrontPolicy().schedule(problem.usual)
         notes = ("groups: not cut: wavefront's plan", *plan.notes)
         return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 

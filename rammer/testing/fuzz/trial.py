@@ -111,9 +111,6 @@ class _Planner(VDevice):
     ) -> Mapping[RKernel, str]:
         return self.device.rkernels_wrong(kernels, every=every, progress=progress) if self._tried else {}
 
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        return self.device.plans_us(plans) if self._times in MEASURED else None
-
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         return self.device.build(plan, progress=progress) if self._tried else super().build(plan)
 

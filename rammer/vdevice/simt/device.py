@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
@@ -185,19 +183,6 @@ class GpuVDevice(VDevice):
             hint = f"save it and load it on a machine with such a GPU; {self._hint}"
             return CompiledOnly(f"the program is for {self.gpu.arch}: {self.missing}", hint)
         return self.open(image)
-
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans, all inputs zero; None without a GPU."""
-        return None if self.missing else [self._plan_us(plan) for plan in plans]
-
-    def _plan_us(self, plan: ExecutionPlan) -> float:
-        executable = self.open(self.build(plan))
-        try:
-            types = plan.graph.types
-            inputs = {t: np.zeros(types[t].shape, types[t].dtype.numpy) for t in plan.graph.inputs}
-            return min(executable.times_us(inputs))
-        finally:
-            executable.close()
 
 
 class SimtEmulator(VDevice):
