@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 
-from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.policy import Problem
@@ -65,20 +62,6 @@ class Judge:
     def plain_us_below(self, known: Judged) -> float:
         """What another plan must take less than to be worth a comparison: following operands takes long."""
         return known.plain_us / self._problem.profiler.noise
-
-    def could_win(self, offered: Iterable[Sequence[RKernel]], known: Judged) -> bool:
-        """Whether a plan could be preferred that has one of these rKernels for each operator.
-
-        Not if its rTasks take as long with all operands near, shared out evenly. Nothing is followed to know it.
-        """
-        if known.to_follow:
-            return True
-        offered, spec = list(offered), self._problem.spec
-        prices = self._problem.profiler.prices(chain.from_iterable(offered))
-        if not prices:
-            return True
-        work_us = sum(min(prices[k].near_us * k.num_rtasks for k in kernels) for kernels in offered)
-        return (spec.launched_us(others=False) + work_us / spec.num_veus) * self._problem.profiler.noise < known.us
 
     def cheaper(self, other: Judged, known: Judged) -> bool:
         """Whether the other plan is believed to take less, however little."""

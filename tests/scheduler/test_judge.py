@@ -18,11 +18,9 @@ from rammer.ir.plan import Price
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.scheduler.algorithm1 import algorithm_1, offered
 from rammer.scheduler.judge import Judge, Judged, takes_less
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.scheduler.select import Market
 from rammer.scheduler.sequential import SequentialPolicy
 from rammer.scheduler.timeline import simulate
 from rammer.scheduler.wavefront import WavefrontPolicy
@@ -101,26 +99,6 @@ def test_of_two_plans_the_smaller_one_is_followed() -> None:
     assert small.to_follow == 0
     assert takes_less(small, large) and not takes_less(large, small)
     assert "us" not in vars(large)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_what_could_not_win_does_not(seed: int) -> None:
-    """By the work of the rKernels that it may take, against plans that are slower and slower."""
-    problem = priced(seed)
-    judge, market = Judge(problem), Market(problem)
-    plan = algorithm_1(problem, "fastest", "")
-    kernels = [offered(op.operation, market, "fastest") for op in problem.graph.operators]
-    assert plan.kernels == tuple(k for (k,) in kernels)
-    answers = []
-    known = Judged(problem, plan)
-    assert judge.could_win(kernels, known), "what is not followed yet says nothing"
-    least_us = known.us
-    for factor in (0.1, 0.5, 0.9, 1.1, 2.0, 8.0):
-        known = Judged(problem, plan)
-        known.us = factor * least_us
-        answers.append(judge.could_win(kernels, known))
-        assert answers[-1] or not judge.prefers(Judged(problem, plan), known)
-    assert answers == sorted(answers) and not answers[0] and answers[-1]
 
 
 def test_a_plan_is_followed_once() -> None:

@@ -22,7 +22,6 @@ from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler import waves
-from rammer.scheduler.algorithm1 import algorithm_1_below
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import NOISE, MeasuredProfiler
@@ -245,17 +244,12 @@ def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.Monk
 def test_a_limit_stops_a_drawing_that_takes_as_long(num_veus: int, by: SelectBy) -> None:
     for seed in range(6):
         problem = make_problem(random_jobs(seed), device(num_veus, barrier_us=0.5 * seed))
-        drawings = (
-            lambda limit_us: waves.draw_below(limit_us, problem, "", by),  # noqa: B023
-            lambda limit_us: algorithm_1_below(limit_us, problem, by, ""),  # noqa: B023
-        )
-        for drawn in drawings:
-            plan = drawn(inf)
-            assert plan is not None
-            total_us = simulate(plan).total_us
-            known = drawn(total_us * 1.0001)
-            assert known is not None and known.programs == plan.programs
-            assert drawn(total_us * 0.9999) is None
+        plan = waves.draw_below(inf, problem, "", by)
+        assert plan is not None
+        total_us = simulate(plan).total_us
+        known = waves.draw_below(total_us * 1.0001, problem, "", by)
+        assert known is not None and known.programs == plan.programs
+        assert waves.draw_below(total_us * 0.9999, problem, "", by) is None
 
 
 @pytest.mark.parametrize(
