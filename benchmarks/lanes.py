@@ -88,7 +88,7 @@ def parts_of(plan: ExecutionPlan, arch: str, shares: int, ghz: float) -> list[Pa
     """Of every operator, by the machine code of the functions that its program has. Raises ToolchainError."""
     dialect = replace(CUDA, shares=shares)
     tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
-    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, arch), branches=False, tells=tells)
+    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, arch), tells=tells)
     functions = called(program)
     text = standalone_text((f.emitted for f in functions.values()), dialect)
     found = listings(disassembled(compile_cubin(text, arch).data))

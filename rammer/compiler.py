@@ -153,7 +153,6 @@ def opened(
     device: str | int | None,
     precision: str | None,
     numerics: str | None,
-    form: str = "table",
 ) -> tuple[Policy, VDevice]:
     """Find a policy and open a device, as the arguments of `compile` say. The caller closes the device.
 
@@ -165,7 +164,6 @@ def opened(
         return chosen, vdevice.adapted(
             precision=precision or config.get("RAMMER_PRECISION"),
             numerics=numerics or config.get("RAMMER_NUMERICS"),
-            form=form,
         )
     except BaseException:
         vdevice.close()
@@ -188,7 +186,6 @@ def compile(
     example: Any = None,
     precision: str | None = None,
     numerics: str | None = None,
-    form: str = "table",
     tune_seconds: float | None = None,
     progress: Progress = silent,
     registry: PluginRegistry | None = None,
@@ -205,14 +202,13 @@ def compile(
     `precision` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers
     them "tf32" and "bf16", for its matrix units. `numerics="strict"` takes only rKernels in which an infinity or NaN
     reaches the elements that the formula gives it to and no others, with the rounding errors of direct sums; "fast"
-    (the default) takes Winograd's forms and matrix units, too. `form`: a GPU's program may also be written out as
-    "branches", one per vEU, if it is small (the paper's Figure 9).
+    (the default) takes Winograd's forms and matrix units, too.
     """
     registry = registry or PluginRegistry()
     trace = Trace()
     clock, began = _Clock(trace), cpu_s()
     target = target or config.get("RAMMER_VDEVICE")
-    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, numerics, form)
+    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, numerics)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")

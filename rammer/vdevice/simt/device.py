@@ -30,7 +30,6 @@ from rammer.vdevice.simt.runtime import GpuExecutable
 
 EMULATED_VEUS = 8
 TELLS = "RAMMER_DATA_AS_FLAG"
-FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
 
@@ -59,8 +58,6 @@ class Platform:
 
 class GpuVDevice(VDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
-
-    forms = FORMS
 
     def __init__(self, platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> None:
         self.platform = platform
@@ -173,8 +170,7 @@ class GpuVDevice(VDevice):
         return decode(image, self.dialect)
 
     def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
-        branches, tells = self.form == "branches", bool(config.boolean(TELLS))
-        return compiled(plan, self.dialect, self.machine_code, branches=branches, tells=tells)
+        return compiled(plan, self.dialect, self.machine_code, tells=bool(config.boolean(TELLS)))
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
@@ -188,15 +184,12 @@ class GpuVDevice(VDevice):
 class SimtEmulator(VDevice):
     """The text for a GPU, run on the host: a test device. Results and synchronisation are real, times are not."""
 
-    forms = FORMS
-
     def __init__(self, spec: VDeviceSpec, dialect: Dialect) -> None:
         self.spec, self._dialect = spec, dialect
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        tells = bool(config.boolean(TELLS))
-        program = make_program(plan, self._dialect, branches=self.form == "branches", tells=tells)
+        program = make_program(plan, self._dialect, tells=bool(config.boolean(TELLS)))
         progress("compile", 0, 1)
         compile_host(program.text)
         progress("compile", 1, 1)

@@ -90,7 +90,6 @@ class _Planner(VDevice):
         if case.options.cache:
             device.spec = with_cache(device.spec, case.options.cache)
         self.spec = device.spec
-        self.forms, self.form = device.forms, device.form
         self._times, self._random = case.options.times, Random(case.name)
         self._tried = case.options.check > 0
 
