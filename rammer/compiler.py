@@ -243,7 +243,7 @@ def compile(
         trace.graph("graph", graph)
         with clock("rkernels"):
             made = find_candidates(graph, vdevice, registry, finer)
-            candidates = made if verify else as_unproven(made)
+            candidates: Candidates = made if verify else as_unproven(made)
         with clock("check"):
             candidates, dropped = usable(candidates, vdevice, check, budget_s, progress)
         prover = Prover(vdevice, check, progress, judge.still)
