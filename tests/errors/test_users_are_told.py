@@ -63,7 +63,7 @@ def test_commands_of_the_testing_package_need_no_pytest() -> None:
     script = """
 import sys
 sys.modules["pytest"] = None  # as if it were not installed
-import rammer_testing.fuzz.__main__, rammer.testing.onnx_suite
+import rammer_testing.fuzz.__main__, rammer_testing.onnx_suite
 try:
     from rammer.testing import VDeviceConformance
 except ImportError:
@@ -73,7 +73,7 @@ except ImportError:
     assert done.stdout.strip() == "only the kit does", done.stderr
 
 
-@pytest.mark.parametrize("tool", ["fuzz", "mutate"])
+@pytest.mark.parametrize("tool", ["fuzz", "mutate", "onnx_suite"])
 def test_tools_are_a_package_of_their_own(tool: str) -> None:
     """Their commands start them where it is installed, and say how to install it elsewhere."""
     found = python("-m", f"rammer.testing.{tool}", "--help")

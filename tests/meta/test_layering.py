@@ -150,8 +150,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "pytest"},
     ),
-    "rammer.testing.onnx_cases": ({"backend", "frontend", "errors"}, {"numpy", "onnx"}),
-    "rammer.testing.onnx_suite": ({"testing.onnx_cases"}, set()),
     "rammer": ({"*"}, set()),  # __init__ re-exports
 }
 
