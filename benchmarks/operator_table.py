@@ -134,7 +134,7 @@ def _refusals(by_device: Mapping[str, Mapping[str, Cases]]) -> Iterator[str]:
 def _differences() -> Iterator[str]:
     """A row for each case whose difference from the suite's values is known."""
     # it reads all cases, which takes some seconds
-    from rammer.testing.onnx_cases import DIFFERENCES
+    from rammer_testing.onnx_cases import DIFFERENCES
 
     for name, known in DIFFERENCES.items():
         within = ", ".join(f"{what} {value:.2g}" for what in ("rtol", "atol") if (value := getattr(known, what)))

@@ -56,7 +56,6 @@ from rammer.report import Report, make_report
 from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.scheduler.searched import SearchedPolicy
 from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Image, Progress, VDevice, ports_of, silent
@@ -72,8 +71,6 @@ Model: TypeAlias = (
 )
 
 COMPILING = ("onnx", "networkx")  # packages that compiling takes, and running a saved program does not
-SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
-SEARCHED = 4  # tilings of a product that are then measured
 
 
 def load(
@@ -155,7 +152,6 @@ def opened(
     device: str | int | None,
     precision: str | None,
     numerics: str | None,
-    form: str = "table",
 ) -> tuple[Policy, VDevice]:
     """Find a policy and open a device, as the arguments of `compile` say. The caller closes the device.
 
@@ -167,7 +163,6 @@ def opened(
         return chosen, vdevice.adapted(
             precision=precision or config.get("RAMMER_PRECISION"),
             numerics=numerics or config.get("RAMMER_NUMERICS"),
-            form=form,
         )
     except BaseException:
         vdevice.close()
@@ -190,7 +185,6 @@ def compile(
     example: Any = None,
     precision: str | None = None,
     numerics: str | None = None,
-    form: str = "table",
     tune_seconds: float | None = None,
     progress: Progress = silent,
     registry: PluginRegistry | None = None,
@@ -207,14 +201,13 @@ def compile(
     `precision` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers
     them "tf32" and "bf16", for its matrix units. `numerics="strict"` takes only rKernels in which an infinity or NaN
     reaches the elements that the formula gives it to and no others, with the rounding errors of direct sums; "fast"
-    (the default) takes Winograd's forms and matrix units, too. `form`: a GPU's program may also be written out as
-    "branches", one per vEU, if it is small (the paper's Figure 9).
+    (the default) takes Winograd's forms and matrix units, too.
     """
     registry = registry or PluginRegistry()
     trace = Trace()
     clock, began = _Clock(trace), cpu_s()
     target = target or config.get("RAMMER_VDEVICE")
-    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, numerics, form)
+    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, numerics)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
@@ -248,15 +241,8 @@ def compile(
             trace.warn(note)
         trace.graph("graph", graph)
         with clock("rkernels"):
-
-            def found(search: int) -> Candidates:
-                made = find_candidates(graph, vdevice, registry, search, finer)
-                return made if verify else as_unproven(made)
-
-            candidates = found(0)
-            if budget_s >= SEARCH_S:
-                chosen = SearchedPolicy(chosen, usual=candidates)
-                candidates = found(SEARCHED)
+            made = find_candidates(graph, vdevice, registry, finer)
+            candidates: Candidates = made if verify else as_unproven(made)
         with clock("check"):
             candidates, dropped = usable(candidates, vdevice, check, budget_s, progress)
         prover = Prover(vdevice, check, progress, judge.still)
@@ -352,13 +338,11 @@ def find_candidates(
     graph: Graph,
     vdevice: VDevice,
     registry: PluginRegistry,
-    search: int = 0,
     finer: tuple[int, ...] = (),
     known: Container[Operation] = (),
     num_veus: int | None = None,
 ) -> dict[Operation, list[RKernel]]:
-    """Candidate rKernels of every distinct operation that is not `known`; of a `search` up to as many tilings of a
-    product.
+    """Candidate rKernels of every distinct operation that is not `known`.
 
     `finer`: how many times as many rTasks as usual further ones shall have.
 
@@ -367,7 +351,7 @@ def find_candidates(
     names = {op.operation: op.name for op in reversed(graph.operators)}  # of the first operator of each
     operations = list(dict.fromkeys(op.operation for op in graph.operators if op.operation not in known))
     spec = replace(vdevice.spec, num_veus=num_veus or vdevice.spec.num_veus)
-    found = generated(operations, lambda operation: registry.rkernels(operation, spec, search, finer))
+    found = generated(operations, lambda operation: registry.rkernels(operation, spec, finer))
     if spec.numerics == "strict":
         found = {operation: [k for k in kernels if k.faithful] for operation, kernels in found.items()}
     nobody = {operation.kind: names[operation] for operation, kernels in reversed(found.items()) if not kernels}
@@ -427,10 +411,6 @@ def profile(
     Later measurements are made inside of `still`, where nothing else is done.
     """
 
-    def measure(plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        with still():
-            return vdevice.plans_us([in_memory(plan) for plan in plans])
-
     def price(times: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
         with still():
             states_us = vdevice.rkernels_states_us(list(times), budget_s=budget_s, progress=progress)
@@ -441,7 +421,7 @@ def profile(
     estimates = EstimatingProfiler(vdevice.spec)
     if budget_s <= 0:
         return MeasuredProfiler({}, estimates)
-    return MeasuredProfiler(measured(candidates, vdevice, budget_s, progress), estimates, measure, price)
+    return MeasuredProfiler(measured(candidates, vdevice, budget_s, progress), estimates, price)
 
 
 def load_program(

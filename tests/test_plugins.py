@@ -82,7 +82,7 @@ def test_a_kernel_by_plugin() -> None:
     executable.close()
 
 
-@pytest.mark.parametrize("policy", ["sequential", "round_robin", "wavefront", "list", "stationary"])
+@pytest.mark.parametrize("policy", ["sequential", "round_robin", "wavefront", "stationary"])
 def test_of_equal_rkernels_the_generators_first_wins(policy: str) -> None:
     """Whatever their names, from the hook through the registry to the plan."""
 

@@ -332,11 +332,9 @@ class VDevice(ABC):
     """A virtual device: vEUs that run rTasks in order, and a barrier between them. Paper: §3.2."""
 
     spec: VDeviceSpec
-    forms: tuple[str, ...] = ("table",)  # in which it can emit a program, the default first
-    form: str = "table"
 
-    def adapted(self, *, precision: str, form: str, numerics: str = "fast") -> Self:
-        """This device with kernels of a precision and numerics, and programs in a form; itself if nothing changes.
+    def adapted(self, *, precision: str, numerics: str = "fast") -> Self:
+        """This device with kernels of a precision and numerics; itself if nothing changes.
 
         The original stays as it is. Both share what they hold, so only one is to be closed; override this where some
         of that depends on the spec. Raises DeviceError for what the device does not offer.
@@ -347,11 +345,6 @@ class VDevice(ABC):
                 f"vDevice {spec.name!r} ({spec.arch}) does not compute in {precision!r}, but in "
                 f"{' or '.join(spec.precisions)}",
                 hint=did_you_mean(precision, spec.precisions),
-            )
-        if form not in self.forms:
-            raise DeviceError(
-                f"vDevice {spec.name!r} emits no program as {form!r}, but as {' or '.join(self.forms)}",
-                hint=did_you_mean(form, self.forms),
             )
         if numerics not in NUMERICS:
             raise DeviceError(
@@ -364,10 +357,10 @@ class VDevice(ABC):
             )
         direct = spec.direct or numerics == "strict" or not config.boolean("RAMMER_WINOGRAD")
         made = replace(spec, precision=precision, numerics=numerics, direct=direct)
-        if (made, form) == (spec, self.form):
+        if made == spec:
             return self
         adapted = copy(self)
-        adapted.spec, adapted.form = made, form
+        adapted.spec = made
         return adapted
 
     def rkernels_us(
@@ -416,10 +409,6 @@ class VDevice(ABC):
     def verdicts(self) -> ProfileStore:
         """Where verdicts on programs that run here are kept, by machine and toolchain."""
         return profile_store(f"{self.spec.name} {self.spec.arch}", "")
-
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
-        return None
 
     def has_room(self, plan: ExecutionPlan) -> bool | None:
         """Whether its memory holds a plan's program, or None if it cannot tell without building it."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from cpus import runnable
+from rammer_testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
+from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 import rammer
 from rammer.compiler import find_candidates
@@ -15,8 +17,6 @@ from rammer.ir.intervals import Intervals
 from rammer.ir.proof import settled
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
-from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
-from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 POLICIES = ("auto", "graphturbo", "list", "round_robin", "sequential", "stationary", "wavefront")

@@ -14,15 +14,11 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 from onnx import checker
-
-from rammer.errors import DeviceError, InputError, ModelError
-from rammer.ir.tensor import Array
-from rammer.program import Program
-from rammer.testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch, Trial, alone, draw, worker
-from rammer.testing.fuzz.__main__ import _Run, main
-from rammer.testing.fuzz.families import windows
-from rammer.testing.fuzz.families.declared import Lie
-from rammer.testing.fuzz.oracle import (
+from rammer_testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch, Trial, alone, draw, worker
+from rammer_testing.fuzz.__main__ import _Run, main
+from rammer_testing.fuzz.families import windows
+from rammer_testing.fuzz.families.declared import Lie
+from rammer_testing.fuzz.oracle import (
     beyond_numbers,
     compare,
     consult,
@@ -32,11 +28,15 @@ from rammer.testing.fuzz.oracle import (
     rounds_once,
     tolerance,
 )
-from rammer.testing.fuzz.shrink import shrink
-from rammer.testing.fuzz.sketch import BFLOAT, DOUBLE, FLOAT, HALF, I32, NUMPY, U8, Unfit
-from rammer.testing.fuzz.summary import Summary
-from rammer.testing.fuzz.trial import CRASHED, HUNG, ILL, INTERNAL, REFUSED, RIGHT, WRONG, Verdict, internal
-from rammer.testing.fuzz.worker import Pool
+from rammer_testing.fuzz.shrink import shrink
+from rammer_testing.fuzz.sketch import BFLOAT, DOUBLE, FLOAT, HALF, I32, NUMPY, U8, Unfit
+from rammer_testing.fuzz.summary import Summary
+from rammer_testing.fuzz.trial import CRASHED, HUNG, ILL, INTERNAL, REFUSED, RIGHT, WRONG, Verdict, internal
+from rammer_testing.fuzz.worker import Pool
+
+from rammer.errors import DeviceError, InputError, ModelError
+from rammer.ir.tensor import Array
+from rammer.program import Program
 from rammer.vdevice.vectors import INFIX
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from rammer.testing.mutate import BUGS
-from rammer.testing.mutate.bug import NONE
-from rammer.testing.mutate.networks import network
-from rammer.testing.mutate.trial import HARMLESS, attempt, reference
+from rammer_testing.mutate import BUGS
+from rammer_testing.mutate.bug import NONE
+from rammer_testing.mutate.networks import network
+from rammer_testing.mutate.trial import HARMLESS, attempt, reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

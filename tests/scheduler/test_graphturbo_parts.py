@@ -97,7 +97,7 @@ def problem_of(graph: Graph, spec: VDeviceSpec, policy: str) -> Problem:
         mine = replace(spec, num_veus=veus)
         for op in other.operators:
             if op.operation not in known:
-                known[op.operation] = REGISTRY.rkernels(op.operation, mine, 0, finer)
+                known[op.operation] = REGISTRY.rkernels(op.operation, mine, finer)
         return known
 
     return Problem(graph, spec, offer(graph, spec.num_veus), EstimatingProfiler(spec), offer=offer)
@@ -221,7 +221,7 @@ def test_plans(batch: int, size: int, veus: int, kib: int, joined: bool, rules: 
         where = parts_of(plan)
         assert len(where) >= 2 * veus and all(len(some) == 1 for some in where.values())
         assert {min(some) for some in where.values()} == set(range(veus))
-        whole_plan = planned(graph, spec, "wavefront:plans=priced")
+        whole_plan = planned(graph, spec, "wavefront")
         assert plan.memory is not None
         assert moving_us(plan) < 0.97 * moving_us(whole_plan)
 

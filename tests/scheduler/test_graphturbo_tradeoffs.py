@@ -88,7 +88,7 @@ def test_auto_is_graphturbos_choice() -> None:
 def test_the_fastest_that_has_room(layers: int, times: float) -> None:
     """Of two layers tiles have room for the largest rTasks; beside the weights of six the next smaller ones fit."""
     graph = network(80, 16, layers)
-    usual, plan = (planned(graph, "gc2:8", policy) for policy in ("wavefront:plans=priced", "graphturbo"))
+    usual, plan = (planned(graph, "gc2:8", policy) for policy in ("wavefront", "graphturbo"))
     verify_plan(plan)
     assert fits(plan, "gc2:8")
     assert simulate(usual).total_us > times * simulate(plan).total_us
@@ -116,7 +116,7 @@ def test_what_two_layers_take_has_no_room_beside_six() -> None:
 
 def test_rooms_by_definition() -> None:
     """What a tile has, less its share of all weights and of what lives in a wave; nine tenths of that."""
-    plan = planned(network(16, 8, 3), "gc2:4", "wavefront:plans=priced")
+    plan = planned(network(16, 8, 3), "gc2:4", "wavefront")
     tiles = Tiles(4, 200_000)
     graph = plan.graph
     weights = sum(graph.types[t].nbytes for op in graph.operators for t in op.inputs if t in graph.constants)

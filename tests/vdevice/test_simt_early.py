@@ -125,7 +125,7 @@ def test_only_what_spills_gets_less_room() -> None:
         most = max(early_words_of(part) for part in re.split(r"^INLINE void k_", text, flags=re.M))
         return Compiled(100 + most, 4 + 40 * (most > 40))
 
-    program, code = compiled(plan, CUDA, compile, branches=False)
+    program, code = compiled(plan, CUDA, compile)
     whole = make_program(plan, CUDA)
     words = {f.kernel: early_words_of(f.emitted.text) for f in whole.functions}
     much = {k for k in whole.early if words[k] > 40}

@@ -19,8 +19,7 @@ from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
-from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, named, near_memories, parts_note
-from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
+from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, near_memories, parts_note
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, instances
 from rammer.scheduler.graphturbo.network import Network, network_of
@@ -29,7 +28,7 @@ from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced,
 from rammer.scheduler.graphturbo.split import Splitter
 from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
-from rammer.scheduler.judge import PLANS, Judge
+from rammer.scheduler.judge import Judge
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.select import Assignment, Market, count, select_veu
@@ -64,7 +63,7 @@ class GraphTurboPolicy:
     rules: Literal["search", "paper", "images", "parts"] = field(
         default="search",
         metadata={
-            "search": "cuts, if they pay, and the order of operators in irregular cells by what is moved, with weights",
+            "search": "cuts, if they pay, by what is moved, with weights",
             "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
             "images": "by search for the last near memory alone, and each image of a batch by itself",
             "parts": "no operator's rTasks are cut: groups in parts alone, or wavefront's plan",
@@ -100,7 +99,6 @@ class GraphTurboPolicy:
             "none": "operators stay whole",
         },
     )
-    plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
     uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
@@ -137,14 +135,13 @@ class GraphTurboPolicy:
 
     def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
         """The plan of a cut or of the network as a whole: without measured prices whichever moves less, else whichever
-        is believed to be sooner; what is close is run, as instances cost what prices do not know.
+        is estimated to be sooner.
         """
         if not problem.profiler.prices(whole.kernels):
             return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
-        judge = Judge(problem, self.plans == "measured")
+        judge = Judge(problem)
         known, other = judge.believed(whole), judge.believed(cut.plan)
-        best = other if judge.prefers_either_way(other, known, "by instances") else known
-        return replace(best.plan, notes=(*best.plan.notes, *judge.notes))
+        return other.plan if judge.prefers(other, known) else known.plan
 
     def _drawn(self, problem: Problem, market: Market, cut: Cut, kernels: Mapping[int, RKernel]) -> ExecutionPlan:
         """Draw the plan of a cut, in memory."""
@@ -162,7 +159,7 @@ class GraphTurboPolicy:
 
     def _whole(self, problem: Problem) -> ExecutionPlan:
         """The plan of a network that is not cut: wavefront's."""
-        plan = WavefrontPolicy(plans="priced").schedule(problem.usual)
+        plan = WavefrontPolicy().schedule(problem.usual)
         notes = ("groups: not cut: wavefront's plan", *plan.notes)
         return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
@@ -184,9 +181,8 @@ class GraphTurboPolicy:
                 paper = priced(network, groups, splits, room, orders)
                 found.append(Cut(f"for {name}", groups, splits, paper.order))
         if self.rules != "paper" and network.layers:
-            numbers = least_memory_order(network) if len(network.layers) <= MOST_LAYERS else range(len(network.layers))
-            papers = self._searched(renumbered(network, numbers), memories, orders)
-            found += [Cut(what, named(p.groups, numbers), p.splits, p.order, bound) for what, p, bound in papers]
+            papers = self._searched(network, memories, orders)
+            found += [Cut(what, p.groups, p.splits, p.order, bound) for what, p, bound in papers]
         return distinct(found)
 
     def _searched(

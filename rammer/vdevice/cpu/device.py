@@ -14,7 +14,7 @@ from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, kno
 from rammer.vdevice.cpu.check import check_kernels, untried
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.decode import decode
-from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
+from rammer.vdevice.cpu.profile import measure_kernels, refused_kernels
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec, usual_numbers
 from rammer.vdevice.profiles import ProfileStore, profile_store
@@ -103,22 +103,6 @@ class CpuVDevice(VDevice):
     def verdicts(self) -> ProfileStore:
         """Where verdicts on programs are kept."""
         return profile_store(self._host.name, self._compiler.toolchain)
-
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans, all inputs zero; None for a CPU that is not this one."""
-        if not self._is_here:
-            return None
-
-        def measure() -> list[float]:
-            executables: list[CpuExecutable] = []
-            try:
-                executables += (CpuExecutable(self.build(plan), self._host) for plan in plans)
-                return measure_plans(plans, executables)
-            finally:
-                for executable in executables:
-                    executable.close()
-
-        return known_plans_us(plans, self._compiler, self._host.name, measure)
 
     def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:
         """Machine code of rKernels into the cache, in few calls of the compiler. Raises ToolchainError, DeviceError."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -28,7 +26,6 @@ from rammer.vdevice.simt.rooms import MachineCode, compiled
 from rammer.vdevice.simt.runtime import GpuExecutable
 
 EMULATED_VEUS = 8
-FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
 
@@ -55,8 +52,6 @@ class Platform:
 
 class GpuVDevice(VDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
-
-    forms = FORMS
 
     def __init__(self, platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> None:
         self.platform = platform
@@ -153,7 +148,7 @@ class GpuVDevice(VDevice):
         return decode(image, self.dialect)
 
     def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
-        return compiled(plan, self.dialect, self.machine_code, branches=self.form == "branches")
+        return compiled(plan, self.dialect, self.machine_code)
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
@@ -163,31 +158,16 @@ class GpuVDevice(VDevice):
             return CompiledOnly(f"the program is for {self.gpu.arch}: {self.missing}", hint)
         return self.open(image)
 
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans, all inputs zero; None without a GPU."""
-        return None if self.missing else [self._plan_us(plan) for plan in plans]
-
-    def _plan_us(self, plan: ExecutionPlan) -> float:
-        executable = self.open(self.build(plan))
-        try:
-            types = plan.graph.types
-            inputs = {t: np.zeros(types[t].shape, types[t].dtype.numpy) for t in plan.graph.inputs}
-            return min(executable.times_us(inputs))
-        finally:
-            executable.close()
-
 
 class SimtEmulator(VDevice):
     """The text for a GPU, run on the host: a test device. Results and synchronisation are real, times are not."""
-
-    forms = FORMS
 
     def __init__(self, spec: VDeviceSpec, dialect: Dialect) -> None:
         self.spec, self._dialect = spec, dialect
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        program = make_program(plan, self._dialect, branches=self.form == "branches")
+        program = make_program(plan, self._dialect)
         progress("compile", 0, 1)
         compile_host(program.text)
         progress("compile", 1, 1)

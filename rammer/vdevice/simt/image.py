@@ -19,7 +19,7 @@ from rammer.vdevice.base import Image, Port, ports_of
 from rammer.vdevice.placement import SCRATCH, Bound, Operands, Places, aligned, bound_ports, ports_alone
 from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.early import early_words
-from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
+from rammer.vdevice.simt.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.printer import EmittedKernel, emit
 from rammer.vdevice.simt.ready import early_operands, loading_early
@@ -29,7 +29,6 @@ from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Tas
 
 TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
 NONE: frozenset[int] = frozenset()
-MOST_BRANCHED = 512  # rTasks of a program in Figure 9's form: some seconds of NVRTC
 
 
 class Function(NamedTuple):
@@ -70,23 +69,16 @@ def make_program(
     plan: ExecutionPlan,
     dialect: Dialect,
     *,
-    branches: bool = False,
     resident: bool = True,
     rooms: Mapping[RKernel, int] | None = None,
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `rooms`:
+    `resident`: constants that a vEU reads again stay there. `rooms`:
     words of a thread for what an rKernel loads before its rTasks wait; by default as many as its registers hold, of
     what is not in it none.
     """
     graph, spec = plan.graph, plan.spec
-    if branches and plan.num_rtasks > MOST_BRANCHED:
-        raise DeviceError(
-            f"the program has {plan.num_rtasks} rTasks; as branches it may have {MOST_BRANCHED}, for code size and "
-            "compile time grow faster than their number",
-            hint='form="table" takes any number',
-        )
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
     memory = plan.memory
@@ -111,7 +103,7 @@ def make_program(
         )
     if rooms is None:
         rooms = dict.fromkeys(plan.kernels, early_words(spec.registers, spec.lanes))
-    calls = _Calls(plan, dialect, block, operands, kept, {} if branches else rooms)
+    calls = _Calls(plan, dialect, block, operands, kept, rooms)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -123,10 +115,10 @@ def make_program(
         "num_kernels": len(calls.functions),
         "threads": block,
         "max_args": max_args,
-        "early_words": [0 if branches else rooms.get(f.kernel, 0) for f in calls.functions],
+        "early_words": [rooms.get(f.kernel, 0) for f in calls.functions],
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
-        "shared_bytes": header_bytes(0 if branches else max_args) + aligned(kept.end),
+        "shared_bytes": header_bytes(max_args) + aligned(kept.end),
         "arena_bytes": memory.arena_bytes,
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],
@@ -137,10 +129,7 @@ def make_program(
     arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
     streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)
     emitted = [f.emitted for f in calls.functions]
-    if branches:
-        text = branches_text(emitted, dialect, block, streams)
-    else:
-        text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
+    text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
     waits = sum(k.waits for k in emitted)
     early = {f.kernel: rooms[f.kernel] for f in calls.functions if f.emitted.waits and f.kernel in rooms}
     most = max(early.values(), default=0)

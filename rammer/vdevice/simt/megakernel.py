@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rammer.vdevice.simt.prelude import Dialect, prelude
 from rammer.vdevice.simt.printer import EmittedKernel
-from rammer.vdevice.simt.table import ABI, END, KEEP, LINE, Streams
+from rammer.vdevice.simt.table import ABI, END, KEEP, LINE
 
 ENTRY = "rammer_run"
 ALIGNMENT = 128
@@ -37,37 +37,6 @@ def program_text(
     loop = LOOP.replace("CASES", cases).replace("ASKING", asking).replace("WAITING", waiting)
     body = (OWN_WAIT if own else "") + (COPY if copies else "") + loop
     return _text(kernels, dialect, block, max_args, body, sum({k.symbol: len(k.text) for k in kernels}.values()))
-
-
-def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, streams: Streams) -> str:
-    """The program as a branch per vEU, the form of Figure 9: for small programs, and for people."""
-    lines: list[str] = []
-    copies = ""
-    called = 0
-    num_veus = streams.num_veus
-    for p in range(streams.num_programs):
-        for v in range(num_veus):
-            lane = streams.lane(p, v)
-            if not len(lane):
-                continue
-            lines.append(f"  {'else ' if lines else ''}if (program == {p} && veu == {v}) {{")
-            for fn, rtask, args, _, wait, nwaits, step, order in lane.tolist():
-                awaited = streams.waits[wait : wait + nwaits].tolist()
-                waits = ", ".join(f"{u}:{o}" for u, o in awaited if u != v)
-                if nwaits and fn >= 0 and kernels[fn].ahead:
-                    lines.append(f"    {kernels[fn].ahead}(args + {args}, {rtask}, tid);")
-                if nwaits:
-                    lines.append(f"    WAIT({wait}, {nwaits}, {order})  // {waits}")
-                if fn == KEEP:
-                    lines.append(f"    mk_keep(args + {args}, scratch, tid);")
-                    copies = COPY
-                elif fn >= 0:
-                    called += len(kernels[fn].text)
-                    lines.append(f"    TASK({order}, {task_call(kernels[fn], f'args + {args}', str(rtask))})")
-                lines.append(f"    DONE({step})")
-            lines.append("  }")
-    body = copies + BRANCHES.replace("LANES_OF_ALL", "\n".join(lines))
-    return _text(kernels, dialect, block, 0, body, called)
 
 
 def task_call(kernel: EmittedKernel, args: str, rtask: str) -> str:
@@ -304,34 +273,6 @@ CASES      default: break;
   }
   MK_STAMP(bounds[run.veu + 1] - 1, 2, mk_time_ns())
   MK_STAMP(bounds[run.veu + 1] - 1, 3, mk_clock())
-  mk_sync();
-  mk_finish(run, span, tid);
-}
-"""
-
-BRANCHES = """\
-MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid,
-                    volatile MK_SHARED int *stop) {
-  mk_wait<false>(run, 0, waits, n, order, tid, stop);
-  mk_sync();
-}
-#define WAIT(first, n, order) \\
-  mk_wait_once(run, waits + first, n, order, tid, stop); if (*stop) goto end; mk_acquire();
-#define TASK(order, call) { int status = 0; call if (status) mk_bad_index(run, order); }
-#define DONE(step) if (step) mk_release(); mk_sync(); \\
-  if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
-
-extern "C" __global__ void __launch_bounds__($THREADS, $SHARES)
-$ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
-       int span, unsigned long long limit_ns) {
-  const int tid = threadIdx.x, veu = blockIdx.x;
-  char *arena = MK_ARENA, *scratch = arena + $HEADER;
-  volatile MK_SHARED int *stop = (volatile MK_SHARED int *)arena;
-  const Run run = {state, mk_load_relaxed(state), program, veu, limit_ns};
-  if (tid == 0) *stop = 0;
-  mk_sync();
-LANES_OF_ALL
-end:
   mk_sync();
   mk_finish(run, span, tid);
 }

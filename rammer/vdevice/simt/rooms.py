@@ -42,7 +42,7 @@ class MachineCode(Protocol):
 
 
 def compiled(
-    plan: ExecutionPlan, dialect: Dialect, compile: Callable[[str], MachineCode], *, branches: bool
+    plan: ExecutionPlan, dialect: Dialect, compile: Callable[[str], MachineCode]
 ) -> tuple[SimtProgram, MachineCode]:
     """The program that loads most before its waits, of those that spill no more than the one that loads nothing there.
 
@@ -50,7 +50,7 @@ def compiled(
     """
 
     def made(rooms: Mapping[RKernel, int] | None) -> tuple[SimtProgram, MachineCode, int]:
-        program = make_program(plan, dialect, branches=branches, rooms=rooms)
+        program = make_program(plan, dialect, rooms=rooms)
         code = compile(program.text)
         return program, code, code.resources.spill_bytes
 
