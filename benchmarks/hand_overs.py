@@ -11,13 +11,8 @@ import click
 
 from benchmarks import catalog
 from benchmarks.store import Scale
-from rammer.compiler import find_candidates
-from rammer.frontend.onnx import load
-from rammer.passes import optimize
-from rammer.plugins import PluginRegistry
+from rammer.compiler import Compilation, CompileOptions
 from rammer.scheduler.hand_overs import longest_chain
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 
 
@@ -29,21 +24,17 @@ from rammer.scheduler.timeline import simulate
 @click.option("--scale", type=click.Choice(["full", "small"]), default="full", show_default=True)
 def main(models: tuple[str, ...], target: str, arch: str, policy: str, scale: Scale) -> None:
     """Print hand-overs, bytes handed over, rTasks and the estimated time of each of MODELS."""
-    registry = PluginRegistry()
+    how = CompileOptions(target=target, arch=arch, policy=policy, tune_seconds=0)
     for name in models:
         begun = time.monotonic()
-        vdevice = registry.open(target, arch=arch)
-        profiler = EstimatingProfiler(vdevice.spec)
-        graph = optimize(load(catalog.prepare(name, 1, scale).built.path), vdevice.spec)
-        candidates = find_candidates(graph, vdevice, registry)
-        plan = registry.policy(policy).schedule(Problem(graph, vdevice.spec, candidates, profiler))
+        with Compilation.of(catalog.prepare(name, 1, scale).built.path, how) as compilation:
+            plan, rtask_us = compilation.planned.plan, compilation.profiler.rtask_us
         chain = longest_chain(plan)
         click.echo(
             f"{name}: {chain.hops} hand-overs of {chain.nbytes / 1024:.1f} KiB in a row, {plan.num_rtasks} rTasks on "
-            f"{vdevice.spec.num_veus} vEUs, {simulate(plan, profiler.rtask_us).total_us / 1e3:.2f} ms estimated; "
+            f"{plan.spec.num_veus} vEUs, {simulate(plan, rtask_us).total_us / 1e3:.2f} ms estimated; "
             f"planned in {time.monotonic() - begun:.0f} s"
         )
-        vdevice.close()
 
 
 if __name__ == "__main__":

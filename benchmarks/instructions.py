@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import catalog
-from rammer.compiler import find_candidates
-from rammer.frontend.onnx import load
+from rammer.compiler import Compilation, CompileOptions
 from rammer.ir.expr import loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, Operations, attributes
@@ -33,10 +32,6 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
-from rammer.passes import optimize
-from rammer.plugins import PluginRegistry
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.sass import Instr, Listing, disassembled, listings
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
@@ -209,12 +204,10 @@ class Accesses:
 
 def of_model(name: str, arch: str) -> list[Accesses]:
     """Of each rKernel in a model's plan, those that read most first. Raises RammerError."""
-    registry = PluginRegistry()
-    vdevice = registry.open("cuda", arch=arch)
-    spec, profiler = vdevice.spec, EstimatingProfiler(vdevice.spec)
-    graph = optimize(load(catalog.prepare(name).built.path), spec)
-    problem = Problem(graph, spec, find_candidates(graph, vdevice, registry), profiler)
-    plan = registry.policy("wavefront").schedule(problem)
+    how = CompileOptions(target="cuda", arch=arch, policy="wavefront", tune_seconds=0)
+    with Compilation.of(catalog.prepare(name).built.path, how) as compilation:
+        plan = compilation.planned.plan
+    spec = plan.spec
     room = early_words(spec.registers, spec.lanes)
     count = Counter(k for k in plan.kernels if isinstance(k.body, TileProgram))
     emitted = {k: emit(with_constants(k, room), CUDA, spec.max_threads) for k in count}

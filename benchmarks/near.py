@@ -8,27 +8,17 @@ two runs, with estimated times of rTasks and operands followed through caches at
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import click
 
-import rammer
 from benchmarks import catalog
-from rammer.compiler import find_candidates, profile
+from rammer.compiler import Compilation, CompileOptions
 from rammer.cost.price import fit
-from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
-from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.verify import verify_plan
-from rammer.passes import optimize
-from rammer.plugins import PluginRegistry
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import parse_policy, wishes_of
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.vdevice.base import silent
 
 MODELS = (
     "today_minilm_32:4",
@@ -44,24 +34,11 @@ MIB = 1 << 20
 
 def planned(path: str, target: str, arch: str, policy: str) -> tuple[ExecutionPlan, Timeline]:
     """A model's verified plan by estimated times, and the timeline of a run after another, operands followed."""
-    registry = PluginRegistry()
-    chosen, vdevice = registry.policy(*parse_policy(policy)), registry.open(target, arch=arch)
-    try:
-        graph = rammer.load(path)
-        apart, finer = wishes_of(chosen, graph, vdevice.spec)
-        graph = optimize(graph, vdevice.spec, images_apart=apart)
-        candidates = find_candidates(graph, vdevice, registry, 0, finer)
-        profiler = profile(candidates, vdevice, 0, silent)
-
-        def offer(other: Graph, veus: int) -> Mapping[Operation, Sequence[RKernel]]:
-            return find_candidates(other, vdevice, registry, 0, finer, known=candidates, num_veus=veus)
-
-        plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler, offer=offer))
-    finally:
-        vdevice.close()
+    with Compilation.of(path, CompileOptions(target=target, arch=arch, policy=policy, tune_seconds=0)) as compilation:
+        plan, rtask_us = compilation.planned.plan, compilation.profiler.rtask_us
     plan = replace(plan, memory=plan.memory or plan_memory(plan))
     verify_plan(plan)
-    prices = {kernel: fit(kernel, plan.spec, profiler.rtask_us(kernel), None) for kernel in plan.kernels}
+    prices = {kernel: fit(kernel, plan.spec, rtask_us(kernel), None) for kernel in plan.kernels}
     return plan, simulate(replace(plan, prices=prices))
 
 

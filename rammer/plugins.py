@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from rammer import config, hookspecs
+from rammer import config, hookspecs, log
 from rammer.errors import PluginError, PolicyError, RammerError, did_you_mean
 from rammer.scheduler.policy_options import (
     PolicyOption,
@@ -75,7 +75,8 @@ class PluginRegistry:
         self._origins: dict[str, str] = {}  # of the rKernels of a plugin, by its name
         self._manager = pluggy.PluginManager("rammer")
         self._manager.add_hookspecs(hookspecs)
-        self._trace = config.boolean("RAMMER_TRACE_PLUGINS")
+        log.listen()
+        self._trace = log.PLUGINS.isEnabledFor(logging.DEBUG)
         self._blocked = blocked = config.names("RAMMER_DISABLE_PLUGINS")
         for name, module in BUILTINS.items():
             if name not in blocked:
@@ -131,7 +132,7 @@ class PluginRegistry:
                     hint=f"RAMMER_DISABLE_PLUGINS={implementation.plugin_name} runs without it",
                 ) from error
             if self._trace:
-                print(f"rammer: {implementation.plugin_name}.{hook} -> {answer!r}", file=sys.stderr)
+                log.PLUGINS.debug("%s.%s -> %r", implementation.plugin_name, hook, answer)
             yield implementation.plugin_name, answer
 
     def vdevices(self) -> dict[str, tuple[str, VDeviceEntry]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer import config
+from rammer import config, log
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
@@ -28,13 +27,12 @@ from rammer.vdevice.library import Library
 from rammer.vdevice.memory import Bytes, HostRooms, Lender, allocate, gather, tensor_at
 from rammer.vdevice.placement import bound_ports
 
-_LOG = logging.getLogger("rammer")
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 
 
 @lru_cache(maxsize=64)  # each once
 def _warn_of_few(cpus: int, num_veus: int) -> None:
-    _LOG.warning(
+    log.RUNTIME.warning(
         "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
         "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
         *(num_veus, cpus, "s" * (cpus != 1), cpus),
