@@ -29,7 +29,7 @@ def load_program(
     for end in ends:
         image, report = artifact.load(path, end)
         try:
-            return _program(image, report, device, registry or PluginRegistry())
+            return _program(image, report, device, registry or _registry_of(image.target))
         except (UnsuitableError, DeviceError) as error:
             if len(ends) == 1:
                 raise
@@ -47,6 +47,12 @@ def _program(image: Image, report: dict[str, Any], device: str | int | None, reg
     except BaseException:
         vdevice.close()
         raise
+
+
+def _registry_of(target: str) -> PluginRegistry:
+    """vDevices to run a program on: the built-in ones, and those of all plugins only if it is for another."""
+    own = PluginRegistry(third_party=False, to_run=True)
+    return own if target in own.vdevices() else PluginRegistry(to_run=True)
 
 
 def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> None:

@@ -18,7 +18,7 @@ from rammer.errors import ArtifactError, UnsuitableError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.vdevice.cpu import device as cpu_device
-from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu.host import ARCHES, host
 
 ARCH_NAMES = [a.name for a in ARCHES.values() if a.machine == host().machine]
 HERE = [name for name in ARCH_NAMES if host().runs(ARCHES[name])]

@@ -12,7 +12,7 @@ from rammer.errors import RammerError
 from rammer.vdevice.cpu import plugin as cpu_plugin
 from rammer.vdevice.cpu import spec as cpu_spec
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
-from rammer.vdevice.cpu.spec import choose_num_veus, default_num_veus, host
+from rammer.vdevice.cpu.host import choose_num_veus, default_num_veus, host
 
 V2 = "31 24 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (

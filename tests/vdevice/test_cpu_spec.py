@@ -31,13 +31,14 @@ from rammer.vdevice.base import SlotTimes
 from rammer.vdevice.cpu import device as cpu_device
 from rammer.vdevice.cpu import profile as cpu_profile
 from rammer.vdevice.cpu import spec as cpu_spec
-from rammer.vdevice.cpu.build import RUNTIME
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.host import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host
 from rammer.vdevice.cpu.plugin import probe
 from rammer.vdevice.cpu.profile import Operands, Timer
 from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.spec import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host, make_spec
+from rammer.vdevice.cpu.spec import make_spec
+from rammer.vdevice.cpu.table import RUNTIME
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.placement import arrange

@@ -16,7 +16,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, prelude, translation_unit
-from rammer.vdevice.cpu.spec import Host, find_arch
+from rammer.vdevice.cpu.host import Host, find_arch
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import (
     Beside,

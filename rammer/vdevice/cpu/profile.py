@@ -17,12 +17,12 @@ from rammer.ir.memory import PAGE
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType
+from rammer.vdevice.arena import ALIGNMENT, aligned
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import MEASURE, KernelCompiler, in_c
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import ALIGNMENT, aligned
 from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
 
 Operands = Literal["in turn", "near", "shared", "far"]

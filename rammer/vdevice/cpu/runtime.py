@@ -16,16 +16,14 @@ from rammer import config, log
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
+from rammer.vdevice.arena import bound_ports
 from rammer.vdevice.base import Image, SlotTimes
-from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.call import BoundCall, Call, is_possible
+from rammer.vdevice.cpu.host import Host, known_arch
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
-from rammer.vdevice.cpu.prefetch import LINE_BYTES
-from rammer.vdevice.cpu.spec import Host, known_arch
-from rammer.vdevice.cpu.table import ABI, TICKETS, Table
+from rammer.vdevice.cpu.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import Bytes, HostRooms, Lender, allocate, gather, tensor_at
-from rammer.vdevice.placement import bound_ports
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 

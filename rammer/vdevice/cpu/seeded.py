@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType, element
-from rammer.vdevice.placement import aligned, arrange
+from rammer.vdevice.arena import aligned
+from rammer.vdevice.placement import arrange
 
 SEED = 0
 PAGE = mmap.PAGESIZE

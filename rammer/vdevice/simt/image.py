@@ -16,8 +16,9 @@ from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.ir.tile import TileProgram
+from rammer.vdevice.arena import ARENA, SCRATCH, Bound, aligned, bound_ports
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.placement import ARENA, SCRATCH, Bound, Operands, Places, aligned, bound_ports, ports_alone
+from rammer.vdevice.placement import Operands, Places, ports_alone
 from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.early import early_words, waiting
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text

@@ -23,7 +23,8 @@ from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import Position, RProgram, RProgramBuilder, RTask, TaskUid
 from rammer.ir.tensor import DType, TensorId
 from rammer.ir.tile import Apply, Store, TileProgram, statements
-from rammer.vdevice.placement import aligned, ports_alone
+from rammer.vdevice.arena import aligned
+from rammer.vdevice.placement import ports_alone
 from rammer.vdevice.simt.slices import slice_of
 
 MOST_BYTES = 4 << 10  # of a result: larger ones are worth a fence
