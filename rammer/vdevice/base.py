@@ -57,8 +57,8 @@ class VDeviceEntry:
     `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `archs()` lists
     what `arch` may be for programs that run here; empty where there is no choice. `words` are those by which people may
     look for it: a hint names it to them. `calibrate(progress)` measures what the machine can do, in some seconds, and
-    keeps it for specs: (name, what is usual, measured). `runs(arch=…, device=…)` opens the same vDevice to load images
-    alone, and imports nothing that compiles; without it `open` does that, too.
+    keeps it for specs: (name, what is usual, measured). `runs(arch=…, device=…)` opens the same vDevice, without
+    its spec, to load images alone, and imports nothing that compiles; if it is None, `open` does that, too.
     """
 
     name: str

@@ -10,14 +10,14 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
 from rammer.vdevice.base import Image, Progress, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
-from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration
+from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, known_calibration
 from rammer.vdevice.cpu.check import check_kernels, untried
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.decode import decode
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
 from rammer.vdevice.cpu.runner import CpuRunner
 from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.spec import usual_numbers
+from rammer.vdevice.cpu.spec import make_spec, usual_numbers
 from rammer.vdevice.profiles import ProfileStore, profile_store
 from rammer.vdevice.proof.decoded import DecodedImage
 
@@ -30,7 +30,8 @@ class CpuVDevice(CpuRunner):
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         super().__init__(arch=arch, device=device)
-        _ = self.spec  # a calibration that is damaged is warned of now
+        measured = known_calibration(self._host.name) if self._is_here else None
+        self.spec = make_spec(self._arch, self._num_veus, self._host, measured)
 
     @cached_property
     def _compiler(self) -> KernelCompiler:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
-
 from rammer.vdevice.base import CompiledOnly, Image, VDevice
 from rammer.vdevice.cpu.host import HERE, choose_arch, choose_num_veus, host
 from rammer.vdevice.cpu.runtime import CpuExecutable
 
-if TYPE_CHECKING:
-    from rammer.ir.device import VDeviceSpec
-
 
 class CpuRunner(VDevice):
-    """The CPU as far as it runs programs. `arch` and `device` (the number of vEUs) are checked as for CpuVDevice."""
+    """The CPU as far as it runs programs: without a spec. `arch` and `device` are checked as for CpuVDevice."""
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         self._host = host()
@@ -24,15 +18,6 @@ class CpuRunner(VDevice):
     @property
     def _is_here(self) -> bool:
         return self._host.runs(self._arch)
-
-    @cached_property
-    def spec(self) -> VDeviceSpec:
-        """What kernels and policies see of it."""
-        from rammer.vdevice.cpu.calibrate import known_calibration
-        from rammer.vdevice.cpu.spec import make_spec
-
-        measured = known_calibration(self._host.name) if self._is_here else None
-        return make_spec(self._arch, self._num_veus, self._host, measured)
 
     def load(self, image: Image) -> CpuExecutable | CompiledOnly:
         """An image ready to run; compiles nothing. Raises ArtifactError if it is not for this machine.
