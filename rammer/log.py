@@ -1,6 +1,7 @@
-"""Send messages to `logging`: loggers `rammer.compile`, `.plugins`, `.cache` and `.runtime`.
+"""Send messages to `logging`: loggers `rammer.compile`, `rammer.plugins` and `rammer.runtime`.
 
-RAMMER_DEBUG and RAMMER_TRACE_PLUGINS add a handler that shows messages on stderr. Nothing else in rammer prints them.
+RAMMER_DEBUG and RAMMER_TRACE_PLUGINS add a handler that shows messages on stderr; nothing else prints them.
+What a user should mend (a damaged cache, an unknown flag) is a Python warning, which filters and `-W error` reach.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)  # details, as RAMMER_DEBUG
 _LEVELS = {DEVICES: logging.INFO, TIMES: logging.INFO, CHOICES: logging.DEBUG, SOURCE: 9, SLOTS: 8}
 
 ROOT = logging.getLogger("rammer")
-COMPILE, PLUGINS, CACHE, RUNTIME = (
-    logging.getLogger(f"rammer.{name}") for name in ("compile", "plugins", "cache", "runtime")
-)
+COMPILE, PLUGINS, RUNTIME = (logging.getLogger(f"rammer.{name}") for name in ("compile", "plugins", "runtime"))
 
 
 class _Stderr(logging.Handler):
