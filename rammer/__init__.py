@@ -199,7 +199,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         found = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return found
-    if name.startswith("_") or find_spec(f"rammer.{name}") is None:
+    if name.startswith("_") or not name.isidentifier() or find_spec(f"rammer.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"rammer.{name}")
 

@@ -64,7 +64,7 @@ from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.searched import SearchedPolicy
 from rammer.state import checked_pairs, same_types
 from rammer.trace import Trace
-from rammer.vdevice.base import Progress, VDevice, ports_of, silent
+from rammer.vdevice.base import Executable, Progress, VDevice, ports_of, silent
 from rammer.vdevice.proof.verify import verify_image
 
 SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
@@ -107,6 +107,7 @@ class Compilation:
         self._budget_s = self.options.budget_s
         self._files: tuple[str, ...] = ()  # that the model was read from
         self._owned = False  # whether `close` closes the device
+        self._loaded: Executable | None = None  # what no program has taken
         self._model, self._graph = graph, drop_empty(graph)
         types = [{t: graph.types[t] for t in names} for names in (graph.inputs, graph.outputs)]
         self._state = same_types(checked_pairs(self.options.state, *types), *types)
@@ -159,13 +160,19 @@ class Compilation:
 
     def close(self) -> None:
         """End proofs and evaluations that run beside this process, and close the device if it is the compilation's."""
-        if "_prover" in vars(self):
-            self._prover.end()
+        self._end()
         if self._judge:
             self._judge.end()
         if self._owned:
             self._owned = False
             self.device.close()
+
+    def _end(self) -> None:
+        if "_prover" in vars(self):
+            self._prover.end()
+        if self._loaded:
+            self._loaded.close()
+            self._loaded = None
 
     def __str__(self) -> str:
         """The stages that were computed, a line each."""
@@ -180,8 +187,7 @@ class Compilation:
         Rules are checked later as ever: no value is proven that another process has made. Raises VerificationError for
         a graph that is not well formed.
         """
-        if "_prover" in vars(self):
-            self._prover.end()
+        self._end()
         for name in (*STAGES.values(), "_prover", "profiler", "problem"):
             vars(self).pop(name, None)
         self._kernels, self._made, self._notes = {}, {}, []
@@ -263,9 +269,10 @@ class Compilation:
         judge = self._begun_judge()
         while True:
             built, wrong = self._built(self.proven, judge)
+            self._loaded = built.executable
             if wrong is None:
                 return built
-            built.executable.close()
+            self._loaded.close()
             plan = built.image.plan or self.proven.plan
             kept, notes = rejecting(self._kernels, wrong, plan, self.device, rejected)
             self._kernels = dict(kept)
@@ -280,7 +287,7 @@ class Compilation:
         program = Program(built.image, self.device, built.report, sources=self._files, executable=built.executable)
         if self._check > 1:
             compare_with_meaning(program, self._model)
-        self._owned = False
+        self._owned, self._loaded = False, None
         return program
 
     # what the stages are made of

@@ -18,7 +18,7 @@ from rammer.compiler import Compilation, Optimized, Planned
 from rammer.compiler.compilation import STAGES
 from rammer.compiler.stages import before
 from rammer.demo import lstm_stack
-from rammer.errors import VerificationError
+from rammer.errors import InputError, VerificationError
 from rammer.ir.evaluate import evaluate_graph
 
 HOW = CompileOptions(target="cpu", device=2, policy="wavefront", tune_seconds=0)
@@ -129,9 +129,13 @@ def test_a_device_is_closed_unless_a_program_has_it(monkeypatch: pytest.MonkeyPa
     assert not closed
     program.close()
     assert closed == [compilation.device]
+    with Compilation.of(MODEL, HOW) as compilation:
+        executable = compilation.built.executable
+    with pytest.raises(InputError, match="closed"):  # no program has it
+        executable.run({})
     with pytest.raises(ZeroDivisionError), Compilation.of(MODEL, HOW) as compilation:
         raise ZeroDivisionError
-    assert closed[1:] == [compilation.device]
+    assert closed[-1] is compilation.device
 
 
 def test_the_environment_of_a_compilation_is_that_of_its_beginning() -> None:
