@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from rammer import artifact, config, files
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.errors import ArtifactError, DeviceError, InputError, closed, message
-from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
-from rammer.outline import OUTLINE, pack, unpack
 from rammer.report import Report
-from rammer.scheduler.timeline import Timeline, simulate
 from rammer.state import Memory, Stateful
 from rammer.usage import Usage, usage_of
 from rammer.vdevice import forks
@@ -38,7 +36,10 @@ from rammer.vdevice.base import (
     VDevice,
     silent,
 )
-from rammer.vdevice.proof.verify import verify_image
+
+if TYPE_CHECKING:
+    from rammer.ir.plan import ExecutionPlan
+    from rammer.scheduler.timeline import Timeline
 
 MIN_PROFILED = 4  # runs, however slow
 
@@ -119,7 +120,11 @@ class Program(Stateful):
         A loaded program's plan has names where graph and rKernels were. Raises ArtifactError if it was saved without.
         """
         if self.image.plan is not None:
+            from rammer.scheduler.timeline import simulate
+
             return self.image.plan, simulate(self.image.plan)
+        from rammer.outline import OUTLINE, unpack  # no run needs it
+
         return unpack(self.image.file(OUTLINE), self._report)
 
     @property
@@ -330,11 +335,25 @@ class Program(Stateful):
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
         sealed = self._vdevice.seal(self.image, progress=progress)
-        if self.image.plan is not None and config.integer("RAMMER_VERIFY"):
-            verify_image(sealed, self.image.plan, self._vdevice)
-        if sealed.files and self.image.plan is not None:
-            sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(self.image.plan)})
+        if (plan := self.image.plan) is not None:  # it was compiled here
+            from rammer.outline import OUTLINE, pack
+            from rammer.vdevice.proof.verify import verify_image
+
+            if config.integer("RAMMER_VERIFY"):
+                verify_image(sealed, plan, self._vdevice)
+            if sealed.files:
+                sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(plan)})
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+        """Pickle by content: what `save` writes, machine code included."""
+        from rammer.runtime.load import unpickled
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "program")
+            self.save(path)
+            with open(path, "rb") as file:
+                return unpickled, (file.read(),)
 
     def close(self) -> None:
         """Free the device's threads and memory. Later runs raise InputError."""

@@ -34,8 +34,9 @@ def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> Execution
                 current, chosen = apart, chosen_apart
         draft.kernels.update(chosen.kernels)
         reasons.append(chosen.reason)
-        if draft.explains:
-            explain(len(reasons), joins and before_us > 0, len(plans), problem.graph, chosen, current.time_us)
+        if draft.tell:
+            joined = joins and before_us > 0
+            explain(draft.tell, len(reasons), joined, len(plans), problem.graph, chosen, current.time_us)
     if not current.is_empty:
         plans.append(current.build())
     notes = (

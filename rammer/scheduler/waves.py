@@ -137,8 +137,8 @@ def draw_below(
             return None
         trial.accept()
         trials.append(trial)
-        if draft.explains:
-            explain(len(trials), before_us > 0, len(programs), problem.graph, trial.chosen, current.time_us)
+        if draft.tell:
+            explain(draft.tell, len(trials), before_us > 0, len(programs), problem.graph, trial.chosen, current.time_us)
     if not current.is_empty:
         programs.append(current.build())
     notes: tuple[str, ...] = (

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
-from rammer.ir.device import NUMERICS, VDeviceSpec
-from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
-from rammer.vdevice.profiles import ProfileStore, profile_store
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # who only runs programs needs none of it
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.graph import Graph
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.plan import ExecutionPlan, States
+    from rammer.vdevice.profiles import ProfileStore
     from rammer.vdevice.proof.decoded import DecodedImage
     from rammer.vdevice.proof.flow import DecodedFlow
 
@@ -57,7 +57,8 @@ class VDeviceEntry:
     `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `archs()` lists
     what `arch` may be for programs that run here; empty where there is no choice. `words` are those by which people may
     look for it: a hint names it to them. `calibrate(progress)` measures what the machine can do, in some seconds, and
-    keeps it for specs: (name, what is usual, measured).
+    keeps it for specs: (name, what is usual, measured). `runs(arch=…, device=…)` opens the same vDevice, without
+    its spec, to load images alone, and imports nothing that compiles; if it is None, `open` does that, too.
     """
 
     name: str
@@ -67,6 +68,7 @@ class VDeviceEntry:
     archs: Callable[[], Sequence[str]] = tuple
     words: tuple[str, ...] = ()
     calibrate: Callable[[Progress], Sequence[tuple[str, float, float]]] | None = None
+    runs: Callable[..., VDevice] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +341,8 @@ class VDevice(ABC):
         The original stays as it is. Both share what they hold, so only one is to be closed; override this where some
         of that depends on the spec. Raises DeviceError for what the device does not offer.
         """
+        from rammer.ir.device import NUMERICS
+
         spec = self.spec
         if precision not in spec.precisions:
             raise DeviceError(
@@ -408,6 +412,8 @@ class VDevice(ABC):
 
     def verdicts(self) -> ProfileStore:
         """Where verdicts on programs that run here are kept, by machine and toolchain."""
+        from rammer.vdevice.profiles import profile_store
+
         return profile_store(f"{self.spec.name} {self.spec.arch}", "")
 
     def has_room(self, plan: ExecutionPlan) -> bool | None:

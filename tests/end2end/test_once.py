@@ -27,12 +27,12 @@ from rammer.ir.tensor import DType
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.vdevice import placement
+from rammer.vdevice.arena import ARENA
 from rammer.vdevice.cpu import build, plugin
 from rammer.vdevice.cpu.compile import KernelCompiler, Source
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.spec import host
+from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.table import Table
-from rammer.vdevice.placement import ARENA
 
 
 @pytest.fixture(autouse=True)

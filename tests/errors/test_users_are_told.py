@@ -14,8 +14,8 @@ import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import InputError
 from rammer.frontend.builder import GraphBuilder
+from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime import _warn_of_few
-from rammer.vdevice.cpu.spec import host
 
 
 def add_one() -> rammer.Graph:

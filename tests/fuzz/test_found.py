@@ -11,11 +11,10 @@ from rammer_testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, a
 from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 import rammer
-from rammer.compiler import find_candidates
+from rammer.compiler import Compilation
 from rammer.ir import reference
 from rammer.ir.intervals import Intervals
 from rammer.ir.proof import settled
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -299,8 +298,8 @@ def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPa
     sketch = Sketch("roles")
     registry = PluginRegistry(third_party=False)
     device = registry.open("cpu", arch=runnable("x86-64-avx512"), device=2)
-    graph = optimize(rammer.load(sketch.model(a_written_cell_with_more_behind_it(sketch))), device.spec)
-    for kernels in find_candidates(graph, device, registry).values():
+    graph = rammer.load(sketch.model(a_written_cell_with_more_behind_it(sketch)))
+    for kernels in Compilation(graph, device, registry=registry).candidates.kernels.values():
         assert all(not settled(kernel)[1] for kernel in kernels)
     assert 0 < asked < 20_000
 

@@ -23,7 +23,7 @@ from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.vdevice.cpu import amx, dots
 from rammer.vdevice.cpu.emit import prelude
-from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu.host import ARCHES, host
 
 DOTS = replace(
     SLOW_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=dots.AVX512_BF16, precision="bf16", num_veus=2

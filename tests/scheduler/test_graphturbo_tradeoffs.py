@@ -9,19 +9,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer.compiler import find_candidates, profile
+from rammer.compiler import Compilation, CompileOptions
 from rammer.errors import DeviceError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.verify import verify_plan
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, held_bytes, rooms
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.timeline import simulate
-from rammer.vdevice.base import silent
 from rammer.vdevice.interpreter import run_plan
 from rammer.vdevice.ipu.access import working_sets
 from rammer.vdevice.ipu.build import emit
@@ -49,13 +45,10 @@ def network(channels: int, size: int, layers: int) -> Graph:
 
 def planned(graph: Graph, arch: str, policy: str, asks: bool = False) -> ExecutionPlan:
     """A plan by estimated times; with a device that says what it has room for, if the policy asks."""
-    registry = PluginRegistry(third_party=False)
-    chosen, vdevice = registry.policy(policy), registry.open("ipu", arch=arch, device="emulator")
-    finer = wishes_of(chosen, graph, vdevice.spec).finer
-    made = optimize(graph, vdevice.spec)
-    found = find_candidates(made, vdevice, registry, finer=finer)
-    problem = Problem(made, vdevice.spec, found, profile(found, vdevice, 5, silent))
-    return chosen.schedule(replace(problem, has_room=vdevice.has_room) if asks else problem)
+    how = CompileOptions(target="ipu", arch=arch, device="emulator", policy=policy, tune_seconds=5)
+    with Compilation.of(graph, how, registry=PluginRegistry(third_party=False)) as compilation:
+        problem = replace(compilation.problem, offer=None)  # no layer is cut
+        return compilation.policy.schedule(problem if asks else replace(problem, has_room=lambda _: None))
 
 
 def fits(plan: ExecutionPlan, arch: str) -> bool:

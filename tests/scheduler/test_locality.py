@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer.compiler import find_candidates, profile
+from rammer.compiler import Compilation, CompileOptions
 from rammer.demo import lstm_stack
 from rammer.ir.dependency import reads, writes
 from rammer.ir.device import SyncModel
@@ -23,13 +23,10 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_plan
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler import locality, wavefront
 from rammer.scheduler.locality import consumed_near
-from rammer.scheduler.policy import Problem
 from rammer.testing.generate import random_graph
-from rammer.vdevice.base import silent
 from rammer.vdevice.interpreter import run_plan
 
 node = helper.make_node
@@ -68,12 +65,9 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 def planned(graph: rammer.Graph, arch: str, monkeypatch: pytest.MonkeyPatch) -> ExecutionPlan:
     """Wavefront's plan with rTasks in order."""
     monkeypatch.setattr(wavefront, "consumed_near", lambda plan: plan)
-    registry = PluginRegistry(third_party=False)
-    vdevice = registry.open("ipu", arch=arch, device="emulator")
-    made = optimize(graph, vdevice.spec)
-    found = find_candidates(made, vdevice, registry)
-    problem = Problem(made, vdevice.spec, found, profile(found, vdevice, 0, silent))
-    return registry.policy("wavefront").schedule(problem)
+    how = CompileOptions(target="ipu", arch=arch, device="emulator", policy="wavefront", tune_seconds=0)
+    with Compilation.of(graph, how, registry=PluginRegistry(third_party=False)) as compilation:
+        return compilation.planned.plan
 
 
 def inputs_of(graph: rammer.Graph) -> dict[str, Array]:

@@ -11,7 +11,7 @@ import pytest
 
 import rammer
 from rammer.candidates import difference, drop_wrong
-from rammer.compiler import find_candidates
+from rammer.compiler import Compilation
 from rammer.errors import DeviceError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
@@ -25,7 +25,6 @@ from rammer.ir.rounding import Bounded
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import For, Kind, Store, TileProgram
 from rammer.kernels import candidates
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.vdevice.cpu import check
 from rammer.vdevice.cpu.device import CpuVDevice
@@ -149,7 +148,7 @@ def test_integers_that_hold_no_such_number_are_not_compared(device: CpuVDevice, 
         y = builder.add("mul", x if kind == "identity" else builder.add(kind, x), builder.constant(np.float32(scale)))
         builder.output(builder.add("cast", y, dtype=rammer.ir.tensor.DType(dtype)), "y")
         graph = builder.build()
-        (kernels,) = find_candidates(optimize(graph, device.spec), device, registry).values()
+        (kernels,) = Compilation(graph, device, registry=registry).candidates.kernels.values()
         assert not device.rkernels_wrong(kernels, every=frozenset(kernels))
         bad = [broken(k, lambda s: replace(s, value=Call("add", (s.value, Const(1)))), "bad") for k in kernels]
         assert set(device.rkernels_wrong(bad)) == set(bad)

@@ -21,13 +21,14 @@ from rammer import config
 from rammer.errors import DeviceError, RammerError
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.tensor import Array, Digit, Layout, channel_blocked, pack
-from rammer.vdevice.cpu import spec as cpu_spec
-from rammer.vdevice.cpu.build import RUNTIME
+from rammer.vdevice.cpu import host as cpu_host
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.host import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host
 from rammer.vdevice.cpu.plugin import probe
 from rammer.vdevice.cpu.profile import Operands, Timer
-from rammer.vdevice.cpu.spec import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host, make_spec
+from rammer.vdevice.cpu.spec import make_spec
+from rammer.vdevice.cpu.table import RUNTIME
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.placement import arrange
@@ -118,8 +119,8 @@ def test_what_the_machine_lacks_is_emulated_where_that_is_asked_for() -> None:
 
 
 def test_features_count_as_missing_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_spec, "_cpuinfo", lambda: (SERVER.features, 3.0, "a server"))
-    monkeypatch.setattr(cpu_spec, "_matrix_unit_granted", lambda: True)
+    monkeypatch.setattr(cpu_host, "_cpuinfo", lambda: (SERVER.features, 3.0, "a server"))
+    monkeypatch.setattr(cpu_host, "_matrix_unit_granted", lambda: True)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     for disabled, best in (
         (None, "x86-64-amx"),
@@ -347,7 +348,7 @@ def test_arm_names_parts_instead_of_models(part: str, monkeypatch: pytest.Monkey
     """Times are kept under the CPU's name: two CPUs must not share it."""
     text = f"processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU variant : 0x3\nCPU part : {part}\n"
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(cpu_spec, "_read", lambda name: text if name == "/proc/cpuinfo" else "")
-    features, ghz, model = cpu_spec._cpuinfo.__wrapped__()
+    monkeypatch.setattr(cpu_host, "_read", lambda name: text if name == "/proc/cpuinfo" else "")
+    features, ghz, model = cpu_host._cpuinfo.__wrapped__()
     assert features == {"fp", "asimd"} and ghz == 3.0
     assert f"0x41 {part}" in model

@@ -16,8 +16,7 @@ from rammer.ir.graph import Graph
 from rammer.program import Program
 from rammer.vdevice import placement
 from rammer.vdevice.base import Image
-from rammer.vdevice.cpu.build import TABLE
-from rammer.vdevice.cpu.table import PUBLISH, TICKETS, Table
+from rammer.vdevice.cpu.table import PUBLISH, TABLE, TICKETS, Table
 from rammer.vdevice.ipu import placement as ipu_placement
 from rammer.vdevice.ipu.build import TABLES, emit
 from rammer.vdevice.ipu.spec import parse_arch

@@ -16,11 +16,11 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.memory import PAGE
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array, DType
+from rammer.vdevice.arena import ALIGNMENT, aligned
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import MEASURE, KernelCompiler, in_c
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import ALIGNMENT, aligned
 from rammer.vdevice.profiles import kernel_key, profile_store, recipe_keys
 
 Operands = Literal["in turn", "near", "shared", "far"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,29 +12,26 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer import config
+from rammer import config, log
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
+from rammer.vdevice.arena import bound_ports
 from rammer.vdevice.base import Image, SlotTimes, Stepped
-from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.call import BoundCall, Call, is_possible
+from rammer.vdevice.cpu.host import Host, known_arch
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
-from rammer.vdevice.cpu.prefetch import LINE_BYTES
-from rammer.vdevice.cpu.spec import Host, known_arch
-from rammer.vdevice.cpu.table import ABI, TICKETS, Table
+from rammer.vdevice.cpu.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
-from rammer.vdevice.placement import bound_ports
 
-_LOG = logging.getLogger("rammer")
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 _TIMED, _LATE = 1, 2  # how to run: each slot is timed, and nobody helps; also, the vEU of that number begins last
 
 
 @lru_cache(maxsize=64)  # each once
 def _warn_of_few(cpus: int, num_veus: int) -> None:
-    _LOG.warning(
+    log.RUNTIME.warning(
         "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
         "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
         *(num_veus, cpus, "s" * (cpus != 1), cpus),

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from rammer.ir.evaluate import Elements
 from rammer.ir.tensor import Array, DType, Encoding, TensorType, element
-from rammer.vdevice.placement import aligned, arrange
+from rammer.vdevice.arena import aligned
+from rammer.vdevice.placement import arrange
 
 SEED = 0
 PAGE = mmap.PAGESIZE

@@ -15,8 +15,9 @@ from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
+from rammer.vdevice.arena import SCRATCH, Bound, aligned, bound_ports
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.placement import SCRATCH, Bound, Operands, Places, aligned, bound_ports, ports_alone
+from rammer.vdevice.placement import Operands, Places, ports_alone
 from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.early import early_words
 from rammer.vdevice.simt.megakernel import header_bytes, program_text

@@ -18,7 +18,7 @@ COMMUTATIVE = ("add", "mul", "max", "min", "equal")
 BOTH = "rammer.passes:simplify"  # runs first on all devices
 LAST = "rammer.passes:mark_static"
 BUILD = "rammer.ir.program:RProgramBuilder.build"
-MEMORY = "rammer.compiler:plan_memory"
+MEMORY = "rammer.compiler.compilation:plan_memory"
 Lanes = list[list[Slot]]
 
 
