@@ -13,7 +13,8 @@ import pytest
 from cpus import runnable
 
 import rammer
-from rammer import children, compiler, config, once
+from rammer import children, config, once
+from rammer.compiler import compilation
 from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.frontend.builder import GraphBuilder
@@ -46,7 +47,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 @pytest.fixture
 def nothing_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images are not proven, nor rKernels tried out: both would stop what is injected here before it runs."""
-    monkeypatch.setattr(compiler, "verify_image", lambda *_: "")
+    monkeypatch.setattr(compilation, "verify_image", lambda *_: "")
     monkeypatch.setattr(CpuVDevice, "rkernels_wrong", lambda *_, **__: {})
 
 
@@ -154,7 +155,7 @@ def test_memory_is_used_again_too_early(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(CpuVDevice, "build", build_over)
     with pytest.raises(VerificationError, match="R107"):  # the backend's plan is not the one that was proven
         compiled()
-    monkeypatch.setattr(compiler, "verify_plan", lambda *_: None)
+    monkeypatch.setattr(compilation, "verify_plan", lambda *_: None)
     with pytest.raises(RammerError, match=r"run once: 'y'\["):
         compiled()
 
@@ -237,21 +238,21 @@ def test_a_pass_changes_the_meaning(target: str, device: int | str, monkeypatch:
     b = GraphBuilder("difference")
     x, y = b.input("x", (28, 75)), b.input("y", (28, 75))
     b.output(b.add("sub", x, y), "z")
-    optimized = compiler.optimize
+    optimized = compilation.optimize
 
     def optimize(graph: Graph, *arguments: Any, **options: Any) -> Graph:
         made = optimized(graph, *arguments, **options)
         swapped = tuple(replace(op, inputs=op.inputs[::-1]) for op in made.operators)
         return replace(made, operators=swapped)
 
-    monkeypatch.setattr(compiler, "optimize", optimize)
+    monkeypatch.setattr(compilation, "optimize", optimize)
     with pytest.raises(VerificationError, match=r"R212: 'z'\[0, 0\] is .* by what passes made of the model"):
         rammer.compile(b.build(), target, device=device, tune_seconds=0)
 
 
 def test_a_pass_exchanges_the_gates_of_an_lstm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds through all of its operators would allow that: they grow with every step."""
-    optimized = compiler.optimize
+    optimized = compilation.optimize
 
     def optimize(graph: Graph, *arguments: Any, **options: Any) -> Graph:
         values = {t: value[::-1].copy() for t, value in graph.constants.items() if value.shape == (4, 96, 96)}
@@ -262,7 +263,7 @@ def test_a_pass_exchanges_the_gates_of_an_lstm(monkeypatch: pytest.MonkeyPatch) 
     with rammer.compile(model, "cpu", device=1, tune_seconds=0) as program:
         assert program.report().checked.startswith("checked by one run")
         assert "not compared" not in program.report().checked
-    monkeypatch.setattr(compiler, "optimize", optimize)
+    monkeypatch.setattr(compilation, "optimize", optimize)
     with pytest.raises(VerificationError, match=r"R212: .*, by what passes made of the model"):
         rammer.compile(model, "cpu", device=1, tune_seconds=0)
 
