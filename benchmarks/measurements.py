@@ -53,12 +53,12 @@ class Topic:
     raw: tuple[str, ...] = ()
 
     def newest(self) -> list[dict[str, Any]]:
-        """Return the newest record of each claim that has a result, in the order of their first appearance."""
+        """Return the newest record of each claim with a result, the last one of a day, in order of first appearance."""
         claims: dict[str, dict[str, Any]] = {}
         for record in self.records:
             if record["result"]:
                 kept = claims.get(record["claim"])
-                claims[record["claim"]] = record if kept is None or record["date"] > kept["date"] else kept
+                claims[record["claim"]] = kept if kept and kept["date"] > record["date"] else record
         return list(claims.values())
 
 

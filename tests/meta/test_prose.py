@@ -24,7 +24,7 @@ def test_pages_have_no_banned_phrase(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", prose.CLEAN)
 def test_clean_docstrings_stay_clean(folder: str) -> None:
-    path = prose.ROOT / "rammer" / folder
+    path = prose.ROOT / folder
     modules = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     assert modules
     for module in modules:
