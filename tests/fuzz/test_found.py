@@ -59,6 +59,20 @@ def products_of_a_written_cell(s: Sketch) -> list[str]:
 
 
 @found()
+def resized_to_one_element(s: Sketch) -> list[str]:
+    """Three elements halved are one, which pytorch_half_pixel takes from the first, whatever 3 * 0.5 is."""
+    x, empty = s.input((2, 3, 3, 28)), ""
+    attrs = {"coordinate_transformation_mode": "pytorch_half_pixel", "mode": "nearest", "nearest_mode": "ceil"}
+    return [s.node("Resize", x, empty, s.constant(np.array([1, 1, 0.5, 0.5], np.float32)), **attrs)]
+
+
+@found()
+def last_windows_of_lp_pools(s: Sketch) -> list[str]:
+    """ONNX's evaluator leaves elements of them out."""
+    return [s.node("LpPool", s.input((1, 2, 38, 11)), kernel_shape=[5, 5], pads=[2] * 4, strides=[2, 2], ceil_mode=1)]
+
+
+@found()
 def products_of_a_narrow_cell(s: Sketch) -> list[str]:
     x, h = s.input((21, 128)), s.input((21, 12))
     gates = s.node("Add", s.node("MatMul", x, s.weights(128, 48)), s.node("MatMul", h, s.weights(12, 48)))

@@ -83,8 +83,9 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 def _deviates(node: NodeProto) -> bool:
     """Whether ONNX's evaluator (1.23) deviates from the standard.
 
-    It ignores lengths of sequences, takes L1 norms with signs, ends Loops that have no condition early, and resizes to
-    one element at another place. Operators whose formula it gets wrong are in FORMULAS.
+    It ignores lengths of sequences, takes L1 norms with signs, leaves elements out of LpPool's last windows, ends Loops
+    that have no condition early, and resizes to one element at another place. Operators whose formula it gets wrong are
+    in FORMULAS.
     """
     given = {a.name: a.s.decode() if a.s else a.i for a in node.attribute}
     match node.op_type:
@@ -94,6 +95,8 @@ def _deviates(node: NodeProto) -> bool:
             return given.get("p") == 1
         case "Loop":
             return not node.input[1]
+        case "LpPool":
+            return bool(given.get("ceil_mode"))
         case "Resize":
             return given.get("coordinate_transformation_mode") == "pytorch_half_pixel"
     return False
