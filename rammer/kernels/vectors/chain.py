@@ -1,0 +1,207 @@
+"""Schedules for a product whose rows were computed from another product's: attention, its weights in scratch.
+
+A block of rows goes through all stages before the next one begins, so that what lies between the two products stays in
+the vEU's own cache. The matrices pass by once for each block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from math import prod
+
+from rammer.cost.issue import pass_cycles
+from rammer.cost.work import Issued
+from rammer.ir.expr import loads
+from rammer.ir.index import var
+from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tile import Kind
+from rammer.kernels.normal import cleaned
+from rammer.kernels.problem import Problem, worth_keeping
+from rammer.kernels.product import Product, axes_of, product, terms
+from rammer.kernels.schedule import At, Loop, Schedule, copied, distinct
+from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
+from rammer.kernels.vectors.contraction import MAX_VECTORS, Block, blocks, cycles
+
+LEAST_ROWS = 16  # of a block, if there are as many
+MOST_ROWS = 64  # of a block: enough arithmetic to hide fetching both matrices
+
+
+def chained(problem: Problem) -> Problem | None:
+    """The operation, with what is reduced behind a sum computed once before; None if it has no two sums."""
+    expr = cleaned(problem.operation.expr)
+    if sum(s.combine == "sum" and bool(s.reduce) for s in expr.stages) < 2:
+        return None
+    behind: set[str] = set()  # a sum, or some other reduction
+    for stage in expr.stages:
+        if stage.reduce or any(ld.tensor in behind for ld, _ in loads(stage.body)):
+            behind.add(stage.name)
+    reduced = {ld.tensor for s in expr.stages if s.reduce for ld, _ in loads(s.body)}
+    readers = Counter(name for s in expr.stages for name in {ld.tensor for ld, _ in loads(s.body)})
+    keep = {s.name for s in expr.stages if s.name in behind & reduced and not s.reduce and readers[s.name] > 1}
+    return Problem.of(problem.operation, problem.spec, keep=worth_keeping(expr) | keep, wanted=problem.wanted)
+
+
+def schedules(problem: Problem) -> Iterator[Schedule]:
+    """Nothing if the root is no such product; else one schedule per task count."""
+    if (both := products(problem)) is None:
+        return
+    yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
+
+
+def products(problem: Problem) -> tuple[Product, Product] | None:
+    """The root, and the product from whose rows its own are computed; None if it is no such product."""
+    last = product(problem, problem.root)
+    if last is None or last.row is None or last.x.tensor not in problem.stages:
+        return None
+    found = [p for s in problem.placed if (p := product(problem, s)) is not None]
+    if len(found) != 1 or found[0].row != last.row or any(last.row not in dict(s.axes) for s in problem.placed):
+        return None
+    return found[0], last
+
+
+def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Schedule | None:
+    """The two products with blocks of their own. None where scratch has no room for the rows of a block."""
+    row, lanes, extents = last.row, problem.lanes, dict(problem.root.axes)
+    assert row is not None
+    batch = [a for a in extents if a not in (row, last.lane) and extents[a] > 1]
+    axes = [(a, extents[a], problem.span(a)) for a in (*batch, row)]
+    tasks = cut(axes, want, problem.spec.num_veus)
+    height = min({lp.axis: lp.step for lp in tasks}.get(row, extents[row]), extents[row])
+    room, least = problem.spec.scratch_bytes, min(height, LEAST_ROWS)
+    turned = _is_turned(problem, first)
+    once: list[Product] = []  # whose matrix is copied once for all rows of a task
+    for p in (first, last):
+        wanted = _in_panels(problem, p, batch) or (turned and p is first)
+        left = room - sum(_copied_bytes(problem, one, batch) for one in (*once, p))
+        if wanted and _most_rows(problem, row, batch, left) >= least:
+            once.append(p)
+    most = _most_rows(problem, row, batch, room - sum(_copied_bytes(problem, p, batch) for p in once))
+    rows = _rows(problem, (first, last), height, most) if most >= least else 0
+    if not rows:
+        return None
+    own, inner = (_block(problem, p, rows) for p in (last, first))
+    around = (*tasks, *(Loop(a) for a in batch), Loop(row, rows))
+    depth = len(around) - 1
+    stages = [
+        At(s.name, depth, _nest(problem, first, inner, batch))
+        if s.name == first.stage.name
+        else place_one(problem, s, around, depth)
+        for s in problem.placed
+    ]
+    stages += [_copied(problem, p, b, batch, depth - 1) for p, b in ((first, inner), (last, own)) if p in once]
+    if turned and first not in once:
+        stages.append(_turned(problem, first, At(first.w.tensor, 0, inside=first.stage.name)))
+    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
+    name = f"{problem.operation.kind}_{rows}x{own.vectors * lanes}_t{count}"
+    return Schedule(name, (*around, *_nest(problem, last, own, batch)), tuple(stages))
+
+
+def _most_rows(problem: Problem, row: str, batch: list[str], room: int) -> int:
+    """How many rows scratch has room for."""
+    one = dict.fromkeys(batch, 1)
+    sizes = (kept_bytes(problem.placed, {**one, row: n}) for n in range(1, MOST_ROWS + 1))
+    return sum(size <= room for size in sizes)
+
+
+def _rows(problem: Problem, products: tuple[Product, ...], height: int, most: int) -> int:
+    """How many of a task's rows go through all stages together: few blocks more than there are rows, of many sums.
+
+    0 if register blocks would reach past what has room.
+    """
+
+    def cost(rows: int) -> tuple[int, int]:
+        total, sums = 0.0, 0
+        for p in products:
+            block, width, depth = _block(problem, p, rows), _vectors(problem, p), terms(p)
+            whole, rest = divmod(height, rows)
+            total += depth * (
+                whole * cycles(problem.spec, block, width, rows) + cycles(problem.spec, block, width, rest)
+            )
+            matrix = 4.0 * depth * width * problem.lanes  # comes again for each block of rows
+            total += -(-height // rows) * pass_cycles(Issued(), problem.spec, sums=False, streamed=matrix)
+            sums += block.vectors * block.rows
+        return round(total), -sums
+
+    def fits(rows: int) -> bool:
+        return all(-(-rows // n) * n <= most for n in (_block(problem, p, rows).rows for p in products))
+
+    return min(filter(fits, range(min(height, most), min(height, most) // 2, -1)), key=cost, default=0)
+
+
+def _block(problem: Problem, p: Product, rows: int) -> Block:
+    """The register block of a product of so many rows."""
+    return blocks(problem, _vectors(problem, p), rows)[0]
+
+
+def _vectors(problem: Problem, p: Product) -> int:
+    return -(-dict(p.stage.axes)[p.lane] // problem.lanes)
+
+
+def _is_turned(problem: Problem, p: Product) -> bool:
+    """Whether the lanes of its matrix lie apart."""
+    return problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1
+
+
+def _in_panels(problem: Problem, p: Product, batch: Collection[str]) -> bool:
+    """Whether its matrix is larger than the nearest cache: what a panel takes of its rows lies too far apart there."""
+    terms, whole = [a for a, _ in p.stage.reduce], _matrix_bytes(p, batch, dict(p.stage.axes)[p.lane])
+    found = len(terms) == 1 and p.w.tensor in dict(problem.expr.inputs) and not p.w.dynamic
+    return found and all(var(a) in p.w.index for a in (*terms, p.lane)) and whole > problem.spec.near_bytes
+
+
+def _matrix_bytes(p: Product, batch: Collection[str], columns: int) -> int:
+    """Of its matrix, for one of a batch, with so many columns."""
+    axes = axes_of(p.w) - {p.lane, *batch}
+    return 4 * columns * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes)
+
+
+def _copied_bytes(problem: Problem, p: Product, batch: Collection[str]) -> int:
+    """Of its copy at most: the last panel is whole."""
+    columns, panel = dict(p.stage.axes)[p.lane], min(MAX_VECTORS, _vectors(problem, p)) * problem.lanes
+    return _matrix_bytes(p, batch, -(-columns // panel) * panel if _in_panels(problem, p, batch) else columns)
+
+
+def _copied(problem: Problem, p: Product, block: Block, batch: Collection[str], depth: int) -> At:
+    """The copy of a matrix; of a large one in panels of as many columns as a register block has."""
+    at = At(p.w.tensor, depth)
+    if not _in_panels(problem, p, batch):
+        return _turned(problem, p, at)
+    kind = problem.expr.type_of(p.w.tensor)
+    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
+    deep = next(d for d, ix in enumerate(p.w.index) if ix == var(p.stage.reduce[-1][0]))
+    width = block.vectors * problem.lanes
+    others = tuple(Digit(d) for d in range(len(kind.shape)) if d not in (lane, deep))
+    layout = Layout((*others, Digit(lane, width), Digit(deep), Digit(lane, 1, width)))
+    if _is_turned(problem, p):
+        return replace(_turned(problem, p, at), layout=layout)
+    axes = [a for a, _ in copied(p.w.tensor, kind).axes]
+    rows = (Loop(a) for n, a in enumerate(axes) if n != lane)
+    lanes = Loop(axes[lane], problem.lanes), Loop(axes[lane], 1, Kind.VECTOR)
+    return replace(at, loops=(*rows, *lanes), layout=layout)
+
+
+def _turned(problem: Problem, p: Product, at: At) -> At:
+    """The copy of a matrix whose lanes lie apart, in squares: each line that is fetched is used at once."""
+    copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
+    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
+    axes, lanes = [a for a, _ in copy.axes], problem.lanes
+    others = [a for d, a in enumerate(axes) if d != lane]
+    square = (Loop(axes[lane], lanes), Loop(others[-1], lanes), Loop(others[-1], 1, Kind.UNROLLED))
+    loops = (*(Loop(a) for a in others[:-1]), *square, Loop(axes[lane], 1, Kind.VECTOR))
+    return replace(at, loops=loops, order=(*(axes.index(a) for a in others), lane))
+
+
+def _nest(problem: Problem, p: Product, block: Block, around: Collection[str] = ()) -> tuple[Loop, ...]:
+    """Rows pass by panels of a matrix: in each panel all rows, as they are near."""
+    assert p.row is not None
+    return (
+        *(Loop(a) for a, e in p.stage.axes if a not in (p.row, p.lane, *around) and e > 1),
+        Loop(p.lane, block.vectors * problem.lanes),
+        Loop(p.row, block.rows),
+        *(Loop(a) for a, _ in p.stage.reduce),
+        *((Loop(p.row, 1, Kind.UNROLLED),) if block.rows > 1 else ()),
+        Loop(p.lane, problem.lanes, Kind.UNROLLED),
+        Loop(p.lane, 1, Kind.VECTOR),
+    )
