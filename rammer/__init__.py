@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rammer import moved
+
 if TYPE_CHECKING:
     from rammer.compiler import Compilation, CompileOptions, compile, from_torch, load
     from rammer.errors import (
@@ -192,6 +194,8 @@ _HOMES = {  # the names of each module
     ),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+moved.install(moved.moved())
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,69 @@
+"""Old names of modules lead to the new ones: imports, pickles and `python -m`."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import rammer
+from rammer.moved import STAY, moved
+
+ROOT = Path(__file__).parents[2]
+
+
+def exists(module: str) -> bool:
+    path = ROOT.joinpath(*module.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def test_the_table_names_modules_that_are_there_and_none_that_hides_one() -> None:
+    table = moved()
+    assert table and not [new for new in table.values() if not exists(new)]
+    assert not [old for old in table if exists(old)]
+    assert table.keys() >= {*STAY}
+
+
+@pytest.fixture
+def forgotten() -> Iterator[str]:
+    """An old name that leaves nothing behind in other tests."""
+    yield "rammer.program"
+    sys.modules.pop("rammer.program", None)
+    vars(rammer).pop("program", None)
+
+
+def test_an_old_name_is_the_same_module_with_a_warning_at_the_import(forgotten: str) -> None:
+    new = import_module("rammer.runtime.program")
+    own = new.__spec__
+    with pytest.warns(DeprecationWarning, match=r"rammer\.program is rammer\.runtime\.program now") as caught:
+        exec(compile("import rammer.program", "user.py", "exec"), {})
+    assert sys.modules[forgotten] is new and new.__spec__ == own and new.__name__ == "rammer.runtime.program"
+    assert [w.filename for w in caught] == ["user.py"]
+
+
+def test_pickles_by_old_names_load(forgotten: str) -> None:
+    with pytest.warns(DeprecationWarning, match="now"):
+        assert pickle.loads(b"crammer.program\nProgram\n.") is rammer.Program
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-W", "error", "-c", "import rammer.backend; assert rammer.backend.prepare"],
+        ["-m", "rammer.demo", "--help"],
+        ["-m", "benchmarks.before", "--help"],
+    ],
+    ids=lambda c: c[-2].partition(";")[0],
+)
+def test_commands_by_old_names_run(command: list[str]) -> None:
+    subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True, timeout=60)
+
+
+def test_a_name_that_was_never_there_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"rammer\.never"):
+        import_module("rammer.never")
