@@ -63,16 +63,16 @@ class Sched:
         return replace(self, loops=(*self.loops, *loops))
 
     def split(self, axis: str | None, size: int, kind: Kind = Kind.SERIAL) -> Sched:
-        """Loop over parts of `size` points of an axis; nothing without an axis."""
+        """Loop over parts of `size` points of an axis. None is no axis, here and in the other verbs."""
         return self.nest([Loop(axis, size, kind)] if axis is not None else ())
 
-    def reorder(self, *axes: str) -> Sched:
+    def reorder(self, *axes: str | None) -> Sched:
         """Loop over what is left of axes point by point, in this order."""
-        return self.nest(map(Loop, axes))
+        return self.nest(Loop(axis) for axis in axes if axis is not None)
 
-    def unroll(self, *axes: str, size: int = 1) -> Sched:
+    def unroll(self, *axes: str | None, size: int = 1) -> Sched:
         """Unroll what is left of axes, in parts of `size` points."""
-        return self.nest(Loop(axis, size, Kind.UNROLLED) for axis in axes)
+        return self.nest(Loop(axis, size, Kind.UNROLLED) for axis in axes if axis is not None)
 
     def vectorize(self, axis: str, width: int = 1) -> Sched:
         """Make what is left of an axis a vector; unroll over such vectors if their `width` is given."""
@@ -90,14 +90,16 @@ class Sched:
         """Let an instruction compute the inner loops."""
         return replace(self, instruction=instruction)
 
-    def compute_at(self, name: str, nest: Sched | Iterable[Loop] = (), *, outside: int = 0, **how: Any) -> Sched:
-        """Compute a stage, or copy an input, inside the innermost loop so far, by its own nest.
+    def compute_at(
+        self, name: str, nest: Sched | Iterable[Loop] = (), *, depth: int | None = None, **how: Any
+    ) -> Sched:
+        """Compute a stage, or copy an input, by its own nest.
 
-        `outside`: of that many loops fewer. `how`: see `At`.
+        It is inside of loop number `depth`, by default the innermost one so far. `how`: see `At`.
         """
-        if isinstance(nest, Sched):
-            how, nest = {"instruction": nest.instruction, **how}, nest.loops
-        at = At(name, len(self.loops) - 1 - outside, tuple(nest), **how)
+        loops, instruction = (nest.loops, nest.instruction) if isinstance(nest, Sched) else (tuple(nest), None)
+        here = len(self.loops) - 1 if depth is None else depth
+        at = At(name, here, loops, **{"instruction": instruction, **how})
         return replace(self, stages=(*self.stages, at))
 
     def place(self, stages: Iterable[Stage]) -> Sched:
