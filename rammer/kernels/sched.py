@@ -54,6 +54,11 @@ class Sched:
         """Points of any axis that one iteration of the loops so far computes."""
         return min(self.extents[axis], self.steps.get(axis, self.extents[axis]))
 
+    @property
+    def num_tasks(self) -> int:
+        """Number of rTasks."""
+        return prod(-(-self.extents[loop.axis] // loop.step) for loop in self.loops if loop.kind is Kind.TASK)
+
     def tasks(self, axes: Sequence[Cut], want: int) -> Sched:
         """Cut axes into about `want` rTasks, which keep all vEUs equally busy."""
         return self.nest(cut(axes, want, self.problem.spec.num_veus))
@@ -115,8 +120,7 @@ class Sched:
 
     def build(self, detail: str, kind: str = "") -> Schedule:
         """The schedule: its name says the operation (or `kind`), `detail` and the number of rTasks."""
-        cuts = [-(-self.extents[loop.axis] // loop.step) for loop in self.loops if loop.kind is Kind.TASK]
-        name = f"{kind or self.problem.operation.kind}_{detail}_t{prod(cuts)}"
+        name = f"{kind or self.problem.operation.kind}_{detail}_t{self.num_tasks}"
         return Schedule(name, self.loops, self.stages, self.packing, self.threads, self.instruction)
 
 
