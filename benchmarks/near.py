@@ -50,11 +50,11 @@ def planned(path: str, target: str, arch: str, policy: str) -> tuple[ExecutionPl
         graph = rammer.load(path)
         apart, finer = wishes_of(chosen, graph, vdevice.spec)
         graph = optimize(graph, vdevice.spec, images_apart=apart)
-        candidates = find_candidates(graph, vdevice, registry, 0, finer)
+        candidates = find_candidates(graph, vdevice, registry, finer)
         profiler = profile(candidates, vdevice, 0, silent)
 
         def offer(other: Graph, veus: int) -> Mapping[Operation, Sequence[RKernel]]:
-            return find_candidates(other, vdevice, registry, 0, finer, known=candidates, num_veus=veus)
+            return find_candidates(other, vdevice, registry, finer, known=candidates, num_veus=veus)
 
         plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler, offer=offer))
     finally:

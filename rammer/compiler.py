@@ -57,7 +57,6 @@ from rammer.report import Report, make_report
 from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.scheduler.searched import SearchedPolicy
 from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Image, Progress, VDevice, ports_of, silent
@@ -73,8 +72,6 @@ Model: TypeAlias = (
 )
 
 COMPILING = ("onnx", "networkx")  # packages that compiling takes, and running a saved program does not
-SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
-SEARCHED = 4  # tilings of a product that are then measured
 
 
 def load(
@@ -249,15 +246,8 @@ def compile(
             trace.warn(note)
         trace.graph("graph", graph)
         with clock("rkernels"):
-
-            def found(search: int) -> Candidates:
-                made = find_candidates(graph, vdevice, registry, search, finer)
-                return made if verify else as_unproven(made)
-
-            candidates = found(0)
-            if budget_s >= SEARCH_S:
-                chosen = SearchedPolicy(chosen, usual=candidates)
-                candidates = found(SEARCHED)
+            made = find_candidates(graph, vdevice, registry, finer)
+            candidates = made if verify else as_unproven(made)
         with clock("check"):
             candidates, dropped = usable(candidates, vdevice, check, budget_s, progress)
         prover = Prover(vdevice, check, progress, judge.still)
@@ -356,13 +346,11 @@ def find_candidates(
     graph: Graph,
     vdevice: VDevice,
     registry: PluginRegistry,
-    search: int = 0,
     finer: tuple[int, ...] = (),
     known: Container[Operation] = (),
     num_veus: int | None = None,
 ) -> dict[Operation, list[RKernel]]:
-    """Candidate rKernels of every distinct operation that is not `known`; of a `search` up to as many tilings of a
-    product.
+    """Candidate rKernels of every distinct operation that is not `known`.
 
     `finer`: how many times as many rTasks as usual further ones shall have.
 
@@ -371,7 +359,7 @@ def find_candidates(
     names = {op.operation: op.name for op in reversed(graph.operators)}  # of the first operator of each
     operations = list(dict.fromkeys(op.operation for op in graph.operators if op.operation not in known))
     spec = replace(vdevice.spec, num_veus=num_veus or vdevice.spec.num_veus)
-    found = generated(operations, lambda operation: registry.rkernels(operation, spec, search, finer))
+    found = generated(operations, lambda operation: registry.rkernels(operation, spec, finer))
     if spec.numerics == "strict":
         found = {operation: [k for k in kernels if k.faithful] for operation, kernels in found.items()}
     nobody = {operation.kind: names[operation] for operation, kernels in reversed(found.items()) if not kernels}

@@ -25,13 +25,12 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookspec
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer: tuple[int, ...]) -> Iterable[RKernel]:
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
     """Candidate rKernels of `operation` in any language of `spec.languages`.
 
     Put first what you would choose: the profile decides, and of equals the first one wins. Built-in plugins come
-    before others, and these by name. `search` may be left out: how many of many tilings to pass on where the user
-    gives the time to measure them (tune_seconds from 60 on), else 0. So may `finer`: how many times as many rTasks as
-    usual further candidates shall have, for a policy that cuts operators into parts.
+    before others, and these by name. `finer` may be left out: how many times as many rTasks as usual further candidates
+    shall have, for a policy that cuts operators into parts.
     """
     raise AssertionError("a hook specification is never called")
 

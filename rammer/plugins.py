@@ -212,16 +212,13 @@ class PluginRegistry:
             found |= dict.fromkeys(answer, (plugin, answer))
         return found
 
-    def rkernels(
-        self, operation: Operation, spec: VDeviceSpec, search: int = 0, finer: tuple[int, ...] = ()
-    ) -> list[RKernel]:
+    def rkernels(self, operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...] = ()) -> list[RKernel]:
         """Candidates of all plugins in the order of registration, each plugin's as it gave them; maybe none.
 
-        Policies prefer the first of equals: the generator's first choice. `search` and `finer`: see
-        `hookspecs.rammer_rkernels`.
+        Policies prefer the first of equals: the generator's first choice. `finer`: see `hookspecs.rammer_rkernels`.
         """
         found: list[RKernel] = []
-        for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, search=search, finer=finer):
+        for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, finer=finer):
             origin = self._origins[plugin]
             with _blamed(plugin, "rammer_rkernels"):
                 found += [replace(kernel, origin=origin) if origin else kernel for kernel in kernels]

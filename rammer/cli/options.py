@@ -58,7 +58,7 @@ def compile_options(command: Any) -> Any:
         click.option(
             "--tune-seconds",
             type=click.FloatRange(min=0),
-            help="Time to measure rKernels; from 60 on, tilings are searched.  [default: RAMMER_TUNE_SECONDS or 20]",
+            help="Time to measure rKernels.  [default: RAMMER_TUNE_SECONDS or 20]",
         ),
         click.option("--precision", help="Round operands of products, for matrix units: tf32, bf16.  [default: fp32]"),
         click.option(

@@ -34,15 +34,11 @@ MAX_CANDIDATES = 2
 MIN_CHOICE_US = 88.0
 
 
-def candidates(
-    operation: Operation, spec: VDeviceSpec, wanted: Granularity = USUAL, *, search: int = 0
-) -> list[RKernel]:
+def candidates(operation: Operation, spec: VDeviceSpec, wanted: Granularity = USUAL) -> list[RKernel]:
     """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
 
     Only those that fit the scratch, if any does. `wanted` asks for finer tilings; of blocks of threads, whose tiles
     follow from scratch and vEUs, for those of single images instead, if there are any.
-    With `search`, up to as many tilings of a product and of Winograd's form are passed on: of all, the cheapest by
-    their counted work.
     """
     if operation.expr.into:
         return update.candidates(operation, spec)
@@ -58,7 +54,7 @@ def candidates(
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
     problem = Problem.of(operation, spec, wanted=wanted)
     found: list[RKernel] = []
-    for kernels in _proposed(problem, search):
+    for kernels in _proposed(problem):
         found += kernels
         if fitting := [k for k in found if k.scratch_bytes <= spec.scratch_bytes]:
             return fitting
@@ -67,13 +63,13 @@ def candidates(
     return found
 
 
-def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
+def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
     """rKernels of one family after another: those of a later one are needed only where no earlier one fits."""
     if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
         yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
         return
-    others, certain = winograd_schedule.kernels(problem, search)
-    if certain and not search:
+    others, certain = winograd_schedule.kernels(problem)
+    if certain:
         yield others
         others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
@@ -92,8 +88,7 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
         (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.wanted.every_axis else few),
     ):
         if found := _kernels(problem, schedules, count):
-            more = _searched(problem, found, search) if schedules is contraction.schedules else []
-            yield [*found, *more, *others]
+            yield [*found, *others]
     # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
     problem = Problem.of(problem.operation, problem.spec, keep=frozenset(), wanted=problem.wanted)
     yield _kernels(problem, generic.sparing, few)
@@ -109,16 +104,6 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
     # Panels that end inside of a merged axis.
     apart = Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False, wanted=problem.wanted)
     return _kernels(apart, family, count)
-
-
-def _searched(problem: Problem, known: list[RKernel], most: int) -> list[RKernel]:
-    """The cheapest other tilings of a product by their counted work: `most`, with the best guess."""
-    if not most:
-        return []
-    seen, num_veus = {k.schedule for k in known}, problem.spec.num_veus
-    found = [s for s in contraction.every(problem) if str(s) not in seen and problem.own_packing(s) is not None]
-    ranked = sorted(found, key=lambda schedule: problem.alone_us(schedule, num_veus))
-    return [problem.kernel(schedule) for schedule in ranked[: most - 1]]
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:

@@ -29,8 +29,6 @@ MAX_VECTORS = 8
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
 MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
 MANY_ROWS = 16  # of a task: several register blocks
-MOST_BLOCKS = 4  # that a search tries, the cheapest by the issue model
-MOST_ORDERS = 3  # of loops, beginning with the one that rules choose
 
 
 @dataclass(frozen=True)
@@ -80,24 +78,6 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     )
 
 
-def every(problem: Problem) -> Iterator[Schedule]:
-    """Those schedules, and more: by other register blocks, numbers of tasks and orders, each cut by rows and by lanes.
-
-    Orders of loops differ by up to a tenth in time, and by nothing in counted work: only a measurement ranks them.
-    """
-    p = product(problem, problem.root) or _shown(problem)
-    if p is None or not pays(problem, p):
-        return
-    counts = dict.fromkeys((*task_counts(problem), 1, *(problem.rtasks * n for n in (1, 2, 4))))
-    yield from distinct(
-        _schedule(problem, p, want, second, choice, order)
-        for order in range(MOST_ORDERS)
-        for choice in range(MOST_BLOCKS)
-        for want in counts
-        for second in (False, True)
-    )
-
-
 def _by_rows(problem: Problem, p: Product, want: int) -> bool:
     """Whether a near matrix is cut by rows in any case, as there are enough.
 
@@ -123,17 +103,13 @@ def _shown(problem: Problem) -> Product | None:
     return product(problem, placed[0]) if output and all(ld.index == own and not ld.dynamic for ld in found) else None
 
 
-def _schedule(
-    problem: Problem, p: Product, want: int, second: bool, choice: int = 0, order: int = 0
-) -> Schedule | None:
-    """`second`: cut by the other axis; `choice`: of register blocks, the cheapest is 0; `order`: of loops, that of the
-    rules is 0. None if there is none.
-    """
+def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
+    """`second`: cut by the other axis. None if there is none."""
     stage, lanes = p.stage, problem.lanes
     extents = dict(stage.axes)
     width = -(-min(extents[p.lane], p.group) // lanes)
     height = p.row_group
-    tasks, block = _tasks(problem, p, want, width, height, second, choice)
+    tasks, block = _tasks(problem, p, want, width, height, second)
     if block is None:
         return None
     steps = {loop.axis: loop.step for loop in tasks}
@@ -156,11 +132,7 @@ def _schedule(
     shown = _is_shown(problem, p)
     within = (*(Loop(a) for a in plain), *row_loops)
     orders = Orders(problem, p, panel, block.rows, () if shown else reduce, steps, lane_outer, within)
-    known = orders.every() if order else [orders.best()]
-    if order >= len(known):
-        return None
-    middle = known[order]
-    outer_loops = (*tasks, *(Loop(a) for a in batch), *middle)
+    outer_loops = (*tasks, *(Loop(a) for a in batch), *orders.best())
     loops = (*outer_loops, *inner) if shown else (*outer_loops, *reduce, *inner)
     packing = []
     if problem.packable(p.w, p.lane):
@@ -177,12 +149,12 @@ def _schedule(
         elif orders.copies_panels:
             stages = (*stages, _panel_copy(problem, p, max(n for n, lp in enumerate(outer_loops) if lp not in within)))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}" + (f"_o{order}" if order else "")
+    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}"
     return Schedule(name, loops, stages, tuple(packing))
 
 
 def _tasks(
-    problem: Problem, p: Product, want: int, width: int, height: int, second: bool, choice: int
+    problem: Problem, p: Product, want: int, width: int, height: int, second: bool
 ) -> tuple[tuple[Loop, ...], Block | None]:
     """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are."""
     extents = dict(p.stage.axes)
@@ -191,9 +163,7 @@ def _tasks(
     ranked = _small([b for b in blocks(problem, width, height) if b.rows <= most], problem, p)
     if not ranked:
         return (), None
-    if choice >= len(ranked):
-        return (), None
-    block = ranked[choice]
+    block = ranked[0]
     panel = block.vectors * lanes
     lane_grain = lcm(panel, problem.span(p.lane))
     by_lane = (p.lane, extents[p.lane], lane_grain)
@@ -223,7 +193,7 @@ def _tasks(
     fitting = _small(fitting, problem, p)
     if _is_shown(problem, p):  # a block that is stored must not reach into another task
         fitting = [b for b in fitting if steps.get(p.row or "", b.rows) % b.rows == 0]
-    return tasks, (block if choice and block in fitting else fitting[0] if fitting else None)
+    return tasks, (fitting[0] if fitting else None)
 
 
 def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:

@@ -66,14 +66,6 @@ class Orders:
             return (*chunk[:-1], *self.panels, *chunk[-1:], *self._left(chunk))
         return (*self.panels, *chunk, *self._left(chunk))
 
-    def every(self) -> list[Loops]:
-        """The order that rules choose, and then the others that they choose from."""
-        found = [self.best(), (*self.panels, *self.within)]
-        found += [(*self.panels, *c, *self._left(c)) for c in map(self._chunk, (False, True)) if c]
-        if self.problem.packable(self.p.w, self.p.lane) and (strips := self._strips()):
-            found.append((*self.panels[:-1], *strips))
-        return list(dict.fromkeys(found))
-
     @cached_property
     def copies_panels(self) -> bool:
         """Whether a panel of weights made at run time has its rows so far apart that a copy side by side is faster.

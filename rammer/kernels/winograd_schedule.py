@@ -69,8 +69,8 @@ class Form(NamedTuple):
     alone_us: float
 
 
-def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
-    """A few rKernels, as many as are searched, fastest first, and one of a single rTask where cutting costs much.
+def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
+    """A few rKernels, the fastest first, and one of a single rTask where cutting costs much.
 
     None where the direct form is no dearer, or tiny, or the only one allowed. Second: whether the direct form need not
     be tried.
@@ -87,7 +87,7 @@ def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
     if direct_us < least_us(problem.spec):
         return [], False
-    forms = schedules(apart, direct_us, max(search, MAX_SCHEDULES))
+    forms = schedules(apart, direct_us)
     made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
     return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
 

@@ -191,8 +191,8 @@ def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.Mon
     usual = plugin.rammer_rkernels
 
     @hookimpl
-    def others(operation: Any, spec: Any, search: int, finer: Any) -> Any:
-        return [] if operation.kind == "softmax" else usual(operation, spec, search, finer)
+    def others(operation: Any, spec: Any, finer: Any) -> Any:
+        return [] if operation.kind == "softmax" else usual(operation, spec, finer)
 
     with monkeypatch.context() as alone:
         alone.setattr(plugin, "rammer_rkernels", others)

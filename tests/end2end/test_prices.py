@@ -50,23 +50,6 @@ def test_where_nothing_is_measured_nothing_is_followed() -> None:
         assert not program.plan.prices and "MiB from" not in str(program.report())
 
 
-def test_a_search_says_what_it_won() -> None:
-    net = GraphBuilder()
-    x = net.input("x", (200, 320))
-    weights = np.random.default_rng(0).standard_normal((320, 640)).astype(np.float32) / 16
-    net.output(net.add("matmul", x, net.constant(weights)))
-    graph = net.build()
-    with rammer.compile(graph, "cpu", device=2) as program:
-        assert not any(note.startswith("search") for note in program.plan.notes)
-    with rammer.compile(graph, "cpu", device=2, tune_seconds=60) as program:
-        (note,) = (note for note in program.plan.notes if note.startswith("search"))
-        (kernel,) = program.plan.kernels
-        usual = {k.schedule for k in PluginRegistry().rkernels(kernel.operation, program.plan.spec)}
-        won = "search: 1 operations take other tilings, "
-        kept = ("search: no operation takes another tiling", "search: 1 operations would take other tilings, ")
-        assert note.startswith(kept if kernel.schedule in usual else won)
-
-
 def test_compile_changes_no_vdevice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another precision is another vDevice: the one that was opened is as it was, and so is what it compiles then."""
     registry = PluginRegistry()

@@ -281,7 +281,7 @@ def test_the_ring_on_backends(target: str, device: int | str) -> None:
     with closing(registry.open(target, arch=None, device=device)) as vdevice:
         kernels = []
         for op in graph.operators:
-            fit = [k for k in registry.rkernels(op.operation, vdevice.spec, 0, (8, 64)) if k.fits(vdevice.spec)]
+            fit = [k for k in registry.rkernels(op.operation, vdevice.spec, (8, 64)) if k.fits(vdevice.spec)]
             alone = [k for k in fit if all(len(images_of(k, r)) == 1 for r in range(k.num_rtasks))]
             kernels.append(min(alone, key=lambda k: k.num_rtasks))
         plan = image_by_image(graph, kernels, vdevice.spec)

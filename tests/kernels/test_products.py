@@ -6,11 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from cpus import CPUS, MadeUp
 from kernel_harness import SPEC, check, operation
 
+from rammer.cost.estimate import counted_us
 from rammer.ir.device import MemoryLevel
 from rammer.ir.tensor import TensorType, channel_blocked
-from rammer.ir.tile import Kind
+from rammer.ir.tile import Kind, TileProgram
 from rammer.kernels import candidates
 from rammer.kernels.contraction import schedules
 from rammer.kernels.problem import Problem
@@ -85,3 +87,20 @@ def test_a_single_number_joins_sums_along_rows_by_itself() -> None:
     for kernel in kernels:
         text = emit(kernel, SPEC).text
         assert re.search(r"acc\[0\]\[0\] \+= e\[", text) and "vfirst(" not in text
+
+
+@pytest.mark.parametrize("cpu", CPUS[:3], ids=str)
+@pytest.mark.parametrize("kind", ["matmul", "conv"])
+def test_drafts_count_about_as_what_they_become(kind: str, cpu: MadeUp) -> None:
+    if kind == "conv":
+        op = operation("conv", TensorType((3, 40, 29, 30)), TensorType((128, 40, 1, 1)), static=("w",))
+    else:
+        op = operation("matmul", TensorType((200, 320)), TensorType((320, 640)), static=("b",))
+    problem = Problem.of(op, cpu.spec)
+    made = [s for s in schedules(problem) if problem.own_packing(s) is not None]
+    assert made
+    for schedule in made:
+        program = problem.kernel(schedule).body
+        assert isinstance(program, TileProgram)
+        full_us = counted_us(program, cpu.spec, 0) * -(-program.num_rtasks // cpu.num_veus)
+        assert 0.99 * full_us <= problem.alone_us(schedule, cpu.num_veus) <= 1.6 * full_us, schedule.name

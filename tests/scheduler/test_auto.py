@@ -99,7 +99,7 @@ def test_finer_rkernels_are_for_cuts() -> None:
     spec = MadeUp(runnable("x86-64-avx2"), 2, 512).spec
     graph = optimize(towers.tower(1, 32), spec, images_apart=True)
     usual, all_of_them = (
-        {op.operation: registry.rkernels(op.operation, spec, 0, finer) for op in graph.operators}
+        {op.operation: registry.rkernels(op.operation, spec, finer) for op in graph.operators}
         for finer in ((), (8, 64))
     )
     for operation, kernels in all_of_them.items():

@@ -378,7 +378,7 @@ class TestPlans:
         registry = PluginRegistry(third_party=False)
         finer = wishes_of(registry.policy(policy), graph, self.spec).finer
         operations = {op.operation for op in graph.operators}
-        found = {operation: registry.rkernels(operation, self.spec, 0, finer) for operation in operations}
+        found = {operation: registry.rkernels(operation, self.spec, finer) for operation in operations}
         return Problem(graph, self.spec, found, EstimatingProfiler(self.spec))
 
     def moved(self, policy: str, problem: Problem) -> dict[str, int]:

@@ -71,7 +71,7 @@ def planned(graph: Graph, spec: VDeviceSpec, policy: str) -> ExecutionPlan:
     registry = PluginRegistry(third_party=False)
     chosen = registry.policy(policy)
     operations = {op.operation for op in graph.operators}
-    found = {o: registry.rkernels(o, spec, 0, wishes_of(chosen, graph, spec).finer) for o in operations}
+    found = {o: registry.rkernels(o, spec, wishes_of(chosen, graph, spec).finer) for o in operations}
     return chosen.schedule(Problem(graph, spec, found, EstimatingProfiler(spec)))
 
 

@@ -99,7 +99,7 @@ def problem_of(graph: Graph, spec: VDeviceSpec, policy: str) -> Problem:
         mine = replace(spec, num_veus=veus)
         for op in other.operators:
             if op.operation not in known:
-                known[op.operation] = REGISTRY.rkernels(op.operation, mine, 0, finer)
+                known[op.operation] = REGISTRY.rkernels(op.operation, mine, finer)
         return known
 
     return Problem(graph, spec, offer(graph, spec.num_veus), EstimatingProfiler(spec), offer=offer)

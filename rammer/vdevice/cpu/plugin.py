@@ -62,14 +62,14 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer: tuple[int, ...]) -> Iterable[RKernel]:
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
     """Built-in kernels for every vDevice that takes C."""
     if "c" not in spec.languages:
         return []
     from rammer.kernels import candidates
     from rammer.kernels.problem import Granularity
 
-    found = {kernel.identity: kernel for kernel in candidates(operation, spec, search=search)}
+    found = {kernel.identity: kernel for kernel in candidates(operation, spec)}
     asked = [Granularity(times * spec.num_veus, every_axis=True, finer=True) for times in finer]
     for wanted in (Granularity(finer=True), *asked) if finer else ():
         for kernel in candidates(operation, spec, wanted):
