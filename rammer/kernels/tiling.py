@@ -179,11 +179,6 @@ def stage_order(stage: Stage, lane: str | None) -> tuple[int, ...]:
     return (*(q for q in range(len(names)) if q != p), p)
 
 
-def place(problem: Problem, loops: Sequence[Loop], depth: int) -> tuple[At, ...]:
-    """An At for every stage besides the root, with a generic nest, inside loop `depth` of the root's."""
-    return tuple(place_one(problem, stage, loops, depth) for stage in problem.placed)
-
-
 def place_one(problem: Problem, stage: Stage, loops: Sequence[Loop], depth: int) -> At:
     here = {loop.axis: loop.step for loop in loops[: depth + 1]}
     lane = lane_axis(problem, stage, here)
