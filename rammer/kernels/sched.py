@@ -83,7 +83,7 @@ class Sched:
         """Make what is left of an axis a vector; unroll over such vectors if their `width` is given."""
         return (self.unroll(axis, size=width) if width > 1 else self).split(axis, 1, Kind.VECTOR)
 
-    def bind(self, axis: str, size: int = 1) -> Sched:
+    def bind(self, axis: str | None, size: int = 1) -> Sched:
         """Distribute parts of `size` points over the threads of a task."""
         return self.split(axis, size, Kind.THREAD)
 
