@@ -18,7 +18,7 @@ from rammer.ir.tensor import Digit
 from rammer.kernels.contraction import MAX_VECTORS, Block, blocks, cycles
 from rammer.kernels.normal import cleaned
 from rammer.kernels.problem import Problem, worth_keeping
-from rammer.kernels.product import Product, axes_of, product, terms
+from rammer.kernels.product import Product, axes_of, terms
 from rammer.kernels.sched import Sched, copy_axes, cuts, dim_of, panels
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, task_counts
@@ -44,20 +44,9 @@ def chained(problem: Problem) -> Problem | None:
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no such product; else one schedule per task count."""
-    if (both := products(problem)) is None:
+    if (both := problem.matched.chain) is None:
         return
     yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
-
-
-def products(problem: Problem) -> tuple[Product, Product] | None:
-    """The root, and the product from whose rows its own are computed; None if it is no such product."""
-    last = product(problem, problem.root)
-    if last is None or last.row is None or last.x.tensor not in problem.stages:
-        return None
-    found = [p for s in problem.placed if (p := product(problem, s)) is not None]
-    if len(found) != 1 or found[0].row != last.row or any(last.row not in dict(s.axes) for s in problem.placed):
-        return None
-    return found[0], last
 
 
 def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Schedule | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rammer.ir.expr import loads
-from rammer.ir.index import variables
 from rammer.kernels.problem import Problem
 from rammer.kernels.sched import Sched, begun, copy_axes, cuts
 from rammer.kernels.schedule import Schedule
@@ -16,7 +14,7 @@ PLACES = 4  # that share a register block: their sums hide each other's latency
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """For each task count: vectors along the channels; nothing for what is no such sum of one operand."""
-    if (found := _window(problem)) is None:
+    if (found := problem.matched.window) is None:
         return
     tensor, dim, channel = found
     lanes, root = problem.lanes, problem.root
@@ -32,23 +30,3 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         s = s.reorder(*others).split(last, kept).compute_at(tensor, copy, order=(*rest, dim))
         s = s.split(channel, lanes).split(last, PLACES).reorder(*dict(root.reduce)).unroll(last).vectorize(channel)
         yield s.build(f"{channel}{lanes}")
-
-
-def _window(problem: Problem) -> tuple[str, int, str] | None:
-    """The operand, its dimension of channels, and the axis along which the result's vectors lie, if it is so read."""
-    root, read = problem.root, [load for load, _ in loads(problem.root.body)]
-    if not root.reduce or problem.placed or len({load.tensor for load in read}) != 1 or len(root.axes) < 2:
-        return None
-    load = read[0]
-    kind = dict(problem.expr.inputs).get(load.tensor)
-    summed = {a for a, _ in root.reduce}
-    along = [(d, variables(ix)) for d, ix in enumerate(load.index) if summed & variables(ix)]
-    if kind is None or kind.layout is None or len(along) != 1 or any(ld.dynamic for ld in read):
-        return None
-    dim, names = along[0]
-    channels = names - summed
-    blocked = [d.div for d in kind.layout.digits if d.dim == dim] == [problem.lanes, 1]
-    if len(channels) != 1 or not blocked or kind.layout.digits[-1].dim != dim:
-        return None
-    (channel,) = channels
-    return load.tensor, dim, channel

@@ -21,7 +21,7 @@ from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.orders import Orders
 from rammer.kernels.problem import Problem
-from rammer.kernels.product import Product, copyable, pays, product
+from rammer.kernels.product import Product, copyable, pays
 from rammer.kernels.sched import Sched, cuts, dim_of, panels
 from rammer.kernels.schedule import Loop, Schedule, copied, distinct
 from rammer.kernels.tiling import stage_loops, task_counts
@@ -68,7 +68,7 @@ def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no product; otherwise schedules by task count and register block."""
-    p = product(problem, problem.root) or _shown(problem)
+    p = problem.matched.output
     if p is None or not pays(problem, p):
         return
     wanted = [
@@ -91,17 +91,6 @@ def _near_matrix(problem: Problem, p: Product) -> bool:
     """Whether rows are cut along a single axis, and all weights stay in the cache of a vEU that has some of them."""
     weights = problem.expr.type_of(p.w.tensor).nbytes
     return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.spec.own_cache / 2
-
-
-def _shown(problem: Problem) -> Product | None:
-    """The product that is an output itself, and that a point-wise root reads at its own position."""
-    root, placed = problem.root, problem.placed
-    if root.reduce or len(placed) != 1 or placed[0].axes != root.axes:
-        return None
-    own = tuple(var(a) for a, _ in root.axes)
-    found = [ld for ld, _ in loads(root.body) if ld.tensor == placed[0].name]
-    output = placed[0].name in dict(problem.expr.outputs)
-    return product(problem, placed[0]) if output and all(ld.index == own and not ld.dynamic for ld in found) else None
 
 
 def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:

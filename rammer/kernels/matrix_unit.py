@@ -18,7 +18,7 @@ from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, aligned_bytes
 from rammer.kernels.problem import Problem, all_loads
-from rammer.kernels.product import Product, product
+from rammer.kernels.product import Product
 from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import task_counts
@@ -138,7 +138,7 @@ def sides(p: Product, unit: Unit) -> tuple[Side, Side]:
 
 def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     """One per task count for a sum of products with its point-wise rest; nothing if the unit does not suit it."""
-    p = product(problem, problem.root)
+    p = problem.matched.root
     if p is not None and p.row is None and unit.exact:
         p = _of_one_row(p)
     if p is None or problem.placed or not suits(problem, p, unit):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rammer.cost.estimate import arithmetic_us, counted_us
 from rammer.cost.functions import slots_of
@@ -22,6 +22,9 @@ from rammer.kernels.lower import draft, finished
 from rammer.kernels.normal import aligned, cleaned, flattened, fused, live
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
+
+if TYPE_CHECKING:
+    from rammer.kernels.match import Matched
 
 SCALARS = 4  # where there are no vectors: as many sums share an operand
 COSTLY = 12  # slots, of the cheapest function: more than a store and a load of what was kept
@@ -106,6 +109,13 @@ class Problem:
     def placed(self) -> list[Stage]:
         """The stages besides the root: each needs an At."""
         return [s for s in self.stages.values() if s.name != self.expr.root.name]
+
+    @cached_property
+    def matched(self) -> Matched:
+        """What the operation computes, as generators ask for it."""
+        from rammer.kernels.match import Matched  # it imports this module
+
+        return Matched(self)
 
     @cached_property
     def static(self) -> set[str]:

@@ -16,7 +16,7 @@ from rammer.kernels import matrix_unit
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.matrix_unit import Unit
 from rammer.kernels.problem import Problem
-from rammer.kernels.product import Product, product
+from rammer.kernels.product import Product
 from rammer.kernels.sched import Cut, Sched, cuts, panels
 from rammer.kernels.schedule import Loop, Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_counts
@@ -42,9 +42,8 @@ def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
 
     With `unit` it computes the products; nothing if it does not suit them all.
     """
-    products = {s.name: p for s in problem.placed if (p := product(problem, s)) is not None}
-    lane = lane_axis(problem, problem.root)
-    if not products or problem.root.reduce or lane is None:
+    products, lane = problem.matched.cell, lane_axis(problem, problem.root)
+    if not products or lane is None:
         return
     found = {name: matrix_unit.gates_block(problem, p, unit) for name, p in products.items()} if unit else {}
     blocks = {name: block for name, block in found.items() if block}
@@ -172,11 +171,7 @@ def _weights(products: Iterable[Product], problem: Problem) -> int:
 
 def _reads_all(problem: Problem, name: str) -> bool:
     """Whether a product reads a kept stage along its reduction: then every task needs all of that stage."""
-    for stage in problem.stages.values():
-        p = product(problem, stage) if stage.reduce else None
-        if p is not None and name in (p.x.tensor, p.w.tensor):
-            return True
-    return False
+    return any(name in (p.x.tensor, p.w.tensor) for p in problem.matched.products.values())
 
 
 def _gates(s: Sched, p: Product) -> Sched:

@@ -26,7 +26,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     """Nothing if the operation is no such chain, or the unit copies no columns; else one schedule per task count."""
     copies = ((block, copy_of_columns(problem.spec, block)) for block in unit.products)
     by = next((_By(unit.copy, columns, block) for block, columns in copies if columns is not None), None)
-    both = chain.products(problem) if by and not unit.exact and not unit.turned else None
+    both = problem.matched.chain if by and not unit.exact and not unit.turned else None
     if by is None or both is None or not _suits(problem, *both, unit):
         return
     yield from distinct(_schedule(problem, *both, by, want) for want in task_counts(problem))
