@@ -39,7 +39,7 @@ def chained(problem: Problem) -> Problem | None:
     reduced = {ld.tensor for s in expr.stages if s.reduce for ld, _ in loads(s.body)}
     readers = Counter(name for s in expr.stages for name in {ld.tensor for ld, _ in loads(s.body)})
     keep = {s.name for s in expr.stages if s.name in behind & reduced and not s.reduce and readers[s.name] > 1}
-    return Problem.of(problem.operation, problem.spec, keep=worth_keeping(expr) | keep, wanted=problem.wanted)
+    return problem.keeping(worth_keeping(expr) | keep)
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:

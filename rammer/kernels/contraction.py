@@ -168,10 +168,10 @@ def _tasks(problem: Problem, p: Product, want: int, second: bool) -> tuple[Sched
 
 def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
     """Of register blocks those that touch no more than is wanted; the smallest if all touch more."""
-    if not problem.wanted.nbytes or not ranked:
+    if not problem.tuning.most_bytes or not ranked:
         return ranked
     touched = {b: _touched(b, problem, p) for b in ranked}
-    fitting = [b for b in ranked if touched[b] <= problem.wanted.nbytes]
+    fitting = [b for b in ranked if touched[b] <= problem.tuning.most_bytes]
     return fitting or [min(ranked, key=lambda b: touched[b])]
 
 

@@ -19,7 +19,7 @@ FOLDED = 8  # rows: measured for a softmax of 42 (Zen 5): 2.1 times as fast as o
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """One schedule per task count: tasks cut from the outer axes of the output, vectors along the best lane axis."""
     yield from _schedules(problem, sparing=False)
-    if problem.wanted.every_axis:
+    if problem.tuning.every_axis:
         for axis, _ in problem.root.axes:
             yield from _schedules(problem, sparing=False, first=axis)
 

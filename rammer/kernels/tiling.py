@@ -28,7 +28,7 @@ def task_counts(problem: Problem) -> list[int]:
     want = problem.rtasks
     if want == 1 or problem.microseconds <= least_us(problem.spec):
         return [1]
-    shortest_us = max(0.0 if problem.wanted.finer else MIN_FINER_US, 8 * least_us(problem.spec))
+    shortest_us = max(0.0 if problem.tuning.small else MIN_FINER_US, 8 * least_us(problem.spec))
     return [want, 4 * want] if problem.microseconds > shortest_us else [want]
 
 

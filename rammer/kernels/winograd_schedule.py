@@ -79,14 +79,13 @@ def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
     if not cached or len(problem.root.reduce) != 3 or problem.spec.direct:
         return [], False
-    apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
-    conv = convolution(apart)
+    conv = convolution(problem.unmerged)
     if conv is None or not _saves_products(conv) or (direct := next(contraction.schedules(problem), None)) is None:
         return [], False
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
     if direct_us < least_us(problem.spec):
         return [], False
-    forms = schedules(apart, direct_us)
+    forms = schedules(problem.unmerged, direct_us)
     made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
     return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
 

@@ -19,7 +19,7 @@ from rammer.ir.program import RTask
 from rammer.ir.proof import prove
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
-from rammer.kernels.problem import Granularity
+from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
 from rammer.scheduler.graphturbo.chains import Chains, Device, Shares, chained, in_chains
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
@@ -56,7 +56,7 @@ def by_channels(graph: Graph, device: VDeviceSpec) -> dict[int, RKernel]:
     """rKernels whose rTasks lie in one image: whole channels of it, where they can."""
     found = {}
     for n, op in enumerate(graph.operators):
-        apart = candidates(op.operation, device, Granularity(every_axis=True))
+        apart = candidates(op.operation, device, Tuning(every_axis=True))
         found[n] = (apart or candidates(op.operation, device))[0]
     return found
 
@@ -66,7 +66,7 @@ def by_channels(graph: Graph, device: VDeviceSpec) -> dict[int, RKernel]:
 def test_further_rkernels_are_right_and_stay_inside_of_an_image(images: int, size: tuple[int, int]) -> None:
     device = spec(4)
     for op in network(images, size, device).operators:
-        for kernel in candidates(op.operation, device, Granularity(every_axis=True)):
+        for kernel in candidates(op.operation, device, Tuning(every_axis=True)):
             assert not prove(kernel), kernel.name
             for rtask in range(kernel.num_rtasks):
                 box = kernel.box(rtask)
@@ -127,7 +127,7 @@ def test_a_plan_of_images_stays_in_scratch(near: str) -> None:
     options = {
         op.operation: [
             *candidates(op.operation, device),
-            *candidates(op.operation, device, Granularity(every_axis=True)),
+            *candidates(op.operation, device, Tuning(every_axis=True)),
         ]
         for op in graph.operators
     }

@@ -21,7 +21,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.kernels import candidates
-from rammer.kernels.problem import Granularity
+from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
 from rammer.scheduler.graphturbo.copies import with_copies, worth_copying
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
@@ -68,7 +68,7 @@ def planned(graph: Graph, device: VDeviceSpec, *, offers: bool = True) -> Execut
         return {
             op.operation: [
                 *candidates(op.operation, device),
-                *candidates(op.operation, device, Granularity(every_axis=True)),
+                *candidates(op.operation, device, Tuning(every_axis=True)),
             ]
             for op in other.operators
         }
