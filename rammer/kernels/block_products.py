@@ -17,8 +17,9 @@ from rammer.ir.index import var
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.contraction import MAX_VECTORS, epilogue_packing
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
-from rammer.kernels.sched import Sched, cuts, panels
+from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import stage_loops, task_counts
 

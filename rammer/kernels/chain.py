@@ -17,9 +17,10 @@ from rammer.ir.index import var
 from rammer.ir.tensor import Digit
 from rammer.kernels.contraction import MAX_VECTORS, Block, blocks, cycles
 from rammer.kernels.normal import cleaned
+from rammer.kernels.packing import dim_of, panels
 from rammer.kernels.problem import Problem, worth_keeping
 from rammer.kernels.product import Product, axes_of, terms
-from rammer.kernels.sched import Sched, copy_axes, cuts, dim_of, panels
+from rammer.kernels.sched import Sched, copy_axes, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, task_counts
 
@@ -69,11 +70,7 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
         return None
     own, inner = (_block(problem, p, rows) for p in (last, first))
     s = s.reorder(*batch).split(row, rows)
-    for stage in problem.placed:
-        if stage.name == first.stage.name:
-            s = s.compute_at(stage.name, _nest(Sched(problem, stage), first, inner, batch))
-        else:
-            s = s.place([stage])
+    s = s.place(problem.placed, {first.stage.name: _nest(Sched(problem, first.stage), first, inner, batch)})
     for p, block in ((first, inner), (last, own)):
         if p in once:
             s = _copy(s, p, block, batch)

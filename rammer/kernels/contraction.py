@@ -20,9 +20,10 @@ from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.orders import Orders
+from rammer.kernels.packing import dim_of, panels
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product, copyable, pays
-from rammer.kernels.sched import Sched, cuts, dim_of, panels
+from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, copied, distinct
 from rammer.kernels.tiling import stage_loops, task_counts
 

@@ -15,9 +15,10 @@ from rammer.ir.tensor import Digit
 from rammer.kernels import matrix_unit
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.matrix_unit import Unit
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product
-from rammer.kernels.sched import Cut, Sched, cuts, panels
+from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_counts
 

@@ -85,12 +85,8 @@ def _schedule(problem: Problem, first: Product, last: Product, by: _By, want: in
     def block(s: Sched, p: Product) -> Sched:
         return inner_loops(s.split(p.lane, width).split(row if rows > height else None, height), p)
 
-    s = s.reorder(*batch).split(row, rows)
-    for stage in problem.placed:
-        if stage.name == first.stage.name:
-            s = s.compute_at(stage.name, block(Sched(problem, stage).tensorize(by.block), first))
-        else:
-            s = s.place([stage])
+    product = block(Sched(problem, first.stage).tensorize(by.block), first)
+    s = s.reorder(*batch).split(row, rows).place(problem.placed, {first.stage.name: product})
     for p in (first, last):
         s = s.compute_at(p.x.tensor, order=_dims(p, p.x, row), instruction=by.rows)
     for p in (first, last):

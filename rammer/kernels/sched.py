@@ -7,20 +7,21 @@ schedule = s.pack(weights, panels).build("4x16")
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm, prod
+from types import MappingProxyType
 from typing import Any
 
-from rammer.ir.expr import Load, Stage
-from rammer.ir.index import variables
+from rammer.ir.expr import Stage
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tensor import Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Packing, Schedule, copied
 from rammer.kernels.tiling import cut, place_one, task_counts
 
+NO_NESTS: Mapping[str, Any] = MappingProxyType({})
 Cut = tuple[str, int, int]  # an axis, its extent, and what each task's part is a multiple of
 
 
@@ -107,11 +108,15 @@ class Sched:
         at = At(name, here, loops, **{"instruction": instruction, **how})
         return replace(self, stages=(*self.stages, at))
 
-    def place(self, stages: Iterable[Stage]) -> Sched:
-        """Compute stages inside the innermost loop so far, by generic nests."""
-        depth = len(self.loops) - 1
-        at = (place_one(self.problem, stage, self.loops, depth) for stage in stages)
-        return replace(self, stages=(*self.stages, *at))
+    def place(self, stages: Iterable[Stage], nests: Mapping[str, Sched | tuple[Loop, ...]] = NO_NESTS) -> Sched:
+        """Compute stages inside the innermost loop so far: by their `nests`, or by generic ones."""
+        s, depth = self, len(self.loops) - 1
+        for stage in stages:
+            if stage.name in nests:
+                s = s.compute_at(stage.name, nests[stage.name])
+            else:
+                s = replace(s, stages=(*s.stages, place_one(s.problem, stage, s.loops, depth)))
+        return s
 
     def pack(self, packing: Iterable[tuple[str, Layout]]) -> Sched:
         """Pack static inputs at compile time; of a tensor's layouts the first one counts."""
@@ -136,24 +141,6 @@ def cuts(problem: Problem, axes: Iterable[str], multiple: int = 1) -> list[Cut]:
     return [(axis, extents[axis], lcm(problem.span(axis), multiple)) for axis in axes]
 
 
-def dim_of(load: Load, axis: str) -> int:
-    """The dimension of a tensor that an axis moves along."""
-    return next(d for d, ix in enumerate(load.index) if axis in variables(ix))
-
-
 def copy_axes(problem: Problem, tensor: str) -> list[str]:
     """Axes of the stage that copies an input, one for each of its dimensions."""
     return [a for a, _ in copied(tensor, problem.expr.type_of(tensor)).axes]
-
-
-def panels(load: Load, axis: str, width: int, inner: Sequence[Digit] | None = None) -> Layout:
-    """A tensor in panels of `width` points of an axis, which lie side by side; each panel holds `inner` digits.
-
-    By default, a panel holds all other dimensions. Dimensions of no digit are outermost.
-    """
-    lane = dim_of(load, axis)
-    if inner is None:
-        inner = [Digit(d) for d in range(len(load.index)) if d != lane]
-    used = {lane, *(digit.dim for digit in inner)}
-    rest = (Digit(d) for d in range(len(load.index)) if d not in used)
-    return Layout((*rest, Digit(lane, width), *inner, Digit(lane, 1, width)))

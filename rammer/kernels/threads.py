@@ -158,9 +158,13 @@ def schedules(
         threads = max(threads_for(problem, stage, steps, most) for stage in problem.stages.values())
         packing: dict[str, Layout] = {}
         nests = {s.name: stage_loops(problem, s, steps, threads, packing) for s in problem.stages.values()}
-        for stage in problem.placed:
-            s = s.compute_at(stage.name, nests[stage.name])
-        yield s.nest(nests[root.name]).pack(packing.items()).on_threads(threads).build(f"x{threads}")
+        yield (
+            s.place(problem.placed, nests)
+            .nest(nests[root.name])
+            .pack(packing.items())
+            .on_threads(threads)
+            .build(f"x{threads}")
+        )
 
 
 def task_counts(problem: Problem, threads: int) -> list[int]:

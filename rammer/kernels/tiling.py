@@ -7,10 +7,11 @@ from math import prod
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Stage, loads
-from rammer.ir.index import var, variables
-from rammer.ir.tensor import Digit, Layout, aligned_bytes
+from rammer.ir.index import variables
+from rammer.ir.tensor import Layout, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop
 
@@ -164,9 +165,7 @@ def lane_packing(problem: Problem, stage: Stage, lane: str | None) -> tuple[tupl
             continue
         if problem.lane_stride(load.tensor, load.index, lane, stage) == 1:
             continue
-        dim = next(d for d, ix in enumerate(load.index) if ix == var(lane))
-        rest = tuple(Digit(d) for d in range(len(load.index)) if d != dim)
-        found[load.tensor] = Layout((Digit(dim, problem.lanes), *rest, Digit(dim, 1, problem.lanes)))
+        found[load.tensor] = panels(load, lane, problem.lanes)
     return tuple(found.items())
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from rammer.ir.expr import Load, loads
 from rammer.ir.index import var, variables
 from rammer.ir.tensor import DType
+from rammer.kernels.packing import dim_of
 from rammer.kernels.problem import Problem
-from rammer.kernels.sched import Sched, begun, copy_axes, cuts, dim_of
+from rammer.kernels.sched import Sched, begun, copy_axes, cuts
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.tiling import output_order
 

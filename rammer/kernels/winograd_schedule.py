@@ -14,8 +14,9 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, Layout
 from rammer.kernels import contraction
 from rammer.kernels.contraction import Block, blocks
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
-from rammer.kernels.sched import Sched, panels
+from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.tiling import cut, least_us, task_counts
 from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
