@@ -142,5 +142,6 @@ def cuts(problem: Problem, axes: Iterable[str], multiple: int = 1) -> list[Cut]:
 
 
 def copy_axes(problem: Problem, tensor: str) -> list[str]:
-    """Axes of the stage that copies an input, one for each of its dimensions."""
-    return [a for a, _ in copied(tensor, problem.expr.type_of(tensor)).axes]
+    """Axes of a stage, or of the stage that copies an input: one for each of its dimensions."""
+    stage = problem.stages.get(tensor) or copied(tensor, problem.expr.type_of(tensor))
+    return [a for a, _ in stage.axes]

@@ -18,9 +18,9 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Apply, Kind, TileProgram, statements
 from rammer.kernels.problem import Problem
-from rammer.kernels.sched import Sched
+from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.threads_product import REFINED, STAGED, Sides, copied_axes, sides
+from rammer.kernels.threads_product import REFINED, STAGED, Sides, sides
 
 MOST_TERMS = 128  # of a chunk
 
@@ -173,7 +173,7 @@ def _copied(p: Product, tile: Tile, number: int) -> tuple[Sched, Layout]:
     """The copy of an operand: threads are neighbours where they write, and along memory where that is another way."""
     operand, lanes, threads = p.operands[number], p.problem.spec.lanes, tile.threads
     (_, kind), lines = tile.unit.meaning.inputs[number], tile.sizes[number]
-    names = copied_axes(p.problem, operand.load.tensor)
+    names = copy_axes(p.problem, operand.load.tensor)
     line, term = names[operand.line], names[operand.term]
     assert kind.layout is not None  # pieces of eight rows of 16 bytes
     whole = kind.layout.digits[0].div  # terms of a piece's row

@@ -25,8 +25,8 @@ from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lower.reduce import WAYS
 from rammer.kernels.problem import Problem
-from rammer.kernels.sched import Sched
-from rammer.kernels.schedule import Loop, Schedule, copied, group
+from rammer.kernels.sched import Sched, copy_axes
+from rammer.kernels.schedule import Loop, Schedule, group
 
 MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
 MIN_TERMS = 8
@@ -303,7 +303,7 @@ class Staging:
 
     def _copied(self, load: Load, axes: tuple[str, ...]) -> Staged:
         problem, order = self.problem, scratch_order(load, axes)
-        names = copied_axes(problem, load.tensor)
+        names = copy_axes(problem, load.tensor)
         free = load.tensor in problem.static and problem.expr.type_of(load.tensor).layout is None
         packed = free and order != tuple(range(len(order)))
         names = [names[d] for d in order] if packed else names
@@ -521,12 +521,6 @@ def copies(s: Sched, staging: Staging, tile: Tile, threads: int, pads: Sequence[
             nest = nest.split(every, threads).bind(every)
         s = s.compute_at(tensor, nest, order=staged.order, pad=pad)
     return s
-
-
-def copied_axes(problem: Problem, tensor: str) -> list[str]:
-    """Axes of the stage that copies an operand, or of the operand if it is a stage."""
-    stage = problem.stages.get(tensor) or copied(tensor, problem.expr.type_of(tensor))
-    return [a for a, _ in stage.axes]
 
 
 def scratch_order(load: Load, axes: tuple[str, ...]) -> tuple[int, ...]:
