@@ -106,9 +106,9 @@ def models(names: Iterable[str]) -> dict[str, str]:
 
 
 def _scale(text: str) -> Scale:
-    if text != "small" and text != "full":
+    if text not in ("small", "full"):
         raise RammerError(f"{text!r} is no scale", hint="small or full")
-    return text
+    return "full" if text == "full" else "small"
 
 
 def dump(revision: str, asked: Mapping[str, object]) -> Path:
