@@ -69,7 +69,7 @@ class Sched:
         return replace(self, loops=(*self.loops, *loops))
 
     def split(self, axis: str | None, size: int, kind: Kind = Kind.SERIAL) -> Sched:
-        """Loop over parts of `size` points of an axis. None is no axis, here and in the other verbs."""
+        """Loop over parts of `size` points of an axis. All verbs ignore an axis that is None."""
         return self.nest([Loop(axis, size, kind)] if axis is not None else ())
 
     def reorder(self, *axes: str | None) -> Sched:

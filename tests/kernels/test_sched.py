@@ -1,4 +1,4 @@
-"""The builder of schedules: what it derives by itself, and that any nest it makes computes its stage."""
+"""The builder of schedules: what it derives by itself, and that a nest it makes computes its operation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_way_to_cut_is_begun_once(problem: Problem) -> None:
     assert [s.loops for s in begun(problem, [(row, extent, extent)])] == [()]
 
 
-def test_panels_hold_what_is_told_and_leave_the_rest_outside() -> None:
+def test_panels_hold_the_given_digits_and_leave_the_rest_outside() -> None:
     load = Load("w", (var("n"), var("k"), var("o")))
     assert panels(load, "o", 8) == Layout((Digit(2, 8), Digit(0), Digit(1), Digit(2, 1, 8)))
     assert panels(load, "o", 8, [Digit(1)]) == Layout((Digit(0), Digit(2, 8), Digit(1), Digit(2, 1, 8)))
