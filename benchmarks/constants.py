@@ -14,11 +14,11 @@ import click
 
 from benchmarks import catalog
 from rammer import kernels
+from rammer.compiler import Compilation
 from rammer.cost.estimate import estimated_us
 from rammer.frontend.onnx import load
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.operator import Operation
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 
 Times = Mapping[Operation, float]
@@ -81,7 +81,7 @@ def main(models: tuple[str, ...], target: str, arch: str | None, only: str) -> N
     with closing(PluginRegistry().open(target, arch=arch)) as device:
         spec, operations = device.spec, dict.fromkeys(())
         for name in models:
-            graph = optimize(load(str(catalog.prepare(name, 1, "full").built.path)), spec)
+            graph = Compilation(load(str(catalog.prepare(name, 1, "full").built.path)), device).optimized.graph
             operations |= dict.fromkeys(op.operation for op in graph.operators)
     usual = times(operations, spec)
     total = sum(usual.values())

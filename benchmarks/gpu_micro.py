@@ -74,7 +74,7 @@ def _measured(number: int, arch: str, num_sms: int) -> Iterator[list[Micro]]:
 
 
 def hop_costs(found: list[Micro]) -> dict[str, float]:
-    """For `rammer show --hops --hop-costs`: a fence is what a counter takes more than data that says it is there."""
+    """For `benchmarks.hops --costs`: a fence is what a counter takes more than data that says it is there."""
     us = {m.what.removeprefix("barrier: ").partition(",")[0]: m.median for m in found}
     counter, flag = us.get("counter"), us.get("data as flag")
     return {} if counter is None or flag is None else {"fence_us": max(counter - flag, 0.0), "poll_us": flag}
@@ -204,7 +204,7 @@ def compiled(arch: str) -> list[Micro]:
 @click.option("--dry-run", "dry", is_flag=True, help="Only compile.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Where to write what was found.")
 def main(number: int, dry: bool, output: Path | None) -> None:
-    """Measure and print; costs of hand-overs are for `rammer show --hops --hop-costs`."""
+    """Measure and print; costs of hand-overs are for `benchmarks.hops --costs`."""
     gpu = None if dry else find_gpu(number)
     steps = _measured(number, gpu.arch, gpu.num_multiprocessors) if gpu else iter([compiled("sm_90")])
     found: list[Micro] = []

@@ -1,4 +1,4 @@
-"""Our programs by the names that peers have (`rammer-stationary@x2@words`), compiled before a GPU is at hand."""
+"""Our programs by the names that peers have (`rammer-stationary@x2@tf32`), compiled before a GPU is at hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ FLAGS = {  # behind an @ of a peer's name: what it stands for
     "x2": "two vEUs on a multiprocessor",
     "tf32": "operands of products rounded to tf32",
     "bf16": "operands of products rounded to bf16",
-    "words": "RAMMER_DATA_AS_FLAG=1",
     "early0": "RAMMER_EARLY_WORDS=0: nothing is loaded before a wait",
     "early32": "RAMMER_EARLY_WORDS=32, whatever spills",
     "before": "compiled by the rammer of the folder --before",
@@ -52,7 +51,7 @@ class Build(NamedTuple):
     @property
     def environment(self) -> dict[str, str]:
         early = next((f.removeprefix("early") for f in self.flags if f.startswith("early")), "")
-        return {"RAMMER_DATA_AS_FLAG": str(int("words" in self.flags)), "RAMMER_EARLY_WORDS": early}
+        return {"RAMMER_EARLY_WORDS": early}
 
     def arch(self, gpu: str) -> str:
         return f"{gpu}:x2" if "x2" in self.flags else gpu
@@ -123,10 +122,9 @@ def _compile_by(source: Path | None, model: Path, target: Path, gpu: str, build:
     command = [sys.executable, "-m", "rammer", "compile", str(model.resolve()), "-o", str(target.resolve())]
     command += ["--target", "cuda", "--arch", build.arch(gpu), "--policy", build.policy]
     command += ["--precision", build.precision, "--tune-seconds", "0"]
-    words = {"RAMMER_DATA_AS_FLAG": build.environment["RAMMER_DATA_AS_FLAG"]}
     cache = config.private_dir(config.cache_dir() / "before")  # caches of other versions have another form
-    words |= {"RAMMER_CACHE_DIR": str(cache), "PYTHONPATH": str(source.resolve())}
-    environment = {**os.environ, **words}
+    variables = {"RAMMER_CACHE_DIR": str(cache), "PYTHONPATH": str(source.resolve())}
+    environment = {**os.environ, **variables}
     environment.pop("CUDA_VISIBLE_DEVICES", None)  # it may open no device where all are hidden
     done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

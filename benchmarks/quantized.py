@@ -28,7 +28,7 @@ from benchmarks.apart import PAUSE_S
 from benchmarks.quantized_models import MODELS, error, quantise
 from benchmarks.report import wide_console
 from rammer.ir.tensor import Array
-from rammer.vdevice.cpu.spec import host
+from rammer.vdevice.cpu.host import host
 
 ROUND_S = 0.1  # of one visit to one program
 Layers = tuple[tuple[int, ...], ...]  # shapes of weights

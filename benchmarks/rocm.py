@@ -16,14 +16,10 @@ from rich.table import Table
 import rammer
 from benchmarks.models import build
 from rammer import measure
-from rammer.compiler import find_candidates, profile
+from rammer.compiler import Compilation, CompileOptions
 from rammer.errors import RammerError
-from rammer.ir.plan import ExecutionPlan
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
-from rammer.scheduler.policy import Problem
 from rammer.scheduler.timeline import simulate
-from rammer.vdevice.base import silent
 from rammer.vdevice.rocm.spec import choose_gpu
 
 MODELS = ("resnext29", "nasnet_cifar", "alexnet", "deepspeech2_unrolled", "lstm_tc_unrolled", "seq2seq_unrolled")
@@ -49,16 +45,15 @@ class Simulated:
 def simulated(path: str, arch: str) -> dict[str, Simulated]:
     """Both policies' plans for one model, by policy, on the spec's estimates."""
     registry = PluginRegistry(third_party=False)
-    vdevice = registry.open("rocm", arch=arch, device=f"emulator:{choose_gpu(arch).num_multiprocessors}")
-    spec = vdevice.spec
-    graph = optimize(rammer.load(path), spec)
-    candidates = find_candidates(graph, vdevice, registry)
-    profiler = profile(candidates, vdevice, 0, silent)
+    device = f"emulator:{choose_gpu(arch).num_multiprocessors}"
+    how = CompileOptions(target="rocm", arch=arch, device=device, policy=POLICIES[0], tune_seconds=0)
+    with Compilation.of(path, how, registry=registry) as compilation:
+        problem = compilation.problem
     found = {}
     for policy in POLICIES:
         start = time.perf_counter()
-        plan: ExecutionPlan = registry.policy(policy).schedule(Problem(graph, spec, candidates, profiler))
-        times = simulate(plan, profiler.rtask_us)
+        plan = registry.policy(policy).schedule(problem)
+        times = simulate(plan, problem.profiler.rtask_us)
         busy = sum(times.veu_utilisation) / len(times.veu_utilisation)
         seconds = time.perf_counter() - start
         found[policy] = Simulated(times.total_us / 1e3, len(plan.programs), times.launch_us / 1e3, busy, seconds)

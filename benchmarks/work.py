@@ -18,12 +18,11 @@ from benchmarks import catalog
 from benchmarks.report import wide_console
 from benchmarks.run import commit, machine
 from rammer import files
-from rammer.compiler import find_candidates
+from rammer.compiler import Compilation
 from rammer.cost.issue import near_us
 from rammer.cost.work import work
 from rammer.frontend.onnx import load
 from rammer.ir.tile import TileProgram
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 
 WORST = 10  # rKernels that are shown
@@ -47,8 +46,8 @@ def rows(name: str) -> list[Row]:
     """All candidates of a model's operations."""
     registry = PluginRegistry()
     with closing(registry.open("cpu")) as device:
-        graph = optimize(load(str(catalog.prepare(name, 1, "full").built.path)), device.spec)
-        kernels = [k for found in find_candidates(graph, device, registry).values() for k in found]
+        compilation = Compilation(load(str(catalog.prepare(name, 1, "full").built.path)), device, registry=registry)
+        kernels = [k for found in compilation.candidates.kernels.values() for k in found]
         in_turn, states = device.rkernels_us(kernels), device.rkernels_states_us(kernels)
         return [
             Row(name, k.name, near_us(work(k.body, device.spec), device.spec), min(in_turn[k], states[k].near_us))

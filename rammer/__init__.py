@@ -1,46 +1,50 @@
-"""rammer: compile a neural network into a static plan of tile-sized tasks, placed and ordered ahead of time."""
+"""rammer: compile a neural network into a static plan of tile-sized tasks, placed and ordered ahead of time.
+
+Names are imported when they are first used: a machine that only runs saved programs never loads the compiler.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rammer.compiler import compile, devices, from_torch, load, load_program, save_together
-from rammer.errors import (
-    ArtifactError,
-    DeviceError,
-    FallbackWarning,
-    InputError,
-    LoweringError,
-    ModelError,
-    ModelWarning,
-    PluginError,
-    PolicyError,
-    RammerError,
-    ScheduleError,
-    ToolchainError,
-    TypeMismatch,
-    UnsuitableError,
-    VerificationError,
-)
-from rammer.hookspecs import hookimpl
-from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
-from rammer.ir.graph import Graph
-from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.operator import OpDef, Operation, ROperator
-from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder, RTask, TaskUid
-from rammer.ir.tensor import DType, Layout, TensorType
-from rammer.plugins import PluginRegistry
-from rammer.program import Program
-from rammer.state import Stream
-from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
-
 if TYPE_CHECKING:
+    from rammer.compiler import Compilation, CompileOptions, compile, from_torch, load
+    from rammer.errors import (
+        ArtifactError,
+        DeviceError,
+        FallbackWarning,
+        InputError,
+        LoweringError,
+        ModelError,
+        ModelWarning,
+        PluginError,
+        PolicyError,
+        RammerError,
+        ScheduleError,
+        ToolchainError,
+        TypeMismatch,
+        UnsuitableError,
+        VerificationError,
+    )
     from rammer.given import SessionPort
+    from rammer.hookspecs import hookimpl
     from rammer.inference_session import IOBinding, ModelMetadata, OrtValue
+    from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
+    from rammer.ir.graph import Graph
+    from rammer.ir.kernel import ForeignSource, RKernel
+    from rammer.ir.operator import OpDef, Operation, ROperator
+    from rammer.ir.plan import ExecutionPlan
+    from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder, RTask, TaskUid
+    from rammer.ir.tensor import DType, Layout, TensorType
+    from rammer.plugins import PluginRegistry
+    from rammer.program import Program
+    from rammer.runtime.load import devices, load_program, save_together
     from rammer.session import Session
     from rammer.session_report import SessionReport
+    from rammer.state import Stream
+    from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 
 __version__ = "0.1.0"
 
@@ -48,6 +52,8 @@ __all__ = [
     "ArtifactError",
     "Availability",
     "BarrierRTask",
+    "Compilation",
+    "CompileOptions",
     "DType",
     "DeviceError",
     "Executable",
@@ -104,18 +110,100 @@ __all__ = [
     "save_together",
 ]
 
-_LATER = {  # what a compilation needs none of is imported when it is asked for
-    "IOBinding": "rammer.inference_session",
-    "ModelMetadata": "rammer.inference_session",
-    "OrtValue": "rammer.inference_session",
-    "Session": "rammer.session",
-    "SessionPort": "rammer.given",
-    "SessionReport": "rammer.session_report",
+_HOMES = {  # the names of each module
+    "rammer.compiler": (
+        "Compilation",
+        "CompileOptions",
+        "compile",
+        "from_torch",
+        "load",
+    ),
+    "rammer.errors": (
+        "ArtifactError",
+        "DeviceError",
+        "FallbackWarning",
+        "InputError",
+        "LoweringError",
+        "ModelError",
+        "ModelWarning",
+        "PluginError",
+        "PolicyError",
+        "RammerError",
+        "ScheduleError",
+        "ToolchainError",
+        "TypeMismatch",
+        "UnsuitableError",
+        "VerificationError",
+    ),
+    "rammer.given": ("SessionPort",),
+    "rammer.hookspecs": ("hookimpl",),
+    "rammer.inference_session": (
+        "IOBinding",
+        "ModelMetadata",
+        "OrtValue",
+    ),
+    "rammer.ir.device": (
+        "Execution",
+        "MemoryLevel",
+        "SyncModel",
+        "VDeviceSpec",
+    ),
+    "rammer.ir.graph": ("Graph",),
+    "rammer.ir.kernel": (
+        "ForeignSource",
+        "RKernel",
+    ),
+    "rammer.ir.operator": (
+        "OpDef",
+        "Operation",
+        "ROperator",
+    ),
+    "rammer.ir.plan": ("ExecutionPlan",),
+    "rammer.ir.program": (
+        "BarrierRTask",
+        "Position",
+        "RProgram",
+        "RProgramBuilder",
+        "RTask",
+        "TaskUid",
+    ),
+    "rammer.ir.tensor": (
+        "DType",
+        "Layout",
+        "TensorType",
+    ),
+    "rammer.plugins": ("PluginRegistry",),
+    "rammer.program": ("Program",),
+    "rammer.runtime.load": (
+        "devices",
+        "load_program",
+        "save_together",
+    ),
+    "rammer.session": ("Session",),
+    "rammer.session_report": ("SessionReport",),
+    "rammer.state": ("Stream",),
+    "rammer.vdevice.base": (
+        "Availability",
+        "Executable",
+        "Image",
+        "Port",
+        "VDevice",
+        "VDeviceEntry",
+    ),
 }
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    """A public name, or a module of the package."""
+    if name in _MODULES:
+        found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return found
+    if name.startswith("_") or not name.isidentifier() or find_spec(f"rammer.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_LATER[name]), name)
-    return found
+    return import_module(f"rammer.{name}")
+
+
+def __dir__() -> list[str]:
+    """Public names, imported or not."""
+    return sorted({*globals(), *__all__})

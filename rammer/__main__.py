@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from rammer.compiler import COMPILING
+from rammer.errors import COMPILING
 
 
 def main() -> int | None:

@@ -10,9 +10,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
 from onnx.backend.base import Backend, BackendRep
 
-from rammer.compiler import devices
 from rammer.errors import InputError, ModelError
 from rammer.frontend.onnx import Source
+from rammer.runtime import devices
 from rammer.session import Session
 
 TEST_OPTIONS = ("rtol", "atol")  # that the backend tests pass along

@@ -11,8 +11,7 @@ import numpy as np
 
 from rammer.children import Ahead, computed
 from rammer.errors import DeviceError, VerificationError
-from rammer.ir.evaluate import Mask, evaluate_defined, evaluate_graph
-from rammer.ir.graph import Graph
+from rammer.ir.evaluate import Mask
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
@@ -21,7 +20,6 @@ from rammer.ir.tensor import Array, DType
 from rammer.ir.tile import TileProgram, statements
 from rammer.ir.verify import verify_plan
 from rammer.once import Fault
-from rammer.program import Program
 from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import ProfileStore, profile_store, recipe_keys
 
@@ -256,20 +254,6 @@ def _proof(kernel: RKernel) -> str:
     finding = next(iter(sorted(findings, key=lambda f: not f.broken)), None)
     verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
     return f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"
-
-
-def compare_with_meaning(program: Program, graph: Graph) -> None:
-    """Run a program once, and raise VerificationError R211 where an output is not what the graph's operators mean."""
-    from rammer.measure import (
-        random_inputs,  # what else is there draws tables, with a package that takes time to import
-    )
-
-    inputs = random_inputs(program.inputs, 0)
-    wanted, defined = evaluate_defined(lambda: evaluate_graph(graph, inputs))
-    names = [port.name for port in program.outputs]
-    for name, value in zip(names, program.stream().run(names, inputs), strict=True):  # leaves its state alone
-        if what := difference(value, wanted[name], defined[name]):
-            raise VerificationError("R211", f"output {name!r}: {what}", hint="`rammer check` finds the operator")
 
 
 def difference(got: Array, want: Array, defined: Mask | None = None) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 from rammer import measure
 from rammer.candidates import difference
-from rammer.compiler import Model, load
+from rammer.compiler import CompileOptions, Model, load
 from rammer.compiler import compile as compile_model
 from rammer.errors import DeviceError
 from rammer.ir.evaluate import Mask, evaluate_defined, evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array
+from rammer.vdevice.base import Progress, silent
 
 Values = Mapping[str, Array]
 Defined = Mapping[str, Mask]  # which elements can be compared
@@ -30,29 +31,22 @@ class Comparison:
 
 
 def check_model(
-    model: Model,
-    *,
-    every: bool = False,
-    seed: int = 0,
-    shapes: Any = None,
-    dims: Any = None,
-    constants: Any = None,
-    **options: Any,
+    model: Model, how: CompileOptions, *, every: bool = False, seed: int = 0, progress: Progress = silent
 ) -> list[Comparison]:
     """Compare a model's outputs, on seeded inputs, as compiled, interpreted, and evaluated by the onnx package.
 
     rKernels are tried out as ever (RAMMER_CHECK). Where an output differs, or with `every`, all
     tensors are compared, up to the first operator that differs. Raises a RammerError where compiling does.
     """
-    graph = load(model, shapes=shapes, dims=dims, constants=constants)
-    with compile_model(graph, **options) as program:
+    graph = load(model, **how.to_load)
+    with compile_model(graph, how=how, progress=progress) as program:
         inputs = measure.random_inputs(program.inputs, seed)
         found = program.run(inputs)
     meaning, defined = evaluate_defined(lambda: evaluate_graph(graph, inputs))
     rows = _compared(found, meaning, defined, "compiled", "interpreted")
-    rows += _against_onnx(model, inputs, meaning, defined) if not isinstance(model, Graph) and not constants else []
+    rows += _against_onnx(model, inputs, meaning, defined) if not isinstance(model, Graph) and not how.constants else []
     if every or any(row.differs for row in rows if row.found == "compiled"):
-        rows += _first_operator(graph, inputs, options)
+        rows += _first_operator(graph, inputs, how, progress)
     return rows
 
 
@@ -62,12 +56,12 @@ def _compared(found: Values, wanted: Values, defined: Defined, one: str, other: 
     ]
 
 
-def _first_operator(graph: Graph, inputs: Values, options: Mapping[str, Any]) -> list[Comparison]:
+def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress: Progress) -> list[Comparison]:
     """Every tensor of the graph as an output, in the order in which they are computed, up to the first that differs."""
     tensors = tuple(t for op in graph.operators for t in op.outputs)
     shown = replace(graph, outputs=tensors)
     meaning, defined = evaluate_defined(lambda: evaluate_graph(shown, inputs))
-    with compile_model(shown, **options) as program:
+    with compile_model(shown, how=how, progress=progress) as program:
         found = program.run(inputs)
     rows: list[Comparison] = []
     for op in graph.operators:

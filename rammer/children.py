@@ -29,7 +29,7 @@ LOOK_S = 0.25  # between looks at the progress of a child
 PR_SET_PDEATHSIG = 1  # of Linux, which Python does not name
 SIZE_BYTES = 8  # of the number before results
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("rammer.compile")
 
 
 def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int | None = None) -> list[Made]:

@@ -110,12 +110,6 @@ FLAGS: dict[str, Flag] = {
             kind="boolean",
         ),
         Flag(
-            "RAMMER_DATA_AS_FLAG",
-            "0",
-            "1 hands small results over on NVIDIA GPUs by words that say themselves that they are there: no fence",
-            kind="boolean",
-        ),
-        Flag(
             "RAMMER_DISABLE_CPU_FEATURES",
             "",
             "features that count as missing in the CPU, e.g. `amx*,avx512*`",

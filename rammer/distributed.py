@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import rammer
 from rammer.children import usable_cpus
+from rammer.compiler import CompileOptions
 from rammer.errors import RammerError, from_checkout
 from rammer.ir.tensor import Array
 from rammer.program import Program
@@ -63,7 +64,7 @@ class Recipe:
 
     model: bytes = field(repr=False, compare=False)
     digest: str  # of the model
-    options: tuple[tuple[str, Any], ...]
+    how: CompileOptions
 
     def program(self) -> Program:
         """The program, compiled by this process when it is asked for first. Raises RammerError."""
@@ -77,7 +78,7 @@ def recipe(model: str | os.PathLike[str] | bytes, **options: Any) -> Recipe:
     except OSError as error:
         raise RammerError(f"cannot read {error.filename}: {error.strerror}", hint="name a model in ONNX") from error
     digest = hashlib.sha256(content).hexdigest()
-    return Recipe(content, digest, tuple(sorted((name, _hashable(value)) for name, value in options.items())))
+    return Recipe(content, digest, CompileOptions.of(options, "recipe()"))
 
 
 def infer(client: Client, model: Recipe, batches: Iterable[Mapping[str, Array]]) -> list[Future]:
@@ -102,21 +103,9 @@ def sweep(
     return found
 
 
-def _hashable(value: Any) -> Any:
-    """Options that are mappings or lists, as they can be compared; `_compiled` makes mappings of them again."""
-    if isinstance(value, Mapping):
-        return _Pairs((name, _hashable(v)) for name, v in value.items())
-    return tuple(value) if isinstance(value, list) else value
-
-
-class _Pairs(tuple[tuple[str, Any], ...]):
-    """A mapping that can be hashed."""
-
-
 @lru_cache(maxsize=KEPT)
 def _compiled(model: Recipe) -> Program:
-    options: dict[str, Any] = {name: dict(v) if isinstance(v, _Pairs) else v for name, v in model.options}
-    return rammer.compile(model.model, **options)
+    return rammer.compile(model.model, how=model.how)
 
 
 def _sent(client: Client, model: Recipe) -> Future:
@@ -135,5 +124,5 @@ def _run(model: Recipe, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _report(model: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
-    whole = recipe(model.model, **{**dict(model.options), **options})
-    return dict(whole.program().report().to_json())
+    how = CompileOptions.of({**vars(model.how), **options}, "sweep()")
+    return dict(replace(model, how=how).program().report().to_json())

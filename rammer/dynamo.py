@@ -19,12 +19,12 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from rammer.compiler import compile
+from rammer.compiler import CompileOptions, compile
+from rammer.compiler.options import DEVICE_OPTIONS
 from rammer.errors import FallbackWarning, InputError, ModelError, RammerError, did_you_mean
 from rammer.frontend.torch import decompositions, import_nodes, reason_against, replace_layers, to_array, to_tensor
 from rammer.program import Program
 
-OPTIONS = ("target", "policy", "options", "arch", "device", "precision", "numerics", "tune_seconds")
 MAX_SIGNATURES = 8
 
 torch._dynamo.config.allow_rnn = True  # else every recurrent module breaks the graph
@@ -67,12 +67,12 @@ def backend(
     return result
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Raise InputError for an option that does not exist."""
-    if unknown := [name for name in options if name not in OPTIONS]:
-        hint = did_you_mean(unknown[0], OPTIONS) or f"options are {', '.join(OPTIONS)}"
+def _checked(options: Mapping[str, Any]) -> CompileOptions:
+    """The options as one value. Raises InputError for one that does not exist."""
+    if unknown := [name for name in options if name not in DEVICE_OPTIONS]:
+        hint = did_you_mean(unknown[0], DEVICE_OPTIONS) or f"options are {', '.join(DEVICE_OPTIONS)}"
         raise InputError(f"torch.compile has no option {unknown[0]!r} for rammer", hint=hint)
-    return dict(options)
+    return CompileOptions(**options)
 
 
 def _boxed(call: Call) -> Call:
@@ -90,7 +90,7 @@ def _boxed(call: Call) -> Call:
 class _Frozen:
     """A graph whose parameters are constants, until one of them is seen to be another or to have changed."""
 
-    def __init__(self, graph: fx.GraphModule, held: Sequence[Any], how: Mapping[str, Any]) -> None:
+    def __init__(self, graph: fx.GraphModule, held: Sequence[Any], how: CompileOptions) -> None:
         self._graph, self._how = graph, how
         self._held = [(n, t, t._version) for n, t in enumerate(held) if t is not None]
         nodes = _placeholders(graph)
@@ -105,7 +105,7 @@ class _Frozen:
         return self._call(*arguments)
 
 
-def _built(gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: Mapping[str, Any]) -> Call:
+def _built(gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: CompileOptions) -> Call:
     """The graph with Programs in place of what can be compiled; where nothing can, the graph itself."""
     if any(_is_open(n.meta.get("val")) for n in _placeholders(gm)):
         return _Specialized(gm, known, how)
@@ -146,7 +146,7 @@ def _is_open(value: Any) -> bool:
 class _Specialized:
     """A graph with symbolic shapes: traced again and compiled for each signature, of which the last are kept."""
 
-    def __init__(self, gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: Mapping[str, Any]) -> None:
+    def __init__(self, gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: CompileOptions) -> None:
         self._gm, self._how = gm, how
         self._known = [known.get(n) for n in _placeholders(gm)]
         self._calls: dict[tuple[Any, ...], Call] = {}
@@ -184,7 +184,7 @@ def _is_eager(node: fx.Node, against: Mapping[fx.Node, str]) -> bool:
 
 
 def _with_programs(
-    gm: fx.GraphModule, known: Mapping[fx.Node, Any], against: Mapping[fx.Node, str], how: Mapping[str, Any]
+    gm: fx.GraphModule, known: Mapping[fx.Node, Any], against: Mapping[fx.Node, str], how: CompileOptions
 ) -> Call:
     """The graph with a call of a Program for each odd stage."""
     nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
@@ -205,7 +205,7 @@ def _with_programs(
         if not outputs:
             continue
         graph = import_nodes(list(members), inputs, outputs, known, f"stage {stage}")
-        call = _Program(compile(graph, **how))
+        call = _Program(compile(graph, how=how))
         results = made.call_function(call, tuple(places[n] for n in inputs.values()))
         for position, node in enumerate(outputs.values()):
             places[node] = made.call_function(operator.getitem, (results, position))

@@ -6,10 +6,12 @@ import copyreg
 import difflib
 import re
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 NAME_LENGTH = 400  # characters of a name, or of anything else without a space, that a message shows
 MESSAGE_LENGTH = 1 << 14  # characters of a message
+COMPILING = ("onnx", "networkx")  # packages that compiling takes, and running a saved program does not
 _LONG = re.compile(rf"\S{{{NAME_LENGTH + 1},}}")
 
 
@@ -152,6 +154,15 @@ def from_checkout(extra: str = "") -> str:
     """Say how rammer is installed, with an extra: on the public package index its name belongs to another package."""
     what = f"'.[{extra}]'" if extra else "."
     return f"pip install {what} in a checkout of rammer"
+
+
+def require_compiler() -> None:
+    """Raise RammerError where only what runs saved programs is installed."""
+    if missing := [name for name in COMPILING if find_spec(name) is None]:
+        raise RammerError(
+            f"compiling a model needs the package {missing[0]}, which is not installed",
+            hint=f"{from_checkout()}; rammer-run only runs saved programs",
+        )
 
 
 def did_you_mean(name: str, known: Iterable[str], *, closeness: float = 0.6) -> str:

@@ -7,7 +7,6 @@ file, or where something runs.
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from rammer import log
 from rammer.calling import Runnable
 from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array
@@ -25,7 +25,6 @@ from rammer.plugins import PluginRegistry
 PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda", "ROCMExecutionProvider": "rocm"}
 Provider: TypeAlias = str | tuple[str, Mapping[str, Any]]
 
-_LOG = logging.getLogger("rammer")
 _INSTEAD = {
     "disable_fallback": "rammer never falls back to another device",
     "enable_fallback": "rammer never falls back to another device: Session(…, providers=[…]) names several",
@@ -262,7 +261,7 @@ def chosen_target(
         if target not in left or left[target].available:
             number = options.get("device_id")
             return target, None if target == "cpu" or number is None else str(number)
-        _LOG.info("%s is not available: %s", name, left[target].reason)
+        log.PLUGINS.info("%s is not available: %s", name, left[target].reason)
     raise InputError(
         f"none of {', '.join(name for name, _ in known)} is available here", hint="`rammer doctor` says why"
     )

@@ -14,7 +14,7 @@ import mmap
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -39,20 +39,24 @@ from rammer.ir.tensor import Array, DType, TensorId, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.measure import random_inputs
 from rammer.report import CHECKED
-from rammer.vdevice.base import CompiledOnly, Executable, Image, RunsSlots, ports_of
+from rammer.vdevice.base import Bytes, CompiledOnly, Executable, Image, MayFork, RunsSlots, Stepped, ports_of
 from rammer.vdevice.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 
 SHARE, LEAST_S, MOST_S = 0.025, 0.04, 1.8  # of a compilation's time, that comparing may take; seconds at least, at most
 PATIENCE_S = 30.0  # without progress, after which a program hangs
+EMULATED_S = 600.0  # which an emulator may take for all
 NOWHERE = -1  # no operator: all vEUs run
 WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
 MOST_FLOPS = 1 << 19  # of the sampled elements of others
 TOGETHER, TOGETHER_S = 8, 0.002  # runs of all vEUs together, as races do not show in each, and when none is begun
+LATE_S = 0.01  # when no run is begun in which another vEU is late: seconds of the CPU, as those above
+UNWRITTEN = 0xFF  # each byte of memory before a run: NaN
 FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
 USUAL = 64.0  # steps of float32, or of double, at the largest element: outputs are seldom farther off
-USUAL_OF_OTHERS = 512.0  # where rKernels compute sums from other sums: large filters are off by 2e-5 (docs/numerics.md)
-OPERATOR_S, FLOPS_PER_S = 5e-4, 5e9  # that the meaning of a model takes: for each operator, and with one thread
+USUAL_OF_OTHERS = 256.0  # where rKernels compute sums from other sums: large filters are off by 2e-5 (docs/numerics.md)
+OPERATOR_S, FLOPS_PER_S = 2.5e-4, 1.5e10  # that the meaning of a model takes: for each operator, and with one thread
+BESIDE_S = 4 * MOST_S  # that it may take beside a compilation: such models take many times as long to compile
 Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
 
 
@@ -88,7 +92,7 @@ class Judge:
         operators = [(op.kind, op.inputs, op.outputs) for op in model.operators]
         digest = hashlib.sha256(f"{operators}{model.types}{check}{spec.precision}{generators()}".encode())
         self._key = f"begun {digest.hexdigest()}"
-        begins = check == 1 and self._work_s < MOST_S and not store.verdicts([self._key])
+        begins = check == 1 and self._work_s < BESIDE_S and not store.verdicts([self._key])
         self._ahead = Ahead(self._meant_beside, [None] if begins else [])
         self.still, self.end = self._ahead.still, self._ahead.end
 
@@ -110,14 +114,20 @@ class Judge:
                 return inputs, evaluate_graph(self._model, inputs)
         return None
 
-    def expected(self, inputs: Mapping[str, Array], tick: Callable[[], None]) -> Expected:
+    def shared(self, graph: Graph) -> list[TensorId]:
+        """The tensors that a graph, which passes made of the model, computes like the model."""
+        computed = [t for op in graph.operators if not op.operation.expr.into for t in op.outputs]
+        types = {t: (kind.shape, kind.dtype) for t, kind in self._model.types.items() if t in self._model.producers}
+        return [t for t in computed if types.get(t) == (graph.types[t].shape, graph.types[t].dtype)]
+
+    def expected(self, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]) -> Expected:
         """What the model makes of inputs, give or take what rounding in its operators does."""
 
         def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
             tick()
-            return bounded(op.operation.expr, given, factor_step=self._step)
+            return bounded(op.operation.expr, given, factor_step=self._step, careful=True)
 
-        return expected(self._model, inputs, local)
+        return expected(self._model, inputs, local, tensors)
 
 
 def run_once(
@@ -137,7 +147,7 @@ def run_once(
     known = _read(store.verdicts([key]).get(key), len(image.plan.kernels))
     if known is None:
         run = _Run(executable, image, image.plan, judge, inf if every else seconds, every)
-        known = run.beside() if isinstance(executable, RunsSlots) else run.here()
+        known = run.made()
         store.put_verdicts({key: json.dumps([known[0], known[1] and [known[1].what, known[1].operator]])})
     return known
 
@@ -167,6 +177,9 @@ def _read(entry: object, num_operators: int) -> tuple[str, Fault | None] | None:
     return None
 
 
+Run = Callable[[Mapping[str, Array]], tuple[str, Fault | None]]  # of inputs
+
+
 class _Run:
     """A run of a program, and what it is compared with."""
 
@@ -178,10 +191,18 @@ class _Run:
         self._seconds = seconds / 2 if self._wanted else seconds  # outputs that are right vouch for operators
         self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child shows it: operator, steps
 
-    def beside(self) -> tuple[str, Fault | None]:
-        """In a child, slot by slot and then as a whole."""
+    def made(self) -> tuple[str, Fault | None]:
+        """Run it: in a child where that is possible, slot by slot and then as a whole; else here, as a whole."""
+        executable = self._executable
+        if isinstance(executable, RunsSlots):
+            return self._beside(self._slot_by_slot, PATIENCE_S)
+        if isinstance(executable, MayFork) and executable.forks:
+            return self._beside(self._whole, EMULATED_S)
+        return self._seeded(self._whole)  # what a device holds does not survive a fork
+
+    def _beside(self, run: Run, patience_s: float) -> tuple[str, Fault | None]:
         self._progress[0] = NOWHERE
-        ended = alone(lambda: self._seeded(self._slot_by_slot), lambda: int(self._progress[1]), PATIENCE_S)
+        ended = alone(lambda: self._seeded(run), lambda: int(self._progress[1]), patience_s)
         if ended.made is not None:
             return ended.made
         operator = int(self._progress[0])
@@ -189,13 +210,12 @@ class _Run:
             return CHECKED, Fault(f"when its vEUs run together, {ended.how}")
         return CHECKED, Fault(ended.how, operator)
 
-    def here(self) -> tuple[str, Fault | None]:
-        """In this process, as a whole: what a device holds does not survive a fork."""
+    def _whole(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
         if self._wanted is None:
             return "not run: its meaning takes longer to compute than a run may take", None
-        return self._seeded(lambda inputs: self._against_the_model(CHECKED, inputs, self._executable.run(inputs)))
+        return self._against_the_model(CHECKED, inputs, self._executable.run(inputs))
 
-    def _seeded(self, run: Callable[[Mapping[str, Array]], tuple[str, Fault | None]]) -> tuple[str, Fault | None]:
+    def _seeded(self, run: Run) -> tuple[str, Fault | None]:
         refused = ""
         for inputs in (self._judge.inputs, without_indices(self._judge.inputs)):
             try:
@@ -208,19 +228,19 @@ class _Run:
         plan, executable, progress, every = self._plan, self._executable, self._progress, self._every
         assert isinstance(executable, RunsSlots)
         if plan.memory is None or plan.memory.near:
-            return self.here()  # of a vEU's scratch nothing is kept
+            return self._whole(inputs)  # of a vEU's scratch nothing is kept
         began, work_s = time.monotonic(), 2 * self._seconds + time.thread_time()  # others may have the CPU, too
-        arena, step = executable.stepped(inputs)
+        stepped = executable.stepped(inputs)
 
         def run(slots: NDArray[np.int64]) -> None:
             progress[0] = replay.now
             progress[1] += 1
-            step(slots)
+            stepped.run(slots)
 
         total = len(plan.kernels)
         whole = {n: operation.outputs[0].size for n, operation in enumerate(k.operation for k in plan.kernels)}
         chosen = whole if every else _chosen(plan, self._seconds)
-        replay = Replay(plan, inputs, arena, run, chosen)
+        replay = Replay(plan, inputs, stepped.arena, run, chosen)
         count = 0
         for n in replay:
             progress[1] += 1
@@ -232,17 +252,34 @@ class _Run:
                 return f"{CHECKED}: {count} of {total} operators, as far as {MOST_S:g} s reached", None
         kept = {t: value.copy() for t in plan.graph.outputs if (value := replay.output(t)) is not None}
         progress[0] = NOWHERE
-        progress[1] += 1
-        began, left = time.monotonic(), TOGETHER
-        while left:
-            arena[...] = 0xFF  # else what is not computed, or read too early, would be there from before
-            found = executable.run(inputs)
+        used = _used(stepped.scratch)
+        for found, own in self._together(executable, inputs, stepped):
+            progress[1] += 1
+            if own and (now := _used(stepped.scratch)) != used:
+                return CHECKED, Fault(f"vEUs that run together use the scratch of {now} instead of {used}")
             for tensor, value in kept.items():
                 if what := _unlike(found[tensor], value):
                     return CHECKED, Fault(f"output {tensor!r}{what}", plan.graph.producers.get(tensor))
-            left = left - 1 if time.monotonic() < began + TOGETHER_S else 0
         checked = CHECKED if count == total else f"{CHECKED}: {count} of {total} operators"
         return self._against_the_model(checked, inputs, found)
+
+    @staticmethod
+    def _together(
+        executable: RunsSlots, inputs: Mapping[str, Array], memory: Stepped
+    ) -> Iterator[tuple[Mapping[str, Array], bool]]:
+        """Runs of all vEUs, and whether each did what is its own alone.
+
+        Each vEU is late once, as far as time allows: so a wait that is lost shows. Memory is filled before each run,
+        else what is not computed, or read too early, would be there from before.
+        """
+        for least, most, most_s, late in ((2, len(memory.scratch), LATE_S, True), (1, TOGETHER, TOGETHER_S, False)):
+            until = time.thread_time() + most_s  # others may have the CPU, too
+            for n in range(most):
+                if n >= least and time.thread_time() > until:
+                    break
+                for part in (memory.arena, *(memory.scratch if late else ())):
+                    part[...] = UNWRITTEN
+                yield (executable.run_late(inputs, n) if late else executable.run(inputs)), late
 
     def _tick(self) -> None:
         """Show that this process is alive."""
@@ -259,25 +296,30 @@ class _Run:
         if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):
             return f"{checked}; outputs are not compared with the model", None
         explained: Expected = {}
-        own = all(k.faithful for k in self._plan.kernels)
+        own = all(k.faithful for k in set(self._plan.kernels))
         steps = (
             USUAL if own and not any("_transform" in op.kind for op in self._plan.graph.operators) else USUAL_OF_OTHERS
         )
+        least = partial(_usual, doubles=self._plan.spec.doubles)
         for tensor, value in self._wanted[1].items():
-            off = differs(found[tensor], Bounded(value, _usual(value, steps, self._plan.spec.doubles)))
-            if not off.any():
+            if not differs(found[tensor], Bounded(value, least(value, USUAL))).any():
                 continue
-            explained = explained or _wider(
-                self._judge.expected(inputs, self._tick), _of_plan(self._plan, inputs, self._tick)
-            )
-            off &= differs(found[tensor], explained[tensor])
-            if off.any():
-                at = tuple(map(int, np.argwhere(off)[0]))
-                return checked, Fault(
-                    f"output {tensor!r}{list(at)} is {found[tensor][at]} and should be {value[at]}, give or take "
-                    f"{explained[tensor].error[at]:.2g}, though each operator is right"
-                )
+            if not explained:
+                shared = self._judge.shared(self._plan.graph)
+                meant = self._judge.expected(inputs, shared, self._tick)
+                made = _of_plan(self._plan, inputs, shared, self._tick)
+                explained = {t: m.wider(made[t]) for t, m in meant.items()}
+                for t in shared:
+                    if what := explained[t].unlike(made[t].value, least(meant[t].value, USUAL)):
+                        return checked, Fault(f"{t!r}{what}, by what passes made of the model")
+            if what := explained[tensor].unlike(found[tensor], least(value, steps)):
+                return checked, Fault(f"output {tensor!r}{what}, though each operator is right")
         return checked, None
+
+
+def _used(scratch: Sequence[Bytes]) -> list[int]:
+    """The vEUs whose scratch was written."""
+    return [veu for veu, part in enumerate(scratch) if (part != UNWRITTEN).any()]
 
 
 def _unlike(together: Array, alone: Array) -> str:
@@ -307,25 +349,22 @@ def _usual(value: Array, steps: float, doubles: bool) -> Array:
     return np.full(value.shape, steps * step * float(finite.max(initial=0.0)))
 
 
-def _wider(first: Expected, second: Expected) -> Expected:
-    """The values of the first, with the wider bounds."""
-    return {t: Bounded(value, np.fmax(error, second[t].error)) for t, (value, error) in first.items()}
-
-
 def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs with zeros for whole numbers: of those that are indices none may be in range."""
     return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
 
 
-def _of_plan(plan: ExecutionPlan, inputs: Mapping[str, Array], tick: Callable[[], None]) -> Expected:
+def _of_plan(
+    plan: ExecutionPlan, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]
+) -> Expected:
     """What a plan's own operators make of inputs, give or take what rounding in its rKernels does."""
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         tick()
         kernel = plan.kernels[n]
-        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel))
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel), careful=True)
 
-    return expected(plan.graph, inputs, local)
+    return expected(plan.graph, inputs, local, tensors)
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:

@@ -6,6 +6,7 @@ Of a graph and its rKernels it has the names that the report lists: enough to dr
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,10 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, Slot, TaskUid
 from rammer.ir.tile import TaskDigit
 from rammer.report import OperatorRow, Report
-from rammer.scheduler.timeline import Timeline, simulate, timed
 from rammer.vdevice.tables import INT32, INT64, TableFile, rows_of
+
+if TYPE_CHECKING:
+    from rammer.scheduler.timeline import Timeline
 
 OUTLINE = "outline.bin"  # its name among an image's files
 
@@ -58,6 +61,8 @@ class Outline(TableFile):
 
 def pack(plan: ExecutionPlan) -> bytes:
     """The outline of a plan."""
+    from rammer.scheduler.timeline import simulate
+
     timeline = simulate(plan)
     slots: list[tuple[int, int]] = []
     waits: list[Position] = []
@@ -92,6 +97,8 @@ def pack(plan: ExecutionPlan) -> bytes:
 
 def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
     """A plan that can be drawn, and its timeline. Raises ArtifactError."""
+    from rammer.scheduler.timeline import timed  # who draws a plan needs it, and no run does
+
     outline = Outline.from_bytes(data)
     header, num_veus = outline.header, outline.header["num_veus"]
     spec = VDeviceSpec(

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from rammer import config, hookspecs
+from rammer import config, hookspecs, log
 from rammer.errors import PluginError, PolicyError, RammerError, did_you_mean
-from rammer.scheduler.policy_options import (
-    PolicyOption,
-    Wishes,
-    check_options,
-    described,
-    options_of,
-    parse_policy,
-    wishes_of,
-)
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from rammer.ir.device import VDeviceSpec
     from rammer.ir.graph import Graph
     from rammer.ir.kernel import RKernel
     from rammer.ir.operator import Operation
     from rammer.ir.plan import ExecutionPlan
     from rammer.scheduler.policy import Policy, Problem
+    from rammer.scheduler.policy_options import PolicyOption, Wishes
     from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
 
 BUILTINS = {
     "policies": "rammer.scheduler.plugin",
-    "interpreter": "rammer.vdevice.interpreter",
+    "interpreter": "rammer.vdevice.interpreter_plugin",
     "cpu": "rammer.vdevice.cpu.plugin",
     "cuda": "rammer.vdevice.cuda.plugin",
     "rocm": "rammer.vdevice.rocm.plugin",
@@ -68,22 +61,29 @@ class DeviceInfo:
 
 
 class PluginRegistry:
-    """Built-in and third-party plugins. An object, not a global: tests build their own."""
+    """Built-in and third-party plugins. An object, not a global: tests build their own.
 
-    def __init__(self, *, third_party: bool = True) -> None:
+    `to_run`: vDevices alone, opened for saved programs, which takes no policy and nothing that compiles.
+    """
+
+    def __init__(self, *, third_party: bool = True, to_run: bool = False) -> None:
+        self._to_run = to_run
         self.faults: list[PluginFault] = []
         self._origins: dict[str, str] = {}  # of the rKernels of a plugin, by its name
         self._manager = pluggy.PluginManager("rammer")
         self._manager.add_hookspecs(hookspecs)
-        self._trace = config.boolean("RAMMER_TRACE_PLUGINS")
+        log.listen()
+        self._trace = log.PLUGINS.isEnabledFor(logging.DEBUG)
         self._blocked = blocked = config.names("RAMMER_DISABLE_PLUGINS")
         for name, module in BUILTINS.items():
-            if name not in blocked:
+            if name not in blocked and not (to_run and name == "policies"):
                 self.register(importlib.import_module(module), name)
-        found = entry_points(group=GROUP) if third_party else ()
-        for entry in sorted(found, key=lambda entry: entry.name):  # not in the order of folders on this machine
-            if entry.name not in blocked:
-                self._load(entry)
+        if third_party:
+            from importlib.metadata import entry_points  # it takes time, and saved programs seldom need it
+
+            for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):  # in no order of folders
+                if entry.name not in blocked:
+                    self._load(entry)
 
     def _load(self, entry: EntryPoint) -> None:
         """Load one entry point; its failure must not take the others down."""
@@ -131,7 +131,7 @@ class PluginRegistry:
                     hint=f"RAMMER_DISABLE_PLUGINS={implementation.plugin_name} runs without it",
                 ) from error
             if self._trace:
-                print(f"rammer: {implementation.plugin_name}.{hook} -> {answer!r}", file=sys.stderr)
+                log.PLUGINS.debug("%s.%s -> %r", implementation.plugin_name, hook, answer)
             yield implementation.plugin_name, answer
 
     def vdevices(self) -> dict[str, tuple[str, VDeviceEntry]]:
@@ -163,10 +163,13 @@ class PluginRegistry:
             )
         plugin, entry = known[target]
         with _blamed(plugin, f"vDevice {target!r}"):
-            return entry.open(arch=arch, device=device)
+            opens = entry.runs if self._to_run and entry.runs else entry.open
+            return opens(arch=arch, device=device)
 
     def policy(self, text: str, options: Mapping[str, str] | None = None) -> Policy:
         """A new policy by name, its options in the text (`wavefront:beyond=off`), or apart. Raises PolicyError."""
+        from rammer.scheduler.policy_options import check_options, parse_policy
+
         name, given = parse_policy(text)
         known = self._policies()
         if name not in known:
@@ -197,6 +200,8 @@ class PluginRegistry:
 
     def policy_options(self) -> dict[str, tuple[PolicyOption, ...]]:
         """What can be chosen of every policy, by its name."""
+        from rammer.scheduler.policy_options import options_of
+
         found = {}
         for name, (plugin, announced) in self._policies().items():
             with _blamed(plugin, f"policy {name!r}"):
@@ -229,10 +234,14 @@ class _Blamed:
     """A policy whose exceptions name it and its plugin."""
 
     def __init__(self, plugin: str, name: str, policy: Policy) -> None:
+        from rammer.scheduler.policy_options import described
+
         self._plugin, self._policy = plugin, policy
         self.name = described(policy, getattr(policy, "name", name))
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
+        from rammer.scheduler.policy_options import wishes_of
+
         with _blamed(self._plugin, f"policy {self.name!r}"):
             return wishes_of(self._policy, graph, spec)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +16,8 @@ import numpy as np
 from rammer import artifact, config, files
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.errors import ArtifactError, DeviceError, InputError, closed, message
-from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
-from rammer.outline import OUTLINE, pack, unpack
 from rammer.report import Report
-from rammer.scheduler.hand_overs import hops_of
-from rammer.scheduler.timeline import Timeline, simulate
 from rammer.state import Memory, Stateful
 from rammer.usage import Usage, usage_of
 from rammer.vdevice import forks
@@ -39,10 +36,10 @@ from rammer.vdevice.base import (
     VDevice,
     silent,
 )
-from rammer.vdevice.proof.verify import verify_image
 
 if TYPE_CHECKING:
-    from rammer.vdevice.hops import HopCosts, Hops
+    from rammer.ir.plan import ExecutionPlan
+    from rammer.scheduler.timeline import Timeline
 
 MIN_PROFILED = 4  # runs, however slow
 
@@ -123,7 +120,11 @@ class Program(Stateful):
         A loaded program's plan has names where graph and rKernels were. Raises ArtifactError if it was saved without.
         """
         if self.image.plan is not None:
+            from rammer.scheduler.timeline import simulate
+
             return self.image.plan, simulate(self.image.plan)
+        from rammer.outline import OUTLINE, unpack  # no run needs it
+
         return unpack(self.image.file(OUTLINE), self._report)
 
     @property
@@ -139,18 +140,6 @@ class Program(Stateful):
     def report(self) -> Report:
         """What was compiled, what the scheduler believed about it, and what `profile` has measured."""
         return self._report
-
-    def hops(self, costs: HopCosts | None = None) -> Hops:
-        """What the longest chain's hand-overs between vEUs take, estimated from machine code; `costs` may be measured.
-
-        Raises DeviceError where nobody reads machine code, ToolchainError without a disassembler, and as `plan` does.
-        """
-        from rammer.vdevice.hops import EstimatesHops
-
-        if not isinstance(self._vdevice, EstimatesHops):
-            raise DeviceError(f"{self.target!r} has no hand-overs to look at", hint="a GPU has, also by arch= alone")
-        waiting = [hop.waits for hop in hops_of(self.plan)]
-        return self._vdevice.hops(self.plan, waiting, costs)
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._called
@@ -346,11 +335,25 @@ class Program(Stateful):
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
         sealed = self._vdevice.seal(self.image, progress=progress)
-        if self.image.plan is not None and config.integer("RAMMER_VERIFY"):
-            verify_image(sealed, self.image.plan, self._vdevice)
-        if sealed.files and self.image.plan is not None:
-            sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(self.image.plan)})
+        if (plan := self.image.plan) is not None:  # it was compiled here
+            from rammer.outline import OUTLINE, pack
+            from rammer.vdevice.proof.verify import verify_image
+
+            if config.integer("RAMMER_VERIFY"):
+                verify_image(sealed, plan, self._vdevice)
+            if sealed.files:
+                sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(plan)})
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+        """Pickle by content: what `save` writes, machine code included."""
+        from rammer.runtime.load import unpickled
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "program")
+            self.save(path)
+            with open(path, "rb") as file:
+                return unpickled, (file.read(),)
 
     def close(self) -> None:
         """Free the device's threads and memory. Later runs raise InputError."""

@@ -1,4 +1,4 @@
-"""A bounded number of programs, by signature: compiled when first asked for, closed when put out and no longer run."""
+"""A cache of programs by signature: each is compiled on first use, and closed once evicted and idle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kept(Generic[InfoT]):
     is_out: bool = False
 
     def close_unused(self) -> None:
-        """Close a program that was put out, if nobody runs it."""
+        """Close an evicted program if no thread runs it."""
         if self.program and self.is_out and not self.users:
             self.program.close()
 

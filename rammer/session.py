@@ -11,14 +11,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from rammer import config
 from rammer.calling import as_array, check_names, on_gpu
-from rammer.compiler import compile, opened, require_compiler
-from rammer.errors import InputError, ModelError, message
+from rammer.compiler import CompileOptions, compile
+from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords
+from rammer.errors import InputError, ModelError, message, require_compiler
 from rammer.given import Inputs, Request, SessionPort, is_flag, is_small
 from rammer.growing import Fit, Growing, Grown
 from rammer.inference_session import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
@@ -83,14 +83,9 @@ class Session(Stateful, InferenceSession):
         buckets: Mapping[str, Sequence[int]] | None = None,
         state: Mapping[str, str] | bool | None = None,
         bounds: Mapping[str, int] | None = None,
-        policy: str | None = None,
-        options: Mapping[str, str] | None = None,
-        arch: str | None = None,
-        device: str | int | None = None,
-        precision: str | None = None,
-        numerics: str | None = None,
-        tune_seconds: float | None = None,
         registry: PluginRegistry | None = None,
+        how: CompileOptions | None = None,
+        **keywords: Unpack[DeviceKeywords],
     ) -> None:
         require_compiler()
         # onnx takes 0.2 s to import; who only runs programs needs none of it
@@ -100,32 +95,23 @@ class Session(Stateful, InferenceSession):
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
         if target is not None and not isinstance(target, str):
             raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
+        number = None  # of the device that providers choose
         if providers is not None:
             if target is not None:
                 raise InputError("target= and providers= are both given", hint="give one of them")
             target, number = chosen_target(providers, provider_options, registry or PluginRegistry())
-            device = number if device is None else device
-        self._target = target or str(config.get("RAMMER_VDEVICE"))
-        if sess_options is not None and device is None and self._target == "cpu":
+        how = CompileOptions.of({"target": target, **keywords}, "Session()", how, DEVICE_OPTIONS)
+        device = number if how.device is None else how.device
+        if sess_options is not None and device is None and how.vdevice == "cpu":
             device = threads_of(sess_options)
-        registry = registry or PluginRegistry()
+        self._how = how.but(target=how.vdevice, device=device)
+        self._registry = registry or PluginRegistry()
         # What does not exist, or is not available, is an error here and not of the first run.
-        _, vdevice = opened(registry, self._target, policy, options, arch, device, precision, numerics)
+        _, vdevice = self._how.open(self._registry)
         vdevice.close()
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
-        self._how: dict[str, Any] = {
-            "target": target,
-            "policy": policy,
-            "options": options,
-            "arch": arch,
-            "device": device,
-            "precision": precision,
-            "numerics": numerics,
-            "tune_seconds": tune_seconds,
-            "registry": registry,
-        }
         self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
         self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Need, ...]]] = {}
         self._growths: dict[Hashable, Fit] = {}
@@ -153,7 +139,7 @@ class Session(Stateful, InferenceSession):
     @property
     def target(self) -> str:
         """The name of the vDevice."""
-        return self._target
+        return self._how.vdevice
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model says about itself."""
@@ -229,7 +215,9 @@ class Session(Stateful, InferenceSession):
     def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
         """A session for a part of the model, as this one is for all of it."""
         limits = self._max_programs, self._max_steps
-        part = Session(source, max_programs=limits[0], max_steps=limits[1], state=pairs, **self._how)
+        part = Session(
+            source, max_programs=limits[0], max_steps=limits[1], state=pairs, how=self._how, registry=self._registry
+        )
         part._fixes = part._fixes or fixes
         return part
 
@@ -444,7 +432,9 @@ class Session(Stateful, InferenceSession):
             o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
         }
         values = _constants(graph) if self._fixes else None
-        program = compile(graph, state=pairs, **self._how) if graph.outputs and values is None else None
+        program = None
+        if graph.outputs and values is None:
+            program = compile(graph, state=pairs, how=self._how, registry=self._registry)
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
         return Kept(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
 

@@ -33,7 +33,7 @@ class SessionReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} put out; "
+            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} evicted; "
             f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
         ]
         lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]

@@ -1,43 +1,44 @@
-"""What RAMMER_DEBUG prints and RAMMER_DUMP_DIR receives of one compile; docs/flags.md has the levels."""
+"""Log what one compile does, and write RAMMER_DUMP_DIR's files; docs/flags.md has the levels of RAMMER_DEBUG."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
-from rammer import config
+from rammer import config, log
 from rammer.errors import RammerError
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.text import print_plan
 from rammer.scheduler.timeline import Timeline
 
-DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)
-_LOG = logging.getLogger("rammer")
-
 
 class Trace:
-    """Debugging output of one compile: lines on stderr, files `<number>-<model>.<what>.txt` in the dump folder."""
+    """Debugging output of one compile: messages of the logger `rammer.compile`, and files in the dump folder.
+
+    Files are called `<number>-<model>.<what>.txt`.
+    """
 
     def __init__(self) -> None:
-        self._level = config.integer("RAMMER_DEBUG") or 0
+        log.listen()
         self._folder = config.get("RAMMER_DUMP_DIR")
         self._stem: Path | None = None
 
     def say(self, level: int, text: str) -> None:
-        """Print if RAMMER_DEBUG is at least `level`; else it is for whoever listens to the logger "rammer"."""
-        if self._level >= level:
-            print(f"rammer: {text}", file=sys.stderr)
-        else:
-            _LOG.log(logging.INFO if level <= TIMES else logging.DEBUG, text)
+        """Log a text; RAMMER_DEBUG shows it on stderr if it is at least `level`."""
+        log.say(log.COMPILE, level, text)
+
+    def told(self, level: int) -> Callable[[str], None] | None:
+        """What logs texts of a level; None if no handler shows them, so that nobody need make them."""
+        return partial(self.say, level) if log.hears(log.COMPILE, level) else None
 
     def warn(self, text: str) -> None:
-        """Tell whoever listens to the logger "rammer", which is everybody who does not silence it."""
-        _LOG.warning(text)
+        """Log a warning, which shows on stderr unless the logger is silenced."""
+        log.COMPILE.warning("%s", text)
 
     def graph(self, what: str, graph: Graph) -> None:
         """Keep a graph as text. Raises RammerError if the dump folder cannot be written to."""
@@ -46,8 +47,8 @@ class Trace:
 
     def plan(self, plan: ExecutionPlan, timeline: Timeline) -> None:
         """Print the slots, keep plan and timeline as text. Raises RammerError as `graph` does."""
-        if self._level >= SLOTS:
-            self.say(SLOTS, f"the slots of every vEU\n{print_plan(plan)}")
+        if say := self.told(log.SLOTS):
+            say(f"the slots of every vEU\n{print_plan(plan)}")
         if self._folder:
             self._write(plan.graph.name, "plan", print_plan(plan) + "".join(f"# {note}\n" for note in plan.notes))
             from rammer import viz  # whoever keeps no drawings needs none of it

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from rammer.ir.device import VDeviceSpec
-from rammer.vdevice.cpu.spec import choose_arch, host, make_spec
+from rammer.vdevice.cpu.host import choose_arch, host
+from rammer.vdevice.cpu.spec import make_spec
 
 ARCHS = ("x86-64-avx2", "x86-64-avx512", "x86-64-amx")
 

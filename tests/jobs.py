@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -14,10 +15,13 @@ from rammer.ir.graph import Graph
 from rammer.ir.index import var
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import OpDef, Operation, Operations, ROperator, attributes
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TaskDigit
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+from rammer.scheduler.timeline import simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +118,45 @@ def _express(*inputs: TensorType, num_after: int, size: int) -> TensorExpr:
         body = body + load
     stages.append(Stage("y", (("i", size),), body))
     return TensorExpr("job", tuple(zip(names, inputs, strict=True)), tuple(stages), (("y", TensorType((size,))),))
+
+
+def lanes_of(plan: ExecutionPlan, operator: str) -> list[int]:
+    """The vEU of each rTask of an operator, by rtask_id."""
+    number = next(n for n, op in enumerate(plan.graph.operators) if op.name == operator)
+    found = {uid.rtask_id: where.veu for p in plan.programs for where, uid in p.tasks() if uid.operator_id == number}
+    return [found[r] for r in sorted(found)]
+
+
+def recurrent(steps: int) -> list[Job]:
+    """Two layers of a recurrent network, each step of two weight tiles, and an odd operator beside them."""
+    jobs = []
+    for s, layer in product(range(steps), range(2)):
+        before = ([f"c{s - 1}.{layer}"] if s else []) + ([f"c{s}.{layer - 1}"] if layer else [])
+        kind = f"cell{len(before)}"
+        jobs.append(Job(f"c{s}.{layer}", ((2, 4.0),), tuple(before), weights=f"w{layer}", kind=kind))
+    jobs.append(Job("odd", ((1, 1.0),)))
+    return jobs
+
+
+DIAMOND = [
+    Job("stem", ((4, 2.0),)),
+    Job("left", ((2, 3.0),), ("stem",)),
+    Job("right", ((3, 1.0),), near=("stem",)),
+    Job("join", ((2, 1.5),), ("left", "right")),
+]
+
+
+def table(plan: ExecutionPlan) -> str:
+    """Every lane's slots, each with the time at which it ends."""
+    lines = []
+    for number, (program, times) in enumerate(zip(plan.programs, simulate(plan).programs, strict=True)):
+        for veu, (lane, at) in enumerate(zip(program.lanes, times.lanes, strict=True)):
+            cells = [f"{number}/{veu}:"]
+            for slot, end in zip(lane, at.end_us, strict=True):
+                if isinstance(slot, BarrierRTask):
+                    cells.append(f"wait({' '.join(f'{w.veu}:{w.order}' for w in slot.waits)})>{end:g}")
+                else:
+                    op = plan.graph.operators[slot.uid.operator_id].name
+                    cells.append(f"{op}.{slot.uid.rtask_id}>{end:g}")
+            lines.append(" ".join(cells))
+    return "\n".join(lines)

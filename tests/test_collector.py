@@ -9,6 +9,7 @@ import pytest
 
 import rammer
 from rammer.collector import YOUNG, seldom
+from rammer.compiler import compilation
 from rammer.demo import lstm_stack
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.kernel import RKernel
@@ -53,13 +54,13 @@ def test_two_at_once_end_in_any_order() -> None:
 
 def test_a_compilation_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    optimize = rammer.compiler.optimize
+    optimize = compilation.optimize
 
     def watched(*args: object, **options: object) -> object:
         seen.append(gc.get_threshold()[0])
         return optimize(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rammer.compiler, "optimize", watched)
+    monkeypatch.setattr(compilation, "optimize", watched)
     gc.set_threshold(700, 10, 10)
     builder = GraphBuilder("absolute")
     builder.output(builder.add("abs", builder.input("x", (4,))), "y")

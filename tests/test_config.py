@@ -17,7 +17,7 @@ import rammer
 from rammer import config
 from rammer.errors import RammerError
 from rammer.frontend.builder import GraphBuilder
-from rammer.vdevice.cpu.spec import choose_arch, host
+from rammer.vdevice.cpu.host import choose_arch, host
 from rammer.vdevice.cuda.spec import _instructions as cuda_instructions
 
 

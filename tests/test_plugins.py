@@ -82,7 +82,7 @@ def test_a_kernel_by_plugin() -> None:
     executable.close()
 
 
-@pytest.mark.parametrize("policy", ["sequential", "round_robin", "wavefront", "list", "stationary"])
+@pytest.mark.parametrize("policy", ["sequential", "round_robin", "wavefront", "stationary"])
 def test_of_equal_rkernels_the_generators_first_wins(policy: str) -> None:
     """Whatever their names, from the hook through the registry to the plan."""
 
@@ -188,7 +188,7 @@ class Handler:
 
 def test_a_fault_of_a_plugin_is_named_where_its_vdevice_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = SimpleNamespace(name="tpu", dist=SimpleNamespace(name="rammer-tpu", version="3"), load=lambda: 1 / 0)
-    monkeypatch.setattr("rammer.plugins.entry_points", lambda group: [entry])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
     registry = PluginRegistry()
     for ask in (lambda: registry.open("tpu"), lambda: registry.policy("tpu")):
         with pytest.raises(RammerError, match="plugin 'tpu' of rammer-tpu cannot be used: ZeroDivisionError: division"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from benchmarks.markdown import formatted
 from benchmarks.paper import chart, results
 from benchmarks.paper.figure import Figure, Points
 from rammer import files
@@ -18,10 +19,11 @@ HEAD = """\
 # The papers' evaluation
 
 Tables and figures of *Rammer* (OSDI'20) and *GraphTurbo* (OSDI'23), made again: `python -m benchmarks.paper --all`.
-Each page says how its numbers came about: measured on a device, simulated on a spec (the timeline of a plan, by times
-of rTasks that follow from the spec alone: nothing was run), emulated, or counted. Simulated times say what the model
-believes of a machine, and no more; where pages name several commits, parts are of different ages. This book is written
-from the JSON in `results/` alone (`python -m benchmarks.paper --render`), and a test compares them.
+Each page states the source of its numbers: measured on a device, simulated on a spec, emulated, or counted.
+A simulated time is the timeline of a plan, by times of rTasks that follow from the spec alone.
+Nothing ran, and the time is an estimate.
+If a page names several commits, its parts differ in age.
+`python -m benchmarks.paper --render` writes this book from the JSON in `results/` alone, and a test compares them.
 """
 
 
@@ -86,7 +88,7 @@ def _page(figure: Figure, points: Points, tables: Mapping[str, list[tuple[str, .
         lines += ["## Not here, and why", "", *(f"* {what}: {why}" for what, why in figure.absent), ""]
     for title, rows in tables.items():
         lines += [f"## {title}", "", *_table(rows)]
-    return "\n".join(lines).rstrip() + "\n"
+    return formatted("\n".join(lines).rstrip() + "\n")
 
 
 def _missing(figure: Figure, points: Points) -> list[str]:
@@ -110,4 +112,4 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _index(rows: list[tuple[str, ...]]) -> str:
-    return "\n".join([HEAD, *_table([("", "paper", "what it shows", "made"), *rows])]).rstrip() + "\n"
+    return formatted("\n".join([HEAD, *_table([("", "paper", "what it shows", "made"), *rows])]).rstrip() + "\n")

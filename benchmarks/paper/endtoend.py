@@ -13,22 +13,22 @@ from benchmarks.paper.simulated import LARGE, MODELS, RECURRENT, ratios, spread,
 
 NO_PEERS = (
     "TensorFlow, TF-XLA, TVM and TensorRT on that device",
-    "other compilers cannot be simulated; on the CPU others of today stand in their places: PyTorch for TensorFlow, "
-    "JAX for TF-XLA (the same compiler), IREE for TVM, ONNX Runtime for TensorRT. Why TVM itself is not measured: "
-    "benchmarks/README.md",
+    "other compilers cannot be simulated; on the CPU, today's peers replace them: PyTorch for TensorFlow, JAX "
+    "for TF-XLA (the same compiler), IREE for TVM, ONNX Runtime for TensorRT. benchmarks/README.md says why "
+    "TVM itself is not measured",
 )
 STAND_INS = {"TF": "torch", "TF-XLA": "jax", "TVM": "iree", "TF-TRT": "onnxruntime"}  # of today, on the CPU
 NO_NUMBERS: Mapping[str, str] = {}
 TWO_CORES = (
-    "On the CPU there are two vEUs in the paper's eighty's place: less is gained from operators side by side, and "
-    "operators one by one cost barriers, not launches. A framework's operators are those of vendors' libraries, which "
-    "are tuned for it."
+    "The CPU has two vEUs instead of the paper's eighty: running operators side by side gains less, and "
+    "operators one by one cost barriers, not launches. A framework's operators come from vendors' libraries, "
+    "which are tuned for it."
 )
-BELIEVED = "Simulated times are those of our generated kernels as the spec believes them: not the paper's kernels."
+BELIEVED = "Simulated times are estimates of our generated kernels by the spec, not of the paper's kernels."
 REFETCHED = (
-    "Plans are chosen by prices that count what weights cost which caches lose; the times here do not. So LSTM-TC at a "
-    "batch of 16, whose weights are three times the V100's L2, comes out slower beyond the paper than as printed (11.7 "
-    "and 9.7 ms), where the prices of the choice say 28.5 and 30.2 ms."
+    "Plans are chosen by prices that count evicted weights; the times here do not. So LSTM-TC at a batch of "
+    "16, whose weights are three times the V100's L2, is slower beyond the paper than as printed (11.7 and "
+    "9.7 ms), while the prices of the choice are 28.5 and 30.2 ms."
 )
 
 

@@ -19,7 +19,7 @@ from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, So
 from rammer.scheduler.graphturbo.search import by_rules, searched
 
 SPEC = STCP920.name
-FULL_SIZE = "the bars are drawn without numbers: only what the text says of them is given here"
+FULL_SIZE = "the bars have no numbers: this page has those of the text"
 SOURCE = Source("simulated", f"{SPEC} ({STCP920.arch}, {STCP920.num_veus} vEUs, plans on paper)")
 
 MODELS = {  # the paper's labels
@@ -138,17 +138,18 @@ LABELS = {  # of our networks
 ABSENT = (
     (
         ", ".join(MODELS[label] for label in MODELS if label not in LABELS.values()),
-        "no networks on paper were written of them: the paper does not say which variants it has",
+        "not modelled: the paper does not name its variants",
     ),
 )
-NO_VECTORS = ("VME", "layers on paper count multiply-adds, which matrix units do; what vector units do is not counted")
-NO_OTHERS = ("crafted code", "there is none of ours: plans by search stand for the best that is found")
+NO_VECTORS = ("VME", "estimated layers count multiply-adds of matrix units, not the work of vector units")
+NO_OTHERS = ("crafted code", "we have none: plans by search are the best ones found")
 ASSUMED = (
-    "Nothing ran: bytes are those of plans on paper, and milliseconds follow by rates alone, of which the peak and the "
-    f"shared memory's are assumed, and the {NEAR_KIB} KiB near each core inferred (docs/graphturbo.md). Every core is "
-    "taken to compute at its peak.",
-    "TVM is layers one by one with their results in main memory, at the same peak: the paper's TVM also computes more "
-    "slowly. So we gain less over it at small batches, where weights take all the time either way.",
+    "Nothing ran: bytes are those of simulated plans, and milliseconds follow from rates alone. The peak and the "
+    f"rate of the shared memory are assumed, and the {NEAR_KIB} KiB for each core inferred (docs/graphturbo.md). "
+    "Every core computes at its peak.",
+    "TVM stands for layers one by one with results in main memory, at the same peak; the paper's TVM also "
+    "computes more slowly. So we gain less over it at small batches, where weights take all the time either "
+    "way.",
 )
 STAGED = "ResNet-50, sums apart"  # as the paper's Figure 3 counts layers
 
@@ -188,7 +189,7 @@ def _jobs(wanted: Iterable[tuple[str, int, int]]) -> Callable[[], Iterable[Job]]
     return lambda: [Job(key, partial(_plans, *one)) for key, one in keys.items()]
 
 
-MEANS = "Means here are geometric ones of seven models; the paper's are of ten."
+MEANS = "Means here are geometric means of seven models; the paper's are of ten."
 ALL = [(name, batch, NEAR_KIB) for name in LABELS for batch in OWN_BATCHES]
 BEST = [(name, batch, NEAR_KIB) for name, both in BEST_BATCH.items() for batch in both]
 
@@ -394,8 +395,8 @@ FIGURES = (
         _draw_batches,
         differs=(
             *ASSUMED,
-            "At 16 a cluster the paper's tensors are spilled, and throughput falls by a third; with 1280 KiB near each "
-            "core ours fit, and it stays.",
+            "At 16 a cluster the paper's tensors are spilled, and throughput falls by a third; with 1280 KiB "
+            "for each core ours fit, and it stays.",
         ),
         absent=(NO_OTHERS,),
     ),
@@ -409,17 +410,17 @@ FIGURES = (
         _draw_summary,
         differs=(
             *ASSUMED,
-            "With weights ahead a plan is as good as its peak as soon as computing takes longer than moving: larger "
-            "batches then gain nothing, and the smallest of them is taken. Layer by layer every batch takes its share "
-            "of the main memory's rate, so the largest wins.",
+            "With prefetched weights, a plan reaches its peak as soon as computing takes longer than moving: "
+            "larger batches then gain nothing, and the smallest one is chosen. Layer by layer, every batch "
+            "takes its share of the main memory's rate, so the largest wins.",
         ),
     ),
     _figure(
         "Figure 14",
         "Speedups of throughput over TVM.",
         "§5.2",
-        "Throughput with the paper's batches (Table 2), over layer by layer with TVM's. Sub-graphs whose results stay "
-        f"near and that are not cut stand in AStitch's place. Of the paper's chart {FULL_SIZE}.",
+        "Throughput with the paper's batches (Table 2), over layer by layer with TVM's. Sub-graphs with local "
+        f"results and without cuts replace AStitch. Of the paper's chart {FULL_SIZE}.",
         _jobs(BEST),
         _draw_speedups,
         claims=(
@@ -440,8 +441,8 @@ FIGURES = (
         "Figure 15",
         "Individual contributions of each optimization.",
         "§5.3",
-        "Results of layers in the shared memory, near, sub-graphs cut into instances and ordered, and weights that "
-        f"come during the layer before; over layer by layer at the paper's batch. Of the paper's chart {FULL_SIZE}.",
+        "Layers with results in the shared memory, in local memory, sub-graphs cut into instances and ordered, and "
+        f"prefetched weights; over layer by layer at the paper's batch. Of the paper's chart {FULL_SIZE}.",
         _jobs((name, batch, NEAR_KIB) for name, (_, batch) in BEST_BATCH.items()),
         _draw_parts,
         claims=(
@@ -462,9 +463,9 @@ FIGURES = (
         _jobs((name, batch, kib) for name, (batch, kib, _) in OWN_SCOPES.items()),
         _draw_scopes,
         differs=(
-            "The paper's BERTs have more layers, and its numbers seem to count what is copied and redistributed, which "
-            "is our last column.",
-            "Two models meet the paper's choice of levels with 1024 KiB near each core, the others with 1280.",
+            "The paper's BERTs have more layers, and its numbers seem to count copies and redistributions, "
+            "which is our last column.",
+            "Two models match the paper's choice of levels with 1024 KiB for each core, the others with 1280.",
         ),
     ),
     _figure(
@@ -477,7 +478,7 @@ FIGURES = (
         _draw_usage,
         absent=(
             NO_VECTORS,
-            ("ResNet-50 in INT8", "the rate of the matrix units in numbers of one byte is not known"),
+            ("ResNet-50 in INT8", "the rate of the matrix units for one-byte numbers is unknown"),
         ),
     ),
     _figure(
@@ -491,8 +492,8 @@ FIGURES = (
         _draw_stages,
         differs=(
             *ASSUMED,
-            "The paper sees no gain in the first stage. Here units are at their peak whatever the shape, so layers one "
-            "by one wait for memory, and most of all for that stage's large images.",
+            "The paper sees no gain in the first stage. Here units reach their peak for every shape, so "
+            "layers one by one wait for memory, most of all for that stage's large images.",
         ),
         absent=(NO_VECTORS,),
     ),
@@ -504,7 +505,7 @@ FIGURES = (
         "compiled here, which is most of the paper's seconds.",
         lambda: [Job(f"cpu planning {name}", partial(_planning, name), target="cpu") for name in BEST_BATCH],
         _draw_seconds,
-        differs=("Planning on paper compiles and tunes no kernels; the paper's seconds are of whole compilations.",),
+        differs=("Our planning compiles and tunes no kernels; the paper's seconds are of whole compilations.",),
         absent=(*ABSENT, ("TVM, AStitch", "neither compiles for that card here")),
     ),
     _figure(
@@ -518,7 +519,7 @@ FIGURES = (
         absent=(
             (
                 "ours",
-                "policy `graphturbo` was not measured on a GPU; times of another one than an A100 would not compare",
+                "times of another GPU than an A100 would not compare",
             ),
         ),
     ),

@@ -163,12 +163,12 @@ FIGURE = Figure(
     title="§5.2.5, NASBench",
     caption="Fine-grained synchronization: 5,000 random modules of NASBench.",
     section="§5.2.5",
-    how='The paper says "up to 9 operators and 7 edges". NAS-Bench-101 bounds a cell by 7 vertices, input and output '
-    "among them, and 9 edges; that is how it is read here. Cells are drawn with a seed, all different, at the size of "
-    "the first stack on CIFAR-10 (32×32, 128 channels), batch 1. Irregular is a cell of which some wave has operators "
-    "that compute different things, in the graph after fusion. Times of the V100, MI50 and GC2 are those of the "
-    "timeline, by the spec: no kernel was compiled. On the CPU, programs were compiled and run in turns; its numbers "
-    "are medians.",
+    how='The paper says "up to 9 operators and 7 edges". NAS-Bench-101 limits a cell to 7 vertices, including '
+    "input and output, and 9 edges; we use these limits. Cells are generated from a seed, all different, at "
+    "the size of the first stack on CIFAR-10 (32×32, 128 channels), batch 1. A cell is irregular if some wave "
+    "has operators that compute different things, in the graph after fusion. Times of the V100, MI50 and GC2 "
+    "are simulated by the spec: no kernel was compiled. On the CPU, programs were compiled and run in turns; "
+    "its numbers are medians.",
     jobs=_jobs,
     draw=_draw,
     claims=(
@@ -179,14 +179,15 @@ FIGURE = Figure(
         ),
     ),
     differs=(
-        "Cells are all different, and there are few small ones: so more of these are irregular than of the paper's.",
-        "By the specs a barrier of single rTasks costs as much as one of all vEUs, and an rProgram's end may be the "
-        "better barrier: where rTasks wait for many others one by one, fine barriers lose.",
-        "Beyond the paper plans are chosen by times that count what weights cost which caches lose; the times here do "
-        "not, so some cells (20 of 5,000 on the V100's spec) come out up to 5 % slower than as printed.",
-        "On the GC2 most convolutions fill all 1,216 tiles by themselves: nothing is left to run beside them.",
+        "Cells are all different, and the number of small ones is limited, so more of these are irregular "
+        "than of the paper's.",
+        "By the specs, a barrier of single rTasks costs as much as one of all vEUs, and an rProgram's end may "
+        "be the better barrier: if rTasks wait for many others one by one, fine barriers lose.",
+        "Beyond the paper, plans are chosen by times that count evicted weights; the times here do not, so "
+        "some cells (20 of 5,000 on the V100's spec) are up to 5 % slower than as printed.",
+        "On the GC2, most convolutions fill all 1,216 tiles alone: no tile is free for other operators.",
     ),
-    absent=(("fine over global barriers on GC2", "an IPU has no other than global barriers (BSP)"),),
+    absent=(("fine over global barriers on GC2", "an IPU has only global barriers (BSP)"),),
 )
 
 
@@ -244,5 +245,5 @@ FIGURE_18 = Figure(
     how="Of all irregular cells of the study, the one that gains most from barrier-rTasks on the V100's spec.",
     jobs=lambda: [Job("v100", irregular_cell)],
     draw=_draw_cell,
-    differs=("The paper's module is not among its text's numbers; this is another one, drawn with our seed.",),
+    differs=("The paper's text does not define its module; this is another one, from our seed.",),
 )

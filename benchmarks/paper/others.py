@@ -125,8 +125,8 @@ FIGURE_4 = Figure(
     title="Figure 4",
     caption="The profiled kernel time of all the operators in ResNeXt model. Each data point ran 1,000 times.",
     section="§2",
-    how="Every operator of ResNeXt by itself on all vEUs of the CPU (RammerBase), in whole runs, by the program's own "
-    "clocks: whether times are the same from run to run, which planning ahead needs.",
+    how="Every operator of ResNeXt alone on all vEUs of the CPU (RammerBase), in whole runs, by the program's own "
+    "clocks. Planning ahead needs equal times from run to run.",
     jobs=lambda: [Job("cpu resnext29", _operators, target="cpu")],
     draw=_draw_operators,
     claims=(
@@ -134,8 +134,8 @@ FIGURE_4 = Figure(
         Claim("between the quartiles, over the median", "–", _half),
     ),
     differs=(
-        "Operators take microseconds, and a shared virtual machine is interrupted for longer than that now and then: a "
-        "few such runs make the deviation, which the middle half of the runs does not show. Kernels of a GPU are not "
+        "Operators take microseconds, and a shared virtual machine is sometimes interrupted for longer: such "
+        "runs cause the deviation, which the middle half of the runs does not show. GPU kernels are not "
         "interrupted.",
     ),
 )
@@ -198,13 +198,13 @@ FIGURE_15 = Figure(
     title="Figure 15",
     caption="TF performance with different stream (STM) number.",
     section="§5.2.2",
-    how="What is left to a runtime on the CPU: ONNX Runtime's operators one at a time, and up to 2 and 4 at a time.",
+    how="Run-time scheduling on the CPU: ONNX Runtime's operators one at a time, and up to 2 and 4 at a time.",
     jobs=_stream_jobs,
     draw=_draw_streams,
     claims=(Claim("4 streams over 1, end to end", "2.72× the time, on average", _four),),
     differs=(
-        "Streams of a GPU run kernels side by side that would leave it idle. On two cores operators side by side take "
-        "each other's threads.",
+        "GPU streams run kernels side by side that would leave the GPU idle alone. On two cores, operators "
+        "side by side take each other's threads.",
     ),
     absent=(("TensorFlow on a GPU", "TensorFlow 1.15 with streams needs a V100 and its CUDA 10"),),
 )
@@ -247,7 +247,7 @@ def _draw_training(points: Points) -> Drawn:
     rows = {name: tuple(ways[k].get(way, {}).get("median_ms") for k in present) for way, name in TRAINERS.items()}
     groups = tuple(f"batch {TRAINED[key][0]}" for key in present)
     panel = Panel("A step of training, measured on the CPU", "median time (ms)", "bars", groups, rows, log=True)
-    table: list[tuple[str, ...]] = [("batch", "", "median ms", "least", "forward", "backward", "apart from eager")]
+    table: list[tuple[str, ...]] = [("batch", "", "median ms", "least", "forward", "backward", "off eager")]
     for key in present:
         for way, of in ways[key].items():
             head = (str(TRAINED[key][0]), TRAINERS[way])
@@ -289,9 +289,10 @@ FIGURE_21 = Figure(
         Claim("as fast as the framework, batch 16", "–", _faster_than("eager", "cpu 16")),
     ),
     differs=(
-        "On two cores operators one by one lose nothing: every product of a step has work for both, and what is "
-        "between operators is a barrier, not a launch. At a batch of 16 RammerBase was even faster by a few percent.",
+        "On two cores, operators one by one lose nothing: every product of a step has work for both, and a "
+        "barrier separates operators, not a launch. At a batch of 16, RammerBase was even faster by some "
+        "percent.",
         "Each batch was measured twice, in turns with the frameworks and in turns with RammerBase.",
     ),
-    absent=(("on a V100", "there is none here, and plans of backward graphs were not simulated on its spec"),),
+    absent=(("on a V100", "none was available, and plans of backward graphs were not simulated on its spec"),),
 )

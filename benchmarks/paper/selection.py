@@ -35,8 +35,8 @@ FIGURE = Figure(
     title="Figure 17",
     caption="Performance with different kernel sets and batch sizes (BS).",
     section="§5.2.4",
-    how="Both ways of scheduling, with the rKernels that are fastest alone, and with those that Rammer's policy "
-    "selects; and with the most efficient ones always, which the paper does not show.",
+    how="Both schedulers, with the rKernels that are fastest alone, with those that Rammer's policy selects, and "
+    "always with the most efficient ones, which the paper does not show.",
     jobs=lambda: jobs(SPEC, MODELS, SERIES.values()),
     draw=_draw,
     claims=(
@@ -57,14 +57,14 @@ FIGURE = Figure(
         ),
     ),
     differs=(
-        "Simulated times are those of our generated kernels as the spec believes them: not the paper's kernels.",
-        "Algorithm 1 decides one wave after the other: for LSTM-TC at a batch size of 4 Rammer-select comes out as "
-        "Rammer-fast, where the most efficient rKernels in all waves take less than half the time. A wave of them ends "
-        "later than one of the fastest, but leaves vEUs to the next one meanwhile, which its own price cannot show. "
-        "Beyond the paper plans by all selections are compared as a whole.",
+        "Simulated times are estimates of our generated kernels by the spec, not of the paper's kernels.",
+        "Algorithm 1 decides wave by wave: for LSTM-TC at a batch size of 4, Rammer-select equals Rammer- "
+        "fast, while the most efficient rKernels in all waves take less than half the time. A wave of them "
+        "ends later than one of the fastest, but leaves vEUs to the next one meanwhile, which its own price "
+        "cannot show. Beyond the paper, plans by all selections are compared as a whole.",
         REFETCHED,
-        "RammerBase-select has the rKernels that all of this selects; where those are the most efficient ones, a few "
-        "vEUs work and all others wait: more is lost than in the paper.",
+        "RammerBase-select has the rKernels that this selection chooses; if those are the most efficient "
+        "ones, some vEUs work and all others wait: it loses more than in the paper.",
     ),
     results="models",
 )

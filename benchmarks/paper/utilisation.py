@@ -17,8 +17,8 @@ OWN = (RAMMER_BASE, RAMMER, BEYOND)
 TF = (
     (
         "TensorFlow",
-        "what it does between kernels cannot be simulated; the two layers are RammerBase's, whose launches cost 3 µs "
-        "by the spec, and whose runtime costs nothing between them",
+        "its time between kernels cannot be simulated; RammerBase replaces the two layers, with launches of 3 "
+        "µs by the spec, and no run-time cost between them",
     ),
 )
 
@@ -91,8 +91,8 @@ FIGURE_1 = Figure(
     title="Figure 1",
     caption="The average GPU utilization on different DNN model with different batch size (BS).",
     section="§2",
-    how="The share of the vEUs' time in rTasks while kernels run, when every operator has the whole device for itself "
-    "(RammerBase: the two-layer way, in TensorFlow's place).",
+    how="The share of the vEUs' time in rTasks while kernels run, when every operator has the whole device "
+    "(RammerBase: two layers, instead of TensorFlow).",
     jobs=lambda: simulated.jobs(SPEC, ALL, (RAMMER_BASE,)),
     draw=lambda points: Drawn(
         (
@@ -115,7 +115,7 @@ FIGURE_1 = Figure(
     ),
     differs=(
         "RammerBase fuses operators and has rKernels made for these shapes; TensorFlow has neither.",
-        "A vEU is busy while an rTask runs on it: where SM efficiency counts warps, it counts blocks.",
+        "A vEU is busy while an rTask runs on it: SM efficiency counts warps, this counts blocks.",
     ),
     absent=TF,
     results="models",
@@ -127,7 +127,7 @@ FIGURE_2 = Figure(
     caption="The average kernel time and end-to-end execution time on different DNN model with different batch size "
     "(BS).",
     section="§2",
-    how="RammerBase in TensorFlow's place: the time of all launches is what is not spent in kernels.",
+    how="RammerBase instead of TensorFlow: the time outside kernels is the time of all launches.",
     jobs=lambda: simulated.jobs(SPEC, ALL, (RAMMER_BASE,)),
     draw=lambda points: Drawn(
         (
@@ -181,9 +181,9 @@ FIGURE_14 = Figure(
         Claim("Rammer over RammerBase, v100", "1.61× on average, up to 2.39×", _gain(_in_kernels, RAMMER, RAMMER_BASE)),
     ),
     differs=(
-        "RammerBase takes the rKernel that is fastest alone, often one that is cut for all vEUs: they are busy, with "
-        "more work in sum than under Rammer, whose rKernels are larger and fewer. So utilisation gains less than "
-        "time does.",
+        "RammerBase takes the rKernel that is fastest alone, often one that is cut for all vEUs: they are "
+        "busy, with more work in sum than under Rammer, whose rTasks are larger and fewer. So utilisation "
+        "gains less than time does.",
         "A vEU is busy while an rTask runs on it, whether it computes or waits for memory.",
     ),
     absent=(*TF, ("TF-TRT", "TensorRT needs an NVIDIA GPU")),
@@ -214,8 +214,8 @@ FIGURE_16 = Figure(
     title="Figure 16",
     caption="GPU scheduling overhead on different models.",
     section="§5.2.3",
-    how="On the spec: what launches and the barriers' own cost take of all vEUs' time. On the CPU: the share of the "
-    "run in which no vEU is inside an rTask.",
+    how="On the spec: the share of launches and barriers in all vEUs' time. On the CPU: the share of the run in "
+    "which no vEU is inside an rTask.",
     jobs=FIGURE_14.jobs,
     draw=_scheduling,
     claims=(
@@ -224,7 +224,7 @@ FIGURE_16 = Figure(
     ),
     differs=(
         "A launch costs 3 µs and a barrier 1 µs by the spec; neither was measured.",
-        "Shares are over shorter runs than the paper's: the time that is left beside kernels weighs more.",
+        "Runs are shorter than the paper's, so the time outside kernels weighs more.",
     ),
     absent=(*TF, ("TF-TRT", "TensorRT needs an NVIDIA GPU")),
     results="models",

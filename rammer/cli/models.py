@@ -14,7 +14,7 @@ from rich.table import Table
 import rammer
 from rammer import artifact, files, measure, tables
 from rammer.cli.console import err, out, progress_bar
-from rammer.cli.options import compile_options, loaded, open_program, pairs, refuse_options
+from rammer.cli.options import compile_options, how_to_compile, open_program, pairs, refuse_options
 from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
 from rammer.errors import InputError
 from rammer.program import Program
@@ -33,9 +33,10 @@ def compile_command(verbose: int, /, model: str, output: str, state: dict[str, s
     """Compile MODEL (ONNX) into a file that runs without the compiler."""
     files.check_new(output, sources=[model])
     arches = (options.pop("arch") or "").split(",")
+    how = how_to_compile({**options, "state": state})
     with progress_bar() as show, ExitStack() as stack:
         programs = [
-            stack.enter_context(rammer.compile(model, state=state, progress=show, arch=arch or None, **loaded(options)))
+            stack.enter_context(rammer.compile(model, how=how, arch=arch or None, progress=show))
             for arch in dict.fromkeys(arches)
         ]
         if len(programs) == 1:
@@ -83,7 +84,7 @@ def check_command(verbose: int, /, model: str, every: bool, seed: int, **options
     from rammer.checking import check_model, require_agreement
 
     with progress_bar() as show:
-        rows = check_model(model, every=every, seed=seed, progress=show, **loaded(options))
+        rows = check_model(model, how_to_compile(options), every=every, seed=seed, progress=show)
     table = Table("tensor", "", "against", "")
     for row in rows:
         table.add_row(escape(row.tensor), row.found, escape(row.reference), escape(row.differs) or "agrees")

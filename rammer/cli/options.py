@@ -12,6 +12,7 @@ import rammer
 from rammer import artifact
 from rammer.cli.console import progress_bar
 from rammer.cli.running import array
+from rammer.compiler import CompileOptions
 from rammer.errors import InputError
 from rammer.program import Program
 
@@ -83,7 +84,7 @@ def open_program(path: str, **options: Any) -> Program:
         refuse_options(path, **options)
         return rammer.load_program(path, device=options.get("device"))
     with progress_bar() as show:
-        return rammer.compile(path, progress=show, **loaded(options))
+        return rammer.compile(path, how=how_to_compile(options), progress=show)
 
 
 def refuse_options(path: str, **options: Any) -> None:
@@ -95,7 +96,7 @@ def refuse_options(path: str, **options: Any) -> None:
         raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
 
 
-def loaded(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a compilation, the values of its constants read."""
+def how_to_compile(options: Mapping[str, Any]) -> CompileOptions:
+    """The options of a compilation as one value, with the constants that they name read from their files."""
     constants = {name: array("--constant", name, file) for name, file in (options.get("constants") or {}).items()}
-    return {**options, "constants": constants}
+    return CompileOptions(**{**options, "constants": constants})

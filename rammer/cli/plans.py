@@ -16,7 +16,6 @@ from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.plan import ExecutionPlan
 from rammer.program import Program
 from rammer.scheduler.timeline import Timeline
-from rammer.vdevice.hops import HopCosts
 from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
 
 
@@ -27,8 +26,6 @@ from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
 @click.option("--memory", help="Write where tensors and pieces of them lie over time as SVG.")
 @click.option("--trace", help="Write the timeline as Chrome trace JSON (for Perfetto).")
 @click.option("--supersteps", help="Run once, and write estimated cycles by superstep as Chrome trace JSON (ipu).")
-@click.option("--hops", is_flag=True, help="Say what the longest chain's hand-overs take, by machine code (cuda).")
-@click.option("--hop-costs", help="For --hops: a JSON file of measured fence_us, poll_us and dispatch_us.")
 @click.option("--plan", "plan_file", help="Write the rPrograms in their textual form.")
 @click.option("--rkernels", help="Write expression, schedule and tile program of every rKernel in the plan.")
 @click.option("--width", type=int, help="Columns of the text chart.  [default: the terminal's]")
@@ -43,8 +40,6 @@ def show(
     memory: str | None,
     trace: str | None,
     supersteps: str | None,
-    hops: bool,
-    hop_costs: str | None,
     plan_file: str | None,
     rkernels: str | None,
     width: int | None,
@@ -68,8 +63,6 @@ def show(
         if program.is_loaded:
             out.print(tables.operator_table(program, len(program.report().operators)))
         _show_plan(program, asked, model, width or out.width)
-        if hops:
-            click.echo(program.hops(HopCosts.read(hop_costs) if hop_costs else None))
         if supersteps:
             profile = _superstep_profile(program)
             click.echo(f"{profile}\n{profile.timeline()}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite, prod
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,33 +29,40 @@ from rammer.ir.expr import (
     Table,
     TensorExpr,
     free_axes,
-    loads,
     result_dtype,
 )
 from rammer.ir.functions import FUNCTIONS
 from rammer.ir.graph import Graph
-from rammer.ir.index import evaluate, variables
+from rammer.ir.grids import Grid, Grids, Places, blocks_of, in_blocks, in_parts, is_contraction, terms_of, whole_of
+from rammer.ir.index import evaluate
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, unpack
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
 FEW = 1 << 11  # elements that are looked up one by one, as that takes less time than to find out how they lie
 MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
+OFTEN = 8  # operators that read a constant: it is converted once
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 Mask: TypeAlias = NDArray[np.bool_]
 
 
-class Elements(Protocol):
-    """An input that is in no array: it tells its elements at places that are inside."""
+class Elements(ABC):
+    """An input that is in no array of its shape: it tells its elements at places that are inside."""
+
+    kind: TensorType
 
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> Shape:
+        return self.kind.shape
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        return self.kind.size
 
-    def at(self, places: Sequence[NDArray[np.int64]]) -> Array: ...
+    @abstractmethod
+    def at(self, places: Sequence[NDArray[np.int64]]) -> Array:
+        """The elements at places: an index array per dimension."""
 
 
 @dataclass
@@ -96,11 +105,14 @@ def evaluate_defined(
     return values, defined
 
 
-def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array]) -> list[Array]:
-    """All outputs for logical (unpacked) inputs. Floats are computed in float64 and rounded to each stage's type."""
+def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array], grids: Grids | None = None) -> list[Array]:
+    """All outputs for logical (unpacked) inputs. Floats are computed in float64 and rounded to each stage's type.
+
+    `grids` are remembered from one call with this expression to the next.
+    """
     box = {axis: (0, extent) for axis, extent in expr.root.axes}
     if expr.into is None:
-        return evaluate_box(expr, inputs, box)
+        return _evaluate(Evaluator(expr, inputs, grids), box)
     updated = np.array(inputs[expr.into.tensor])
     update_box(expr, inputs, box, updated)
     return [updated]
@@ -111,7 +123,7 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
     assert expr.into is not None
     (value,) = evaluate_box(expr, inputs, box)
     axes = [np.arange(*box[a]) for a, _ in expr.root.axes]
-    grid = dict(zip((a for a, _ in expr.root.axes), np.ix_(*axes), strict=True)) if axes else {}
+    grid = Grid(dict(zip((a for a, _ in expr.root.axes), np.ix_(*axes), strict=True)) if axes else {})
     places = [np.broadcast_to(p, value.shape).ravel() for p in Evaluator(expr, inputs).places(expr.into, grid)]
     inside = np.ones(value.size, bool)
     for at, extent in zip(places, updated.shape, strict=True):
@@ -133,7 +145,7 @@ def stored_at(
     """The index in the output, dimension by dimension, of the root's elements at single places."""
     if expr.into is None:
         return list(places.T)
-    grid = dict(zip((a for a, _ in expr.root.axes), places.T, strict=True))
+    grid = Grid(dict(zip((a for a, _ in expr.root.axes), places.T, strict=True)))
     return [np.zeros(len(places), np.int64) + p for p in Evaluator(expr, inputs).places(expr.into, grid)]
 
 
@@ -172,10 +184,8 @@ def _evaluate(evaluator: Evaluator, box: Box) -> list[Array]:
     results = []
     for name, kind in expr.outputs:
         stage = expr.stage(name)
-        axes = [a for a, _ in stage.axes]  # outputs share the root's shape, axis by axis
-        sizes = [box[a] for a in root_axes]
-        grid = dict(zip(axes, np.ogrid[tuple(slice(*s) for s in sizes)] if sizes else (), strict=True))
-        value = evaluator.stage(stage, grid)
+        sizes = tuple(box[a] for a in root_axes)
+        value = evaluator.at_once(stage, sizes)
         shape = tuple(high - low for low, high in sizes)
         results.append(np.array(np.broadcast_to(value, shape), kind.dtype.numpy, order="C"))
     return results
@@ -187,26 +197,15 @@ def _cut(expr: TensorExpr, box: Box) -> str | None:
         return None
     for stage in expr.stages:
         extents = {**dict((*stage.axes, *stage.reduce)), **{a: high - low for a, (low, high) in box.items()}}
-        used = [set(dict((*stage.axes, *stage.reduce)))]
+        used = [dict.fromkeys(dict((*stage.axes, *stage.reduce)), 1)]
         match stage.body:
             case Call("mul", factors) if is_contraction(stage):  # the product is never stored, its factors are
-                used = [{v for ld, _ in loads(f) for i in ld.index for v in variables(i)} for f in factors]
+                used = [blocks_of(factor) for factor in factors]
         for axes in used:
             long = [a for a in axes if a in box and extents[a] > 1]
-            if long and prod(extents[a] for a in axes) > MAX_POINTS:
+            if long and prod(-(-extents[a] // block) for a, block in axes.items()) > MAX_POINTS:
                 return max(long, key=lambda a: (extents[a], a))
     return None
-
-
-def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums products, which NumPy's `matmul` computes."""
-    return (
-        bool(stage.reduce)
-        and stage.combine == "sum"
-        and stage.dtype.is_float
-        and isinstance(stage.body, Call)
-        and stage.body.fn == "mul"
-    )
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:
@@ -214,10 +213,15 @@ def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, 
     memory = Memory(graph)
     for name in graph.inputs:
         memory.write(name, np.asarray(inputs[name]))
+    readers = Counter(t for op in graph.operators for t in op.inputs if t in graph.constants)
+    wide = {
+        t: memory.read(t).astype(np.float64) for t, n in readers.items() if n >= OFTEN and graph.types[t].dtype.is_float
+    }
+    grids: dict[int, Grids] = defaultdict(dict)
     for op in graph.operators:
-        names = [n for n, _ in op.operation.expr.inputs]
-        values = {n: memory.read(t) for n, t in zip(names, op.inputs, strict=True)}
-        for tensor, value in zip(op.outputs, evaluate_expr(op.operation.expr, values), strict=True):
+        expr = op.operation.expr
+        values = {n: wide[t] if t in wide else memory.read(t) for (n, _), t in zip(expr.inputs, op.inputs, strict=True)}
+        for tensor, value in zip(op.outputs, evaluate_expr(expr, values, grids[id(expr)]), strict=True):
             memory.write(tensor, value)
     return {t: memory.read(t) for t in graph.outputs}
 
@@ -291,20 +295,36 @@ def wide_type(dtype: DType) -> np.dtype[Any]:
 class Evaluator:
     """Evaluates stages on demand, at broadcastable grids of index arrays."""
 
-    def __init__(self, expr: TensorExpr, inputs: Mapping[str, Array] | Mapping[str, Array | Elements]) -> None:
+    def __init__(
+        self,
+        expr: TensorExpr,
+        inputs: Mapping[str, Array] | Mapping[str, Array | Elements],
+        grids: Grids | None = None,
+    ) -> None:
         self.expr = expr
+        self.grids: Grids = {} if grids is None else grids
         self.inputs = {name: np.asarray(x) if isinstance(x, np.generic) else x for name, x in inputs.items()}
         self.stages = {s.name: s for s in expr.stages}
         self.wholes: dict[str, Array] = {}  # stages computed at all of their points
 
-    def stage(self, stage: Stage, grid: Mapping[str, Any]) -> Any:
+    def grid(self, stage: Stage, spans: tuple[tuple[int, int], ...]) -> Grid:
+        """The grid of a box of a stage's points."""
+        if (stage.name, spans) not in self.grids:
+            axes = np.ogrid[tuple(slice(*s) for s in spans)] if spans else ()
+            self.grids[stage.name, spans] = Grid(dict(zip((a for a, _ in stage.axes), axes, strict=True)))
+        return self.grids[stage.name, spans]
+
+    def stage(self, stage: Stage, grid: Grid) -> Any:
         if not stage.reduce:
             return self.rounded(self.value(stage.body, grid), stage.dtype)
         inner, full, rank = terms_of(stage, grid)
         over = tuple(range(rank, len(full)))
         match stage.body:
             case Call("mul", (left, right)) if is_contraction(stage):
-                value = contract(self.value(left, inner), self.value(right, inner), full, rank)
+                inner, terms, dims = grid.once(
+                    (stage.name, "in blocks"), lambda: terms_of(stage, in_blocks(stage, grid))
+                )
+                value = contract(self.value(left, inner), self.value(right, inner), terms, dims).reshape(full[:rank])
             case body:
                 points = np.broadcast_to(self.value(body, inner), full)
                 dtype = wide_type(stage.dtype)
@@ -314,29 +334,38 @@ class Evaluator:
                 value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
         return self.rounded(value, stage.dtype)
 
-    def read(self, tensor: str, places: list[Any]) -> Any:
+    def read(self, tensor: str, places: Places) -> Any:
         """A tensor at a grid of places. Places outside it stand for "not read": a Select drops what they give."""
-        shape = np.broadcast_shapes(*map(np.shape, places))
         if tensor in self.stages:
             stage = self.stages[tensor]
-            again = 4 if stage.reduce else 1  # a reduction is often read in parts, and more than once
-            if tensor not in self.wholes and (prod(shape) * again <= prod(stage.shape) or not stage.axes):
-                clipped = [np.clip(p, 0, max(e - 1, 0)) for p, e in zip(places, stage.shape, strict=True)]
-                return self.stage(stage, dict(zip((a for a, _ in stage.axes), clipped, strict=True)))
+            if tensor not in self.wholes and in_parts(stage, places):
+                return self.stage(stage, places.grid(stage))
             array: Array | Elements = self.whole(stage)
         else:
             array = self.inputs[tensor]
         return gathered(array, wide_type(self.expr.type_of(tensor).dtype), places)
 
+    def at_once(self, stage: Stage, spans: tuple[tuple[int, int], ...]) -> Any:
+        """A stage in a box. All of its points are remembered, if others read them."""
+        if len(self.stages) > 1 and spans == whole_of(stage):
+            return self.whole(stage)
+        return self.stage(stage, self.grid(stage, spans))
+
     def whole(self, stage: Stage) -> Array:
         if stage.name not in self.wholes:
-            grid = dict(zip((a for a, _ in stage.axes), np.ogrid[tuple(map(slice, stage.shape))], strict=True))
-            self.wholes[stage.name] = np.ascontiguousarray(np.broadcast_to(self.stage(stage, grid), stage.shape))
+            value = self.stage(stage, self.grid(stage, whole_of(stage)))
+            self.wholes[stage.name] = np.asarray(np.broadcast_to(value, stage.shape), order="C")
         return self.wholes[stage.name]
 
-    def places(self, load: Load, grid: Mapping[str, Any]) -> list[Any]:
+    def places(self, load: Load, grid: Grid) -> Places:
         """The index in every dimension. Raises InputError for one that data put outside, if that is an error."""
-        places = [evaluate(i, grid) for i in load.index]
+        places = grid.once(
+            id(load),
+            lambda: Places((evaluate(i, grid) for i in load.index), self.expr.type_of(load.tensor).shape),
+            lambda made: made.size,
+        )
+        if load.dynamic:
+            places = Places(places, places.within)
         for d in load.dynamic:
             chosen = np.asarray(self.value(d.value, grid))
             wrong = chosen[(chosen < -d.extent) | (chosen >= d.extent)]
@@ -356,7 +385,11 @@ class Evaluator:
                 value = conversions.taken(value, dtype)
             return value.astype(dtype.numpy).astype(wide_type(dtype))
 
-    def value(self, body: Scalar, grid: Mapping[str, Any]) -> Any:
+    def chosen(self, body: Select, grid: Grid) -> Any:
+        """Where all conditions hold."""
+        return grid.once(id(body), lambda: all_hold(body.where, grid), np.size)
+
+    def value(self, body: Scalar, grid: Grid) -> Any:
         match body:
             case Const(value, dtype):
                 return np.asarray(value, wide_type(dtype)) if dtype else value
@@ -375,47 +408,31 @@ class Evaluator:
             case Call(fn, args):
                 with np.errstate(all="ignore"):
                     return FUNCTIONS[fn].numpy(*(self.value(a, grid) for a in args))
-            case Select(where, then, other):
-                ok = np.asarray(True)
-                for r in where:
-                    ok = ok & holds(r, grid)
-                return np.where(ok, self.value(then, grid), self.value(other, grid))
+            case Select(_, then, other):
+                return np.where(self.chosen(body, grid), self.value(then, grid), self.value(other, grid))
         raise TypeError(f"not a scalar expression: {body!r}")
 
 
-def terms_of(stage: Stage, grid: Mapping[str, Any]) -> tuple[dict[str, Any], Shape, int]:
-    """The grid of all terms of a reduction at a grid of places: its indices, its shape, and how many dimensions of that
-    are the places'."""
-    rank = max((np.ndim(g) for g in grid.values()), default=0)
-    count = len(stage.reduce)
-    inner: dict[str, Any] = {
-        a: np.reshape(g, (*(1,) * (rank - np.ndim(g)), *np.shape(g), *(1,) * count)) for a, g in grid.items()
-    }
-    for p, (axis, extent) in enumerate(stage.reduce):
-        inner[axis] = np.arange(extent).reshape((1,) * rank + (1,) * p + (extent,) + (1,) * (count - p - 1))
-    outer = np.broadcast_shapes(*(np.shape(g) for g in inner.values()))[:rank]
-    return inner, (*outer, *(e for _, e in stage.reduce)), rank
-
-
-def gathered(array: Array | Elements, wide: np.dtype[Any], places: list[Any]) -> Any:
+def gathered(array: Array | Elements, wide: np.dtype[Any], places: Places) -> Any:
     """Elements at a grid of places, as a `wide` type; of places outside some element."""
-    shape = np.broadcast_shapes(*map(np.shape, places))
     if array.size == 0:
-        return np.zeros(shape, wide)
-    alone = not isinstance(array, np.ndarray) or prod(shape) <= FEW
-    step = None if alone else _progressions(places, array.shape)
+        return np.zeros(places.shape, wide)
+    alone = not isinstance(array, np.ndarray) or places.points <= FEW
+    step = None if alone else places.steps
     if step is None or not isinstance(array, np.ndarray):
-        clipped = [np.minimum(np.maximum(p, 0), n - 1) for p, n in zip(places, array.shape, strict=True)]
-        found = array[tuple(clipped)] if isinstance(array, np.ndarray) else array.at(clipped)
+        clipped = places.inside
+        found = array[clipped] if isinstance(array, np.ndarray) else array.at(clipped)
         return found.astype(wide, copy=False)
-    if prod(shape) > array.size:
-        array = array.astype(wide, copy=False)
     first, steps = step
-    strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(shape))]
+    strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(places.shape))]
+    once = tuple(n if stride else 1 for n, stride in zip(places.shape, strides, strict=True))
+    if prod(once) > array.size:
+        array = array.astype(wide, copy=False)
+        strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(places.shape))]
     bits = array[tuple(slice(f, None) for f in first)]
     bits = bits if array.dtype.kind == "c" else bits.view(f"u{array.itemsize}")  # as_strided knows not every type
-    view = np.lib.stride_tricks.as_strided(bits, shape, strides).view(array.dtype)
-    return view.astype(wide, copy=False)
+    view = np.lib.stride_tricks.as_strided(bits, once, strides).view(array.dtype)
+    return np.broadcast_to(view.astype(wide, copy=False), places.shape)
 
 
 def holds(condition: Range, grid: Mapping[str, Any]) -> Any:
@@ -424,14 +441,19 @@ def holds(condition: Range, grid: Mapping[str, Any]) -> Any:
     return np.logical_and(condition.low <= np.asarray(value), np.asarray(value) < condition.high)
 
 
+def all_hold(where: Sequence[Range], grid: Mapping[str, Any]) -> Any:
+    """Where all conditions are true on a grid."""
+    ok: Any = np.True_
+    for condition in where:
+        ok = ok & holds(condition, grid)
+    return ok
+
+
 def happens(path: Path, grid: Mapping[str, Any], shape: Sequence[int]) -> NDArray[np.bool_]:
     """Where a path of conditions is taken, on a grid of this shape."""
     inside = np.ones(shape, bool)
     for where, wanted in path:
-        together: Any = np.True_
-        for r in where:
-            together = together & holds(r, grid)
-        inside &= together == wanted
+        inside &= all_hold(where, grid) == wanted
     return inside
 
 
@@ -446,26 +468,6 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
     return int(value) if isfinite(value) else int(info.max if value > 0 else info.min)
 
 
-def _progressions(places: list[Any], shape: Shape) -> tuple[list[int], list[list[int]]] | None:
-    """First place, and step per grid dimension, of every index; None unless all are inside and affine in the grid."""
-    rank = max((np.ndim(p) for p in places), default=0)
-    first, steps = [], []
-    for place, extent in zip(places, shape, strict=True):
-        place = np.reshape(place, (1,) * (rank - np.ndim(place)) + np.shape(place))
-        if place.size == 0 or place.min() < 0 or place.max() >= extent:
-            return None
-        start = int(place.flat[0])
-        step = [int(place.take(1, d).flat[0]) - start if place.shape[d] > 1 else 0 for d in range(rank)]
-        affine = np.array(start)
-        for d in range(rank):
-            affine = affine + (np.arange(place.shape[d]) * step[d]).reshape((-1,) + (1,) * (rank - d - 1))
-        if not np.array_equal(affine.reshape(place.shape), place):
-            return None
-        first.append(start)
-        steps.append(step)
-    return first, steps
-
-
 def contract(left: Any, right: Any, full: tuple[int, ...], rank: int) -> Any:
     """Sum of products over the trailing dimensions of the shape `full`, as one batched matrix product."""
     if 0 in full:
@@ -475,6 +477,7 @@ def contract(left: Any, right: Any, full: tuple[int, ...], rank: int) -> Any:
     for value in (left, right):
         array = np.asarray(value, np.float64)
         array = array.reshape((1,) * (len(full) - array.ndim) + array.shape)
+        array = array[tuple(slice(None if stride else 1) for stride in array.strides)]  # what is repeated, once
         factors.append(array)
         kept.append({d for d in range(len(full)) if array.shape[d] > 1})
     both = kept[0] & kept[1]

@@ -7,10 +7,10 @@ random share of what rounding in its operator may do. How far outputs differ the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,24 +19,64 @@ from rammer.ir.evaluate import Memory, evaluate_expr
 from rammer.ir.expr import COMPARISONS, Call, Cast, Load, TensorExpr, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.rounding import Bounded, moved_by
+from rammer.ir.rounding import Bounded, differs, moved_by
 from rammer.ir.tensor import Array, DType, TensorId
 
 MOVES = 2.0  # times what moving results did to outputs, at the most
+SOME = 2  # elements of an output may jump where moving results moves none
 USUAL = 0.9  # of the elements of a tensor are no farther off than is usual
 STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
 Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
-Expected: TypeAlias = dict[TensorId, Bounded]
 
 
-def expected(graph: Graph, inputs: Mapping[str, Array], local: Local) -> Expected:
-    """Compute what outputs should be, give or take.
+class Meant(NamedTuple):
+    """What an output should be, and how far a device's may be off.
+
+    No element is farther off than `error`, and most are no farther off than `usual`: moving results moved `jumps`
+    elements farther.
+    """
+
+    value: Array
+    error: Array
+    usual: float
+    jumps: int
+
+    def wider(self, other: Meant) -> Meant:
+        """The same value, as far off as this or another evaluation allows."""
+        error = np.fmax(self.error, other.error)
+        return Meant(self.value, error, max(self.usual, other.usual), max(self.jumps, other.jumps))
+
+    def unlike(self, found: Array, least: Array) -> str:
+        """What is wrong with an output that may be off by `least` in any case; nothing if it is right.
+
+        Rounding takes an element across a step (`round`, a comparison) here and there. An error takes many.
+        """
+        far = differs(found, Bounded(self.value, np.fmax(self.error, least)))
+        if far.any():
+            at = tuple(map(int, np.argwhere(far)[0]))
+            return f"{list(at)} is {found[at]} and should be {self.value[at]}, give or take {self.error[at]:.2g}"
+        usual = np.where(np.isfinite(self.error), self.usual, self.error)
+        count = np.count_nonzero(differs(found, Bounded(self.value, np.fmax(usual, least))))
+        if count <= MOVES * self.jumps + SOME:
+            return ""
+        return (
+            f": {count} of {found.size} elements are off by more than {self.usual:.2g}, and rounding moves {self.jumps}"
+        )
+
+
+Expected: TypeAlias = dict[TensorId, Meant]
+
+
+def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: Iterable[TensorId] = ()) -> Expected:
+    """Compute what outputs, and other `tensors`, should be, give or take.
 
     `local(n, operator, operands)` computes results, with bounds of what rounding inside of the operator does.
     Raises InputError for indices outside.
     """
     random = np.random.default_rng(0)
     values, moved = Memory(graph), Memory(graph)
+    asked = frozenset(tensors)
+    meant: Expected = {}
     moved.arrays |= values.arrays
     for name in graph.inputs:
         values.write(name, np.asarray(inputs[name]))
@@ -54,7 +94,9 @@ def expected(graph: Graph, inputs: Mapping[str, Array], local: Local) -> Expecte
         for tensor, (value, error), own in zip(op.outputs, found, others, strict=True):
             values.write(tensor, value)
             moved.write(tensor, _moved(own, error, graph.types[tensor].dtype, jumps, random))
-    return {t: Bounded(values.read(t), _off(values.read(t), moved.read(t))) for t in graph.outputs}
+            if tensor in asked:  # an update may change it later
+                meant[tensor] = _meant(values.read(tensor).copy(), moved.read(tensor))
+    return meant | {t: _meant(values.read(t), moved.read(t)) for t in graph.outputs}
 
 
 def _jumped(
@@ -97,12 +139,14 @@ def _distance(value: Array, moved: Array) -> Array | None:
     return np.where(same, 0.0, np.where(np.isnan(distance), inf, distance))
 
 
-def _off(value: Array, moved: Array) -> Array:
-    """How far each element of an output may be off: as far as any was moved."""
+def _meant(value: Array, moved: Array) -> Meant:
+    """An output, which may be off as far as any of its elements was moved."""
     if (distance := _distance(value, moved)) is None:
-        return np.zeros(value.shape)
-    most = distance[np.isfinite(distance)].max(initial=0.0)
-    return np.where(np.isfinite(distance), MOVES * most, inf)
+        return Meant(value, np.zeros(value.shape), 0.0, 0)
+    finite = distance[np.isfinite(distance)]
+    usual = MOVES * float(np.quantile(finite, USUAL)) if finite.size else 0.0
+    error = np.where(np.isfinite(distance), MOVES * finite.max(initial=0.0), inf)
+    return Meant(value, error, usual, int(np.count_nonzero(finite > usual)))
 
 
 def _jumps(expr: TensorExpr) -> bool:

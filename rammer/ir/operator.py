@@ -88,12 +88,29 @@ def attributes(**values: Hashable) -> Attrs:
     return tuple(sorted(values.items()))
 
 
+def _unpickled(names: tuple[str, ...]) -> Operations:
+    from rammer.ir.ops import OPS
+
+    return Operations({name: OPS[name] for name in names})
+
+
 class Operations:
     """Interns operations: the same definition at the same attributes and types is one object."""
 
     def __init__(self, definitions: Mapping[str, OpDef]) -> None:
         self.definitions = definitions
         self._made: dict[Hashable, Operation] = {}
+
+    def __reduce__(self) -> tuple[Callable[[tuple[str, ...]], Operations], tuple[tuple[str, ...]]]:
+        """Pickle the names of definitions alone. Raises RammerError for definitions that are not rammer's.
+
+        A graph's operators have their operations; what was made is known by identity, and would be another's later.
+        """
+        from rammer.ir.ops import OPS  # they are made of this module's classes
+
+        if own := [name for name, definition in self.definitions.items() if OPS.get(name) is not definition]:
+            raise RammerError(f"operator {own[0]!r} is defined by its user: a graph with it cannot be pickled")
+        return _unpickled, (tuple(self.definitions),)
 
     def define(self, kind: str, inputs: tuple[TensorType, ...], attrs: Attrs = ()) -> Operation:
         """The operation `kind` on inputs of these types. Raises TypeMismatch."""

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.dependency import writes
-from rammer.ir.evaluate import logical
+from rammer.ir.evaluate import Elements, logical
 from rammer.ir.intervals import expand
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
-from rammer.ir.tensor import Array, Shape, TensorId, TensorType, element
+from rammer.ir.tensor import Array, TensorId, TensorType, element
 
 Bytes = NDArray[np.uint8]
 Slots = NDArray[np.int64]  # rows of [program, vEU, order]
@@ -59,22 +59,13 @@ def in_order(program: RProgram) -> Iterator[tuple[Position, TaskUid]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Elements):
     """A tensor as an operator found or left it, in its layout."""
 
     kind: TensorType
     flat: Array
 
-    @property
-    def shape(self) -> Shape:
-        return self.kind.shape
-
-    @property
-    def size(self) -> int:
-        return self.kind.size
-
     def at(self, places: Sequence[NDArray[np.int64]]) -> Array:
-        """The elements at places inside the tensor: an index array per dimension."""
         found: Array = self.flat[element(self.kind, places)]
         return found
 
@@ -87,8 +78,8 @@ class Replay:
     """Runs the slots of a plan in an `arena` by `run`, and keeps operands and results of the operators that are asked
     for: iterating gives the number of each when its results are there.
 
-    Results are copied when their operator is done; those of one whose memory another operator writes before that (its
-    successor in place, or what a wrong plan puts there) rTask by rTask.
+    Results are copied when their operator is done. They are copied rTask by rTask if another operator begins before
+    that and reads some of them, or writes over them (in place, or because the plan is wrong).
     """
 
     def __init__(
@@ -109,6 +100,7 @@ class Replay:
         self._copies: dict[TensorId, list[Bytes]] = {
             r: [np.empty(graph.types[r].nbytes, np.uint8)] for r in self._roots
         }
+        self._spans: dict[TensorId, tuple[TensorId, int, int]] = {}
         self._versions: dict[tuple[int, TensorId], int] = {}  # (operator, owner): which copy it reads
         for tensor, value in inputs.items():
             root, begin, end = self._span(tensor)
@@ -177,12 +169,15 @@ class Replay:
             if root in self._roots:
                 self._copies[root].append(self._copies[root][-1].copy())
         mine = [self._place(t) for t in op.outputs]
+        read = {self._graph.storage(t).root for t in op.inputs}
         for m in begun:
-            others = [self._place(t) for t in self._graph.operators[m].outputs]
-            if any(a < d and c < b for a, b in mine for c, d in others):
-                if m not in mixed:
-                    self._copy_rtasks(m, begun[m])
-                mixed |= {m, n}
+            results = self._graph.operators[m].outputs
+            written = any(a < d and c < b for a, b in mine for c, d in map(self._place, results))
+            if (written or not read.isdisjoint(self._graph.storage(t).root for t in results)) and m not in mixed:
+                self._copy_rtasks(m, begun[m])
+                mixed.add(m)
+            if written:
+                mixed.add(n)
         if any(self._is_scattered(t) for t in op.outputs):
             mixed.add(n)
         begun[n] = []
@@ -214,9 +209,11 @@ class Replay:
 
     def _span(self, tensor: TensorId) -> tuple[TensorId, int, int]:
         """The owner of a tensor's memory, and its bytes there."""
-        root, low, high = self._graph.extent(tensor)
-        itemsize = self._graph.types[tensor].dtype.itemsize
-        return root, low * itemsize, high * itemsize
+        if tensor not in self._spans:
+            root, low, high = self._graph.extent(tensor)
+            itemsize = self._graph.types[tensor].dtype.itemsize
+            self._spans[tensor] = root, low * itemsize, high * itemsize
+        return self._spans[tensor]
 
     def _place(self, tensor: TensorId) -> tuple[int, int]:
         """The bytes of the arena between which a tensor lies."""

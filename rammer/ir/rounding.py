@@ -26,14 +26,12 @@ from rammer.ir.evaluate import (
     Evaluator,
     contract,
     gathered,
-    holds,
     identity,
-    is_contraction,
-    terms_of,
     wide_type,
 )
 from rammer.ir.expr import COMPARISONS, REDUCERS, Call, Cast, Load, Scalar, Select, Stage, TensorExpr
 from rammer.ir.functions import FUNCTIONS
+from rammer.ir.grids import Grid, Places, in_parts, is_contraction, terms_of, whole_of
 from rammer.ir.tensor import Array, DType
 
 HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no double is computed in float32
@@ -43,6 +41,7 @@ TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
 LANES = 1, 4, 16  # in which sums are tried, and
 MOST_LOOKED_AT = 16  # elements of which they are
+MOST_TRIED = 1 << 22  # terms of sums that are tried
 MOST_WHOLE = 2.0**40  # by which whole numbers are moved
 OVERFLOW = 1e300  # the error of what may have become infinite, with its sign
 EXACT = frozenset(  # functions whose result is one of their operands, or a whole number
@@ -75,7 +74,7 @@ def bounded(
     `errors` of inputs that are computed themselves; others are exact. `factor_step`: what factors of products are
     rounded by, relatively, before they are multiplied. `random`: the inputs are random numbers, whose partial sums are
     no larger than random walks make them; else they may cancel in any order. `careful`: sums are also tried in float32,
-    as roundings of terms that are alike all go one way.
+    as roundings of terms that are alike all go one way, unless there are too many terms.
     """
     evaluator = _Bounds(expr, inputs, errors or {}, factor_step, random, careful)
     if places is None:
@@ -168,11 +167,11 @@ class _Bounds(Evaluator):
         results = []
         for name, _ in self.expr.outputs:
             stage = self.stages[name]
-            pair = self._stage(stage, {axis: places[:, d] for d, (axis, _) in enumerate(stage.axes)})
+            pair = self._stage(stage, Grid({axis: places[:, d] for d, (axis, _) in enumerate(stage.axes)}))
             results.append(Bounded(*(np.array(np.broadcast_to(part, len(places))) for part in pair)))
         return results
 
-    def _stage(self, stage: Stage, grid: Mapping[str, Any]) -> Bounded:
+    def _stage(self, stage: Stage, grid: Grid) -> Bounded:
         if not stage.reduce:
             return self._rounded(self._value(stage.body, grid), stage.dtype)
         inner, full, rank = terms_of(stage, grid)
@@ -193,7 +192,7 @@ class _Bounds(Evaluator):
             value = contract(a, b, full, rank)
             squares = contract(sizes[0] ** 2, sizes[1] ** 2, full, rank) if self._random else None
             error = self._sum_error(prod(full[rank:]), value, magnitude, squares) + 2 * self._factor_step * magnitude
-            if self._careful and self._step == FLOAT32_HALF_STEP:
+            if self._careful and self._step == FLOAT32_HALF_STEP and prod(full) <= MOST_TRIED:
                 terms = np.broadcast_to(np.asarray(a, np.float64) * b, full)
                 error = np.fmax(error, _tried(terms.reshape(*full[:rank], -1), value))
             if np.any(a_off):
@@ -229,7 +228,12 @@ class _Bounds(Evaluator):
                         magnitude = np.abs(points).sum(axis=over)
                         squares = np.square(np.abs(points)).sum(axis=over) if self._random else None
                         error = error + self._sum_error(prod(full[-len(over) :]), value, magnitude, squares)
-                        if self._careful and self._step == FLOAT32_HALF_STEP and points.dtype.kind == "f":
+                        if (
+                            self._careful
+                            and self._step == FLOAT32_HALF_STEP
+                            and points.dtype.kind == "f"
+                            and points.size <= MOST_TRIED
+                        ):
                             error = error + _tried(points.reshape(*np.shape(value), -1), value)
                         error = _or_unbounded(error, magnitude)
                 case "prod":
@@ -242,7 +246,7 @@ class _Bounds(Evaluator):
                     error = np.maximum(*(_apart(ufunc.reduce(e, axis=over, initial=start), value) for e in ends))
         return Bounded(value, error)
 
-    def _read(self, tensor: str, places: list[Any]) -> Bounded:
+    def _read(self, tensor: str, places: Places) -> Bounded:
         wide = wide_type(self.expr.type_of(tensor).dtype)
         if tensor not in self.stages:
             value = gathered(self.inputs[tensor], wide, places)
@@ -250,11 +254,8 @@ class _Bounds(Evaluator):
                 return Bounded(value, gathered(self._errors[tensor], np.dtype(np.float64), places))
             return Bounded(value, _subnormal(value))
         stage = self.stages[tensor]
-        shape = np.broadcast_shapes(*map(np.shape, places))
-        again = 4 if stage.reduce else 1
-        if tensor not in self._bounded and (prod(shape) * again <= prod(stage.shape) or not stage.axes):
-            clipped = [np.clip(p, 0, max(e - 1, 0)) for p, e in zip(places, stage.shape, strict=True)]
-            return self._stage(stage, dict(zip((a for a, _ in stage.axes), clipped, strict=True)))
+        if tensor not in self._bounded and in_parts(stage, places):
+            return self._stage(stage, places.grid(stage))
         value, error = self._whole(stage)
         return Bounded(
             gathered(value, wide, places),
@@ -263,8 +264,7 @@ class _Bounds(Evaluator):
 
     def _whole(self, stage: Stage) -> Bounded:
         if stage.name not in self._bounded:
-            grid = dict(zip((a for a, _ in stage.axes), np.ogrid[tuple(map(slice, stage.shape))], strict=True))
-            value, error = self._stage(stage, grid)
+            value, error = self._stage(stage, self.grid(stage, whole_of(stage)))
             self._bounded[stage.name] = Bounded(
                 np.array(np.broadcast_to(value, stage.shape)),
                 np.array(np.broadcast_to(error, stage.shape)) if np.ndim(error) else error,
@@ -291,7 +291,7 @@ class _Bounds(Evaluator):
                 error = np.maximum(error, _unheld(value, dtype))
             return Bounded(held, error)
 
-    def _value(self, body: Scalar, grid: Mapping[str, Any]) -> Bounded:
+    def _value(self, body: Scalar, grid: Grid) -> Bounded:
         match body:
             case Cast(arg, dtype, bits):
                 pair = self._value(arg, grid)
@@ -308,10 +308,8 @@ class _Bounds(Evaluator):
                 return found
             case Call(fn, args):
                 return self._call(fn, [self._value(arg, grid) for arg in args])
-            case Select(where, then, other):
-                ok = np.asarray(True)
-                for r in where:
-                    ok = ok & holds(r, grid)
+            case Select(_, then, other):
+                ok = self.chosen(body, grid)
                 (a, a_off), (b, b_off) = self._value(then, grid), self._value(other, grid)
                 exact = not np.any(a_off) and not np.any(b_off)
                 return Bounded(np.where(ok, a, b), 0.0 if exact else np.where(ok, a_off, b_off))

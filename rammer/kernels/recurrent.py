@@ -106,7 +106,7 @@ def _schedule(cell: Cell, s: Sched) -> Schedule:
         else:
             s = _unit_gates(s, p, unit, cell.blocks[stage.name]) if unit else _gates(s, p)
     s = s.nest(stage_loops(problem, problem.root, lane))
-    return s.build(f"{lane}{problem.lanes}{f'_{unit.encoding}' if unit else ''}")
+    return s.build(f"{lane}{problem.lanes}{f'_{unit.operands}' if unit else ''}")
 
 
 def _pieces(s: Sched, lane: str) -> tuple[Loop, ...]:
@@ -140,7 +140,8 @@ def _unit_gates(s: Sched, p: Product, unit: Unit, block: Instruction) -> Sched:
     nest = nest.split(p.lane, block.extent("column")).split(p.row, block.extent("row"))
     nest = matrix_unit.inner_loops(nest, p).tensorize(block)
     s = matrix_unit.encoded(s, p, unit).compute_at(p.stage.name, nest, order=stage_order(p.stage, p.lane))
-    return s.pack([(p.w.tensor, matrix_unit.packed(p, unit, block))])
+    _, still = matrix_unit.sides(p, unit)
+    return s.pack([(still.load.tensor, matrix_unit.packed(p, unit, block))])
 
 
 def _independent_rows(problem: Problem, products: Iterable[Product], want: int) -> bool:

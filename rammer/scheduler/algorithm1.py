@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf
 
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market, Option, SelectBy, Selection, count, explain, select_rkernels
+from rammer.scheduler.select import Option, SelectBy, Selection, count, explain, select_rkernels
 
 
 def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> ExecutionPlan:
     """Schedule(G, D): lines 1 to 11. P1 grows in place, and is taken back if P2 wins."""
-    plan = algorithm_1_below(inf, problem, selection, policy)
-    assert plan is not None
-    return plan
-
-
-def algorithm_1_below(
-    limit_us: float, problem: Problem, selection: SelectBy, policy: str, market: Market | None = None
-) -> ExecutionPlan | None:
-    """The same, or None as soon as it is known to take `limit_us` or longer."""
-    draft = Draft(problem, market)
+    draft = Draft(problem)
     current = Assembly(problem.spec)
     plans: list[RProgram] = []
     done_us = 0.0
     reasons: list[str] = []
-    for wave, later_us in zip(problem.graph.wavefronts(), draft.market.later_work_us, strict=True):
+    for wave in problem.graph.wavefronts():
         before, before_us = current.mark(), current.time_us
         chosen = _schedule_wave(draft, wave, current, selection)  # P1
         joins = True
@@ -43,12 +32,11 @@ def algorithm_1_below(
                 plans.append(current.build())
                 done_us += before_us
                 current, chosen = apart, chosen_apart
-        if limit_us < inf and done_us + current.least_us(later_us) >= limit_us:
-            return None
         draft.kernels.update(chosen.kernels)
         reasons.append(chosen.reason)
-        if draft.explains:
-            explain(len(reasons), joins and before_us > 0, len(plans), problem.graph, chosen, current.time_us)
+        if draft.tell:
+            joined = joins and before_us > 0
+            explain(draft.tell, len(reasons), joined, len(plans), problem.graph, chosen, current.time_us)
     if not current.is_empty:
         plans.append(current.build())
     notes = (
@@ -56,19 +44,6 @@ def algorithm_1_below(
         f"rKernels by wave: {count(reasons)}",
     )
     return draft.finish(policy, plans, done_us + current.time_us, notes)
-
-
-def offered(operation: Operation, market: Market, selection: SelectBy) -> tuple[RKernel, ...]:
-    """The rKernels of an operation that a selection may take."""
-    fitting = market.fitting(operation)
-    fastest, efficient = _fastest(fitting), _efficient(fitting)
-    return {"fastest": (fastest,), "efficient": (efficient,)}.get(selection, (fastest, efficient))
-
-
-def has_choices(problem: Problem, market: Market) -> bool:
-    """Whether some operator's fastest rKernel is not its most efficient one: else all selections draw one plan."""
-    found = (market.fitting(operation) for operation in {op.operation for op in problem.graph.operators})
-    return any(_fastest(options) is not _efficient(options) for options in found)
 
 
 def _fastest(options: Sequence[Option]) -> RKernel:

@@ -11,7 +11,7 @@ from rammer.cost.weights import recurrent_operators
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
-from rammer.scheduler.judge import PLANS, Judge, Judged
+from rammer.scheduler.judge import Judge, Judged
 from rammer.scheduler.plugin import BUILT_IN
 from rammer.scheduler.policy import Policy, Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described, wishes_of
@@ -24,7 +24,7 @@ PAYS = 0.08
 
 @dataclass
 class AutoPolicy:
-    """Plans of several policies, compared by price, and run where prices are too close to tell.
+    """Plans of several policies, compared by price.
 
     Wavefront's is left only for one that is faster. Where graphturbo's is drawn, tensors lie as that wants them. Where
     vEUs have nothing but memory of their own it is graphturbo's choice: it alone knows what they have room for.
@@ -38,10 +38,9 @@ class AutoPolicy:
             "few": "wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; else, where large "
             "tensors lie between operators, graphturbo:rules=parts; and stationary where vEUs keep weights that they "
             "read again and again, and the graph has such",
-            "all": "wavefront, sequential, graphturbo, and where they apply list and stationary",
+            "all": "wavefront, sequential, graphturbo, and stationary where it applies",
         },
     )
-    plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
         """What graphturbo wants, if its plan is drawn."""
@@ -51,20 +50,20 @@ class AutoPolicy:
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         if problem.spec.private:
-            plan = BUILT_IN["graphturbo"](plans=self.plans).schedule(problem)
+            plan = BUILT_IN["graphturbo"]().schedule(problem)
             return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})")
-        judge = Judge(problem, self.plans == "measured")
-        best = judge.believed(WavefrontPolicy(plans=self.plans).schedule(problem.usual))
+        judge = Judge(problem)
+        best = judge.believed(WavefrontPolicy().schedule(problem.usual))
         tried = []
         for policy in _all(problem) if self.tries == "all" else _few(problem, best):
             tried.append(policy.name)
             cuts = wishes_of(policy, problem.graph, problem.spec).finer
             other = judge.believed(policy.schedule(problem if cuts else problem.usual))
-            if judge.prefers_either_way(other, best, f"by {policy.name}"):
+            if judge.prefers(other, best):
                 best = other
         if not tried:
             return best.plan
-        notes = (*best.plan.notes, f"compared with wavefront's plan: {', '.join(tried)}", *judge.notes)
+        notes = (*best.plan.notes, f"compared with wavefront's plan: {', '.join(tried)}")
         return replace(best.plan, policy=f"{best.plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
 
@@ -110,9 +109,7 @@ def _of_images() -> Policy:
 def _all(problem: Problem) -> Iterator[Policy]:
     """Those beside wavefront that say something about this device and this graph."""
     yield BUILT_IN["sequential"]()
-    if problem.spec.sync is SyncModel.FINE:
-        yield BUILT_IN["list"]()
-        if recurrent_operators(problem.graph):
-            yield BUILT_IN["stationary"]()
+    if problem.spec.sync is SyncModel.FINE and recurrent_operators(problem.graph):
+        yield BUILT_IN["stationary"]()
     if len(levels(problem.spec)) > 1:
         yield BUILT_IN["graphturbo"](uncut=False)

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer import config
 from rammer.cost.weights import reload_us
 from rammer.ir.dependency import Dependencies, Needed
 from rammer.ir.device import SyncModel
@@ -50,7 +49,7 @@ class Draft:
         self._reload_us: dict[RKernel, float] = {}
         self._homes: dict[tuple[RKernel, tuple[str, ...]], dict[int, int]] = {}  # rTask -> vEU
         self._statics = [op.statics for op in problem.graph.operators]
-        self.explains = (config.integer("RAMMER_DEBUG") or 0) >= 3  # choices
+        self.tell = problem.tell
 
     def rtask_us(self, operator_id: int) -> float:
         return self.market.rtask_us(self.kernels[operator_id])

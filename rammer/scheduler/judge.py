@@ -1,26 +1,14 @@
-"""Which of two plans is faster: by what the cost model believes, and measured where that says little."""
+"""Compare plans by what the cost model estimates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 
-from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.timeline import simulate
-
-# Between two plans of one graph; beyond, what is believed decides. Believed times of programs are within 4 % of
-# measured ones in half of all cases, within 20 % in nine of ten (docs/measurements.md; python -m benchmarks.cost), and
-# plans of one graph share most of what is wrong.
-SURE = 1.1
-PLANS = {
-    "measured": "of plans whose prices are close, the one that runs faster, where the device can run them",
-    "priced": "by price alone",
-}  # the option of policies that says which
 
 
 class Judged:
@@ -57,13 +45,11 @@ class Judged:
 
 
 class Judge:
-    """Believes; and if it `measures`, runs what is too close to tell, where the device can. `notes` say the outcome."""
+    """Price plans of one problem, each once, and compare them."""
 
-    def __init__(self, problem: Problem, measures: bool) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._measures = measures
         self._seen: list[Judged] = []
-        self.notes: list[str] = []
 
     def believed(self, plan: ExecutionPlan) -> Judged:
         """What a plan takes on paper; asked again for one that runs the same, it is not priced again."""
@@ -77,47 +63,13 @@ class Judge:
         """What another plan must take less than to be worth a comparison: following operands takes long."""
         return known.plain_us / self._problem.profiler.noise
 
-    def could_win(self, offered: Iterable[Sequence[RKernel]], known: Judged) -> bool:
-        """Whether a plan could be preferred that has one of these rKernels for each operator.
-
-        Not if its rTasks take as long with all operands near, shared out evenly. Nothing is followed to know it.
-        """
-        if known.to_follow:
-            return True
-        offered, spec = list(offered), self._problem.spec
-        prices = self._problem.profiler.prices(chain.from_iterable(offered))
-        if not prices:
-            return True
-        work_us = sum(min(prices[k].near_us * k.num_rtasks for k in kernels) for kernels in offered)
-        return (spec.launched_us(others=False) + work_us / spec.num_veus) * self._problem.profiler.noise < known.us
-
     def cheaper(self, other: Judged, known: Judged) -> bool:
         """Whether the other plan is believed to take less, however little."""
         return takes_less(other, known)
 
-    def prefers(self, other: Judged, known: Judged, what: str) -> bool:
-        """Whether the other plan is faster, more than noise; `what` says how it is different."""
-        if not takes_less(other, known, self._problem.profiler.noise):
-            return False
-        return takes_less(other, known, SURE) or self._runs_faster(other, known, what) in (True, None)
-
-    def prefers_either_way(self, other: Judged, known: Judged, what: str) -> bool:
-        """The same, where the other plan is so different that it may be faster though it is believed to take longer:
-        what is close is measured in any case, if it can be.
-        """
-        close = not takes_less(other, known, SURE) and not takes_less(known, other, SURE)
-        if close and (faster := self._runs_faster(other, known, what)) is not None:
-            return faster
+    def prefers(self, other: Judged, known: Judged) -> bool:
+        """Whether the other plan is estimated to take less, by more than noise."""
         return takes_less(other, known, self._problem.profiler.noise)
-
-    def _runs_faster(self, other: Judged, known: Judged, what: str) -> bool | None:
-        """Whether the other plan runs faster, more than noise; None if nothing is measured, or can be."""
-        measured = self._problem.profiler.plans_us((known.plan, other.plan)) if self._measures else None
-        if measured is None:
-            return None
-        known_us, other_us = measured
-        self.notes.append(f"measured: {other_us:.0f} µs {what}, {known_us:.0f} µs without")
-        return other_us * self._problem.profiler.noise < known_us
 
 
 def takes_less(one: Judged, other: Judged, ratio: float = 1.0) -> bool:

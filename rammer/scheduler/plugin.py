@@ -12,7 +12,6 @@ POLICIES = {  # by name the module in this package, and its class
     "sequential": ("sequential", "SequentialPolicy"),
     "round_robin": ("round_robin", "RoundRobinPolicy"),
     "wavefront": ("wavefront", "WavefrontPolicy"),
-    "list": ("list_policy", "ListPolicy"),
     "stationary": ("stationary", "StationaryPolicy"),
     "graphturbo": ("graphturbo.policy", "GraphTurboPolicy"),
     "auto": ("auto", "AutoPolicy"),

@@ -46,7 +46,7 @@ class Problem:
 
     `offer`: candidates for the operations of another graph, those that are new for so many vEUs, whose times the
     profiler knows then; None if nobody has any. `has_room`: whether the device's memory holds a plan's program; None if
-    nobody can tell without building it.
+    nobody can tell without building it. `tell`: called with how each choice was made, if anybody listens.
     """
 
     graph: Graph
@@ -56,6 +56,7 @@ class Problem:
     timelines: Timelines = field(default_factory=Timelines, compare=False, repr=False)
     offer: Callable[[Graph, int], Mapping[Operation, Sequence[RKernel]]] | None = None
     has_room: Callable[[ExecutionPlan], bool | None] = _nobody_can_tell
+    tell: Callable[[str], None] | None = None
 
     @property
     def usual(self) -> Problem:

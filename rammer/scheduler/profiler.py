@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from rammer.cost.estimate import estimated_us
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.plan import Price
 
 NOISE = 1.02  # of measured times: measured again, they come out the other way round
 
@@ -24,9 +24,6 @@ class Profiler(Protocol):
 
     def prices(self, kernels: Iterable[RKernel]) -> Mapping[RKernel, Price] | None:
         """What rTasks take by where their operands lie. None where only estimates of that could be had."""
-
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Microseconds of whole plans, which need no memory yet: measured. None (also of no plans) if it cannot be."""
 
 
 class EstimatingProfiler:
@@ -46,12 +43,9 @@ class EstimatingProfiler:
     def prices(self, kernels: Iterable[RKernel]) -> None:
         """Nothing: a price by place would only add estimates to estimates."""
 
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> None:
-        """Nothing: what a plan is estimated to take is `simulate(plan)`."""
-
 
 class MeasuredProfiler:
-    """Measured times, and another profiler for what was not measured. `measure` runs plans.
+    """Measured times, and another profiler for what was not measured.
 
     `price` gives prices for rKernels with their times, all operands where the last run left them; of none if it cannot.
     """
@@ -60,12 +54,10 @@ class MeasuredProfiler:
         self,
         times: Mapping[RKernel, float],
         fallback: Profiler,
-        measure: Callable[[Sequence[ExecutionPlan]], Sequence[float] | None] | None = None,
         price: Callable[[Mapping[RKernel, float]], Mapping[RKernel, Price]] | None = None,
     ) -> None:
         self.times = dict(times)
         self.fallback = fallback
-        self._measure = measure
         self._price = price
         self._prices: dict[RKernel, Price] = {}
         self.noise = NOISE if times else fallback.noise
@@ -80,6 +72,3 @@ class MeasuredProfiler:
         if unknown and self._price:
             self._prices |= self._price(unknown)
         return {k: self._prices[k] for k in wanted} if all(k in self._prices for k in wanted) else None
-
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        return self._measure(plans) if self._measure else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -202,11 +201,19 @@ def select_rkernels(
     return Selection(fast, "fastest: the most efficient ones priced no better")
 
 
-def explain(wave: int, joins: bool, program: int, graph: Graph, chosen: Selection, time_us: float) -> None:
-    """Say on stderr how a wave was decided."""
+def explain(
+    tell: Callable[[str], None],
+    wave: int,
+    joins: bool,
+    program: int,
+    graph: Graph,
+    chosen: Selection,
+    time_us: float,
+) -> None:
+    """Tell how a wave was decided."""
     names = ", ".join(f"{graph.operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in chosen.kernels.items())
     fate = f"wave {wave} {'joins' if joins else 'opens'} rProgram {program}"
-    print(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs", file=sys.stderr)
+    tell(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs")
 
 
 class Assignment(NamedTuple):

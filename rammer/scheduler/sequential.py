@@ -31,7 +31,7 @@ class SequentialPolicy:
     def schedule(self, problem: Problem) -> ExecutionPlan:
         draft = Draft(problem)
         if self.kernels == "selected":
-            selected = draw_best(problem, self.name, Judge(problem, measures=True)).plan
+            selected = draw_best(problem, self.name, Judge(problem)).plan
             draft.kernels.update(enumerate(selected.kernels))
         else:
             options = (draft.market.options(op.operation) for op in problem.graph.operators)

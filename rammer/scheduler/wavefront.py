@@ -9,7 +9,7 @@ from typing import Literal
 from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.algorithm1 import algorithm_1
-from rammer.scheduler.judge import PLANS, Judge
+from rammer.scheduler.judge import Judge
 from rammer.scheduler.locality import consumed_near
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
@@ -28,18 +28,17 @@ class WavefrontPolicy:
         default="interplay",
         metadata={
             "interplay": "a wave's fastest rKernels; if they fill the vEUs, the most efficient where time(P) is less",
-            "fastest": "always each operator's fastest; no chains, no measuring of plans",
-            "efficient": "always each operator's most efficient; no chains, no measuring of plans",
+            "fastest": "always each operator's fastest; no chains",
+            "efficient": "always each operator's most efficient; no chains",
         },
     )
     beyond: Literal["on", "off"] = field(
         default="on",
         metadata={
-            "on": "beyond the paper: the cheapest of all selections, chains side by side, what stays, measured plans",
+            "on": "beyond the paper: the cheapest of all selections, chains side by side, what stays",
             "off": "Algorithm 1 as the paper prints it",
         },
     )
-    plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
     sync: Literal["fine", "global"] = field(
         default="fine",
         metadata={
@@ -62,14 +61,14 @@ class WavefrontPolicy:
 
     def _best(self, problem: Problem, policy: str) -> ExecutionPlan:
         """The cheapest waves, or one operator after another: branches may push each other out of caches."""
-        judge = Judge(problem, self.plans == "measured")
+        judge = Judge(problem)
         best = draw_best(problem, policy, judge)
         plan = best.plan
         if _is_crowded(problem) and problem.profiler.prices(plan.kernels):
             baseline = SequentialPolicy().schedule(problem)
-            if judge.prefers(judge.believed(baseline), best, "with one operator after another"):
+            if judge.prefers(judge.believed(baseline), best):
                 plan = replace(baseline, policy=f"{baseline.policy} (chosen by {policy})")
-        return consumed_near(replace(plan, notes=(*plan.notes, *judge.notes)))
+        return consumed_near(plan)
 
 
 def _is_crowded(problem: Problem) -> bool:

@@ -9,7 +9,6 @@ from typing import TypeAlias
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
-from rammer.scheduler.algorithm1 import algorithm_1_below, has_choices, offered
 from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.chains import chains, feeders, ran_alone
 from rammer.scheduler.draft import Draft, Placement
@@ -23,7 +22,7 @@ Held: TypeAlias = Mapping[int, Options]  # operators with nothing to choose
 
 
 def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
-    """The cheapest of plans with rKernels by interplay, and by one selection in all waves: ours, and Algorithm 1's.
+    """The cheapest of plans with rKernels by interplay, and by one selection in all waves.
 
     A wave decides by the rProgram that ends with it, and does not know what its vEUs will lack in those that follow.
     """
@@ -36,16 +35,9 @@ def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
         if other != INTERPLAY and (kernels := tuple(getattr(o, other).kernel for o in weighed)) not in alike:
             alike.add(kernels)
             plan = draw_below(judge.plain_us_below(best), problem, policy, other, market=market)
-            if plan and judge.prefers(found := judge.believed(plan), best, f"with the {other} rKernels in all waves"):
+            if plan and judge.prefers(found := judge.believed(plan), best):
                 best, by = found, other
-    best = _with_chains(problem, policy, judge, market, best, by)
-    for printed in SELECTIONS if has_choices(problem, market) else (INTERPLAY,):
-        if not judge.could_win((offered(op.operation, market, printed) for op in problem.graph.operators), best):
-            continue
-        plan = algorithm_1_below(judge.plain_us_below(best), problem, printed, policy, market)
-        if plan and judge.prefers(found := judge.believed(plan), best, f"by Algorithm 1 as printed, {printed}"):
-            best = found
-    return best
+    return _with_chains(problem, policy, judge, market, best, by)
 
 
 def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, best: Judged, by: SelectBy) -> Judged:
@@ -69,8 +61,7 @@ def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, be
             again = judge.believed(draw(problem, policy, by, market=market, held=together))
             if judge.cheaper(again, side_by_side):
                 side_by_side, tried = again, together
-        kind = problem.graph.operators[steps[0]].kind
-        if judge.prefers(side_by_side, best, f"with chains of {kind} side by side"):
+        if judge.prefers(side_by_side, best):
             best, held = side_by_side, tried
     return best
 
@@ -146,8 +137,8 @@ def draw_below(
             return None
         trial.accept()
         trials.append(trial)
-        if draft.explains:
-            explain(len(trials), before_us > 0, len(programs), problem.graph, trial.chosen, current.time_us)
+        if draft.tell:
+            explain(draft.tell, len(trials), before_us > 0, len(programs), problem.graph, trial.chosen, current.time_us)
     if not current.is_empty:
         programs.append(current.build())
     notes: tuple[str, ...] = (

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
-from rammer.ir.device import NUMERICS, VDeviceSpec
-from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
-from rammer.vdevice.profiles import ProfileStore, profile_store
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # who only runs programs needs none of it
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.graph import Graph
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.plan import ExecutionPlan, States
+    from rammer.vdevice.profiles import ProfileStore
     from rammer.vdevice.proof.decoded import DecodedImage
     from rammer.vdevice.proof.flow import DecodedFlow
 
@@ -57,7 +57,8 @@ class VDeviceEntry:
     `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `archs()` lists
     what `arch` may be for programs that run here; empty where there is no choice. `words` are those by which people may
     look for it: a hint names it to them. `calibrate(progress)` measures what the machine can do, in some seconds, and
-    keeps it for specs: (name, what is usual, measured).
+    keeps it for specs: (name, what is usual, measured). `runs(arch=…, device=…)` opens the same vDevice, without
+    its spec, to load images alone, and imports nothing that compiles; if it is None, `open` does that, too.
     """
 
     name: str
@@ -67,6 +68,7 @@ class VDeviceEntry:
     archs: Callable[[], Sequence[str]] = tuple
     words: tuple[str, ...] = ()
     calibrate: Callable[[Progress], Sequence[tuple[str, float, float]]] | None = None
+    runs: Callable[..., VDevice] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +229,33 @@ class ChecksInputs(Protocol):
 
 
 @runtime_checkable
+class MayFork(Executable, Protocol):
+    """A loaded program that may have all it needs in this process's memory: then a forked child can run it, too."""
+
+    forks: bool
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A program that runs slot by slot: its arena, the scratch of each vEU, and what runs slots in this thread.
+
+    `run` takes rows of [program, vEU, order].
+    """
+
+    arena: Bytes
+    scratch: tuple[Bytes, ...]
+    run: Callable[[NDArray[np.int64]], None]
+
+
+@runtime_checkable
 class RunsSlots(Executable, Protocol):
     """A loaded program that can run its slots one after another, so that a caller sees what each leaves behind."""
 
-    def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
-        """The plan's arena, and a function that runs slots, rows of [program, vEU, order], alone in this thread."""
+    def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
+        """Prepare to run slots alone, in memory that was filled with ones."""
+
+    def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
+        """As `run`, but one vEU begins when the others have come as far as they can without it, and none helps it."""
 
 
 class Room(ABC):
@@ -310,26 +334,21 @@ class VDevice(ABC):
     """A virtual device: vEUs that run rTasks in order, and a barrier between them. Paper: §3.2."""
 
     spec: VDeviceSpec
-    forms: tuple[str, ...] = ("table",)  # in which it can emit a program, the default first
-    form: str = "table"
 
-    def adapted(self, *, precision: str, form: str, numerics: str = "fast") -> Self:
-        """This device with kernels of a precision and numerics, and programs in a form; itself if nothing changes.
+    def adapted(self, *, precision: str, numerics: str = "fast") -> Self:
+        """This device with kernels of a precision and numerics; itself if nothing changes.
 
         The original stays as it is. Both share what they hold, so only one is to be closed; override this where some
         of that depends on the spec. Raises DeviceError for what the device does not offer.
         """
+        from rammer.ir.device import NUMERICS
+
         spec = self.spec
         if precision not in spec.precisions:
             raise DeviceError(
                 f"vDevice {spec.name!r} ({spec.arch}) does not compute in {precision!r}, but in "
                 f"{' or '.join(spec.precisions)}",
                 hint=did_you_mean(precision, spec.precisions),
-            )
-        if form not in self.forms:
-            raise DeviceError(
-                f"vDevice {spec.name!r} emits no program as {form!r}, but as {' or '.join(self.forms)}",
-                hint=did_you_mean(form, self.forms),
             )
         if numerics not in NUMERICS:
             raise DeviceError(
@@ -342,10 +361,10 @@ class VDevice(ABC):
             )
         direct = spec.direct or numerics == "strict" or not config.boolean("RAMMER_WINOGRAD")
         made = replace(spec, precision=precision, numerics=numerics, direct=direct)
-        if (made, form) == (spec, self.form):
+        if made == spec:
             return self
         adapted = copy(self)
-        adapted.spec, adapted.form = made, form
+        adapted.spec = made
         return adapted
 
     def rkernels_us(
@@ -393,11 +412,9 @@ class VDevice(ABC):
 
     def verdicts(self) -> ProfileStore:
         """Where verdicts on programs that run here are kept, by machine and toolchain."""
-        return profile_store(f"{self.spec.name} {self.spec.arch}", "")
+        from rammer.vdevice.profiles import profile_store
 
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
-        return None
+        return profile_store(f"{self.spec.name} {self.spec.arch}", "")
 
     def has_room(self, plan: ExecutionPlan) -> bool | None:
         """Whether its memory holds a plan's program, or None if it cannot tell without building it."""

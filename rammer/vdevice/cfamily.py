@@ -25,7 +25,7 @@ from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType, aligned_bytes
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram, uses
 from rammer.vdevice.minifloats import MINIFLOATS
-from rammer.vdevice.vectors import BITWISE, FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
+from rammer.vdevice.vectors import BITWISE, FLOAT32_MATH, INFIX, LOGIC, SINGLE, VectorLoops
 
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
 CTYPE = {
@@ -50,7 +50,7 @@ CTYPE = {
     DType.C64: "uint64_t",  # of both parts
     DType.C128: "_Complex double",
 }
-FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "atan", "pow", "fmod", "mod"}
+FLOAT_MATH = FLOAT32_MATH | {"fmod", "mod"}
 INT_MATH = frozenset(
     {"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right", "dot_bytes", "join_bytes"}
 )
@@ -402,9 +402,6 @@ class CFamilyPrinter(VectorLoops):
             if compared.itemsize != kind.accumulator.itemsize:
                 cond = f"__builtin_convertvector({cond}, {self.masks(kind)})"
             return f"{self.named('sel', kind)}({cond}, {a}, {b})", True
-        if fn == "pow" and isinstance(args[1], Const) and args[1].value in POWERS and kind in SINGLE:
-            text, wide = self.scalar(args[0], lane, count, kind)
-            return f"{'v' if wide else 's'}{POWERS[args[1].value]}({text})", wide
         texts = [self.scalar(a, lane, count, kind) for a in args]
         wide = any(w for _, w in texts)
         if fn in ("max", "min") and kind in SINGLE and any(isinstance(a, Const) and a.value == a.value for a in args):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-ONE = ("floor", "ceil", "sqrt", "exp", "log", "sin", "cos", "atan", "tanh", "erf")  # named as in <math.h>
+ONE = ("floor", "ceil", "sqrt", "exp", "log", "sin", "cos", "tanh", "erf")  # named as in <math.h>
 LIBM = {**{name: f"{name}f" for name in ONE}, "round": "rintf", "abs": "fabsf"}
 
 BITS = """\
@@ -42,9 +42,6 @@ INLINE float hfloat(int x) { union { HALF h; uint16_t i; } u; u.i = (uint16_t)x;
 
 # Templates. They want `sel`, `splat`, `sqrt` and `abs` before them.
 SIMPLE = """\
-INLINE F_ P_square(F_ x) { return x * x; }
-INLINE F_ P_cube(F_ x) { return x * x * x; }
-INLINE F_ P_pow_3_4(F_ x) { F_ r = P_sqrt(x); return r * P_sqrt(r); }
 /* The inner selection is an instruction. The outer one tests b, which has no row of maxima behind it: of 16 in a row
    that test a, clang has too many ways to go. */
 INLINE F_ P_max(F_ a, F_ b) { return P_sel(b != b, b, P_sel(b > a, b, a)); }
@@ -94,16 +91,18 @@ INLINE F_ P_log(F_ x) {
 }
 INLINE F_ P_sigmoid(F_ x) {  /* 1 / (1 + 2^n * e^-r); P_exp's polynomial in pairs, which takes fewer steps */
   F_ y = P_minc(P_maxc(x, P_splat(-88.7f)), P_splat(87.0f));
-  F_ t = y * -1.44269504f + 12582912.0f, n = t - 12582912.0f, r = n * 0.693147182f + y, s = r * r;
+  F_ t = y * -1.44269504f + 12582912.0f, n = t - 12582912.0f, r = n * 0.693359375f + y;
+  r = r - n * 2.12194440e-4f;
+  F_ s = r * r;
   F_ p = 1.38145406e-3f * s + (4.1668389e-2f - 8.36874545e-3f * r);
   p = (p * s + (4.9999994e-1f - 1.66665211e-1f * r)) * s + (1.0f - r);
   return 1.0f / (1.0f + p * P_float((P_bits(t) << 23) + 0x3f800000));
 }
-INLINE F_ P_tanh(F_ x) {  /* x times a quotient of polynomials in x^2 */
+INLINE F_ P_tanh(F_ x) {  /* x times a quotient of polynomials in x^2, whose relative error is 1.5e-9 */
   F_ z = x * x;
-  F_ p = (((((-2.76076847742355e-16f * z + 2.00018790482477e-13f) * z - 8.60467152213735e-11f) * z
-          + 5.12229709037114e-8f) * z + 1.48572235717979e-5f) * z + 6.37261928875436e-4f) * z + 4.89352455891786e-3f;
-  F_ q = ((1.19825839466702e-6f * z + 1.18534705686654e-4f) * z + 2.26843463243900e-3f) * z + 4.89352518554385e-3f;
+  F_ p = (((((-1.192372481133297e-13f * z + 6.482572117993968e-11f) * z - 2.2524979215177154e-8f) * z
+          + 1.16894034363213e-5f) * z + 3.153636585921049e-3f) * z + 0.13128121197223663f) * z + 1.0f;
+  F_ q = ((2.619315346237272e-4f * z + 2.469184249639511e-2f) * z + 0.46461454033851624f) * z + 1.0f;
   F_ y = x * p / q;
   y = P_sel(x > 7.9f, P_splat(1.0f), y);
   return P_sel(x < -7.9f, P_splat(-1.0f), y);
@@ -122,8 +121,83 @@ INLINE F_ P_erf(F_ x) {  /* x times a quotient of polynomials in x^2; 1 from 3.8
 }
 """
 
+# Coefficients are fitted for the least relative error, and rounded one after another from the lowest on.
+ARCS = """\
+INLINE F_ P_with_sign(F_ a, F_ x) { return P_float(P_bits(a) | (P_bits(x) & (int)0x80000000)); }
+INLINE F_ P_atan(F_ x) {  /* by 1 / x beyond 1; the polynomial's relative error is 4.2e-10 */
+  F_ a = P_abs(x), t = P_sel(a > 1.0f, -1.0f / a, a), z = t * t;
+  F_ p = ((((1.1496947845444083e-3f * z - 7.4989148415625095e-3f) * z + 2.292798087000847e-2f) * z
+          - 4.5151565223932266e-2f) * z + 6.774845719337463e-2f) * z - 8.82595032453537e-2f;
+  p = (((p * z + 1.1062277853488922e-1f) * z - 1.4280469715595245e-1f) * z + 1.9999721646308899e-1f) * z
+      - 3.33333283662796e-1f;
+  p = t + t * (z * p);
+  return P_with_sign(P_sel(a > 1.0f, 1.57079637f + (p - 4.37113883e-8f), p), x);
+}
+INLINE F_ P_arc(F_ s, F_ z) {  /* asin(s), s <= 1/2 and z = s * s; the polynomial's relative error is 5e-9 */
+  F_ p = (((4.221179708838463e-2f * z + 2.415209263563156e-2f) * z + 4.54760417342186e-2f) * z
+          + 7.495252043008804e-2f) * z + 1.6666753590106964e-1f;
+  return s + s * (z * p);
+}
+INLINE F_ P_asin(F_ x) {  /* beyond 1/2: pi / 2 - 2 asin(sqrt((1 - x) / 2)), where 1 - x is exact */
+  F_ a = P_abs(x), z = P_sel(a > 0.5f, (1.0f - a) * 0.5f, a * a), p = P_arc(P_sel(a > 0.5f, P_sqrt(z), a), z);
+  return P_with_sign(P_sel(a > 0.5f, 2.0f * (0.785398185f - p) - 4.37113883e-8f, p), x);
+}
+INLINE F_ P_acos(F_ x) {
+  F_ a = P_abs(x), z = P_sel(a > 0.5f, (1.0f - a) * 0.5f, a * a), p = P_arc(P_sel(a > 0.5f, P_sqrt(z), a), z);
+  F_ outer = P_sel(x < 0, 3.14159274f - (2.0f * p + 8.74227766e-8f), 2.0f * p);
+  return P_sel(a > 0.5f, outer, 1.57079637f - (P_with_sign(p, x) + 4.37113883e-8f));
+}
+"""
+
+# Templates that compute in doubles, and round once. D_ stands for double, L_ for its bits, W_ for the prefix of their
+# names. They want P_double and P_single (conversions), P_most (the largest lane of integers), and P_sin_large and
+# P_cos_large, which replace results for arguments of 2^20 and more.
+THROUGH_DOUBLES = """\
+INLINE F_ P_half_turn(D_ r, L_ n) {  /* (-1)^n sin(r), |r| <= pi / 2; the polynomial's relative error is 1.9e-11 */
+  D_ z = r * r;
+  D_ p = ((((-2.3909483638619995e-8 * z + 2.752663312530149e-6) * z - 1.9840894400893373e-4) * z
+          + 8.333331325939428e-3) * z - 0.1666666663179154) * z;
+  return P_single(W_float(W_bits(r * (p + 1.0)) ^ (n << 63)));
+}
+INLINE F_ P_sin(F_ x) {  /* the number of half turns is the last digits of t; below 2^20 its product by pi is exact */
+  D_ y = P_double(x), t = y * 0.31830988618379067 + 6755399441055744.0, n = t - 6755399441055744.0;
+  F_ s = P_half_turn((y - n * 3.1415926534682512) - n * 1.2154201013012384e-10, W_bits(t));
+  return P_most(P_bits(x) & 0x7fffffff) < 0x49800000 ? s : P_sin_large(x, s);
+}
+INLINE F_ P_cos(F_ x) {
+  D_ y = P_double(x), t = (y * 0.31830988618379067 - 0.5) + 6755399441055744.0, n = (t - 6755399441055744.0) + 0.5;
+  F_ s = P_half_turn((y - n * 3.1415926534682512) - n * 1.2154201013012384e-10, ~W_bits(t));
+  return P_most(P_bits(x) & 0x7fffffff) < 0x49800000 ? s : P_cos_large(x, s);
+}
+INLINE D_ P_log2(D_ x) {  /* of x > 0: e + log2(m), m from sqrt(1/2) to sqrt(2); relative error 1.7e-10 */
+  L_ e = (W_bits(x) - 0x3fe6a09e667f3bcd) >> 52;
+  D_ m = W_float(W_bits(x) - (e << 52)) - 1.0;
+  D_ p = ((((9.692650810080246e-2 * m - 0.17155054205854814) * m + 0.1736195910353288) * m - 0.17854918644469794) * m
+          + 0.20472638018049563) * m - 0.24047853995121862;
+  p = ((((p * m + 0.2885981404109539) * m - 0.3606743375032213) * m + 0.48089731550349574) * m - 0.7213475087319808) * m
+      + 1.4426950458506502;
+  return p * m + (W_float(e + 0x4338000000000000) - 6755399441055744.0);
+}
+INLINE F_ P_exp2(D_ t) {  /* relative error 1.9e-9; beyond 2^200 there is no float */
+  t = W_sel(t > 200.0, W_splat(200.0), t);
+  t = W_sel(t < -200.0, W_splat(-200.0), t);
+  D_ n = t + 6755399441055744.0, f = t - (n - 6755399441055744.0);
+  D_ p = (((((1.5478017602887917e-4 * f + 1.3400431669676471e-3) * f + 9.617994531728513e-3) * f
+          + 5.550327215758588e-2) * f + 0.24022651504890802) * f + 0.693147206709651) * f + 0.9999999999190897;
+  return P_single(W_float(W_bits(p) + (W_bits(n) << 52)));
+}
+INLINE F_ P_pow(F_ x, F_ y) {  /* 2^(y log2|x|), with a sign if y is odd */
+  F_ a = P_abs(x), half = y * 0.5f;
+  D_ wide = P_double(a), power = W_sel(wide == 0.0, W_splat(-INFINITY), P_log2(wide));
+  F_ r = P_exp2(W_sel(wide < INFINITY, power, wide) * P_double(y));
+  I_ odd = (P_round(y) == y) & (P_round(half) != half);
+  r = P_sel((x < 0.0f) & (a != INFINITY) & (P_round(y) != y), P_splat(NAN), P_sel(odd, P_with_sign(r, x), r));
+  return P_sel((y == 0.0f) | (x == 1.0f) | ((a == 1.0f) & (P_abs(y) == INFINITY)), P_splat(1.0f), r);
+}
+"""
+
+POW = "INLINE float spow(float x, float y) { return powf(x, y); }\n"
 REMAINDERS = """\
-INLINE float spow(float x, float y) { return powf(x, y); }
 INLINE float sfmod(float x, float y) { return fmodf(x, y); }
 INLINE float smod(float x, float y) {
   float r = fmodf(x, y);
@@ -151,6 +225,8 @@ INLINE double dsigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / 
 #define dlog log
 #define dsin sin
 #define dcos cos
+#define dasin asin
+#define dacos acos
 #define datan atan
 #define derf erf
 #define dtanh tanh
@@ -220,6 +296,11 @@ def library(names: Iterable[str]) -> str:
 def instance(template: str, number: str = "float", bits: str = "int", prefix: str = "s") -> str:
     """A template for floats, or for vectors of them."""
     return template.replace("F_", number).replace("I_", bits).replace("P_", prefix)
+
+
+def wide_instance(template: str, wide: str = "double", bits: str = "int64_t", prefix: str = "d") -> str:
+    """A template that computes in doubles, or in vectors of them; `instance` does the rest."""
+    return template.replace("D_", wide).replace("L_", bits).replace("W_", prefix)
 
 
 def indices(index: str, dividend: str = "", divisor: str = "") -> str:

@@ -6,7 +6,7 @@ What it computes is what a plan means (docs/semantics.md); every backend is comp
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError, VerificationError
-from rammer.hookspecs import hookimpl
 from rammer.ir.dependency import reads, writes
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import Memory, evaluate_box, logical, put_box, update_box
@@ -28,7 +27,7 @@ from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
 from rammer.ir.tensor import Array, DType, TensorId, aligned_bytes
 from rammer.ir.tile import TaskDigit
-from rammer.vdevice.base import Executable, Image, VDevice, VDeviceEntry
+from rammer.vdevice.base import Executable, Image, VDevice
 
 Bytes = NDArray[np.uint8]
 JUNK = 77  # what kernels leave in padding, and integers hold before they are written
@@ -266,13 +265,3 @@ class InterpreterVDevice(VDevice):
         if image.plan is None:
             raise DeviceError("the interpreter runs plans, not saved programs", hint="compile again in this process")
         return _Run(image.plan)
-
-
-@hookimpl
-def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    return [VDeviceEntry("interpreter", open=InterpreterVDevice, summary="reference semantics in NumPy; slow")]
-
-
-@hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Sequence[RKernel]:
-    return numpy_kernels(operation, spec) if "numpy" in spec.languages else []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.tensor import Array, TensorType
-from rammer.vdevice.placement import ARENA, aligned
+from rammer.vdevice.arena import ARENA, aligned
 
 Bytes: TypeAlias = NDArray[np.uint8]
 HUGE_PAGE = 2 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
@@ -18,15 +18,7 @@ from rammer.ir.memory import constant_key
 from rammer.ir.pieces import bases
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
-
-ALIGNMENT = 128
-ARENA = -1  # the place of a tensor that is no constant; constants count from 0
-SCRATCH = -2  # of one that stays in its vEU's scratch
-
-
-def aligned(nbytes: int) -> int:
-    """The size that keeps what follows aligned."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+from rammer.vdevice.arena import ARENA, SCRATCH, aligned
 
 
 def constant_value(graph: Graph, tensor: TensorId) -> Array:
@@ -38,26 +30,6 @@ def constant_value(graph: Graph, tensor: TensorId) -> Array:
     flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
     part = flat[offset : offset + prod(kind.physical_shape)]
     return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
-
-
-class Bound(NamedTuple):
-    """What refers to a port that may lie elsewhere: numbers of arguments, where in it each begins, and its home."""
-
-    args: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    home: int  # byte of the arena
-
-
-def bound_ports(
-    ports: Sequence[tuple[str, int, tuple[int, int]]], alone: Collection[str], base: Array, offset: Array
-) -> dict[str, Bound]:
-    """What refers to the ports that are `alone`. A port: its name, bytes and place; arguments: their bases, offsets."""
-    found = {}
-    for name, nbytes, (where, begin) in ports:
-        if where == ARENA and name in alone:
-            args = np.flatnonzero((base == ARENA) & (offset >= begin) & (offset < begin + nbytes))
-            found[name] = Bound(args, offset[args] - begin, begin)
-    return found
 
 
 class Operands(NamedTuple):

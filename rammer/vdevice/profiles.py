@@ -7,7 +7,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -18,8 +18,6 @@ from rammer.errors import RammerError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import RTask
 from rammer.vdevice.sealed import SealedFile, Table, Transaction
 
 Answer = TypeVar("Answer")
@@ -64,32 +62,8 @@ def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
     return found
 
 
-def comparison_keys(plans: Sequence[ExecutionPlan]) -> list[str]:
-    """What the times of plans, measured side by side, depend on: a key each.
-
-    Times of another comparison do not count: the machine may have been slower then.
-    """
-    together = hashlib.sha256(" ".join(map(_digest, plans)).encode()).hexdigest()
-    return [f"plan {n} of {together}" for n in range(len(plans))]
-
-
-def _digest(plan: ExecutionPlan) -> str:
-    """What a plan's time depends on: rKernels, operands, placement and order.
-
-    Barriers follow from these, but for some that a plan has more once a proof finds wider reads: that is no other plan.
-    """
-    recipes = recipe_keys(dict.fromkeys(plan.kernels), plan.spec)
-    digest = hashlib.sha256()
-    for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
-        digest.update(f"{recipes[kernel]}\0{op.inputs}\0{op.outputs}\0".encode(errors="replace"))
-    for program in plan.programs:
-        for lane in program.lanes:
-            digest.update(f"{[slot for slot in lane if isinstance(slot, RTask)]}\0".encode())
-    return digest.hexdigest()
-
-
 class Time(NamedTuple):
-    """A measured time as it is exchanged between caches: of one kernel's rTask (or of a plan), on one device."""
+    """A measured time as it is exchanged between caches: of one kernel's rTask, on one device."""
 
     device: str
     toolchain: str

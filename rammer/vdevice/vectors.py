@@ -31,9 +31,11 @@ INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
 BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 FLOAT32_MATH = frozenset(
-    {"max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"}
+    {
+        *("max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"),
+        *("sin", "cos", "asin", "acos", "atan", "pow"),
+    }
 )
-POWERS = {2: "square", 3: "cube", 0.5: "sqrt", 0.75: "pow_3_4"}  # exponents that need no logarithm
 SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
 VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # what vectors compute in
 # vectors that are converted as they are loaded
@@ -194,8 +196,6 @@ class VectorLoops:
                 known = source in self.vectors and dtype in self.vectors
                 truncated = source is not None and source.is_float and not dtype.is_float
                 return known and not truncated and self._lane_ok(arg, lane)
-            case Call("pow", (base, Const(power))) if power in POWERS:
-                return self._lane_ok(base, lane) and self.type_of(base) in SINGLE
             case Call(fn, args):
                 kinds = {k for a in args if (k := self.type_of(a)) not in (DType.BOOL, None)}
                 if not kinds <= self.vectors.keys() or len({self.vectors[k] for k in kinds}) > 1:

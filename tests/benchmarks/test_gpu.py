@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "vdevice"))
 from fake_cupy import CUDADriverError, FakeCupy
 
 from benchmarks import gpu, gpu_micro, gpu_peers, gpu_programs, store
+from benchmarks.sass import disassembled, listings
 from rammer.demo import lstm_stack
 from rammer.errors import RammerError, ToolchainError
 from rammer.vdevice.cuda import device, driver
 from rammer.vdevice.cuda.build import Cubin, Resources, compile_cubin
 from rammer.vdevice.cuda.driver import probe
-from rammer.vdevice.cuda.sass import disassembled, listings
 
 SCRIPT = Path(gpu.__file__).with_name("h200.sh")
 CODE = Resources(64, 0, 0, 1, "NVRTC 13.5")
@@ -142,7 +142,7 @@ def test_programs_compiled_before_are_loaded(
     """Compiled for a GPU that is not here, then measured on it without a compiler."""
     there(monkeypatch, False)
     cupy.properties["multiProcessorCount"] = 132
-    peers = [*gpu_peers.PEERS, "rammer@x2", "rammer@tf32@words"]
+    peers = [*gpu_peers.PEERS, "rammer@x2", "rammer@early0@tf32"]
     gpu_programs.prepare(built.path, tmp_path / "ready", "sm_90", peers)
     assert {p.name for p in (tmp_path / "ready").iterdir()} == {
         build.file("", built.path).name for build in gpu_programs.builds_of(peers)

@@ -84,9 +84,5 @@ class TestRammerBaseK(PolicyConformance):
     policy = "sequential:kernels=selected"
 
 
-class TestList(PolicyConformance):
-    policy = "list"
-
-
 class TestStationary(PolicyConformance):
     policy = "stationary"

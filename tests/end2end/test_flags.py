@@ -143,7 +143,7 @@ def test_verify_0_skips_the_plan(model: onnx.ModelProto, monkeypatch: pytest.Mon
     def refuse(*_: object) -> None:
         raise VerificationError("R100", "asked for")
 
-    monkeypatch.setattr("rammer.compiler.verify_plan", refuse)
+    monkeypatch.setattr("rammer.compiler.compilation.verify_plan", refuse)
     with pytest.raises(VerificationError, match="asked for"):
         compiled(model)
     with config.override(RAMMER_VERIFY="0"):

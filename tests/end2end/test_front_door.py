@@ -33,7 +33,7 @@ def model(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def saved(folder: Path, model: Path) -> Path:
-    with rammer.compile(model, "cpu", device=1, policy="list", tune_seconds=0) as program:
+    with rammer.compile(model, "cpu", device=1, policy="round_robin", tune_seconds=0) as program:
         program.save(folder / "lstm.rammer")
     return folder / "lstm.rammer"
 
@@ -121,7 +121,7 @@ class TestKinds:
         with pytest.raises(ArtifactError, match="this is no saved program") as caught:
             rammer.load_program(model)
         assert "rammer.compile" in caught.value.hint
-        with pytest.raises(ModelError, match="this is a zip and no ONNX model") as refused:
+        with pytest.raises(ModelError, match="this is a ZIP archive, not an ONNX model") as refused:
             rammer.compile(saved)
         assert "rammer.load_program" in refused.value.hint
 
@@ -136,14 +136,14 @@ class TestKinds:
 class TestSavedPrograms:
     def test_bench_times_one_as_it_is(self, saved: Path) -> None:
         text = call("bench", saved, "--seconds", "0.05").output
-        assert "list" in text and "lstm" in text
+        assert "round_robin" in text and "lstm" in text
         assert "--policies has no effect" in call("bench", saved, "--policies", "sequential", code=1).output
         assert "--policy has no effect" in call("bench", saved, "--policy", "sequential", code=1).output
         assert "--shape has no effect" in call("bench", saved, "--shape", "x=4x1x16", code=1).output
 
     def test_show_says_what_it_can_and_cannot_show(self, saved: Path, tmp_path: Path) -> None:
         text = call("show", saved).output
-        assert "policy list" in text and "lstm_cell" in text and "vEU" in text
+        assert "policy round_robin" in text and "lstm_cell" in text and "vEU" in text
         forms = {"html": "<script", "svg": "<svg", "trace": "traceEvents", "plan": "rprogram 1"}
         call("show", saved, *(part for form in forms for part in (f"--{form}", tmp_path / form)))
         for form, part in forms.items():

@@ -11,7 +11,7 @@ import rammer
 from rammer import measure
 from rammer.ir.evaluate import evaluate_graph
 from rammer.plugins import PluginRegistry
-from rammer.vdevice.cpu import spec as cpu_spec
+from rammer.vdevice.cpu import host as cpu_host
 
 POLICIES = sorted(PluginRegistry(third_party=False).policies())
 
@@ -19,7 +19,7 @@ POLICIES = sorted(PluginRegistry(third_party=False).policies())
 @pytest.mark.parametrize(("name", "cpu"), on_some_cpu(LAYERS), ids=str)
 def test_programs_compute_their_graph(name: str, cpu: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, policy = layer(name), POLICIES[(list(LAYERS).index(name) + CPUS.index(cpu)) % len(POLICIES)]
-    monkeypatch.setattr(cpu_spec, "_caches", lambda: cpu.caches)
+    monkeypatch.setattr(cpu_host, "_caches", lambda: cpu.caches)
     made = {"arch": f"{cpu.arch}@here", "device": cpu.num_veus, "policy": policy}
     with rammer.compile(graph, "cpu", tune_seconds=0, **made) as program:
         inputs = measure.random_inputs(program.inputs, 1)

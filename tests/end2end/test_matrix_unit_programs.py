@@ -76,7 +76,7 @@ def without_a_unit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if request.param == "the CPU has none":
         monkeypatch.setenv("RAMMER_DISABLE_CPU_FEATURES", "amx*")
     else:
-        monkeypatch.setattr("rammer.vdevice.cpu.spec._matrix_unit_granted", lambda: False)
+        monkeypatch.setattr("rammer.vdevice.cpu.host._matrix_unit_granted", lambda: False)
 
 
 @pytest.mark.usefixtures("without_a_unit")

@@ -67,7 +67,7 @@ def test_what_is_supported_is_known_before_it_is_asked_for() -> None:
 
 @pytest.fixture(scope="module")
 def onnx_cases(suite: Any) -> Any:
-    from rammer.testing import onnx_cases
+    from rammer_testing import onnx_cases
 
     return onnx_cases
 
@@ -75,7 +75,7 @@ def onnx_cases(suite: Any) -> Any:
 @pytest.fixture(scope="module")
 def suite() -> Any:
     """Reading all cases takes some ten seconds: only tests that need them do."""
-    from rammer.testing import onnx_suite
+    from rammer_testing import onnx_suite
 
     return onnx_suite
 

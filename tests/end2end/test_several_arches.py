@@ -17,8 +17,8 @@ from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, UnsuitableError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
-from rammer.vdevice.cpu import device as cpu_device
-from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu import runner as cpu_runner
+from rammer.vdevice.cpu.host import ARCHES, host
 
 ARCH_NAMES = [a.name for a in ARCHES.values() if a.machine == host().machine]
 HERE = [name for name in ARCH_NAMES if host().runs(ARCHES[name])]
@@ -49,7 +49,7 @@ def test_the_first_that_runs_is_taken(together: Path, monkeypatch: pytest.Monkey
     x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
     for name in HERE:
         fewer = replace(host(), features=ARCHES[name].features)
-        monkeypatch.setattr(cpu_device, "host", lambda found=fewer: found)
+        monkeypatch.setattr(cpu_runner, "host", lambda found=fewer: found)
         runs = next(a for a in ARCH_NAMES if fewer.runs(ARCHES[a]))
         with rammer.load_program(together) as program:
             assert program.report().arch == runs
@@ -58,7 +58,7 @@ def test_the_first_that_runs_is_taken(together: Path, monkeypatch: pytest.Monkey
 
 def test_where_none_runs_all_reasons_are_told(together: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(host(), machine="sparc")
-    monkeypatch.setattr(cpu_device, "host", lambda: other)
+    monkeypatch.setattr(cpu_runner, "host", lambda: other)
     with pytest.raises(UnsuitableError, match=f"none of its {len(ARCH_NAMES)} programs runs here: .*sparc"):
         rammer.load_program(together)
 

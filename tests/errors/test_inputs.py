@@ -107,7 +107,10 @@ def test_threads_take_turns(program: rammer.Program) -> None:
             "policy 'wavefront': beyond is 'on' or 'off', not ['on']\n",
         ),
         ({"options": "beyond=off"}, "options= is 'beyond=off', which is no mapping"),
-        ({"policy": "list", "options": {"beyond": "on"}}, "policy 'list' has no option 'beyond', but none at all\n"),
+        (
+            {"policy": "round_robin", "options": {"beyond": "on"}},
+            "'round_robin' has no option 'beyond', but none at all\n",
+        ),
         ({"policy": "wavefront:fastest"}, "'fastest' is no OPTION=VALUE\n  hint: for example wavefront:"),
         ({"policy": "wavefront:"}, "'' is no OPTION=VALUE"),
         ({"policy": "wavefront:sync=fine,sync=fine"}, "option 'sync' is given twice"),

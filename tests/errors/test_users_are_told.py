@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -13,8 +14,8 @@ import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import InputError
 from rammer.frontend.builder import GraphBuilder
+from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime import _warn_of_few
-from rammer.vdevice.cpu.spec import host
 
 
 def add_one() -> rammer.Graph:
@@ -62,11 +63,32 @@ def test_commands_of_the_testing_package_need_no_pytest() -> None:
     script = """
 import sys
 sys.modules["pytest"] = None  # as if it were not installed
-import rammer.testing.fuzz.__main__, rammer.testing.onnx_suite
+import rammer_testing.fuzz.__main__, rammer_testing.onnx_suite
 try:
     from rammer.testing import VDeviceConformance
 except ImportError:
     print("only the kit does")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = python("-c", script)
     assert done.stdout.strip() == "only the kit does", done.stderr
+
+
+@pytest.mark.parametrize("tool", ["fuzz", "mutate", "onnx_suite"])
+def test_tools_are_a_package_of_their_own(tool: str) -> None:
+    """Their commands start them where it is installed, and say how to install it elsewhere."""
+    found = python("-m", f"rammer.testing.{tool}", "--help")
+    assert found.returncode == 0 and f"usage: python -m rammer.testing.{tool} " in found.stdout, found.stderr
+    script = (
+        "import sys; from importlib import util; known = util.find_spec;"
+        "util.find_spec = lambda name: None if name == 'rammer_testing' else known(name);"
+        f"from rammer.testing.tools import run; run({tool!r})"
+    )
+    missing = python("-c", script)
+    assert missing.returncode == 2 and missing.stderr.startswith("error: rammer-testing is not installed"), missing
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Another interpreter that finds what this one does."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)

@@ -136,8 +136,8 @@ def scan(**attrs: Any) -> ModelProto:
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     # the file
     "empty": (lambda: b"", "empty"),
-    "garbage": (lambda: b"\xff" * 64, "no ONNX model"),
-    "truncated": (lambda: conv().SerializeToString()[:-20], "no ONNX model"),
+    "garbage": (lambda: b"\xff" * 64, "not an ONNX model"),
+    "truncated": (lambda: conv().SerializeToString()[:-20], "not an ONNX model"),
     "no graph": (lambda: ModelProto(ir_version=10, opset_import=[helper.make_opsetid("", 21)]), "no outputs"),
     # operator sets
     "no opset": (lambda: changed(conv(), lambda m: m.ClearField("opset_import")), "no operator set"),

@@ -15,8 +15,8 @@ from onnx_models import model, node
 from rich.markup import escape
 
 import rammer
-from rammer import compiler
 from rammer.cli.console import Plain
+from rammer.compiler import compilation
 from rammer.errors import InputError, ModelError, ModelWarning, RammerError
 from rammer.frontend.onnx import Source, load, tensors
 
@@ -100,7 +100,7 @@ def test_a_compilation_beyond_memory_names_its_phase(monkeypatch: pytest.MonkeyP
     def fails(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(compiler, "optimize", fails)
+    monkeypatch.setattr(compilation, "optimize", fails)
     with pytest.raises(RammerError, match="memory ran out while compiling: passes"):
         rammer.compile(model([node("Relu")], {"x": (2,)}), "interpreter")
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from cpus import runnable
+from rammer_testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
+from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 import rammer
-from rammer.compiler import find_candidates
+from rammer.compiler import Compilation
 from rammer.ir import reference
 from rammer.ir.intervals import Intervals
 from rammer.ir.proof import settled
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
-from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
-from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 POLICIES = ("auto", "graphturbo", "list", "round_robin", "sequential", "stationary", "wavefront")
@@ -56,6 +56,20 @@ def products_of_a_written_cell(s: Sketch) -> list[str]:
     x, h = s.input((36, 64)), s.input((36, 512))
     gates = s.node("Add", s.node("MatMul", x, s.weights(64, 2048)), s.node("MatMul", h, s.weights(512, 2048)))
     return list(s.multi("Split", gates, outputs=4, axis=1, num_outputs=4))
+
+
+@found()
+def resized_to_one_element(s: Sketch) -> list[str]:
+    """Three elements halved are one, which pytorch_half_pixel takes from the first, whatever 3 * 0.5 is."""
+    x, empty = s.input((2, 3, 3, 28)), ""
+    attrs = {"coordinate_transformation_mode": "pytorch_half_pixel", "mode": "nearest", "nearest_mode": "ceil"}
+    return [s.node("Resize", x, empty, s.constant(np.array([1, 1, 0.5, 0.5], np.float32)), **attrs)]
+
+
+@found()
+def last_windows_of_lp_pools(s: Sketch) -> list[str]:
+    """ONNX's evaluator leaves elements of them out."""
+    return [s.node("LpPool", s.input((1, 2, 38, 11)), kernel_shape=[5, 5], pads=[2] * 4, strides=[2, 2], ceil_mode=1)]
 
 
 @found()
@@ -265,6 +279,19 @@ def columns_of_integers_read_twice(s: Sketch) -> list[str]:
     return [scaled, s.node("QuantizeLinear", summed, s.constant(300.0, FLOAT), s.constant(128, U8))]
 
 
+@found()
+def bytes_with_two_readers_in_few_channels(s: Sketch) -> list[str]:
+    """Where a product has fewer columns than a vector, weights are its rows, and these were packed as the data."""
+    x = s.input((1, 79, 8, 172), low=-3, high=3)
+    data = s.node("QuantizeLinear", x, s.constant(0.0235), s.constant(np.array(5, np.int8), I8))
+    drawn = s.constant(s.numpy.integers(-90, 90, (4, 79, 1, 1)).astype(np.int8), I8)
+    zeros = s.constant(np.array([-3, 3, 6, -4], np.int8), I8)
+    sums = s.node("ConvInteger", data, drawn, s.constant(np.array(-2, np.int8), I8), zeros)
+    scaled = s.node("Mul", s.node("Cast", sums, to=FLOAT), s.constant(1.1e-5))
+    rounded = s.node("QuantizeLinear", scaled, s.constant(0.0294), s.constant(np.array(6, np.int8), I8))
+    return [rounded, s.node("Tanh", scaled)]
+
+
 @found(arch=runnable("x86-64-avx512"))
 def a_maximum_of_everything(s: Sketch) -> list[str]:
     """A row of sixteen maxima, each of which asked twice whether what came before is a number: clang took 36 s."""
@@ -285,8 +312,8 @@ def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPa
     sketch = Sketch("roles")
     registry = PluginRegistry(third_party=False)
     device = registry.open("cpu", arch=runnable("x86-64-avx512"), device=2)
-    graph = optimize(rammer.load(sketch.model(a_written_cell_with_more_behind_it(sketch))), device.spec)
-    for kernels in find_candidates(graph, device, registry).values():
+    graph = rammer.load(sketch.model(a_written_cell_with_more_behind_it(sketch)))
+    for kernels in Compilation(graph, device, registry=registry).candidates.kernels.values():
         assert all(not settled(kernel)[1] for kernel in kernels)
     assert 0 < asked < 20_000
 

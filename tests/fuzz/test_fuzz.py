@@ -14,15 +14,11 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 from onnx import checker
-
-from rammer.errors import DeviceError, InputError, ModelError
-from rammer.ir.tensor import Array
-from rammer.program import Program
-from rammer.testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch, Trial, alone, draw
-from rammer.testing.fuzz.__main__ import _Run, main
-from rammer.testing.fuzz.families import windows
-from rammer.testing.fuzz.families.declared import Lie
-from rammer.testing.fuzz.oracle import (
+from rammer_testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch, Trial, alone, draw, worker
+from rammer_testing.fuzz.__main__ import _Run, main
+from rammer_testing.fuzz.families import windows
+from rammer_testing.fuzz.families.declared import Lie
+from rammer_testing.fuzz.oracle import (
     beyond_numbers,
     compare,
     consult,
@@ -32,11 +28,15 @@ from rammer.testing.fuzz.oracle import (
     rounds_once,
     tolerance,
 )
-from rammer.testing.fuzz.shrink import shrink
-from rammer.testing.fuzz.sketch import BFLOAT, DOUBLE, FLOAT, HALF, I32, NUMPY, U8, Unfit
-from rammer.testing.fuzz.summary import Summary
-from rammer.testing.fuzz.trial import CRASHED, HUNG, ILL, INTERNAL, REFUSED, RIGHT, WRONG, Verdict, internal
-from rammer.testing.fuzz.worker import Pool
+from rammer_testing.fuzz.shrink import shrink
+from rammer_testing.fuzz.sketch import BFLOAT, DOUBLE, FLOAT, HALF, I32, NUMPY, U8, Unfit
+from rammer_testing.fuzz.summary import Summary
+from rammer_testing.fuzz.trial import CRASHED, HUNG, ILL, INTERNAL, REFUSED, RIGHT, WRONG, Verdict, internal
+from rammer_testing.fuzz.worker import Pool
+
+from rammer.errors import DeviceError, InputError, ModelError
+from rammer.ir.tensor import Array
+from rammer.program import Program
 from rammer.vdevice.vectors import INFIX
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -160,6 +160,38 @@ def test_a_crash_in_a_batch_is_the_fault_of_its_case_alone(monkeypatch: pytest.M
     found = dict(Pool(CHOICES, LIMITS, jobs=2, batch=4).run(names, time.monotonic() + 60))
     assert {name for name, verdict in found.items() if verdict.outcome == CRASHED} == {names[3]}
     assert set(found) == set(names)
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(lambda: time.sleep(60), RIGHT), (os.abort, CRASHED)])
+def test_a_case_that_was_silent_in_a_batch_counts_as_what_it_gives_alone(
+    end: Callable[[], object], outcome: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A machine that has no time for a child is no fault of ours; a crash is one, though it does not come again."""
+    names = [f"views:{n}" for n in range(3)]
+    met = tmp_path / "met"
+
+    def die_once(outputs: dict[str, Array], inputs: Mapping[str, Array]) -> None:
+        if not met.exists():
+            met.touch()
+            end()
+
+    broken(monkeypatch, die_once)
+    pool = Pool(CHOICES, Limits(cpu_s=20.0, silence_s=3.0), batch=3)
+    found = dict(pool.run(names, time.monotonic() + 60))
+    assert [found[name].outcome for name in names] == [outcome, RIGHT, RIGHT]
+    assert [note.partition(":")[0] for note in pool.notes] == ["views"] * (outcome == RIGHT)
+
+
+def test_a_pause_of_the_machine_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour between two looks at a child counts as two seconds."""
+    clock = [0.0]
+    monkeypatch.setattr(worker.time, "monotonic", lambda: clock[0])
+    child = worker.Child(lambda say: time.sleep(60), Limits(silence_s=5.0))
+    looks = []
+    for _ in range(3):
+        clock[0] += 3600.0
+        looks.append(child.has_hung())
+    assert looks == [False, False, True] and child.end() == worker.SILENCE
 
 
 def test_what_is_found_gets_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,9 @@ from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.prefetch import prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
-from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import parallel_jobs
 

@@ -36,7 +36,7 @@ from rammer.vdevice.cpu import vnni
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
-from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu.host import ARCHES, host
 from rammer.vdevice.cpu.vnni import LANES as BESIDE
 from rammer.vdevice.cpu.vnni import ROWS, VNNI
 from rammer.vdevice.toolchain import c_compiler

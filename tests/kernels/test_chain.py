@@ -9,6 +9,7 @@ import pytest
 from attentions import Attention, drawn
 from cpus import CPUS, MadeUp, runnable
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
+from rammer_testing.mutate.tiles import mutants
 
 import rammer
 from rammer import measure
@@ -21,7 +22,6 @@ from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
 from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
-from rammer.testing.mutate.tiles import mutants
 
 NARROW = replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16, scratch_bytes=1 << 15)
 # nearest caches so small that matrices are copied in panels: both, or one where scratch has no room for more

@@ -18,7 +18,7 @@ from rammer.kernels import candidates
 from rammer.vdevice.cpu.compile import KernelCompiler, arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.emit import emit, translation_unit
-from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu.host import ARCHES, host
 from rammer.vdevice.toolchain import INCLUDE, c_compiler, run
 
 SHAPES = ((3, 37), (), (1,), (0,), (3, 0, 5), (1, 1, 1, 1, 1), (2, 1, 1, 1), (131,), (2, 3, 5, 7, 11), (70_001,))

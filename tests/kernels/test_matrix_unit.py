@@ -40,7 +40,7 @@ from rammer.kernels.matrix_unit import units_of
 from rammer.vdevice.cpu import amx, dots
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
-from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu.host import ARCHES, host
 from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 

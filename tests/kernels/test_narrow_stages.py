@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 import rammer
 from rammer import config
-from rammer.compiler import find_candidates
+from rammer.compiler import Compilation
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.expr import Call, Cast, Scalar, Select, inline, nodes, result_dtype
 from rammer.ir.kernel import RKernel
@@ -116,7 +116,7 @@ def test_a_trial_sees_what_is_not_rounded(kind: int, tmp_path: Any) -> None:
         device = registry.open("cpu", device=1)
         for name in ("products", "chain"):
             text = BODIES[name]
-            graph = optimize(rammer.load(model(text, kind)), device.spec)
-            (kernels,) = find_candidates(graph, device, registry).values()
+            compilation = Compilation(rammer.load(model(text, kind)), device, registry=registry)
+            (kernels,) = compilation.candidates.kernels.values()
             bad = [unrounded(k) for k in kernels]
             assert set(device.rkernels_wrong([*kernels, *bad])) == set(bad), name

@@ -19,7 +19,7 @@ from rammer.ir.tensor import Array, unpack
 from rammer.kernels import candidates
 from rammer.vdevice import toolchain
 from rammer.vdevice.cpu.emit import EmittedKernel, translation_unit
-from rammer.vdevice.cpu.spec import ARCHES
+from rammer.vdevice.cpu.host import ARCHES
 
 QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 pytestmark = [

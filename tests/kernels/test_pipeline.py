@@ -10,6 +10,7 @@ from kernel_harness import operation
 from simt_harness import GPU, build, check
 from test_every_operator import t
 
+from benchmarks.sass import disassembled, listings
 from rammer.errors import ToolchainError
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -18,7 +19,6 @@ from rammer.ir.tile import Body, Stmt, Store, Sync, TileProgram, statements
 from rammer.kernels import candidates
 from rammer.kernels.threads import in_pipeline
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.cuda.sass import disassembled, listings
 from rammer.vdevice.cuda.spec import GPUS, make_spec
 from rammer.vdevice.rocm.spec import GPUS as AMD
 from rammer.vdevice.rocm.spec import make_spec as make_amd

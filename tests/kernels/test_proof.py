@@ -14,6 +14,7 @@ import test_matrix_unit
 import test_threads_tensor
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
 from numpy.typing import NDArray
+from rammer_testing.mutate.tiles import mutants
 from simt_harness import SMALL
 from test_every_operator import CASES
 
@@ -30,7 +31,6 @@ from rammer.ir.proof import RULES, Finding, covers, prove, settled
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Stmt, Store, TileProgram
 from rammer.kernels import candidates
-from rammer.testing.mutate.tiles import mutants
 from rammer.vdevice.cpu import amx
 
 UNIT = replace(SLOW_SPEC, instructions=amx.AMX)

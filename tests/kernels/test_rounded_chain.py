@@ -10,6 +10,7 @@ import pytest
 from attentions import Attention, drawn
 from cpus import runnable
 from kernel_harness import SLOW_SPEC, SPEC, Runner, check_boxes, compile_all, library, random_inputs
+from rammer_testing.mutate.tiles import mutants
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
@@ -20,10 +21,9 @@ from rammer.ir.tensor import Array, DType, pack
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.testing.mutate.tiles import mutants
 from rammer.vdevice.cpu import amx, dots
 from rammer.vdevice.cpu.emit import prelude
-from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu.host import ARCHES, host
 
 DOTS = replace(
     SLOW_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=dots.AVX512_BF16, precision="bf16", num_veus=2

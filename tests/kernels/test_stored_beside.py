@@ -7,9 +7,8 @@ import pytest
 from cpus import runnable
 
 import rammer
-from rammer.compiler import find_candidates
+from rammer.compiler import Compilation
 from rammer.ir.proof import settled
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 
 BODIES = {
@@ -41,8 +40,8 @@ def test_every_candidate_keeps_to_its_rows(target: str, options: dict[str, objec
             ports = f"float[1,{rows},{columns}] x, {row} a, {row} b, {row} s{w}"
             results = f"float[1,{rows},{columns}] y, float[1,{rows},{columns}] z"
             text = f'<ir_version: 10, opset_import: ["" : 17]> g ({ports}) => ({results}) {{ {body} }}'
-            graph = optimize(rammer.load(onnx.parser.parse_model(text)), device.spec)
-            for kernels in find_candidates(graph, device, registry).values():
+            graph = rammer.load(onnx.parser.parse_model(text))
+            for kernels in Compilation(graph, device, registry=registry).candidates.kernels.values():
                 broken = {k.name: str(f) for k in kernels for f in settled(k)[1] if f.broken}
                 assert not broken, name
                 pieces += sum("/8s" in k.schedule for k in kernels)

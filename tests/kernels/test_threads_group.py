@@ -13,6 +13,7 @@ from simt_harness import GPU, SimtRunner, build, check
 from test_threads_tensor import rounded, t
 
 import rammer
+from benchmarks.sass import disassembled, listings
 from rammer.errors import LoweringError, ToolchainError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import VDeviceSpec
@@ -24,7 +25,6 @@ from rammer.ir.tile import Apply, Body, Operand, Stmt, TileProgram, children, st
 from rammer.kernels import threads, threads_group
 from rammer.kernels.problem import Problem
 from rammer.vdevice.cuda.build import compile_cubin, read_registers
-from rammer.vdevice.cuda.sass import disassembled, listings
 from rammer.vdevice.cuda.spec import GPUS, make_spec
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import emit

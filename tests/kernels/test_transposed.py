@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from kernel_harness import SLOW_SPEC, check, operation
+from rammer_testing.mutate.tiles import mutants
 
 from rammer.ir.expr import Cast, Load
 from rammer.ir.index import var
@@ -16,7 +17,6 @@ from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import Buffer, For, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
 from rammer.passes.fusion.compose import Member, compose
-from rammer.testing.mutate.tiles import mutants
 from rammer.vdevice.cpu.emit import emit
 from rammer.vdevice.cpu.printer import CpuPrinter
 

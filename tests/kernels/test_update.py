@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernel_harness import SLOW_SPEC, operation
+from rammer_testing.mutate.tiles import mutants
 from simt_harness import SMALL
 
 from rammer.errors import InputError, TypeMismatch
@@ -19,7 +20,6 @@ from rammer.ir.proof import prove
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import For, Kind, Store, TileProgram, rewrite_body, statements
 from rammer.kernels import candidates
-from rammer.testing.mutate.tiles import mutants
 
 CACHE, NEW, AT = TensorType((3, 4, 16, 8)), TensorType((3, 4, 2, 8)), TensorType((3,), DType.I64)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,12 +76,10 @@ def test_design_table_names_real_files() -> None:
 
 
 def test_plugin_guide_shows_the_tested_example() -> None:
-    """Every fenced python block of the guide is text of the example package that the tests install."""
-    example = "\n".join(p.read_text() for p in sorted((ROOT / "tests/examples/rammer_toy").rglob("*.py")))
-    blocks = re.findall(r"```python\n(.*?)```", read("docs/plugin-author.md"), re.S)
-    assert blocks
-    for block in blocks:
-        assert block.strip() in example, f"the guide shows code that is not the tested example:\n{block}"
+    """The guide shows the files of the example package whole, so a reader can copy them."""
+    files = (p for p in (ROOT / "tests/examples/rammer_toy").iterdir() if p.suffix in {".py", ".toml"})
+    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", read("docs/plugin-author.md"), re.S)
+    assert sorted(block.strip() for block in blocks) == sorted(file.read_text().strip() for file in files)
 
 
 def test_readme_names_existing_documents() -> None:
@@ -149,3 +150,28 @@ def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:
     assert not told
     projects = [tomllib.loads(p.read_text())["project"] for p in ROOT.glob("tests/examples/*/pyproject.toml")]
     assert projects and not any(d.startswith("rammer") for p in projects for d in p["dependencies"])
+
+
+@pytest.mark.parametrize("kind", ["convolution", "LSTM"])
+def test_design_names_the_files_that_make_a_text(kind: str, tmp_path: Path) -> None:
+    """Every file that the page names on the way from a file to emitted text runs; there are at most 45."""
+    sections = dict(re.findall(r"^## From an? ([\w]+) to text\n(.*?)(?=^## )", read("docs/design.md"), re.M | re.S))
+    named = {what: set(re.findall(r"`(rammer/[\w/]+\.py)`", text)) for what, text in sections.items()}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_CHECK": "0"}
+    command = [sys.executable, str(Path(__file__).with_name("walk.py")), str(tmp_path), kind]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    ran = {str(Path(file).relative_to(ROOT)) for file in done.stdout.splitlines() if file.startswith(str(ROOT))}
+    assert named[kind] and named[kind] <= ran
+    assert len(named["convolution"] & ran | named[kind]) <= 45
+
+
+def test_every_term_is_defined_once() -> None:
+    rows = [line.split("|") for line in read("docs/glossary.md").splitlines() if line.startswith("| ")]
+    terms = [row[1].strip().lower() for row in rows if row[1].strip() != "term"]
+    assert len(terms) > 60 and len(terms) == len(set(terms))
+    for row in rows:
+        for file in re.findall(r"`(rammer/[\w/]+\.py)`", row[3]):
+            assert (ROOT / file).exists(), f"{row[1].strip()}: {file} does not exist"
+    for term in ("rOperator", "rTask", "rKernel", "vEU", "rProgram", "barrier-rTask", "wave", "prefetch", "resident"):
+        assert term.lower() in terms

@@ -14,20 +14,34 @@ import rammer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not p.relative_to(ROOT).parts[0].startswith((".", "build"))]
 
 
 def test_every_page_is_in_the_site() -> None:
     named = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())
     pages = [p.name for p in (ROOT / "docs").glob("*.md")]
-    assert sorted(named) == sorted([*pages, "evaluation/index.md"])  # which leads to the other figures
+    indexes = ["evaluation/index.md", "decisions/index.md"]  # which lead to the other pages of their folders
+    assert sorted(named) == sorted([*pages, *indexes])
+    for index in indexes:
+        folder = (ROOT / "docs" / index).parent
+        linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / index).read_text()))
+        assert linked >= {p.name for p in folder.glob("*.md")} - {"index.md"}, index
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in (ROOT / "docs").glob("*.md"):
-        for target, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", page.read_text()):
-            headings = re.findall("^#+ (.*)", (ROOT / "docs" / target).read_text(), re.M)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link to a file, and every anchor of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    for link in re.findall(r"(?<!\\)\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} → {link}"
+        if anchor:
+            headings = re.findall("^#+ (.*)", file.read_text(), re.M)
             anchors = {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}
-            assert not anchor or anchor in anchors, f"{page.name} → {target}#{anchor}"
+            assert anchor in anchors, f"{page.name} → {link}"
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm, lstm_cells, lstm_layers
 
-from rammer.compiler import find_candidates
+from rammer.compiler import Compilation, CompileOptions
 from rammer.ir.graph import Graph
 from rammer.ir.proof import prove
 from rammer.ir.tensor import TensorId
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.passes.recurrent.open_cells import open_cells
-from rammer.plugins import PluginRegistry
 from rammer.scheduler.hand_overs import longest_chain
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.cuda.spec import GPUS as NVIDIA
 from rammer.vdevice.cuda.spec import make_spec
@@ -96,16 +93,11 @@ def _cell(b: Net, form: str, w: np.ndarray, bias: np.ndarray):  # type: ignore[n
 
 def planned(graph: Graph, target: str, arch: str) -> tuple[object, ...]:
     """Hand-overs, rTasks, rKernels and the estimated time of the plan for a GPU."""
-    registry = PluginRegistry()
-    with_spec = registry.open(target, arch=arch)
-    spec = with_spec.spec
-    profiler = EstimatingProfiler(spec)
-    graph = optimize(graph, spec)
-    problem = Problem(graph, spec, find_candidates(graph, with_spec, registry), profiler)
-    plan = registry.policy("wavefront").schedule(problem)
-    with_spec.close()
+    how = CompileOptions(target=target, arch=arch, policy="wavefront", tune_seconds=0)
+    with Compilation.of(graph, how) as compilation:
+        plan, rtask_us = compilation.planned.plan, compilation.profiler.rtask_us
     kernels = Counter(k.name.partition("_")[2] for k in plan.kernels)
-    return longest_chain(plan), plan.num_rtasks, kernels, round(simulate(plan, profiler.rtask_us).total_us, 6)
+    return longest_chain(plan), plan.num_rtasks, kernels, round(simulate(plan, rtask_us).total_us, 6)
 
 
 @pytest.mark.parametrize("decodes", [False, True])

@@ -169,5 +169,5 @@ def test_what_cannot_be_imported_is_listed(tmp_path: Path) -> None:
         rammer.compile(tmp_path / "pickled.pt", example=x)
     with pytest.raises(ModelError, match=r"is a zip(.|\n)*TorchScript needs example="):
         rammer.compile(tmp_path / "pickled.pt")
-    with pytest.raises(ModelError, match=r"type ReLU is no ONNX model(.|\n)*example="):
+    with pytest.raises(ModelError, match=r"type ReLU is not an ONNX model(.|\n)*example="):
         rammer.Session(nn.ReLU())  # type: ignore[arg-type]

@@ -27,9 +27,7 @@ from rammer.ir.verify import verify_graph, verify_plan
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
-from rammer.scheduler.graphturbo.network import network_of
-from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
-from rammer.scheduler.graphturbo.strips import draw, stitched, worthwhile
+from rammer.scheduler.graphturbo.strips import worthwhile
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler
@@ -223,36 +221,9 @@ def test_plans(batch: int, size: int, veus: int, kib: int, joined: bool, rules: 
         where = parts_of(plan)
         assert len(where) >= 2 * veus and all(len(some) == 1 for some in where.values())
         assert {min(some) for some in where.values()} == set(range(veus))
-        whole_plan = planned(graph, spec, "wavefront:plans=priced")
+        whole_plan = planned(graph, spec, "wavefront")
         assert plan.memory is not None
         assert moving_us(plan) < 0.97 * moving_us(whole_plan)
-
-
-@pytest.mark.parametrize(("batch", "size", "veus", "kib"), [(1, 45, 2, 12), (2, 31, 2, 8)])
-def test_stages_of_the_papers_groups_are_computed_at_their_anchor(batch: int, size: int, veus: int, kib: int) -> None:
-    """Each instance of a group of Algorithm 2 on one vEU, with stages in memory of its own (§4.1, §4.2)."""
-    spec = spec_of(veus, kib * KIB)
-    graph = optimize(network(batch, size), spec, images_apart=True)
-    policy = GraphTurboPolicy(rules="paper", parts="stitched")
-    problem = problem_of(graph, spec, "graphturbo:rules=paper,parts=stitched")
-    wanted, seen = evaluate_graph(graph, an_input(batch, size))["y"], 0
-    for cut in policy._cuts(problem, network_of(graph, problem.candidates)):
-        factors = {tuple(sorted(g.layers)): s.factor for g, s in zip(cut.groups, cut.splits, strict=True) if s}
-        if (laid := stitched(problem, Market(problem), cut)) is None:
-            continue
-        plan = draw(laid, "stitched", ())
-        plan = replace(plan, memory=plan_memory(plan))
-        verify_plan(plan)
-        np.testing.assert_allclose(run_plan(plan, an_input(batch, size), seed=1)["y"], wanted, rtol=1e-4, atol=1e-4)
-        for group, parts in zip(laid.found.groups, laid.found.parts, strict=True):
-            assert len(group.operators) > 1 and len(parts) == len(group.boxes) == factors[group.operators]
-            seen += len(parts)
-            for operators in parts:
-                assert len({v for p in plan.programs for v, t in placed(p) if t in operators}) == 1
-    assert seen >= 2 * veus
-    chosen = policy.schedule(problem)
-    verify_plan(chosen)
-    np.testing.assert_allclose(run_plan(chosen, an_input(batch, size), seed=2)["y"], wanted, rtol=1e-4, atol=1e-4)
 
 
 def placed(program: RProgram) -> Iterator[tuple[int, int]]:

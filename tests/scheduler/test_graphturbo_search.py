@@ -1,9 +1,8 @@
-"""GraphTurbo on paper: exact orders, slices and what they read, memories that programs fill, the search for cuts."""
+"""GraphTurbo on paper: slices and what they read, memories that programs fill, the search for cuts."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from benchmarks.graphturbo.binding import bound, plain_binding, redistributed
 from benchmarks.graphturbo.device import memories as memories_of
 from benchmarks.graphturbo.networks import CASES, NETWORKS, Net, densenet121, mobilenet_v2, resnet50
-from rammer.scheduler.graphturbo.exact import best_order, least_memory_order, narrow_places, peak_of, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import depth_first
 from rammer.scheduler.graphturbo.network import Axes, Box, Network, Read
@@ -22,59 +20,6 @@ from rammer.scheduler.graphturbo.split import Split, Splitter, group_of
 
 KIB = 1 << 10
 POINTS: Axes = (0, 1, 2, 3)
-
-
-# ---- exact orders
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_exact_order_is_the_best_of_all_permutations(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    count, given = int(rng.integers(3, 8)), int(rng.integers(0, 3))
-    needs = tuple(
-        frozenset(rng.choice(n, int(rng.integers(0, min(n, 3) + 1)), replace=False).tolist())
-        if n >= given
-        else frozenset()
-        for n in range(count)
-    )
-    nbytes = tuple(rng.integers(1, 10, count).tolist())
-    allowed = [
-        order
-        for order in permutations(range(given, count))
-        if all(p < given or order.index(p) < order.index(n) for n in order for p in needs[n])
-    ]
-    least = min(peak_of(needs, nbytes, order, given) for order in allowed)
-    found = best_order(needs, nbytes, given)
-    assert found is not None and tuple(found) in allowed
-    assert peak_of(needs, nbytes, found, given) == least
-    assert best_order(needs, nbytes, given, 1) is None or len(allowed) == 1 or count - given < 2
-
-
-def cell() -> Network:
-    """A wide layer that is read early and late, as branches of a cell do: as written, three wide ones live at once."""
-    net = Net(1, 8, 8, 4)
-    x = net.conv(~0, 4)
-    wide = [net.conv(x, 32) for _ in range(3)]
-    slim = [net.conv(w, 2) for w in wide]
-    y = net.concat(net.concat(slim[0], slim[1]), slim[2])
-    net.conv(net.conv(y, 4), 4)
-    return net.network()
-
-
-def test_irregular_cells_need_less_memory() -> None:
-    network = cell()
-    order = least_memory_order(network)
-    found = renumbered(network, order)
-    assert sorted(order) == list(range(len(network.layers)))
-    assert all(read.source < n for n, layer in enumerate(found.layers) for read in layer.reads)
-    assert narrow_places(network)[0] == 0
-
-    def peak(some: Network) -> int:
-        needs = tuple(frozenset(r.source for r in layer.reads if r.source >= 0) for layer in some.layers)
-        return peak_of(needs, [layer.nbytes for layer in some.layers], range(len(some.layers)))
-
-    assert peak(found) < 0.7 * peak(network)
-    assert least_memory_order(found) == list(range(len(found.layers)))  # what is best already stays
 
 
 # ---- slices

@@ -9,19 +9,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer.compiler import find_candidates, profile
+from rammer.compiler import Compilation, CompileOptions
 from rammer.errors import DeviceError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.verify import verify_plan
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, held_bytes, rooms
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.timeline import simulate
-from rammer.vdevice.base import silent
 from rammer.vdevice.interpreter import run_plan
 from rammer.vdevice.ipu.access import working_sets
 from rammer.vdevice.ipu.build import emit
@@ -49,13 +45,10 @@ def network(channels: int, size: int, layers: int) -> Graph:
 
 def planned(graph: Graph, arch: str, policy: str, asks: bool = False) -> ExecutionPlan:
     """A plan by estimated times; with a device that says what it has room for, if the policy asks."""
-    registry = PluginRegistry(third_party=False)
-    chosen, vdevice = registry.policy(policy), registry.open("ipu", arch=arch, device="emulator")
-    finer = wishes_of(chosen, graph, vdevice.spec).finer
-    made = optimize(graph, vdevice.spec)
-    found = find_candidates(made, vdevice, registry, finer=finer)
-    problem = Problem(made, vdevice.spec, found, profile(found, vdevice, 5, silent))
-    return chosen.schedule(replace(problem, has_room=vdevice.has_room) if asks else problem)
+    how = CompileOptions(target="ipu", arch=arch, device="emulator", policy=policy, tune_seconds=5)
+    with Compilation.of(graph, how, registry=PluginRegistry(third_party=False)) as compilation:
+        problem = replace(compilation.problem, offer=None)  # no layer is cut
+        return compilation.policy.schedule(problem if asks else replace(problem, has_room=lambda _: None))
 
 
 def fits(plan: ExecutionPlan, arch: str) -> bool:
@@ -88,7 +81,7 @@ def test_auto_is_graphturbos_choice() -> None:
 def test_the_fastest_that_has_room(layers: int, times: float) -> None:
     """Of two layers tiles have room for the largest rTasks; beside the weights of six the next smaller ones fit."""
     graph = network(80, 16, layers)
-    usual, plan = (planned(graph, "gc2:8", policy) for policy in ("wavefront:plans=priced", "graphturbo"))
+    usual, plan = (planned(graph, "gc2:8", policy) for policy in ("wavefront", "graphturbo"))
     verify_plan(plan)
     assert fits(plan, "gc2:8")
     assert simulate(usual).total_us > times * simulate(plan).total_us
@@ -116,7 +109,7 @@ def test_what_two_layers_take_has_no_room_beside_six() -> None:
 
 def test_rooms_by_definition() -> None:
     """What a tile has, less its share of all weights and of what lives in a wave; nine tenths of that."""
-    plan = planned(network(16, 8, 3), "gc2:4", "wavefront:plans=priced")
+    plan = planned(network(16, 8, 3), "gc2:4", "wavefront")
     tiles = Tiles(4, 200_000)
     graph = plan.graph
     weights = sum(graph.types[t].nbytes for op in graph.operators for t in op.inputs if t in graph.constants)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer.compiler import find_candidates, profile
+from rammer.compiler import Compilation, CompileOptions
 from rammer.demo import lstm_stack
 from rammer.ir.dependency import reads, writes
 from rammer.ir.device import SyncModel
@@ -24,13 +23,10 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_plan
-from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler import locality, wavefront
-from rammer.scheduler.locality import Traffic, consumed_near, traffic
-from rammer.scheduler.policy import Problem
+from rammer.scheduler.locality import consumed_near
 from rammer.testing.generate import random_graph
-from rammer.vdevice.base import silent
 from rammer.vdevice.interpreter import run_plan
 
 node = helper.make_node
@@ -69,12 +65,9 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 def planned(graph: rammer.Graph, arch: str, monkeypatch: pytest.MonkeyPatch) -> ExecutionPlan:
     """Wavefront's plan with rTasks in order."""
     monkeypatch.setattr(wavefront, "consumed_near", lambda plan: plan)
-    registry = PluginRegistry(third_party=False)
-    vdevice = registry.open("ipu", arch=arch, device="emulator")
-    made = optimize(graph, vdevice.spec)
-    found = find_candidates(made, vdevice, registry)
-    problem = Problem(made, vdevice.spec, found, profile(found, vdevice, 0, silent))
-    return registry.policy("wavefront").schedule(problem)
+    how = CompileOptions(target="ipu", arch=arch, device="emulator", policy="wavefront", tune_seconds=0)
+    with Compilation.of(graph, how, registry=PluginRegistry(third_party=False)) as compilation:
+        return compilation.planned.plan
 
 
 def inputs_of(graph: rammer.Graph) -> dict[str, Array]:
@@ -98,14 +91,12 @@ def steps(plan: ExecutionPlan) -> list[dict[int, dict[int, list[int]]]]:
     return found
 
 
-def by_definition(plan: ExecutionPlan) -> Traffic:
-    """Element by element: who reads it, of whom."""
-    graph, homes = plan.graph, dict[tuple[object, int], int]()
-    total = Traffic(0, 0, 0)
+def by_definition(plan: ExecutionPlan) -> int:
+    """Element by element: the bytes that a vEU reads and that live on no vEU, or on another one."""
+    graph, homes, sent = plan.graph, dict[tuple[object, int], int](), 0
     for step in steps(plan):
         for op in sorted({op for there in step.values() for op in there}):
             operator, kernel = graph.operators[op], plan.kernels[op]
-            received, sent = Counter[int](), Counter[int]()
             for position, (tensor, kind) in enumerate(zip(operator.inputs, kernel.input_types(), strict=True)):
                 root, shift = graph.storage(tensor)
                 key: object = root
@@ -123,22 +114,18 @@ def by_definition(plan: ExecutionPlan) -> Traffic:
                         home = homes[key, element] = next(iter(veus))
                     elif not written and veus != {home}:
                         homes[key, element] = -2
-                    others = veus - {home}
-                    received.update(dict.fromkeys(others, kind.element_bytes))
-                    if others and home >= 0:
-                        sent[home] += kind.element_bytes
-                    total = total._replace(
-                        read=total.read + len(veus) * kind.element_bytes,
-                        sent=total.sent + len(others) * kind.element_bytes,
-                    )
-            most = max([*received.values(), *sent.values()], default=0)
-            total = total._replace(most=total.most + most)
+                    sent += len(veus - {home}) * kind.element_bytes
             for position, tensor in enumerate(operator.outputs):
                 root, shift = graph.storage(tensor)
                 for veu, there in step.items():
                     for rtask in there.get(op, ()):
                         homes |= {(root, e + shift): veu for e in expand(writes(kernel, position, rtask)).tolist()}
-    return total
+    return sent
+
+
+def sent(plan: ExecutionPlan) -> int:
+    homes = locality._Homes(plan)
+    return sum(homes.run(step) for program in plan.programs for step in locality._steps(program))
 
 
 def check_moved(plan: ExecutionPlan, moved: ExecutionPlan) -> None:
@@ -155,17 +142,17 @@ def check_moved(plan: ExecutionPlan, moved: ExecutionPlan) -> None:
             )
         assert rtasks[0] == rtasks[1]
         assert us[1] <= us[0] * (1 + 1e-6)
-    assert by_definition(moved).cost(plan.spec.num_veus) < by_definition(plan).cost(plan.spec.num_veus)
+    assert by_definition(moved) < by_definition(plan)
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_traffic_is_what_the_definition_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_sent_is_what_the_definition_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locality, "WORTH_MOVING", 1 - 1e-9)
     graph = random_graph(seed, 8, placed=False)
     plan = planned(graph, f"gc2:{2 + seed % 5}", monkeypatch)
     moved = consumed_near(plan)
     for one in (plan, moved):
-        assert traffic(one) == by_definition(one)
+        assert sent(one) == by_definition(one)
     if moved is not plan:
         check_moved(plan, moved)
     inputs = inputs_of(graph)
@@ -184,7 +171,7 @@ def test_nothing_is_moved_on_one_tile_or_where_too_much_is_to_be_looked_at(monke
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_emulator_counts_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter less at least."""
+    """A fifth less at least."""
     graph = rammer.load(MODELS[name]())
     plan = planned(graph, "gc2:12", monkeypatch)
     moved = consumed_near(plan)
@@ -199,7 +186,7 @@ def test_an_emulator_counts_less(name: str, monkeypatch: pytest.MonkeyPatch) -> 
             for output, value in program.run(inputs).items():
                 np.testing.assert_allclose(value, wanted[output], rtol=1e-3, atol=1e-4)
             nbytes.append(program.profile().totals["exchange_bytes"])  # type: ignore[attr-defined]
-    assert nbytes[1] < 0.75 * nbytes[0]
+    assert nbytes[1] < 0.8 * nbytes[0]
 
 
 def test_policies_of_tiles_do_it_and_others_do_not() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from math import inf
+from statistics import geometric_mean
 from typing import Any
 
 import networkx as nx
 import pytest
-from jobs import Job, make_problem, random_jobs
+from jobs import DIAMOND, Job, lanes_of, make_problem, random_jobs, recurrent, table
 
 from rammer.errors import ScheduleError
 from rammer.ir.dependency import Dependencies
@@ -22,7 +23,6 @@ from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler import waves
-from rammer.scheduler.algorithm1 import algorithm_1_below
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import NOISE, MeasuredProfiler
@@ -37,7 +37,6 @@ POLICIES = [
     "wavefront:selection=fastest,beyond=off,sync=global",
     "sequential:kernels=selected",
 ]
-Measure = Callable[[Sequence[ExecutionPlan]], Sequence[float] | None]
 EVERY = pytest.mark.parametrize("policy", POLICIES)
 
 
@@ -52,13 +51,6 @@ def schedule(policy: str, jobs: list[Job], spec: VDeviceSpec) -> ExecutionPlan:
 def used(plan: ExecutionPlan) -> dict[str, int]:
     """Operator -> rTasks of the rKernel that was chosen."""
     return {op.name: k.num_rtasks for op, k in zip(plan.graph.operators, plan.kernels, strict=True)}
-
-
-def lanes_of(plan: ExecutionPlan, operator: str) -> list[int]:
-    """The vEU of each rTask of an operator, by rtask_id."""
-    number = next(n for n, op in enumerate(plan.graph.operators) if op.name == operator)
-    found = {uid.rtask_id: where.veu for p in plan.programs for where, uid in p.tasks() if uid.operator_id == number}
-    return [found[r] for r in sorted(found)]
 
 
 @EVERY
@@ -113,15 +105,23 @@ def test_wavefront_never_loses_to_sequential(num_veus: int) -> None:
 
 @pytest.mark.parametrize("num_veus", [1, 2, 3, 8])
 def test_wavefront_never_loses_to_a_selection_it_could_have_taken(num_veus: int) -> None:
-    """By the same prices; also where every wave by itself chose well."""
+    """By the same prices; also where every wave by itself chose well. Algorithm 1 as printed is seldom faster."""
+    ratios = []
     for seed in range(40):
         spec = device(num_veus, launch_us=(0.5, 5.0)[seed % 2], barrier_us=(0.0, 0.3, 2.0)[seed % 3])
         spec = replace(spec, sync=SyncModel.GLOBAL if seed % 5 == 4 else SyncModel.FINE)
         problem = exact(make_problem(random_jobs(seed), spec))
         found = simulate(REGISTRY.policy("wavefront").schedule(problem)).total_us
+        printed = inf
         for selection, beyond in product(("interplay", "efficient", "fastest"), ("on", "off")):
             policy = f"wavefront:selection={selection},beyond={beyond}"
-            assert found <= simulate(REGISTRY.policy(policy).schedule(problem)).total_us + 1e-6, (seed, policy)
+            other = simulate(REGISTRY.policy(policy).schedule(problem)).total_us
+            if beyond == "on":
+                assert found <= other + 1e-6, (seed, policy)
+            else:
+                printed = min(printed, other)
+        ratios.append(found / printed)
+    assert max(ratios) < 1.1 and geometric_mean(ratios) < 1.0 + 1e-9
 
 
 def exact(problem: Problem) -> Problem:
@@ -144,12 +144,13 @@ def test_barriers_dearer_than_a_launch_split_the_plan() -> None:
     assert len(schedule("wavefront", chain, device(2, launch_us=3.0, barrier_us=1.0)).programs) == 1
 
 
-def test_choices_are_explained_on_demand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("RAMMER_DEBUG", "3")
+def test_choices_are_told_on_demand() -> None:
     chain = [Job("a", ((2, 1.0),)), Job("b", ((2, 1.0),), ("a",)), Job("c", ((2, 1.0),), near=("b",))]
-    schedule("wavefront", chain, device(2, launch_us=1.0, barrier_us=3.0))
+    told: list[str] = []
+    problem = make_problem(chain, device(2, launch_us=1.0, barrier_us=3.0))
+    REGISTRY.policy("wavefront").schedule(replace(problem, tell=told.append))
     why = "(fastest: they are the most efficient too)"
-    assert capsys.readouterr().err.splitlines()[:3] == [  # of the first plan; more are compared with it
+    assert told[:3] == [  # of the first plan; more are compared with it
         f"wave 1 opens rProgram 0: a by 2 × x2 {why}; time(P) 2.00 µs",
         f"wave 2 opens rProgram 1: b by 2 × x2 {why}; time(P) 2.00 µs",
         f"wave 3 joins rProgram 1: c by 2 × x2 {why}; time(P) 3.00 µs",
@@ -180,25 +181,6 @@ def test_overlap_of_waves_as_figure_18() -> None:
     assert simulate(plan).total_us == pytest.approx(10.0)
 
 
-def recurrent(steps: int) -> list[Job]:
-    """Two layers of a recurrent network, each step of two weight tiles, and an odd operator beside them."""
-    jobs = []
-    for s, layer in product(range(steps), range(2)):
-        before = ([f"c{s - 1}.{layer}"] if s else []) + ([f"c{s}.{layer - 1}"] if layer else [])
-        kind = f"cell{len(before)}"
-        jobs.append(Job(f"c{s}.{layer}", ((2, 4.0),), tuple(before), weights=f"w{layer}", kind=kind))
-    jobs.append(Job("odd", ((1, 1.0),)))
-    return jobs
-
-
-def test_weight_tiles_stay_on_their_veu() -> None:
-    memory = (MemoryLevel("L2", 1 << 20, "veu", 200.0), MemoryLevel("DRAM", 1 << 34, "device", 0.0001))
-    plan = schedule("list", recurrent(12), device(2, memory=memory))
-    for layer, first in ((0, 1), (1, 2)):  # from the first step on that has the later steps' rKernel
-        assert len({tuple(lanes_of(plan, f"c{s}.{layer}")) for s in range(first, 12)}) == 1
-    assert any("static weights" in note for note in plan.notes)
-
-
 def test_chains_run_side_by_side_though_no_wave_holds_both() -> None:
     """Step by step two rTasks are faster; but without barriers one vEU per chain is."""
     steps, cell = 70, ((2, 1.0), (1, 2.0))
@@ -210,7 +192,7 @@ def test_chains_run_side_by_side_though_no_wave_holds_both() -> None:
     assert simulate(plan).total_us < 5.0 + 2.0 * steps + 5.0
 
 
-def priced(problem: Problem, measure: Measure | None = None) -> Problem:
+def priced(problem: Problem) -> Problem:
     """The problem with prices by place: a kernel's time with operands near, and fetching as fast as the spec says."""
     profiler = problem.profiler
     assert isinstance(profiler, MeasuredProfiler)
@@ -218,7 +200,7 @@ def priced(problem: Problem, measure: Measure | None = None) -> Problem:
     def price(times: Mapping[RKernel, float]) -> dict[RKernel, Price]:
         return {kernel: Price(us, 1.0, 1.0) for kernel, us in times.items()}
 
-    return replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure, price))
+    return replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, price))
 
 
 def two_chains(exchange_us: float, whole_us: float = 2.0) -> Problem:
@@ -238,17 +220,13 @@ def two_chains(exchange_us: float, whole_us: float = 2.0) -> Problem:
     return make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], spec, size)
 
 
-def never(plans: Sequence[ExecutionPlan]) -> list[float]:
-    raise AssertionError("prices are far enough apart")
-
-
 @pytest.mark.parametrize(("exchange_us", "whole_us", "rtasks"), [(0.5, 2.0, 1), (0.5, 3.5, 2), (0.01, 2.0, 2)])
 def test_what_vEUs_exchange_decides_on_chains(exchange_us: float, whole_us: float, rtasks: int) -> None:
     """Side by side 160 µs; one after the other 140, and what they exchange in 140 steps."""
     wavefront = rammer_policies()["wavefront"]
     problem = two_chains(exchange_us, whole_us)
     assert used(wavefront().schedule(problem))["a40"] == 2  # without prices nobody knows
-    plan = wavefront().schedule(priced(problem, never))
+    plan = wavefront().schedule(priced(problem))
     assert used(plan)["a40"] == rtasks
     if rtasks == 1:  # both vEUs share the steps before the second chain begins, and after the first one has ended
         alone = {job for job, n in used(plan).items() if n == 2}
@@ -257,7 +235,7 @@ def test_what_vEUs_exchange_decides_on_chains(exchange_us: float, whole_us: floa
 
 def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least work is the fastest here: nothing but the fewest rTasks is another plan."""
-    problem = priced(two_chains(0.5, whole_us=3.5), never)
+    problem = priced(two_chains(0.5, whole_us=3.5))
     market, drawn = Market(problem), list[bool]()
     held_in = waves.draw_below
 
@@ -276,30 +254,12 @@ def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.Monk
 def test_a_limit_stops_a_drawing_that_takes_as_long(num_veus: int, by: SelectBy) -> None:
     for seed in range(6):
         problem = make_problem(random_jobs(seed), device(num_veus, barrier_us=0.5 * seed))
-        drawings = (
-            lambda limit_us: waves.draw_below(limit_us, problem, "", by),  # noqa: B023
-            lambda limit_us: algorithm_1_below(limit_us, problem, by, ""),  # noqa: B023
-        )
-        for drawn in drawings:
-            plan = drawn(inf)
-            assert plan is not None
-            total_us = simulate(plan).total_us
-            known = drawn(total_us * 1.0001)
-            assert known is not None and known.programs == plan.programs
-            assert drawn(total_us * 0.9999) is None
-
-
-@pytest.mark.parametrize("chains_us", [90.0, 110.0])
-def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
-    def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
-        return [chains_us if used(plan)["a40"] == 1 else 100.0 for plan in plans]
-
-    problem = priced(two_chains(exchange_us=0.1), measure)
-    plan = rammer_policies()["wavefront"]().schedule(problem)
-    assert used(plan)["a40"] == (1 if chains_us < 100.0 else 2)
-    assert f"measured: {chains_us:.0f} µs with chains of cell side by side, 100 µs without" in plan.notes
-    by_price = PluginRegistry(third_party=False).policy("wavefront:plans=priced").schedule(problem)
-    assert used(by_price)["a40"] == 1 and not any("measured" in note for note in by_price.notes)
+        plan = waves.draw_below(inf, problem, "", by)
+        assert plan is not None
+        total_us = simulate(plan).total_us
+        known = waves.draw_below(total_us * 1.0001, problem, "", by)
+        assert known is not None and known.programs == plan.programs
+        assert waves.draw_below(total_us * 0.9999, problem, "", by) is None
 
 
 @pytest.mark.parametrize(
@@ -340,7 +300,7 @@ def test_far_weights_cost_what_was_seen_of_each_rKernel(stalls: tuple[float, flo
         found = dict(zip(problem.candidates[operation], stalls, strict=True))
         return {kernel: Price(us, 1.0, found[kernel]) for kernel, us in times.items()}
 
-    seen = MeasuredProfiler(profiler.times, profiler.fallback, None, price)
+    seen = MeasuredProfiler(profiler.times, profiler.fallback, price)
     found = Market(replace(problem, profiler=seen)).options(operation).fastest
     assert found.kernel == problem.candidates[operation][chosen]
     assert asked == list(problem.candidates[operation])  # and of no other operation, which has only one
@@ -356,7 +316,7 @@ def test_branches_that_push_each_other_out_of_caches_go_one_by_one(cache: int) -
         jobs.append(Job(f"sum{n + 1}", ((2, 1.0),), near=(f"sum{n}", f"end{n}"), kind="sum"))
     memory = (MemoryLevel("L2", cache, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=20.0))
     problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory), 2048)
-    plan = rammer_policies()["wavefront"]().schedule(priced(problem, never))
+    plan = rammer_policies()["wavefront"]().schedule(priced(problem))
     assert plan.policy == ("wavefront" if cache == 1 << 20 else "sequential (chosen by wavefront)")
 
 
@@ -369,7 +329,7 @@ def test_chains_that_push_each_others_weights_out_of_caches_take_turns(cache: in
             jobs.append(Job(f"{side}{n}", ((2, 1.0),), (f"{side}{n - 1}",) if n else (), kind=side, weights=f"w{side}"))
     memory = (MemoryLevel("L2", cache, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=1.0))
     problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory), 2048)
-    plan = rammer_policies()["wavefront"]().schedule(priced(problem, never))
+    plan = rammer_policies()["wavefront"]().schedule(priced(problem))
     assert plan.policy == ("wavefront" if cache == 1 << 20 else "sequential (chosen by wavefront)")
 
 
@@ -383,24 +343,18 @@ def test_times_that_measurement_cannot_tell_apart_are_equal() -> None:
 def test_operands_keep_tiles_on_their_veu() -> None:
     """Element-wise chains need no barrier at all."""
     chain = [Job("a", ((4, 3.0),)), Job("b", ((4, 1.0),), near=("a",)), Job("c", ((4, 2.0),), near=("b",))]
-    for policy in ("wavefront", "list"):
-        plan = schedule(policy, chain, device(4))
-        assert lanes_of(plan, "a") == lanes_of(plan, "b") == lanes_of(plan, "c")
-        assert not any(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
+    plan = schedule("wavefront", chain, device(4))
+    assert lanes_of(plan, "a") == lanes_of(plan, "b") == lanes_of(plan, "c")
+    assert not any(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
 
 
-@pytest.mark.parametrize("policy", [p for p in POLICIES if p not in ("list", "stationary")])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "stationary"])
 def test_global_synchronisation(policy: str) -> None:
     """R105 of the verifier; the price counts the global barriers too."""
     for seed in range(10):
         plan = schedule(policy, random_jobs(seed), device(3, sync=SyncModel.GLOBAL))
         verify_plan(plan)
         assert simulate(plan).total_us > 0
-
-
-def test_list_refuses_global_synchronisation() -> None:
-    with pytest.raises(ScheduleError, match=r"'list' needs rTask-level synchronisation.*\n.*use policy 'wavefront'"):
-        schedule("list", random_jobs(0), device(3, sync=SyncModel.GLOBAL))
 
 
 @EVERY
@@ -426,30 +380,6 @@ def test_large_graphs(num_ops: int, num_rtasks: int) -> None:
         assert simulate(REGISTRY.policy(policy).schedule(problem)).utilisation > 0.49
 
 
-DIAMOND = [
-    Job("stem", ((4, 2.0),)),
-    Job("left", ((2, 3.0),), ("stem",)),
-    Job("right", ((3, 1.0),), near=("stem",)),
-    Job("join", ((2, 1.5),), ("left", "right")),
-]
-
-
-def table(plan: ExecutionPlan) -> str:
-    """Every lane's slots, each with the time at which it ends."""
-    lines = []
-    for number, (program, times) in enumerate(zip(plan.programs, simulate(plan).programs, strict=True)):
-        for veu, (lane, at) in enumerate(zip(program.lanes, times.lanes, strict=True)):
-            cells = [f"{number}/{veu}:"]
-            for slot, end in zip(lane, at.end_us, strict=True):
-                if isinstance(slot, BarrierRTask):
-                    cells.append(f"wait({' '.join(f'{w.veu}:{w.order}' for w in slot.waits)})>{end:g}")
-                else:
-                    op = plan.graph.operators[slot.uid.operator_id].name
-                    cells.append(f"{op}.{slot.uid.rtask_id}>{end:g}")
-            lines.append(" ".join(cells))
-    return "\n".join(lines)
-
-
 GOLDEN = {
     ("wavefront", "diamond"): """\
 0/0: stem.0>7 stem.2>9 wait(1:1)>9.25 left.1>12.25 right.1>13.25 right.2>14.25 wait(1:4)>14.5 join.1>16
@@ -457,9 +387,6 @@ GOLDEN = {
     ("wavefront", "recurrent"): """\
 0/0: c0.0.0>9 odd.0>10 wait(1:0)>10.25 c0.1.1>14.25 c1.0.1>18.25 wait(1:3)>18.5 c1.1.0>22.5
 0/1: c0.0.1>9 wait(0:0)>9.25 c0.1.0>13.25 c1.0.0>17.25 wait(0:4)>18.5 c1.1.1>22.5""",
-    ("list", "diamond"): """\
-0/0: stem.0>7 stem.2>9 wait(1:1)>9.25 left.0>12.25 right.2>13.25 wait(1:5)>14.5 join.1>16
-0/1: stem.1>7 stem.3>9 wait(0:1)>9.25 left.1>12.25 right.0>13.25 right.1>14.25 wait(0:3)>14.5 join.0>16""",
 }
 
 

@@ -68,8 +68,8 @@ def placed(
     return ExecutionPlan(graph, spec(len(lanes)), tuple(kernels), (RProgram(made),), "hand", memory(graph))
 
 
-def image(plan: ExecutionPlan, *, branches: bool = False) -> Image:
-    return make_image(plan, make_program(plan, CUDA, branches=branches), {})
+def image(plan: ExecutionPlan) -> Image:
+    return make_image(plan, make_program(plan, CUDA), {})
 
 
 def load(plan: ExecutionPlan, **options: object) -> EmulatorExecutable:

@@ -9,8 +9,8 @@ import numpy as np
 
 from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
+from rammer.vdevice.arena import ARENA, aligned
 from rammer.vdevice.base import Image
-from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.emulator.compile import host_text
 from rammer.vdevice.simt.image import SOURCE, checked_streams, port_places
 from rammer.vdevice.simt.table import NUMBER

@@ -17,19 +17,17 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
-from rammer.vdevice.cpu import spec as cpu_spec
+from rammer.vdevice.cpu import host as cpu_host
 from rammer.vdevice.cpu.ahead import SMALLEST, Ahead, aheads
-from rammer.vdevice.cpu.build import TABLE
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.prefetch import LINE_BYTES
-from rammer.vdevice.cpu.table import Table
+from rammer.vdevice.cpu.table import LINE_BYTES, TABLE, Table
 
 NEAR = 128 << 10  # bytes of a vEU's own cache: half a matrix of 128 x 512 float32
 
 
 @pytest.fixture
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cpu_spec, "_caches", lambda: (32 << 10, NEAR, 8 << 20))
+    monkeypatch.setattr(cpu_host, "_caches", lambda: (32 << 10, NEAR, 8 << 20))
     yield
 
 

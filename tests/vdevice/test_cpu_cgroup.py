@@ -9,10 +9,10 @@ import pytest
 
 from rammer import config
 from rammer.errors import RammerError
+from rammer.vdevice.cpu import host as cpu_host
 from rammer.vdevice.cpu import plugin as cpu_plugin
-from rammer.vdevice.cpu import spec as cpu_spec
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
-from rammer.vdevice.cpu.spec import choose_num_veus, default_num_veus, host
+from rammer.vdevice.cpu.host import choose_num_veus, default_num_veus, host
 
 V2 = "31 24 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (
@@ -140,7 +140,7 @@ def test_the_default_is_one_veu_per_core_that_the_quota_pays_for(
     cores: int, quota: float | None, num_veus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = replace(host(), cpus=tuple(range(2 * cores)), num_cores=cores, quota=quota and Quota(quota, "/some/cpu.max"))
-    monkeypatch.setattr(cpu_spec, "host", lambda: here)
+    monkeypatch.setattr(cpu_host, "host", lambda: here)
     with config.override(RAMMER_NUM_VEUS=None):
         found, how = default_num_veus(here)
         assert found == num_veus == choose_num_veus(None, here)

@@ -23,7 +23,7 @@ from rammer.vdevice.base import silent
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.emit import emit
-from rammer.vdevice.cpu.spec import host
+from rammer.vdevice.cpu.host import host
 from rammer.vdevice.toolchain import object_store
 
 
@@ -126,7 +126,7 @@ from handmade import chain
 from test_cpu_compile import emitted
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.spec import host
+from rammer.vdevice.cpu.host import host
 device = CpuVDevice(device=2)
 print(len(KernelCompiler(device.spec, host()).compile(emitted(chain(), device)).where))
 """

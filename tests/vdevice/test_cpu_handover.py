@@ -25,11 +25,10 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.kernels import candidates
 from rammer.vdevice.base import Image, silent
-from rammer.vdevice.cpu.build import TABLE
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.emit import emit
 from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.table import TICKETS, Table
+from rammer.vdevice.cpu.table import TABLE, TICKETS, Table
 
 RUNS = 20
 PATIENCE_S = 30  # until somebody helps: on a single CPU the other thread must come in between

@@ -14,9 +14,9 @@ from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
-from rammer.vdevice.cpu.build import TABLE
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.runtime import CpuExecutable
+from rammer.vdevice.cpu.table import TABLE
 
 
 def check(executable: CpuExecutable) -> None:

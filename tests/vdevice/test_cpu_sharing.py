@@ -25,10 +25,10 @@ from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask
 from rammer.ir.tensor import Array, DType, TensorType
-from rammer.vdevice.cpu.build import RUNTIME
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.pool import Pool
 from rammer.vdevice.cpu.runtime import CpuExecutable
+from rammer.vdevice.cpu.table import RUNTIME
 
 PATIENCE_S = 60.0  # for what must happen some time
 FOREVER_MS = "1e7"  # of spinning

@@ -9,35 +9,26 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 from handmade import chain, foreign, make_plan, reference
 
-import rammer
 from rammer import config
 from rammer.errors import DeviceError, RammerError
-from rammer.frontend.builder import GraphBuilder
 from rammer.ir.kernel import ForeignSource
-from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import BarrierRTask, RProgram
 from rammer.ir.tensor import Array, Digit, Layout, channel_blocked, pack
-from rammer.vdevice.base import SlotTimes
-from rammer.vdevice.cpu import device as cpu_device
-from rammer.vdevice.cpu import profile as cpu_profile
-from rammer.vdevice.cpu import spec as cpu_spec
-from rammer.vdevice.cpu.build import RUNTIME
+from rammer.vdevice.cpu import host as cpu_host
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.host import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host
 from rammer.vdevice.cpu.plugin import probe
 from rammer.vdevice.cpu.profile import Operands, Timer
-from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.spec import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host, make_spec
+from rammer.vdevice.cpu.spec import make_spec
+from rammer.vdevice.cpu.table import RUNTIME
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.placement import arrange
@@ -128,8 +119,8 @@ def test_what_the_machine_lacks_is_emulated_where_that_is_asked_for() -> None:
 
 
 def test_features_count_as_missing_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_spec, "_cpuinfo", lambda: (SERVER.features, 3.0, "a server"))
-    monkeypatch.setattr(cpu_spec, "_matrix_unit_granted", lambda: True)
+    monkeypatch.setattr(cpu_host, "_cpuinfo", lambda: (SERVER.features, 3.0, "a server"))
+    monkeypatch.setattr(cpu_host, "_matrix_unit_granted", lambda: True)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     for disabled, best in (
         (None, "x86-64-amx"),
@@ -200,7 +191,7 @@ def test_zig_compiles_for_every_arch_anywhere(arch: str) -> None:
 def test_another_cpu_is_not_measured() -> None:
     other = CpuVDevice(arch="riscv64" if HERE.machine != "riscv64" else "x86-64")
     plan = make_plan(chain(1), other.spec)
-    assert other.rkernels_us(plan.kernels) == {} and other.plans_us([plan]) is None
+    assert other.rkernels_us(plan.kernels) == {}
 
 
 class TestHalf:
@@ -343,59 +334,6 @@ class TestProfile:
         assert set(device.rkernels_us([kernel, other])) == {kernel}
         assert device.rkernels_us([other]) == {} == device.rkernels_us([])
 
-    def test_whole_plans_are_measured(self) -> None:
-        device = CpuVDevice(device=2)
-        plan = make_plan(chain(), device.spec)
-        measured = device.plans_us([plan, plan])
-        assert measured is not None and len(measured) == 2 and min(measured) > 0
-
-    @pytest.mark.parametrize("other", [10.3, 11.0])
-    def test_plans_run_in_turns(self, other: float) -> None:
-        """A slow hour of the machine, from the first run on or later, makes no plan look slower than another. Where one
-        is clearly faster, two turns are enough."""
-        plans = [make_plan(chain(), CpuVDevice(device=2).spec)] * 2
-        for slow in (range(3), range(3, 6), range(6, 10**6), range(12)):
-            runs = count()
-
-            class Fake:
-                def __init__(self, us: float) -> None:
-                    self.us = us
-
-                def run_timed(self, inputs: object) -> tuple[None, SlotTimes]:
-                    return None, SlotTimes((), (), self.us * (3 if next(runs) in slow else 1))  # noqa: B023
-
-            fakes = [cast(CpuExecutable, Fake(us)) for us in (10.0, other)]
-            times = cpu_profile.measure_plans(plans, fakes, 60.0)
-            assert times[1] / times[0] == pytest.approx(other / 10.0)
-            assert next(runs) == (12 if other == 11.0 else 6 * cpu_profile.MOST_TURNS)
-
-    def test_plans_are_compared_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        runs: list[int] = []
-
-        def measure(plans: Sequence[ExecutionPlan], executables: Sequence[object]) -> list[float]:
-            runs.append(len(plans))
-            return [100.0 * len(runs) + n for n in range(len(plans))]
-
-        monkeypatch.setattr(cpu_device, "measure_plans", measure)
-        builder = GraphBuilder("two steps")
-        once = builder.add("softmax", builder.input("x", (64, 64)), axis=1)
-        builder.output(builder.add("softmax", once, axis=0), "y")
-        graph = builder.build()
-        one, other = (rammer.compile(graph, policy=p).plan for p in ("wavefront", "sequential"))
-        assert one is not None and other is not None
-        devices = [CpuVDevice(), CpuVDevice()]
-        assert [d.plans_us([one, other]) for d in devices] == [[100.0, 101.0]] * 2
-        assert devices[0].plans_us([one]) == [200.0]  # times of another hour are no match
-        devices[1]._host = replace(HERE, name="another CPU")
-        assert devices[1].plans_us([one, other]) == [300.0, 301.0]
-        (program,) = one.programs
-        waiting, turned = (
-            replace(one, programs=(RProgram((first, *program.lanes[1:])),))
-            for first in ((BarrierRTask(()), *program[0]), program[0][::-1])
-        )
-        assert devices[1].plans_us([waiting, other]) == [300.0, 301.0]  # no other plan, as barriers follow from it
-        assert len(program[0]) > 1 and devices[1].plans_us([turned, other]) == [400.0, 401.0]
-
 
 def test_machines_are_data() -> None:
     """A spec for a machine that is not this one."""
@@ -410,7 +348,7 @@ def test_arm_names_parts_instead_of_models(part: str, monkeypatch: pytest.Monkey
     """Times are kept under the CPU's name: two CPUs must not share it."""
     text = f"processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU variant : 0x3\nCPU part : {part}\n"
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(cpu_spec, "_read", lambda name: text if name == "/proc/cpuinfo" else "")
-    features, ghz, model = cpu_spec._cpuinfo.__wrapped__()
+    monkeypatch.setattr(cpu_host, "_read", lambda name: text if name == "/proc/cpuinfo" else "")
+    features, ghz, model = cpu_host._cpuinfo.__wrapped__()
     assert features == {"fp", "asimd"} and ghz == 3.0
     assert f"0x41 {part}" in model

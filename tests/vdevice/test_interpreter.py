@@ -15,7 +15,8 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.testing.generate import random_graph, random_inputs, random_kernel, random_plan
 from rammer.vdevice import interpreter
-from rammer.vdevice.interpreter import InterpreterVDevice, RaceError, rammer_vdevices, run_plan
+from rammer.vdevice.interpreter import InterpreterVDevice, RaceError, run_plan
+from rammer.vdevice.interpreter_plugin import rammer_vdevices
 
 
 def plan(seed: int = 7, num_veus: int = 3) -> ExecutionPlan:

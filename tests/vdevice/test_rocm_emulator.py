@@ -28,8 +28,8 @@ from rammer.vdevice.simt.printer import emit
 GRAPH = chain(2)
 
 
-def load(plan: ExecutionPlan, wave: int = 64, *, branches: bool = False) -> EmulatorExecutable:
-    return EmulatorExecutable(make_image(plan, make_program(plan, hip(wave), branches=branches), {}), poison=True)
+def load(plan: ExecutionPlan, wave: int = 64) -> EmulatorExecutable:
+    return EmulatorExecutable(make_image(plan, make_program(plan, hip(wave)), {}), poison=True)
 
 
 @pytest.mark.parametrize("arch", ["gfx906", "gfx1100"])
@@ -48,15 +48,14 @@ def test_a_model_with_waves_of_64_and_of_32(arch: str) -> None:
             np.testing.assert_array_equal(program(x), first)
 
 
-@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
 @pytest.mark.parametrize("syncs", [2, 1, 3])
-def test_foreign_kernels_count_their_syncs(syncs: int, branches: bool) -> None:
+def test_foreign_kernels_count_their_syncs(syncs: int) -> None:
     """64 threads of a vEU with 256 run it; the others sync as often, or the emulator sees that threads part."""
     kernels = [
         in_hip(mirror(GRAPH, 64, text=REVERSE), num_block_syncs=syncs, scratch_bytes=256),
         in_hip(mirror(GRAPH, 256)),
     ]
-    executable = load(placed(GRAPH, kernels, [[0, 1], []]), branches=branches)
+    executable = load(placed(GRAPH, kernels, [[0, 1], []]))
     if syncs == 2:
         assert all(agree(GRAPH, executable, executable.seed) for executable.seed in range(4))
         return
@@ -101,21 +100,18 @@ def test_a_sync_too_few_or_too_many_is_reported(wrong: int) -> None:
         executable.run({"x": np.ones(512, np.float32), "y": values()["x"]})
 
 
-@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_broken_wait_list_ends_with_a_report(
-    deterministic: bool, branches: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_wait_list_ends_with_a_report(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two vEUs that wait for each other; another input does not help, another program is not disturbed."""
     if not deterministic:
         monkeypatch.setenv("RAMMER_WATCHDOG_SECONDS", "0.05")
     kernels = [in_hip(mirror(GRAPH, 64))] * 2
-    stuck = load(placed(GRAPH, kernels, [[[(1, 1)], 0], [[(0, 1)], 1]]), branches=branches)
+    stuck = load(placed(GRAPH, kernels, [[[(1, 1)], 0], [[(0, 1)], 1]]))
     stuck.deterministic = deterministic
     for _ in range(2):
         with pytest.raises(DeviceError, match=r"vEU [01], order [01], waited in vain for vEU [01], .* \(mirror"):
             stuck.run(values())
-    assert agree(GRAPH, load(placed(GRAPH, kernels, [[0], [[(0, 0)], 1]]), branches=branches))
+    assert agree(GRAPH, load(placed(GRAPH, kernels, [[0], [[(0, 0)], 1]])))
 
 
 def test_foreign_kernels_without_a_count_are_refused() -> None:

@@ -25,6 +25,7 @@ from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.rocm.prelude import MATH, hip
 from rammer.vdevice.rocm.spec import FAMILIES, choose_gpu, make_spec
 from rammer.vdevice.simt.image import SOURCE, make_program
+from rammer.vdevice.simt.megakernel import _text, task_call
 from rammer.vdevice.simt.prelude import prelude
 from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.toolchain import c_compiler
@@ -52,11 +53,54 @@ static __device__ void mirror_{threads}(void *const *args, char *scratch, int rt
 """
 
 
+# Two vEUs, one branch each: Figure 9 of the paper.
+STRAIGHT = """\
+MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid,
+                    volatile MK_SHARED int *stop) {
+  mk_wait<false>(run, 0, waits, n, order, tid, stop);
+  mk_sync();
+}
+#define WAIT(first, n, order) \\
+  mk_wait_once(run, waits + first, n, order, tid, stop); if (*stop) goto end; mk_acquire();
+#define TASK(order, call) { int status = 0; call if (status) mk_bad_index(run, order); }
+#define DONE(step) if (step) mk_release(); mk_sync(); \\
+  if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
+
+extern "C" __global__ void __launch_bounds__($THREADS, $SHARES)
+$ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
+       int span, unsigned long long limit_ns) {
+  const int tid = threadIdx.x, veu = blockIdx.x;
+  char *arena = MK_ARENA, *scratch = arena + $HEADER;
+  volatile MK_SHARED int *stop = (volatile MK_SHARED int *)arena;
+  const Run run = {state, mk_load_relaxed(state), program, veu, limit_ns};
+  if (tid == 0) *stop = 0;
+  mk_sync();
+  if (program == 0 && veu == 0) {
+    TASK(0, FIRST)
+    DONE(1)
+  } else if (program == 0 && veu == 1) {
+    WAIT(0, 1, 0)
+    TASK(1, SECOND)
+    DONE(0)
+  }
+end:
+  mk_sync();
+  mk_finish(run, span, tid);
+}
+"""
+
+
 def instructions(arch: str, *, quiet: bool = False) -> list[str]:
-    """A program in which vEU 0 publishes and vEU 1 waits, in Figure 9's form, with blocks of several waves."""
+    """A program in which vEU 0 publishes and vEU 1 waits, without a loop, with blocks of several waves.
+
+    Instructions then lie in the order in which they run.
+    """
     dialect = replace(hip(FAMILIES[arch].wave), quiet_arguments=quiet)
     plan = placed(GRAPH, [in_hip(mirror(GRAPH, 256))] * 2, ACROSS)
-    text = make_program(plan, dialect, branches=True).text
+    kernels = [function.emitted for function in make_program(plan, dialect).functions]
+    first, second = (task_call(k, f"args + {2 * n}", "0") for n, k in enumerate(kernels * (2 // len(kernels))))
+    body = STRAIGHT.replace("FIRST", first).replace("SECOND", second)
+    text = _text(kernels, dialect, 256, 0, body, sum(len(k.text) for k in kernels))
     assembly = hip_compiler().assembly(text, arch)
     body = assembly[assembly.index("\nrammer_run:") : assembly.index(".Lfunc_end0")]
     lines = (re.sub(r"\s+", " ", line.split(";")[0].split("//")[0].strip()) for line in body.splitlines())

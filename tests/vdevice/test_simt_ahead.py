@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pytest
 from simt_plans import spec
 from test_simt_residency import inputs_of, operations, recurrent
 
@@ -55,14 +54,13 @@ def test_small_constants_and_copies_are_not_asked_for() -> None:
     assert LEAST_BYTES < MOST_BYTES
 
 
-@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
-def test_the_question_comes_before_the_wait(branches: bool) -> None:
+def test_the_question_comes_before_the_wait() -> None:
     plan = recurrent().plan
-    text = make_program(plan, CUDA, branches=branches, resident=False).text
+    text = make_program(plan, CUDA, resident=False).text
     asked = [m.start() for m in re.finditer(r"a_[0-9a-f]{16}\(arg", text)]
-    waits = [m.start() for m in re.finditer(r"mk_wait<false>\(run, .*near, waits \+ now|WAIT\(\d", text)]
+    waits = [m.start() for m in re.finditer(r"mk_wait<false>\(run, .*near, waits \+ now", text)]
     assert asked and all(any(a < w for w in waits) for a in asked)
-    assert "mk_ahead(MK" not in make_program(plan, hip(64), branches=branches).text
+    assert "mk_ahead(MK" not in make_program(plan, hip(64)).text
 
 
 def test_no_address_leads_out_of_memory() -> None:

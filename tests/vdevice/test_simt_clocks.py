@@ -11,7 +11,6 @@ from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, InputError
 from rammer.ir.program import BarrierRTask
 from rammer.vdevice.simt.clocks import profiled, slot_times
-from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.table import LINE
 
 GRAPH = chain(3)
@@ -75,12 +74,6 @@ def test_a_deadlock_is_reported_in_a_timed_run_too() -> None:
             loaded.run_timed(values())
     loaded.close()
     with pytest.raises(InputError, match="closed"):
-        loaded.run_timed(values())
-
-
-def test_figure_9_has_no_clocks() -> None:
-    loaded = EmulatorExecutable(image(PLAN, branches=True))
-    with pytest.raises(DeviceError, match="no clocks"):
         loaded.run_timed(values())
 
 

@@ -12,6 +12,8 @@ from simt_plans import spec
 from test_simt_residency import inputs_of, operations, recurrent, static
 
 import rammer
+from benchmarks.hops import ENTRY, standalone_text
+from benchmarks.sass import Listing, disassembled, listings
 from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
 from rammer.ir.dependency import overlaps
@@ -25,11 +27,9 @@ from rammer.ir.tile import Store, Sync, TileProgram, statements
 from rammer.kernels import candidates
 from rammer.program import Program
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.cuda.sass import Listing, disassembled, listings
 from rammer.vdevice.simt import image as images
 from rammer.vdevice.simt.early import early_words, loads_early
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.hops import ENTRY, standalone_text
 from rammer.vdevice.simt.image import SimtProgram, make_image, make_program
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import emit
@@ -125,7 +125,7 @@ def test_only_what_spills_gets_less_room() -> None:
         most = max(early_words_of(part) for part in re.split(r"^INLINE void k_", text, flags=re.M))
         return Compiled(100 + most, 4 + 40 * (most > 40))
 
-    program, code = compiled(plan, CUDA, compile, branches=False, tells=False)
+    program, code = compiled(plan, CUDA, compile)
     whole = make_program(plan, CUDA)
     words = {f.kernel: early_words_of(f.emitted.text) for f in whole.functions}
     much = {k for k in whole.early if words[k] > 40}

@@ -28,10 +28,9 @@ def after_prelude(text: str) -> str:
     return text[text.index("#define MK_TASK") :]
 
 
-@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
-def test_program_text(golden: Golden, branches: bool) -> None:
+def test_program_text(golden: Golden) -> None:
     plan = placed(CHAIN, [mirror(CHAIN, 32), mirror(CHAIN, 64), mirror(CHAIN, 1), mirror(CHAIN, 64)], LANES)
-    golden.check(after_prelude(make_program(plan, CUDA, branches=branches).text))
+    golden.check(after_prelude(make_program(plan, CUDA).text))
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,10 @@ def test_a_model_under_every_policy(policy: str) -> None:
             np.testing.assert_array_equal(program(x), first)
 
 
-@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
 @pytest.mark.parametrize("threads", [(32, 32, 32), (1, 64, 32), (33, 1, 100)], ids=str)
-def test_tasks_of_different_sizes_share_a_veu(threads: tuple[int, ...], branches: bool) -> None:
+def test_tasks_of_different_sizes_share_a_veu(threads: tuple[int, ...]) -> None:
     plan = placed(CHAIN, [mirror(CHAIN, t) for t in threads], ACROSS)
-    executable = EmulatorExecutable(image(plan, branches=branches), poison=True)
+    executable = EmulatorExecutable(image(plan), poison=True)
     for executable.seed in range(4):
         for executable.deterministic in (True, False):
             assert agree(CHAIN, executable, executable.seed)

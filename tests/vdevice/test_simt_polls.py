@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_simt_residency import inputs_of, recurrent
 
+from benchmarks.sass import Listing, disassembled, listings
 from rammer.errors import DeviceError, ToolchainError
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.cuda.sass import Listing, disassembled, listings
 from rammer.vdevice.simt import image as images
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.image import make_image, make_program

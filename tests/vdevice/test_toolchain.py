@@ -29,8 +29,8 @@ from rammer.errors import DeviceError, ModelError, RammerError, ToolchainError
 from rammer.vdevice import toolchain
 from rammer.vdevice.cpu.compile import LIBRARIES, KernelCompiler
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime import Library
-from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.objects import ObjectStore, share
 
 TWICE = "#include <math.h>\n#include <stdint.h>\nfloat twice(float x) { return (float)INT32_C(2) * floorf(x); }\n"

@@ -251,7 +251,7 @@ def test_html_barriers_point_at_the_slots_they_wait_for() -> None:
 
 @pytest.mark.parametrize("flows", [False, True])
 def test_chrome_trace_slices_never_overlap(flows: bool) -> None:
-    timeline, plan = drawn(random_jobs(11, 40), 3, "list")
+    timeline, plan = drawn(random_jobs(11, 40), 3, "stationary")
     events = json.loads(viz.chrome_trace(timeline, plan, flows=flows))["traceEvents"]
     slices = [e for e in events if e["ph"] == "X"]
     assert len(slices) == slots(plan) + len(plan.programs)

@@ -59,7 +59,7 @@ class Source:
         source = getattr(source, "model_proto", source)  # torch's ONNXProgram
         if not isinstance(source, str | os.PathLike | bytes | ModelProto):
             raise ModelError(
-                f"an object of type {type(source).__name__} is no ONNX model",
+                f"an object of type {type(source).__name__} is not an ONNX model",
                 hint="a path, bytes, a ModelProto, or an ONNXProgram of torch.onnx.export was expected; "
                 "modules of PyTorch go to rammer.compile(module, example=(x,))",
             )
@@ -224,7 +224,7 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Mode
         raise ModelError("the model is empty", hint="an ONNX file was expected")
     if data.startswith(ZIP):
         raise ModelError(
-            "this is a zip and no ONNX model",
+            "this is a ZIP archive, not an ONNX model",
             hint="rammer.load_program and `rammer run` take saved programs; a file of TorchScript needs example=(x,)",
         )
     try:
@@ -233,7 +233,9 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Mode
         model.ParseFromString(rest)
         return model, weights
     except DecodeError as error:
-        raise ModelError(f"this is no ONNX model: {error}", hint="an ONNX file in protobuf form was expected") from None
+        raise ModelError(
+            f"this is not an ONNX model: {error}", hint="an ONNX file in protobuf form was expected"
+        ) from None
 
 
 def _read(path: str, limits: Limits) -> bytes:

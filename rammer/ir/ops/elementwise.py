@@ -186,7 +186,10 @@ DEFINITIONS = (
     *(_unary(kind, numbers_only) for kind in ("neg", "abs", "sign")),
     *(
         _unary(kind, float_only)
-        for kind in ("floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "atan", "erf", "tanh", "sigmoid")
+        for kind in (
+            *("floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "asin", "acos", "atan", "erf", "tanh"),
+            "sigmoid",
+        )
     ),
     *(_unary(kind, float_only, result=DType.BOOL) for kind in ("is_nan", "is_inf")),
     _unary("not", _bools_only),
@@ -202,8 +205,7 @@ DEFINITIONS = (
             scalars.softplus,
             scalars.softsign,
             scalars.mish,
-            scalars.asin,
-            scalars.acos,
+            scalars.power,
         )
     ),
     OpDef("gelu", _gelu, broadcasts=True),

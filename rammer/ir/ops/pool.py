@@ -10,6 +10,7 @@ import numpy as np
 from rammer.ir.expr import Const, Iota, Load, Range, Scalar, Select, Stage, TensorExpr
 from rammer.ir.index import Index, var
 from rammer.ir.operator import OpDef
+from rammer.ir.ops import scalars
 from rammer.ir.ops.operands import (
     call,
     expression,
@@ -153,7 +154,7 @@ def _lrn(x: TensorType, *, size: int, alpha: float = 1e-4, beta: float = 0.75, b
     wider = (axes[0], ("c", x.shape[1] + size - 1), *axes[2:])
     value = widened(Load("xp", (var("n"), var("c") + var("k"), *rest)), dtype)
     total = Load("sum", variables_of(axes))
-    scaled = widened(Load("x", variables_of(axes)), dtype) / call("pow", total * (alpha / size) + bias, beta)
+    scaled = widened(Load("x", variables_of(axes)), dtype) / scalars.power(total * (alpha / size) + bias, beta)
     return expression(
         "lrn",
         [("x", x)],

@@ -54,14 +54,25 @@ def mish(x: Scalar) -> Scalar:
     return x * (n / (n + 2.0))
 
 
-def asin(x: Scalar) -> Scalar:
-    """The angle from both legs of its triangle; a product of sums loses nothing near 1, and NaN comes of |x| > 1."""
-    return call("atan", x / call("sqrt", (ONE - x) * (ONE + x)))
+def power(x: Scalar, exponent: float = 1.0) -> Scalar:
+    """x ** exponent without a logarithm, for quarters up to 1 and halves up to 8: products, roots and quotients.
 
-
-def acos(x: Scalar) -> Scalar:
-    """Twice the angle of half the way, which is exact near 1."""
-    return call("atan", call("sqrt", (ONE - x) / (ONE + x))) * 2.0
+    A root of -inf is NaN, as of other negative numbers. Products of up to 8 factors are within 4 ULP of the power.
+    Other exponents take the function `pow`.
+    """
+    if -2 <= exponent < 0 and (2 * exponent).is_integer():
+        return ONE / power(x, -exponent)
+    if exponent in (0.25, 0.75):
+        root = call("sqrt", x)
+        return call("sqrt", root) if exponent == 0.25 else root * call("sqrt", root)
+    if not 0 < exponent <= 8 or not (2 * exponent).is_integer():
+        return call("pow", x, exponent)
+    if exponent == 0.5:
+        return call("sqrt", x)
+    if not exponent.is_integer():
+        return power(x, exponent - 0.5) * call("sqrt", x)
+    half = power(x, exponent // 2) if exponent > 1 else x
+    return x if exponent == 1 else half * half * x if exponent % 2 else half * half
 
 
 def gelu(x: Scalar, approximate: str = "none") -> Scalar:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rammer.ir.evaluate import evaluate_expr, is_contraction
+from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.graph import Graph
+from rammer.ir.grids import is_contraction
 from rammer.ir.operator import Operation, flops
 from rammer.ir.tensor import Array, TensorId
 from rammer.passes.editor import Editor

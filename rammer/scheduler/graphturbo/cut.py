@@ -75,11 +75,6 @@ def parts_note(found: InParts) -> str:
     return f"groups in parts: {', '.join(str(len(parts)) for parts in found.parts)}"
 
 
-def named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
-    """Groups with the operators' own numbers, in the order in which they were found to run."""
-    return [replace(group, layers=tuple(numbers[n] for n in group.layers)) for group in groups]
-
-
 def distinct(cuts: Iterable[Cut]) -> list[Cut]:
     found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.order, c.bound): c for c in reversed(list(cuts))}
     return list(reversed(found.values()))

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from rammer.scheduler.graphturbo.exact import narrow_places
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import breadth_first, depth_first
 from rammer.scheduler.graphturbo.network import Network
@@ -278,6 +277,17 @@ class _Search:
         if (begin, end) not in self._groups:
             self._groups[begin, end] = _as_one(self._network, self._blocks[begin].start, self._blocks[end].stop)
         return self._groups[begin, end]
+
+
+def narrow_places(network: Network) -> list[int]:
+    """Layers of which nothing but their own result is read behind them."""
+    last = [max(readers, default=-1) for readers in network.readers]
+    found, farthest = [], -1
+    for n in range(len(network.layers)):
+        if farthest <= n < last[n]:
+            found.append(n)
+        farthest = max(farthest, last[n])
+    return found
 
 
 def _blocks(network: Network) -> list[range]:

@@ -7,7 +7,7 @@ all of it priced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain, pairwise, zip_longest
@@ -28,7 +28,7 @@ from rammer.ir.program import TaskUid
 from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
-from rammer.scheduler.graphturbo.cut import CACHED, Cut
+from rammer.scheduler.graphturbo.cut import CACHED
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, can_be_cut, in_parts, needed
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
@@ -111,21 +111,6 @@ class _Prices:
         kind = self._graph.types[tensor]
         return kind.rank > DIMS[1] and kind.layout is not None and can_be_cut(kind)
 
-    def stitched(self, operators: Sequence[int], parts: Mapping[int, int]) -> Parted | None:
-        """A group in parts of so many along each axis of its result; None if it cannot be."""
-        graph, last = self._graph, operators[-1]
-        ends = [self._inner_until[n] for n in operators[:-1]]
-        known = all(end is not None and end <= last for end in ends) and len(graph.operators[last].outputs) == 1
-        if len(operators) < 2 or last - operators[0] >= len(operators) or not known or not parts.keys() <= {*DIMS}:
-            return None
-        (result,) = graph.operators[last].outputs
-        made = {t for n in operators for t in graph.operators[n].outputs}
-        outside = {t for n in operators for t in self._variable(n)} - made
-        if not self._is_cuttable(result) or not all(can_be_cut(graph.types[t]) for t in outside):
-            return None
-        boxes = _boxes(graph.types[result].shape, parts.get(DIMS[1], 1), parts.get(DIMS[0], 1))
-        return Parted(tuple(operators), boxes) if needed(graph, operators, boxes[0]) else None
-
     def _variable(self, operator: int) -> list[TensorId]:
         """What an operator reads that is no constant."""
         return [t for t in self._graph.operators[operator].inputs if t not in self._graph.constants]
@@ -197,17 +182,13 @@ class _Prices:
         return float(more_us + nbytes * self._read_us + parts * len(operators) * spec.barrier_us) / spec.num_veus
 
 
-def _boxes(shape: Sequence[int], cuts: int, groups: int | None = None) -> tuple[Box, ...]:
-    """So many groups of the images of a tensor, or each image, cut so often along its rows."""
-
-    def cut(dim: int, parts: int) -> Iterable[tuple[int, int]]:
-        return pairwise(shape[dim] * n // parts for n in range(parts + 1))
-
+def _boxes(shape: Sequence[int], cuts: int) -> tuple[Box, ...]:
+    """Cut each image of a tensor into so many groups of rows."""
     found = []
-    for images in cut(DIMS[0], shape[0] if groups is None else groups):
-        for rows in cut(DIMS[1], cuts):
+    for image in range(shape[0]):
+        for rows in pairwise(shape[DIMS[1]] * n // cuts for n in range(cuts + 1)):
             box = list(whole(shape))
-            box[DIMS[0]], box[DIMS[1]] = images, rows
+            box[DIMS[0]], box[DIMS[1]] = (image, image + 1), rows
             found.append(tuple(box))
     return tuple(found)
 
@@ -226,42 +207,17 @@ def laid_out(problem: Problem, market: Market) -> Laid | None:
     None if there are no such groups, or nobody has rKernels for parts.
     """
     groups = _few(worthwhile(problem, market))
-    laid = _laid(problem, [priced.group for priced in groups])
-    if laid is None:
+    if not groups:
         return None
-    apart, _, found = laid
+    found = in_parts(problem.graph, [priced.group for priced in groups])
+    if (apart := problem.of(found.graph, 1)) is None:
+        return None
+    apart = apart.usual
     left = [priced for priced, parts in zip(groups, found.parts, strict=True) if _pays(problem, priced, apart, parts)]
     if len(left) < len(groups):
         found = in_parts(problem.graph, [priced.group for priced in left])
         apart = replace(apart, graph=found.graph)
     return Laid(apart, Market(apart), found) if left else None
-
-
-def stitched(problem: Problem, market: Market, cut: Cut) -> Laid | None:
-    """The problem with the groups of a cut in its instances, each with stages of its own: a group's last operator is
-    the anchor, and all before it is computed at that, on one vEU, in memory that the instance has for itself.
-
-    None if no group can be so, or nobody has rKernels for it. Paper: GraphTurbo §4.1, §4.2.
-    """
-    spec = problem.spec
-    if spec.execution is not Execution.SIMD or spec.sync is not SyncModel.FINE or not spec.own_cache:
-        return None
-    prices = _Prices(problem.graph, spec, market)
-    found, room = [], MOST_APART
-    for group, split in zip(cut.groups, cut.splits, strict=True):
-        parted = prices.stitched(sorted(group.layers), split.parts) if split else None
-        if parted and (operators := len(parted.boxes) * len(parted.operators)) <= room:
-            found.append(parted)
-            room -= operators
-    return _laid(problem, found)
-
-
-def _laid(problem: Problem, groups: Sequence[Parted]) -> Laid | None:
-    if not groups:
-        return None
-    found = in_parts(problem.graph, groups)
-    apart = problem.of(found.graph, 1)
-    return Laid(apart.usual, Market(apart.usual), found) if apart else None
 
 
 def _few(groups: Sequence[Priced]) -> list[Priced]:

@@ -14,7 +14,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
-from rammer.vdevice.cpu.prefetch import LINE_BYTES
+from rammer.vdevice.cpu.table import LINE_BYTES
 
 SMALLEST = 16 << 10  # bytes: less comes fast enough by itself
 DENSE = 0.5  # of the bytes between the first and the last one: a part with less of them is not asked for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,21 +14,15 @@ from rammer.ir.handover import has_parts
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import direct_ports
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import DType
+from rammer.ir.program import RTask, TaskUid
+from rammer.ir.tensor import Array, DType
+from rammer.vdevice.arena import ALIGNMENT, ARENA, aligned
 from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.cpu.ahead import aheads
 from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
-from rammer.vdevice.cpu.table import ABI, Table, lanes_of
+from rammer.vdevice.cpu.table import ABI, PUBLISH, RUNTIME, TABLE, Table, fingerprint
 from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import ALIGNMENT, ARENA, Places, aligned, ports_alone
-
-RUNTIME = "runtime.so"
-TABLE = "table.bin"
-
-
-def fingerprint(arch: str) -> str:
-    """What an image needs from the machine that loads it."""
-    return f"cpu-abi{ABI}-{arch}"
+from rammer.vdevice.placement import Places, ports_alone
 
 
 def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
@@ -92,6 +86,53 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         weights,
         plan,
     )
+
+
+def lanes_of(
+    plan: ExecutionPlan,
+    kernel_number: list[int],
+    first_args: list[list[int]],
+    ahead: Mapping[TaskUid, int],
+    tickets: Mapping[RKernel, Sequence[int]],
+) -> dict[str, Array]:
+    """The arrays of a plan's lanes; `kernel_number` is by operator, `first_args` and `ahead` by rTask, and `tickets`
+    of an rKernel for each of its rTasks, if it has any."""
+    num_veus = plan.spec.num_veus
+    slots: list[tuple[int, int, int, int, int, int]] = []
+    waits: list[tuple[int, int]] = []
+    operators: list[int] = []
+    bounds = [0]
+    awaited: list[int] = []
+    for program in plan.programs:
+        first = len(slots)
+        starts = []
+        for lane in program.lanes:
+            starts.append(len(slots))
+            for slot in lane:
+                if isinstance(slot, RTask):
+                    n, rtask = slot.uid
+                    given = tickets[plan.kernels[n]] if num_veus > 1 else ()
+                    count = given[rtask] if given else 0
+                    slots.append((kernel_number[n], rtask, first_args[n][rtask], 0, ahead.get(slot.uid, 0), count))
+                    operators.append(n)
+                else:
+                    slots.append((-1, len(slot.waits), len(waits), 0, 0, 0))
+                    operators.append(-1)
+                    waits += [(w.veu, w.order) for w in slot.waits]
+            bounds.append(len(slots))
+        bounds += [len(slots)] * (num_veus - len(program.lanes))
+        for n in range(first, len(slots)):
+            kernel, count, at, *_ = slots[n]
+            if kernel < 0:
+                awaited += [starts[veu] + order for veu, order in waits[at : at + count]]
+    table = np.array(slots, np.int32).reshape(-1, 6)
+    table[awaited, 3] |= PUBLISH
+    return {
+        "bounds": np.array(bounds, np.int64),
+        "slots": table,
+        "waits": np.array(waits, np.int32).reshape(-1, 2),
+        "operators": np.array(operators, np.int32),
+    }
 
 
 def _has_subnormals(graph: Graph) -> bool:

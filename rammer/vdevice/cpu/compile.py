@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,14 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
-from rammer import config
+from rammer import config, log
 from rammer.children import computed
 from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, prelude, translation_unit
-from rammer.vdevice.cpu.spec import Host, find_arch
+from rammer.vdevice.cpu.host import Host, find_arch
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import (
     Beside,
@@ -291,10 +290,10 @@ def _only(batch: Sequence[Source]) -> str:
 
 
 def _show(sources: Sequence[Source]) -> None:
-    """Print C texts for RAMMER_DEBUG=4, write them for RAMMER_DUMP_DIR; cached ones too."""
-    if (config.integer("RAMMER_DEBUG") or 0) >= 4:
-        for source in sources:
-            print(f"// {source.symbol}\n{source.text}", file=sys.stderr)
+    """Log C texts, which RAMMER_DEBUG=4 shows, and write them for RAMMER_DUMP_DIR; cached ones too."""
+    log.listen()
+    for source in sources if log.hears(log.COMPILE, log.SOURCE) else ():
+        log.say(log.COMPILE, log.SOURCE, f"C text\n// {source.symbol}\n{source.text}")
     if folder := config.get("RAMMER_DUMP_DIR"):
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

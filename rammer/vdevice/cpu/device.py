@@ -8,38 +8,33 @@ from functools import cached_property
 
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
-from rammer.vdevice.base import CompiledOnly, Image, Progress, VDevice, silent
+from rammer.vdevice.base import Image, Progress, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, known_calibration
 from rammer.vdevice.cpu.check import check_kernels, untried
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.decode import decode
-from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
-from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec, usual_numbers
+from rammer.vdevice.cpu.profile import measure_kernels, refused_kernels
+from rammer.vdevice.cpu.runner import CpuRunner
+from rammer.vdevice.cpu.spec import make_spec, usual_numbers
 from rammer.vdevice.profiles import ProfileStore, profile_store
 from rammer.vdevice.proof.decoded import DecodedImage
 
 
-class CpuVDevice(VDevice):
+class CpuVDevice(CpuRunner):
     """This machine's CPU, or another one to compile for (`arch`); `device` is the number of vEUs.
 
     `arch` "A@B" emulates A in machine code for B, which may be "here": for tests on machines that lack A.
     """
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
-        self._host = host()
-        self._arch = choose_arch(arch, self._host)
+        super().__init__(arch=arch, device=device)
         measured = known_calibration(self._host.name) if self._is_here else None
-        self.spec = make_spec(self._arch, choose_num_veus(device, self._host), self._host, measured)
+        self.spec = make_spec(self._arch, self._num_veus, self._host, measured)
 
     @cached_property
     def _compiler(self) -> KernelCompiler:
         return KernelCompiler(self.spec, self._host)
-
-    @property
-    def _is_here(self) -> bool:
-        return self._host.runs(self._arch)
 
     def begin(self) -> None:
         """Compile the runtime, and what measures, beside this thread."""
@@ -104,22 +99,6 @@ class CpuVDevice(VDevice):
         """Where verdicts on programs are kept."""
         return profile_store(self._host.name, self._compiler.toolchain)
 
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans, all inputs zero; None for a CPU that is not this one."""
-        if not self._is_here:
-            return None
-
-        def measure() -> list[float]:
-            executables: list[CpuExecutable] = []
-            try:
-                executables += (CpuExecutable(self.build(plan), self._host) for plan in plans)
-                return measure_plans(plans, executables)
-            finally:
-                for executable in executables:
-                    executable.close()
-
-        return known_plans_us(plans, self._compiler, self._host.name, measure)
-
     def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:
         """Machine code of rKernels into the cache, in few calls of the compiler. Raises ToolchainError, DeviceError."""
         self._compiler.compile(kernels, progress)
@@ -136,15 +115,3 @@ class CpuVDevice(VDevice):
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """With objects of just the plan's rKernels. Raises ToolchainError."""
         return image if image.plan is None else seal_image(image, image.plan, self._compiler, progress)
-
-    def load(self, image: Image) -> CpuExecutable | CompiledOnly:
-        """An image ready to run; compiles nothing. Raises ArtifactError if it is not for this machine.
-
-        A device for another CPU loads nothing: its programs say so when they are run.
-        """
-        if self._is_here:
-            return CpuExecutable(image, self._host)
-        return CompiledOnly(
-            f"the program is for {self._arch.name!r}: {self._host.lacks(self._arch)}",
-            f'save it and load it on such a machine; arch="{self._arch.name}@{HERE}" emulates it',
-        )

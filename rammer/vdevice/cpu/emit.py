@@ -107,11 +107,11 @@ def _definitions(text: str) -> Definitions:
 @lru_cache(maxsize=8)
 def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     # one text for floats and for vectors of them, so that tails equal bodies bit for bit
-    before, after = functions.ABS + functions.SIMPLE, functions.POLYNOMIALS + functions.ERF
+    before, after = functions.ABS + functions.SIMPLE, functions.POLYNOMIALS + functions.ERF + functions.ARCS
     power = functions.instance(functions.POWER, "vf", "vi", "v")
     math = before + functions.POWER + after
     double = MATH_OF_ALL + MATH_OF_DOUBLES
-    scalars = functions.library(("floor", "ceil", "round", "sqrt", "sin", "cos", "atan")) + functions.instance(math)
+    scalars = functions.library(("floor", "ceil", "round", "sqrt")) + functions.instance(math)
     return (
         HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
@@ -138,6 +138,9 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + BITS_OF_WEIGHTS.replace("LANES", str(lanes))
         + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _folds(lanes, "vd", "double")
+        + LARGE_ARGUMENTS.replace("LANES", str(lanes))
+        + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES))
+        + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES, "vd", "vl", "vd_"), "vf", "vi", "v")
         + _transpose(lanes)
         + functions.instance(minifloats.TEMPLATES)
         + functions.instance(minifloats.TEMPLATES, "vf", "vi", "v")
@@ -390,6 +393,26 @@ INLINE int four_bytes(const void *p) { int n; memcpy(&n, p, 4); return n; }  /* 
 INLINE vi vi_dot_bytes(vi b, vi c) { return vadd_dot_bytes(vi_splat(0), b, c); }
 """
 
+# Beyond 2^20 each sine is the library's.
+LARGE_ARGUMENTS = """\
+INLINE vl vd_bits(vd x) { return (vl)x; }
+INLINE vd vd_float(vl x) { return (vd)x; }
+INLINE vd vdouble(vf x) { return __builtin_convertvector(x, vd); }
+INLINE vf vsingle(vd x) { return __builtin_convertvector(x, vf); }
+INLINE int vmost(vi x) { return vi_fold_max(x); }
+INLINE double dsel(int m, double a, double b) { return m ? a : b; }
+INLINE double dsplat(double x) { return x; }
+INLINE double sdouble(float x) { return (double)x; }
+INLINE float ssingle(double x) { return (float)x; }
+INLINE int smost(int x) { return x; }
+#define EACH(name) INLINE float s##name##_large(float x, float y) { return name##f(x); } \\
+  static __attribute__((noinline)) vf v##name##_large(vf x, vf y) { \\
+    ROLLED for (int i = 0; i < LANES; i++) if (!(fabsf(x[i]) < 1048576.0f)) y[i] = name##f(x[i]); return y; }
+EACH(sin)
+EACH(cos)
+#undef EACH
+"""
+
 MATH_OF_DOUBLES = """\
 INLINE vl vl_mask(int x) { return (vl){0} - (x != 0); }
 INLINE vl vd_is_nan(vd x) { return x != x; }
@@ -401,7 +424,17 @@ EACH(log, dlog)
 EACH(tanh, dtanh)
 EACH(sigmoid, dsigmoid)
 EACH(erf, derf)
+EACH(sin, dsin)
+EACH(cos, dcos)
+EACH(asin, dasin)
+EACH(acos, dacos)
+EACH(atan, datan)
 #undef EACH
+INLINE vd vd_pow(vd x, vd y) {
+  double s[LANES], t[LANES]; memcpy(s, &x, sizeof s); memcpy(t, &y, sizeof t);
+  ROLLED for (int i = 0; i < LANES; i++) s[i] = dpow(s[i], t[i]);
+  memcpy(&x, s, sizeof s); return x;
+}
 #if defined(__clang__)
 #define EACH(name, scalar) INLINE vd vd_##name(vd x) { return __builtin_elementwise_##scalar(x); }
 #else

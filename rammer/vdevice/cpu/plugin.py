@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def probe() -> Availability:
     """Whether there is an arch for this machine, and a C compiler; and how many vEUs there are by default."""
-    from rammer.vdevice.cpu.spec import choose_arch, default_num_veus, host
+    from rammer.vdevice.cpu.host import choose_arch, default_num_veus, host
     from rammer.vdevice.toolchain import c_compiler
 
     try:
@@ -33,7 +33,7 @@ def probe() -> Availability:
 
 def archs() -> Sequence[str]:
     """Instruction sets that this machine runs, the widest first."""
-    from rammer.vdevice.cpu.spec import ARCHES, host
+    from rammer.vdevice.cpu.host import ARCHES, host
 
     here = host()
     return [arch.name for arch in ARCHES.values() if here.runs(arch)]
@@ -57,6 +57,7 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
             "threads of this machine, kernels in C with vector extensions",
             archs,
             calibrate=calibrate,
+            runs=later("rammer.vdevice.cpu.runner", "CpuRunner"),
         )
     ]
 

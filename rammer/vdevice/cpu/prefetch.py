@@ -37,8 +37,8 @@ from rammer.ir.tile import (
     statements,
     with_children,
 )
+from rammer.vdevice.cpu.table import LINE_BYTES
 
-LINE_BYTES = 64  # of a cache line
 LINE = LINE_BYTES // 4  # float32 of it
 MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 # Of the nearest cache: panels that stay there with the next one while tiles walk past them, though caches may drop them

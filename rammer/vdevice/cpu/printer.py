@@ -27,8 +27,9 @@ from rammer.ir.tile import (
     uses,
 )
 from rammer.vdevice.cpu.nests import Nest, NestPrinter
-from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
+from rammer.vdevice.cpu.prefetch import has_pieces, in_blocks, loaded, register_block, steps
 from rammer.vdevice.cpu.rolled import rolled
+from rammer.vdevice.cpu.table import LINE_BYTES
 from rammer.vdevice.cpu.tickets import tickets
 from rammer.vdevice.vectors import depends
 

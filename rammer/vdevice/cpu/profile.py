@@ -1,4 +1,4 @@
-"""Measured times of rKernels on one vEU, and of whole plans. Paper: §3.3, "Compile-time profiling"."""
+"""Measured times of rKernels on one vEU. Paper: §3.3, "Compile-time profiling"."""
 
 from __future__ import annotations
 
@@ -15,24 +15,19 @@ from numpy.typing import NDArray
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import PAGE
 from rammer.ir.operator import Operation
-from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType
+from rammer.vdevice.arena import ALIGNMENT, aligned
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import MEASURE, KernelCompiler, in_c
-from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import ALIGNMENT, aligned
-from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
+from rammer.vdevice.profiles import kernel_key, profile_store, recipe_keys
 
 Operands = Literal["in turn", "near", "shared", "far"]
 
 ROUNDS: Mapping[Operands, int] = {"in turn": 3, "near": 2, "shared": 2, "far": 3}  # of a kernel; the least one counts
 SHARE_S: Mapping[Operands, float] = {"in turn": 0.003, "near": 0.001, "shared": 0.001, "far": 0.001}  # for one kernel
-RUNS = 3  # of a plan in one turn: the first one finds another plan's data in the caches
-MOST_TURNS = 200
 PASSING = 2  # times a core's own cache: what passes so that nothing else is left in it
-CLEAR = 1.05  # ratios of fastest runs after two turns are within 1.5 % of those after 17 or 32 (docs/measurements.md)
 
 
 def measure_kernels(
@@ -151,42 +146,6 @@ def _measure_group(
             times[kernel] = min(times.get(kernel, float("inf")), us)
             best = min(best, times[kernel] * kernel.num_rtasks)
     return times
-
-
-def measure_plans(
-    plans: Sequence[ExecutionPlan], executables: Sequence[CpuExecutable], budget_s: float = 0.4
-) -> list[float]:
-    """Microseconds of every plan's fastest run, copies of inputs and outputs not counted.
-
-    They run in turns, so that a slow moment of the machine hits all of them; no longer than until one is clearly
-    faster than all others.
-    """
-    inputs = [
-        {t: np.zeros(plan.graph.types[t].shape, plan.graph.types[t].dtype.numpy) for t in plan.graph.inputs}
-        for plan in plans
-    ]
-    best, deadline = [float("inf")] * len(plans), time.monotonic() + budget_s
-    for turn in range(MOST_TURNS):
-        for n, executable in enumerate(executables):
-            for _ in range(RUNS):
-                best[n] = min(best[n], executable.run_timed(inputs[n])[1].total_us)
-        fastest, *others = sorted(best)
-        if turn and (all(us > CLEAR * fastest for us in others) or time.monotonic() > deadline):
-            break
-    return best
-
-
-def known_plans_us(
-    plans: Sequence[ExecutionPlan], compiler: KernelCompiler, machine: str, measure: Callable[[], list[float]]
-) -> list[float]:
-    """Microseconds of plans: from the cache if this `machine` compared the same ones before, else from `measure`."""
-    keys = comparison_keys(plans)
-    store = profile_store(machine, compiler.toolchain)
-    known = store.get(keys)
-    if any(key not in known for key in keys):
-        known = dict(zip(keys, measure(), strict=True))
-        store.put(known)
-    return [known[key] for key in keys]
 
 
 def _by_operation(kernels: Sequence[RKernel]) -> dict[Operation, list[RKernel]]:

@@ -7,6 +7,7 @@ typedef void (*kernel_fn)(char *const *args, char *scratch, long rtask, int *sta
 
 enum { DONE = 0, BAD_INDEX = 1, STALLED = 2, STUCK = 3, LOST = 4, CLOSED = 5, NO_THREAD = 6 };
 enum { PUBLISH = 1 };  // slot flag: another vEU waits for this slot
+enum { LATE_NS = 20000000 };  // for which a late vEU waits after a call that has not waited for it
 enum { LOOK = 16 };  // loads of a counter, after each of which a waiter looks whether it can help
 
 // A slot of a lane. A barrier-rTask has kernel -1, its first wait in `args` and the number of waits in `rtask`. Of an
@@ -64,6 +65,8 @@ typedef struct {
   i64 helped;  // how often it found parts of another vEU's rTask to do
   unsigned long thread;
   struct pool *pool;
+  char *scratch;  // of the program that runs: nobody else computes there
+  u64 idle;  // the dispatch in which it waits, in timed runs
 } lane;
 
 typedef struct pool {
@@ -72,6 +75,7 @@ typedef struct pool {
   const table *t;
   i64 program, base;
   int timed;
+  i64 late;  // the vEU whose first and last slot begin late, as a test of what others wait for; or a negative number
   _Alignas(128) int sleepers;
   int abort, lost, running, closing;
   i64 num_veus;  // vEU 0 included, which has no thread here
@@ -231,8 +235,8 @@ static int overdue(watchdog *w, const lane *l, i64 limit) {
   return w->waited > limit;
 }
 
-INLINE void compute(const table *t, lane *me, char *scratch, const slot *s) {
-  t->kernels[s->kernel](t->args + s->args, scratch, s->rtask, &me->now.status);
+INLINE void compute(const table *t, lane *me, const slot *s) {
+  t->kernels[s->kernel](t->args + s->args, me->scratch, s->rtask, &me->now.status);
   if (__builtin_expect(me->now.status, 0)) {
     me->now.status = 0;
     if (me->failed < 0 || s - t->slots < me->failed) me->failed = s - t->slots;
@@ -249,7 +253,7 @@ static void __attribute__((noinline)) help(pool *p, i64 veu, lane *other) {
     me->helped++;
     me->now.next = *t->aheads;
     me->now.taken = &other->taken;
-    compute(t, me, t->scratch + veu * t->scratch_stride, s);
+    compute(t, me, s);
     me->now.taken = 0;
   }
   ADD_IN_ORDER(&other->helping, -1);
@@ -274,10 +278,11 @@ static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, p
   }
 }
 
-INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base) {
+INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base, int timed) {
   lane *other = &p->lanes[on.veu];
   for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->step) - base > on.order) return 1;
+    if (timed) STORE(&p->lanes[veu].idle, p->go);
     pause();
     if (i % LOOK == 0 && LOAD(&other->open)) help(p, veu, other);
   }
@@ -285,12 +290,12 @@ INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base) {
 }
 
 // The rTask of a slot, of which others may do parts. False: one of these does not come back.
-static int __attribute__((noinline)) compute_openly(pool *p, i64 veu, char *scratch, const slot *s, i64 order) {
+static int __attribute__((noinline)) compute_openly(pool *p, i64 veu, const slot *s, i64 order) {
   lane *me = &p->lanes[veu];
   me->taken = 0;
   me->now.taken = &me->taken;
   STORE(&me->open, s);
-  compute(p->t, me, scratch, s);
+  compute(p->t, me, s);
   me->now.taken = 0;
   STORE_IN_ORDER(&me->open, 0);
   watchdog dog = {0, 0, 0};
@@ -307,23 +312,41 @@ static int __attribute__((noinline)) compute_openly(pool *p, i64 veu, char *scra
   return 1;
 }
 
+// Hold a vEU back until each other one waits, or has come to its end. A call that ends without it is wrong, and its
+// results are read before this vEU goes on.
+static void __attribute__((noinline)) come_late(const pool *p, i64 veu) {
+  const i64 *bounds = p->t->bounds + p->program * p->t->num_veus;
+  i64 ended = 0;
+  for (i64 v = 0; v < p->t->num_veus && !LOAD(&p->abort);) {
+    const u64 go = LOAD(&p->go);
+    const lane *other = &p->lanes[v];
+    if (v == veu || bounds[v] == bounds[v + 1] || LOAD(&other->idle) == go || LOAD(&other->done) == go) v++;
+    else sched_yield();
+    if (!LOAD_IN_ORDER(&p->running)) {
+      if (!ended) ended = now_ns();
+      if (now_ns() - ended > LATE_NS) return;
+    }
+  }
+}
+
 INLINE void walk(pool *p, i64 veu, int timed) {
   const table *t = p->t;
   lane *me = &p->lanes[veu];
   const i64 base = p->base;
   const i64 *bounds = t->bounds + p->program * t->num_veus + veu;
   const slot *first = t->slots + bounds[0], *end = t->slots + bounds[1];
-  char *scratch = t->scratch + veu * t->scratch_stride;
   for (const slot *s = first; s < end; s++) {
+    if (timed && p->late == veu && (s == first || s == end - 1)) come_late(p, veu);
     u64 begin = timed ? ticks() : 0;
     __atomic_store_n(&me->begun, base + (s - first) + 1, __ATOMIC_RELAXED);
     if (s->kernel < 0) {
       for (int w = 0; w < s->rtask; w++)
-        if (!await(p, veu, s - first, t->waits[s->args + w], base)) return;
+        if (!await(p, veu, s - first, t->waits[s->args + w], base, timed)) return;
+      if (timed) STORE(&me->idle, 0);
     } else {
       me->now.next = t->aheads[s->ahead];
-      if (timed || !s->tickets) compute(t, me, scratch, s);  // what is timed is each slot's own
-      else if (!compute_openly(p, veu, scratch, s, s - first)) return;
+      if (timed || !s->tickets) compute(t, me, s);  // what is timed is each slot's own
+      else if (!compute_openly(p, veu, s, s - first)) return;
     }
     if (s->flags & PUBLISH) STORE(&me->step, base + (s - first) + 1);
     if (timed) t->times[2 * (s - t->slots)] = begin, t->times[2 * (s - t->slots) + 1] = ticks();
@@ -341,6 +364,7 @@ INLINE void end_rtasks(control before) {
 }
 
 static void run_lane(pool *p, i64 veu) {
+  p->lanes[veu].scratch = p->t->scratch + veu * p->t->scratch_stride;
   const control before = begin_rtasks(p->t);
   if (p->timed) walk(p, veu, 1);
   else walk(p, veu, 0);
@@ -437,6 +461,7 @@ INLINE void help_worker(pool *p, lane *other) {
 // Wait for a worker to finish its lane. False: it does not come back.
 static int join(pool *p, i64 veu) {
   lane *other = &p->lanes[veu];
+  STORE(&p->lanes[0].idle, p->go);
   for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->done) == p->go) return 1;
     pause();
@@ -530,8 +555,8 @@ static int run_all(pool *p) {
   return result;
 }
 
-// Wait for the program's turn and run it.
-EXPORT int rammer_run(pool *p, const table *t, int timed) {
+// Wait for the program's turn and run it. `how`: 1 with times and without help, 2 + v also with a late vEU v.
+EXPORT int rammer_run(pool *p, const table *t, int how) {
   turn *of = p->turn;
   take(of);
   STORE_IN_ORDER(&p->running, 1);
@@ -539,7 +564,8 @@ EXPORT int rammer_run(pool *p, const table *t, int timed) {
   if (result == DONE) {
     if (of->holder != p) STORE(&of->holder, p);
     p->t = t;
-    p->timed = timed;
+    p->timed = how > 0;
+    p->late = how - 2;
     t->report[6] = ticks();
     result = run_all(p);
     t->report[7] = ticks();
@@ -556,8 +582,10 @@ EXPORT i64 rammer_run_slots(const table *t, const i64 (*slots)[2], i64 count) {
   me.failed = -1;
   me.now = (context){0, t->aheads[0], 0};
   const control before = begin_rtasks(t);
-  for (i64 n = 0; n < count; n++)
-    compute(t, &me, t->scratch + slots[n][1] * t->scratch_stride, t->slots + slots[n][0]);
+  for (i64 n = 0; n < count; n++) {
+    me.scratch = t->scratch + slots[n][1] * t->scratch_stride;
+    compute(t, &me, t->slots + slots[n][0]);
+  }
   end_rtasks(before);
   return me.failed;
 }

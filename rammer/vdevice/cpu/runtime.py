@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,28 +12,26 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer import config
+from rammer import config, log
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
-from rammer.vdevice.base import Image, SlotTimes
-from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
+from rammer.vdevice.arena import bound_ports
+from rammer.vdevice.base import Image, SlotTimes, Stepped
 from rammer.vdevice.cpu.call import BoundCall, Call, is_possible
+from rammer.vdevice.cpu.host import Host, known_arch
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
-from rammer.vdevice.cpu.prefetch import LINE_BYTES
-from rammer.vdevice.cpu.spec import Host, known_arch
-from rammer.vdevice.cpu.table import ABI, TICKETS, Table
+from rammer.vdevice.cpu.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
 from rammer.vdevice.library import Library
-from rammer.vdevice.memory import Bytes, HostRooms, Lender, allocate, gather, tensor_at
-from rammer.vdevice.placement import bound_ports
+from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
 
-_LOG = logging.getLogger("rammer")
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
+_TIMED, _LATE = 1, 2  # how to run: each slot is timed, and nobody helps; also, the vEU of that number begins last
 
 
 @lru_cache(maxsize=64)  # each once
 def _warn_of_few(cpus: int, num_veus: int) -> None:
-    _LOG.warning(
+    log.RUNTIME.warning(
         "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
         "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
         *(num_veus, cpus, "s" * (cpus != 1), cpus),
@@ -189,7 +186,7 @@ class CpuExecutable(HostRooms):
             if not (self._direct or self._pointed or self.poison):  # all is small, and a call takes as long
                 for name, view in self._inputs:
                     view[...] = inputs[name]
-                self._run((), 0)
+                self._run(())
                 return {name: view.copy() for name, view in self._outputs}
             made = {name: self._lender.lend(name, kind) for name, kind in self._lent.items()}
             if self.poison:
@@ -197,7 +194,7 @@ class CpuExecutable(HostRooms):
                     array.view(np.uint8)[...] = 0xFF
             direct = self._addresses({**inputs, **made})
             self._point(direct)
-            self._run([(view, inputs[name]) for name, view in self._inputs if name not in direct], 0)
+            self._run([(view, inputs[name]) for name, view in self._inputs if name not in direct])
             return {name: made[name] if name in made else view.copy() for name, view in self._outputs}
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
@@ -221,7 +218,7 @@ class CpuExecutable(HostRooms):
                         return
                     if code != _LOST:
                         self._ended(code)
-                self._run(read, 0)
+                self._run(read)
                 for array, view in written:
                     array[...] = view
 
@@ -239,7 +236,7 @@ class CpuExecutable(HostRooms):
             direct = {name: room.ctypes.data for name, room in rooms.items() if name in self._bindings}
             given = {**inputs, **rooms}
             self._point(direct)
-            self._run([(view, given[name]) for name, view in self._inputs if name not in direct], 0)
+            self._run([(view, given[name]) for name, view in self._inputs if name not in direct])
             return self.handed(self._outputs, rooms, direct, outputs)
 
     def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
@@ -263,7 +260,7 @@ class CpuExecutable(HostRooms):
         with self._lock if self._forks == forks.count else self._renewed():
             self._times[:] = 0
             self._point({})
-            self._run([(view, inputs[name]) for name, view in self._inputs], 1)
+            self._run([(view, inputs[name]) for name, view in self._inputs], _TIMED)
             begin, end = (int(t) for t in self._report[6:8])
             outputs = {name: view.copy() for name, view in self._outputs}
             us_per_tick = self._us_per_tick()
@@ -273,8 +270,8 @@ class CpuExecutable(HostRooms):
             self._by_lane(times), self._by_lane(self._table.operators), (end - begin) * us_per_tick
         )
 
-    def stepped(self, inputs: Mapping[str, Array]) -> tuple[Bytes, Callable[[NDArray[np.int64]], None]]:
-        """The arena, and what runs slots, rows of [program, vEU, order], in this thread. What was not written is NaN.
+    def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
+        """What runs slots one after another in this thread. What was not written is NaN.
 
         No other thread may run the program meanwhile. Raises InputError for an index out of range.
         """
@@ -292,7 +289,14 @@ class CpuExecutable(HostRooms):
                 self._report[0] = failed
                 raise self._failure(_BAD_INDEX)
 
-        return self._arena, run
+        return Stepped(self._arena, tuple(self._scratch.reshape(self._num_veus, -1)), run)
+
+    def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
+        """As `run`, but one vEU begins when the others have come as far as they can without it, and none helps it."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            self._point({})
+            self._run([(view, inputs[name]) for name, view in self._inputs], _LATE + veu)
+            return {name: view.copy() for name, view in self._outputs}
 
     def _by_lane(self, slots: NDArray[Any]) -> tuple[tuple[NDArray[Any], ...], ...]:
         """An array of all slots, cut into rPrograms and lanes."""
@@ -309,7 +313,7 @@ class CpuExecutable(HostRooms):
                 self._begin(self._pool and self._find_pool())
         return self._lock
 
-    def _run(self, read: Sequence[tuple[Array, Array]], timed: int) -> None:
+    def _run(self, read: Sequence[tuple[Array, Array]], how: int = 0) -> None:
         """Copy what is `read` to where the program has it, and execute it."""
         pool = self._pool
         if pool is None:
@@ -321,7 +325,7 @@ class CpuExecutable(HostRooms):
             self._scratch[:] = 0xFF
         for view, array in read:
             view[...] = array
-        while (code := self._runtime.run(pool.address, self._address, timed)) == _LOST:
+        while (code := self._runtime.run(pool.address, self._address, how)) == _LOST:
             pool.lost = True  # by another program
             pool = self._find_pool()
             self._use(pool)

@@ -17,8 +17,10 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType, element
-from rammer.vdevice.placement import aligned, arrange
+from rammer.ir.evaluate import Elements
+from rammer.ir.tensor import Array, DType, Encoding, TensorType, element
+from rammer.vdevice.arena import aligned
+from rammer.vdevice.placement import arrange
 
 SEED = 0
 PAGE = mmap.PAGESIZE
@@ -47,7 +49,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, eq=False)
-class Seeded:
+class Seeded(Elements):
     """An input as a kernel reads it: element i, as it lies in memory, is number `first` + i of a period.
 
     Where a layout pads, the elements of the row-major tensor are numbered: they are packed, and zeros added.
@@ -58,16 +60,7 @@ class Seeded:
     page: int
     first: int
 
-    @property
-    def shape(self) -> Shape:
-        return self.kind.shape
-
-    @property
-    def size(self) -> int:
-        return self.kind.size
-
     def at(self, places: Sequence[NDArray[np.int64]]) -> Array:
-        """The elements at places inside the tensor: an index array per dimension."""
         kind = replace(self.kind, layout=None) if padded(self.kind) else self.kind
         flat = element(kind, places) + self.first
         flat %= PERIOD

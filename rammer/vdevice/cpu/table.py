@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import RTask, TaskUid
-from rammer.ir.tensor import Array
-from rammer.vdevice.placement import ARENA
+from rammer.vdevice.arena import ARENA
 from rammer.vdevice.tables import INT32, INT64, TableFile, rows_of
 
 ABI = 9  # of runtime.c, call.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
 TICKETS = 5  # the column of a slot that says how many parts of its rTask others may do
 MAX_VEUS = 1024
+RUNTIME, TABLE = "runtime.so", "table.bin"  # files of an image
+LINE_BYTES = 64  # of a cache line
 
 Ints = NDArray[np.int32]
+
+
+def fingerprint(arch: str) -> str:
+    """What an image needs from the machine that loads it."""
+    return f"cpu-abi{ABI}-{arch}"
 
 
 @dataclass(frozen=True)
@@ -71,50 +73,3 @@ class Table(TableFile):
         )
         if not sound:
             raise ValueError("an index points outside of its array")
-
-
-def lanes_of(
-    plan: ExecutionPlan,
-    kernel_number: list[int],
-    first_args: list[list[int]],
-    ahead: Mapping[TaskUid, int],
-    tickets: Mapping[RKernel, Sequence[int]],
-) -> dict[str, Array]:
-    """The arrays of a plan's lanes; `kernel_number` is by operator, `first_args` and `ahead` by rTask, and `tickets`
-    of an rKernel for each of its rTasks, if it has any."""
-    num_veus = plan.spec.num_veus
-    slots: list[tuple[int, int, int, int, int, int]] = []
-    waits: list[tuple[int, int]] = []
-    operators: list[int] = []
-    bounds = [0]
-    awaited: list[int] = []
-    for program in plan.programs:
-        first = len(slots)
-        starts = []
-        for lane in program.lanes:
-            starts.append(len(slots))
-            for slot in lane:
-                if isinstance(slot, RTask):
-                    n, rtask = slot.uid
-                    given = tickets[plan.kernels[n]] if num_veus > 1 else ()
-                    count = given[rtask] if given else 0
-                    slots.append((kernel_number[n], rtask, first_args[n][rtask], 0, ahead.get(slot.uid, 0), count))
-                    operators.append(n)
-                else:
-                    slots.append((-1, len(slot.waits), len(waits), 0, 0, 0))
-                    operators.append(-1)
-                    waits += [(w.veu, w.order) for w in slot.waits]
-            bounds.append(len(slots))
-        bounds += [len(slots)] * (num_veus - len(program.lanes))
-        for n in range(first, len(slots)):
-            kernel, count, at, *_ = slots[n]
-            if kernel < 0:
-                awaited += [starts[veu] + order for veu, order in waits[at : at + count]]
-    table = np.array(slots, np.int32).reshape(-1, 6)
-    table[awaited, 3] |= PUBLISH
-    return {
-        "bounds": np.array(bounds, np.int64),
-        "slots": table,
-        "waits": np.array(waits, np.int32).reshape(-1, 2),
-        "operators": np.array(operators, np.int32),
-    }

@@ -5,9 +5,7 @@ from __future__ import annotations
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin, compiler_version, read_registers
 from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
-from rammer.vdevice.cuda.sass import cycles
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
-from rammer.vdevice.hops import HopCosts
 from rammer.vdevice.simt.device import Platform, open_gpu
 from rammer.vdevice.simt.prelude import CUDA
 
@@ -27,10 +25,6 @@ PLATFORM = Platform(
     check_fits=check_fits,
     check_code=lambda code, needs, gpu: check_driver(load_cupy(), needs.compiler),
     driver=CudaDriver,
-    cycles=lambda text, arch, ways: cycles(compile_cubin(text, arch).data, ways),
-    hop_costs=HopCosts(
-        fence_us=0.3, poll_us=0.5, source="an H200's, the dispatch estimated"
-    ),  # benchmarks/gpu_micro.py
 )
 
 

@@ -7,7 +7,6 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.ipu.codelets import registrations, source
-from rammer.vdevice.ipu.loops import roll
 from rammer.vdevice.ipu.memory import check_memory, fits
 from rammer.vdevice.ipu.placement import place
 from rammer.vdevice.ipu.program import Placement
@@ -16,7 +15,7 @@ from rammer.vdevice.ipu.sets import ROUND
 from rammer.vdevice.ipu.spec import Arch
 from rammer.vdevice.ipu.tables import plan_text
 
-ABI = 2
+ABI = 3
 CODELETS, HOST_CPP, TABLES = "codelets.cpp", "host.cpp", "plan.txt"
 FEWER = (0.2, 0.1)  # of a tile's bytes, what rTasks of one compute set may hold there where too little has room else
 EMULATOR, MODEL, HARDWARE = "emulator", "model", "hardware"
@@ -50,19 +49,19 @@ def has_room(plan: ExecutionPlan, arch: Arch) -> bool:
 
 
 def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
-    """The first placement that fits: weights spread or level; with loops, which keep what they touch; and last with
-    fewer rTasks of a tile at once. If there is none, the level one with as many as ever.
+    """Return the first placement that fits: weights spread or level, and last with fewer rTasks of a tile at once.
+
+    If there is none, the level one with as many as ever.
     """
-    placed = None
+    first = None
     for share in (ROUND, *FEWER):
         for level in (False, True):
-            spread = place(plan, arch, level=level, share=share)
-            for option in (roll(spread), spread):
-                if fits(option):
-                    return option
-        placed = placed or spread
-    assert placed is not None
-    return placed
+            placed = place(plan, arch, level=level, share=share)
+            if fits(placed):
+                return placed
+        first = first or placed
+    assert first is not None
+    return first
 
 
 def build_image(plan: ExecutionPlan, arch: Arch, device: str, progress: Progress) -> Image:

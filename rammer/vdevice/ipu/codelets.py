@@ -171,29 +171,6 @@ def _stores(body: Body) -> Iterable[Store]:
     return (s for s in statements(body) if isinstance(s, Store))
 
 
-TAKE, PUT, RESET = "Take", "Put", "Reset"  # vertices of a loop
-
-
-def bookkeeping(kind: str, dtype: DType, count: int) -> EmittedCodelet:
-    """A vertex that takes the step's `count` elements out of an array, puts them into it, or sets the step to 0."""
-    edges = {
-        TAKE: (("now", "Output", dtype), ("step", "InOut", DType.I32), ("all", "Input", dtype)),
-        PUT: (("all", "InOut", dtype), ("step", "InOut", DType.I32), ("now", "Input", dtype)),
-        RESET: (("step", "Output", DType.I32),),
-    }[kind]
-    move = {
-        TAKE: f"for (int i = 0; i < {count}; ++i) t_now[i] = t_all[t_step[0] * {count} + i];",
-        PUT: f"for (int i = 0; i < {count}; ++i) t_all[t_step[0] * {count} + i] = t_now[i];",
-    }
-    name = RESET if kind == RESET else f"{kind}_{dtype.value}_{count}"
-    fields = tuple(EmittedField(f"t_{what}", what, type_, access, count) for what, access, type_ in edges)
-    members = [_member(f, "VectorLayout::ONE_PTR") for f in fields]
-    done = "    t_step[0] = 0;" if kind == RESET else f"    {move[kind]}\n    t_step[0] += 1;"
-    text = _class(name, "Vertex", members, "", done)
-    cycles = VERTEX_CYCLES + 2 + (0 if kind == RESET else 4 * count)
-    return EmittedCodelet(name, text, fields, (), (), False, False, cycles, 64 + 4 * 16)
-
-
 def source(classes: Iterable[EmittedCodelet]) -> str:
     """The codelet file: what popc compiles."""
     texts = {c.name: c.text for c in classes}
@@ -229,8 +206,9 @@ PRELUDE = (
     + functions.BITS
     + functions.HALF_BITS.replace("HALF", "half")
     + functions.library(functions.LIBM)
-    + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
+    + functions.instance(functions.SIMPLE + functions.ARCS + minifloats.TEMPLATES)
     + "INLINE float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }\n"
+    + functions.POW
     + functions.REMAINDERS
     + functions.INTEGERS
     + functions.indices("int")

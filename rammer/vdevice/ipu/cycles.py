@@ -18,7 +18,7 @@ MOST_RTASKS = 64  # of a kernel whose instructions are counted
 LOOP_CYCLES = 2  # counter and branch of one round
 # Instructions beyond loads; the rest are one. Transcendental ones have hardware help in single precision.
 CALL_CYCLES = {"div": 4, "sqrt": 4, "exp": 4, "log": 6, "tanh": 3, "sigmoid": 3, "erf": 25, "sin": 25, "cos": 25,
-               "atan": 25, "pow": 12, "mod": 20, "fmod": 20, "max": 2, "min": 2, "where": 2,
+               "asin": 25, "acos": 25, "atan": 25, "pow": 12, "mod": 20, "fmod": 20, "max": 2, "min": 2, "where": 2,
                "reciprocal": 4}  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What an IPU's program says, read back from the tables that its host program reads.
 
-It shares no code with what writes them (`tables.py`, `placement.py`, `loops.py`).
+It shares no code with what writes them (`tables.py`, `placement.py`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import DType
 from rammer.vdevice.base import Image
 from rammer.vdevice.proof.decoded import Numbers
-from rammer.vdevice.proof.flow import (
-    CopyPieces,
-    DecodedFlow,
-    ExecuteSet,
-    FlowStep,
-    Forget,
-    RepeatSteps,
-    VertexClass,
-    VertexGroup,
-    VertexKernel,
-)
+from rammer.vdevice.proof.flow import DecodedFlow, VertexClass, VertexGroup, VertexKernel
 
 FILE = "plan.txt"
 HELD = {DType.F64: DType.F32, DType.I64: DType.I32}  # the machine has no 64-bit numbers
@@ -100,7 +90,7 @@ def decode(image: Image, names: Mapping[RKernel, Sequence[str]]) -> DecodedFlow:
         [(v, base, count) for v, base, count in tokens.numbers(3 * tokens.section(name)).reshape(-1, 3).tolist()]
         for name in ("inputs", "outputs")
     )
-    steps = _steps(tokens)
+    steps = tokens.numbers(tokens.section("steps")).tolist()
     tokens.end()
     return DecodedFlow(tiles, counts, constants, classes, kernels, groups, steps, inputs, outputs, scratch, names, HELD)
 
@@ -121,34 +111,3 @@ def _class(tokens: _Tokens) -> VertexClass:
         tokens.word()
         scratch.append((tokens.number(), tokens.number()))
     return VertexClass(name, tuple(levels), tuple(scratch))
-
-
-def _steps(tokens: _Tokens) -> tuple[FlowStep, ...]:
-    found: list[FlowStep] = []
-    for _ in range(tokens.section("steps")):
-        match tokens.word():
-            case "execute":
-                found.append(ExecuteSet(tokens.number()))
-            case "undefined":
-                found.append(Forget(tokens.number()))
-            case "repeat":
-                found.append(RepeatSteps(tokens.number(), _steps(tokens)))
-            case "gather" | "scatter" as word:
-                found.append(_copy(tokens, into=word == "gather"))
-            case word:
-                raise ValueError(f"no step is called {word!r}")
-    return tuple(found)
-
-
-def _copy(tokens: _Tokens, *, into: bool) -> CopyPieces:
-    """Elements [begin, end) behind each row, run by run, and one variable that holds all: into it, or out."""
-    variable = tokens.number()
-    rows = tokens.numbers(2 * tokens.number()).reshape(-1, 2).tolist()
-    pieces, at = [], 0
-    for begin, end in tokens.numbers(2 * tokens.number()).reshape(-1, 2).tolist():
-        for other, base in rows:
-            if other >= 0:
-                apart, packed = (other, base + begin), (variable, at)
-                pieces.append((*apart, *packed, end - begin) if into else (*packed, *apart, end - begin))
-            at += end - begin
-    return CopyPieces(tuple(pieces))

@@ -182,50 +182,6 @@ std::vector<Kernel> read_kernels(Tables &tables) {
   return kernels;
 }
 
-// Elements [begin, end) behind each of `rows`, for all runs; and the part of a variable that holds them, one after another.
-// Rows of no variable are left out.
-std::pair<Tensor, Tensor> read_pieces(Tables &tables, const std::vector<Tensor> &variables) {
-  const Tensor &packed = variables[tables.number()];
-  std::vector<std::pair<long, long>> rows(tables.number());
-  for (auto &r : rows) {
-    r.first = tables.number();
-    r.second = tables.number();
-  }
-  std::vector<Tensor> spread, dense;
-  std::size_t at = 0;
-  for (long n = tables.number(); n > 0; --n) {
-    std::size_t begin = std::size_t(tables.number()), end = std::size_t(tables.number());
-    for (auto &r : rows) {
-      if (r.first >= 0) {
-        spread.push_back(variables[r.first].slice(std::size_t(r.second) + begin, std::size_t(r.second) + end));
-        dense.push_back(packed.slice(at, at + end - begin));
-      }
-      at += end - begin;
-    }
-  }
-  return {concat(spread), concat(dense)};
-}
-
-Sequence read_steps(Tables &tables, const std::vector<ComputeSet> &sets, const std::vector<Tensor> &variables) {
-  Sequence steps;
-  for (long n = tables.section("steps"); n > 0; --n) {
-    std::string kind = tables.word();
-    if (kind == "execute") {
-      steps.add(Execute(sets[tables.number()]));  // the end of a set is the barrier of all tiles
-    } else if (kind == "undefined") {
-      steps.add(WriteUndef(variables[tables.number()]));
-    } else if (kind == "repeat") {
-      unsigned rounds = unsigned(tables.number());
-      steps.add(Repeat(rounds, read_steps(tables, sets, variables)));
-    } else {
-      std::pair<Tensor, Tensor> pieces = read_pieces(tables, variables);
-      if (kind == "gather") steps.add(Copy(pieces.first, pieces.second));
-      else steps.add(Copy(pieces.second, pieces.first));
-    }
-  }
-  return steps;
-}
-
 std::unique_ptr<Runtime> build(const char *plan, const char *codelets, const char *kind) {
   std::unique_ptr<Runtime> rt(new Runtime);
   Tables tables(plan);
@@ -318,7 +274,7 @@ std::unique_ptr<Runtime> build(const char *plan, const char *codelets, const cha
     if (t.numElements())
       leaving.push_back({t, graph.addDeviceToHostFIFO(rt->outputs.back(), t.elementType(), t.numElements())});
   }
-  inference.add(read_steps(tables, sets, variables));
+  for (long n = tables.section("steps"); n > 0; --n) inference.add(Execute(sets[tables.number()]));  // ends are barriers
   for (auto &port : leaving) inference.add(Copy(port.first, port.second));
   if (!rt->status.empty()) inference.add(Copy(status, graph.addDeviceToHostFIFO("status", INT, rt->status.size())));
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.vdevice.ipu.program import Execute, Placement, Repeat, Step, copied
+from rammer.vdevice.ipu.program import Placement
 from rammer.vdevice.ipu.spec import MODELS, Arch
 
 Bytes = NDArray[np.int64]
@@ -112,26 +112,11 @@ def _lives(placed: Placement) -> tuple[Bytes, Bytes, dict[int, int]]:
         for v in variables:
             first[v], last[v] = min(first[v], now), now
 
-    def walk(steps: Iterable[Step]) -> None:
-        nonlocal now
-        for step in steps:
-            now += 1
-            match step:
-                case Execute(number):
-                    when[number] = now
-                    use(touched[number])
-                case Repeat(_, body):
-                    begin = now
-                    walk(body)
-                    inside = last >= begin  # what a loop touches lives through all of it
-                    first[inside] = np.minimum(first[inside], begin)
-                    last[inside] = now
-                case _:
-                    use(copied(step))
-
     graph = placed.plan.graph
     use(placed.ports[t][0] for t in graph.inputs)
-    walk(placed.steps)
+    for now, number in enumerate(placed.steps, 1):
+        when[number] = now
+        use(touched[number])
     now += 1
     use(placed.ports[t][0] for t in graph.outputs)
     return first, last, when

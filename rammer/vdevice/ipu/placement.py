@@ -13,7 +13,7 @@ from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import Array, DType, Layout, TensorId, pack
 from rammer.vdevice.ipu.access import accesses, working_sets
 from rammer.vdevice.ipu.narrow import on_tile, to_tile
-from rammer.vdevice.ipu.program import Execute, Group, Homes, Placement, Variable, vertex_table
+from rammer.vdevice.ipu.program import Group, Homes, Placement, Variable, vertex_table
 from rammer.vdevice.ipu.sets import ROUND, ComputeSets, compute_sets
 from rammer.vdevice.ipu.spec import Arch
 from rammer.vdevice.placement import Places, constant_value
@@ -59,8 +59,7 @@ def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False, share: float 
         Group(op.kind, vertex_table(kernel), arguments[n], sets.sets[n], tiles[n])
         for n, (op, kernel) in enumerate(zip(graph.operators, plan.kernels, strict=True))
     )
-    steps = tuple(map(Execute, range(sets.count)))
-    return Placement(plan, arch, tuple(variables), groups, sets.count, steps, ports)
+    return Placement(plan, arch, tuple(variables), groups, sets.count, tuple(range(sets.count)), ports)
 
 
 def _place_read(

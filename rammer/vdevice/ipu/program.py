@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
@@ -26,7 +26,7 @@ Location: TypeAlias = tuple[int, int]  # (variable, first element)
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of the Poplar graph: a memory owner, a constant in one layout, or a buffer of a loop."""
+    """A variable of the Poplar graph: a memory owner, or a constant in one layout."""
 
     name: str
     dtype: DType
@@ -55,7 +55,7 @@ class VertexTable:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Vertices of one operator, or of a loop's bookkeeping: their operands, and by rTask the compute set and tile."""
+    """Vertices of one operator: their operands, and by rTask the compute set and tile."""
 
     kind: str
     table: VertexTable
@@ -64,77 +64,16 @@ class Group:
     tiles: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
-    """Run a compute set; its end is a barrier of all tiles."""
-
-    compute_set: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Copy, for each run [begin, end), these elements behind each of `rows`, one after another, into a variable."""
-
-    rows: tuple[Location, ...]
-    runs: tuple[tuple[int, int], ...]
-    into: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scatter:
-    """The opposite of a Gather; rows that are None stay in the variable."""
-
-    rows: tuple[Location | None, ...]
-    runs: tuple[tuple[int, int], ...]
-    source: int
-
-
-@dataclass(frozen=True, slots=True)
-class Undefined:
-    """A variable's old contents are no longer wanted: its memory is free until it is written."""
-
-    variable: int
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """Run steps several times."""
-
-    rounds: int
-    body: tuple[Step, ...]
-
-
-Step: TypeAlias = Execute | Gather | Scatter | Undefined | Repeat
-
-
-def every(steps: Iterable[Step]) -> Iterator[Step]:
-    """Steps in order, each loop before those inside of it."""
-    for step in steps:
-        yield step
-        if isinstance(step, Repeat):
-            yield from every(step.body)
-
-
-def copied(step: Step) -> list[int]:
-    """Variables that a copy names."""
-    match step:
-        case Gather(rows, _, variable) | Scatter(rows, _, variable):
-            return [variable, *(row[0] for row in rows if row is not None)]
-        case Undefined(variable):
-            return [variable]
-    return []
-
-
 @dataclass(frozen=True)
 class Placement:
-    """A plan as a Poplar program. `ports` are graph inputs and outputs."""
+    """A plan as a Poplar program. `steps`: compute sets in the order they run; `ports`: graph inputs and outputs."""
 
     plan: ExecutionPlan
     arch: Arch
     variables: tuple[Variable, ...]
     groups: tuple[Group, ...]
     num_sets: int
-    steps: tuple[Step, ...]
+    steps: tuple[int, ...]
     ports: dict[TensorId, Location]
 
     @property

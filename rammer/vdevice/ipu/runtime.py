@@ -30,6 +30,7 @@ class IpuExecutable:
         self._image = image
         self._device = made_for(image)
         device = self._device
+        self.forks = device == EMULATOR
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="rammer-ipu-")
         except OSError as error:

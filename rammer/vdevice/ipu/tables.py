@@ -8,17 +8,7 @@ import numpy as np
 
 from rammer.ir.tensor import DType
 from rammer.vdevice.ipu.narrow import poplar
-from rammer.vdevice.ipu.program import (
-    Execute,
-    Gather,
-    Placement,
-    Repeat,
-    Scatter,
-    Step,
-    Undefined,
-    VertexTable,
-    runs_of,
-)
+from rammer.vdevice.ipu.program import Placement, VertexTable, runs_of
 
 
 class _Scratch:
@@ -119,25 +109,8 @@ def _lines(placed: Placement) -> Iterator[str]:
         for tensor in tensors:
             number, base = placed.ports[tensor]
             yield f"{number} {base} {graph.types[tensor].size}"
-    yield from _steps(placed.steps)
-
-
-def _steps(steps: tuple[Step, ...]) -> Iterator[str]:
-    yield f"steps {len(steps)}"
-    for step in steps:
-        match step:
-            case Execute(number):
-                yield f"execute {number}"
-            case Undefined(variable):
-                yield f"undefined {variable}"
-            case Repeat(rounds, body):
-                yield f"repeat {rounds}"
-                yield from _steps(body)
-            case Gather(rows, runs, variable) | Scatter(rows, runs, variable):
-                places = " ".join("-1 0" if row is None else f"{row[0]} {row[1]}" for row in rows)
-                pieces = " ".join(f"{begin} {end}" for begin, end in runs)
-                word = "gather" if isinstance(step, Gather) else "scatter"
-                yield f"{word} {variable} {len(rows)} {places} {len(runs)} {pieces}"
+    yield f"steps {len(placed.steps)}"
+    yield " ".join(map(str, placed.steps))
 
 
 def _class(table: VertexTable, variant: int, scratch: _Scratch) -> str:

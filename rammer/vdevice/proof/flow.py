@@ -1,7 +1,7 @@
-"""What an image says whose device has no shared memory: vertices on tiles, in compute sets, and copies between them.
+"""What an image says whose device has no shared memory: vertices on tiles, in compute sets.
 
-Such a program has variables of its own, and may repeat steps. So it is run on paper: each element of memory holds the
-name of the element of the plan's tensors that lies there. A vertex is an rTask of the operator whose operands it finds.
+Such a program has variables of its own. So it is run on paper: each element of memory holds the name of the element of
+the plan's tensors that lies there. A vertex is an rTask of the operator whose operands it finds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from rammer.vdevice.proof.packed import difference, value_of
 HINT = "the backend built another program than the plan: please report it, with the model"
 FIRST = 1 << 36  # names of elements: the number of an owner of memory times this, and the element
 NOBODY = -1  # the name of what was never written
-TAKE, PUT, RESET = "Take", "Put", "Reset"  # vertices that move a round's part of an array, and that begin again
 
 Place: TypeAlias = tuple[int, int]  # variable, first element
 Levels: TypeAlias = tuple[tuple[int, int], ...]  # (distance, count), outermost first
@@ -60,38 +59,6 @@ class VertexGroup:
 
 
 @dataclass(frozen=True)
-class ExecuteSet:
-    """Run a compute set: all vertices read before any writes."""
-
-    number: int
-
-
-@dataclass(frozen=True, eq=False)
-class CopyPieces:
-    """Copy pieces: (variable, first element, variable, first element, elements)."""
-
-    pieces: tuple[tuple[int, int, int, int, int], ...]
-
-
-@dataclass(frozen=True)
-class Forget:
-    """A variable holds nothing any more."""
-
-    variable: int
-
-
-@dataclass(frozen=True)
-class RepeatSteps:
-    """Run steps several times."""
-
-    rounds: int
-    body: tuple[FlowStep, ...]
-
-
-FlowStep: TypeAlias = ExecuteSet | CopyPieces | Forget | RepeatSteps
-
-
-@dataclass(frozen=True)
 class DecodedFlow:
     """A program of compute sets. `names`: what the class of each rTask of an rKernel must be called ("": no vertex).
     `narrowed`: types of tensors that the device holds in another type."""
@@ -102,7 +69,7 @@ class DecodedFlow:
     classes: Sequence[VertexClass]
     kernels: Sequence[VertexKernel]
     groups: Sequence[VertexGroup]
-    steps: tuple[FlowStep, ...]
+    steps: Sequence[int]  # compute sets in the order they run: all vertices of one read before any writes
     inputs: Sequence[tuple[int, int, int]]  # variable, first element, elements
     outputs: Sequence[tuple[int, int, int]]
     scratch: Mapping[int, Numbers]  # of a variable of scratch, where each tile's begins, and the end
@@ -142,7 +109,6 @@ class _Walk:
         self.flow, self.plan, self.graph = flow, plan, plan.graph
         self.memory = [np.full(count, NOBODY, np.int64) for count in flow.counts]
         self.whole: dict[int, int | None] = {}  # of a variable that holds neighbours in order: the name of the first
-        self.counters: dict[int, Numbers] = {}
         self.owner = {
             root: n for n, root in enumerate(dict.fromkeys(self.graph.storage(t).root for t in self.graph.types), 1)
         }
@@ -197,7 +163,8 @@ class _Walk:
                 raise VerificationError("R308", "the image has other inputs or outputs than the graph", hint=HINT)
         for tensor, (variable, base, count) in zip(graph.inputs, self.flow.inputs, strict=True):
             self.write(variable, base + np.arange(count), self.name(tensor) + np.arange(count))
-        self.steps(self.flow.steps)
+        for number in self.flow.steps:
+            self.execute(number)
         if lost := sorted(set(range(len(graph.operators))) - self.done):
             raise VerificationError("R302", f"the image computes not all of {self.called(lost[0])}", hint=HINT)
         for tensor, (variable, base, count) in zip(graph.outputs, self.flow.outputs, strict=True):
@@ -206,23 +173,6 @@ class _Walk:
                     raise VerificationError("R307", f"output {tensor!r}: {wrong}", hint=HINT)
             elif not self.holds(variable, base, np.array([[0, count]]), self.name(tensor)):
                 raise VerificationError("R308", f"output {tensor!r} is not where the image reads it", hint=HINT)
-
-    def steps(self, steps: Sequence[FlowStep]) -> None:
-        for step in steps:
-            match step:
-                case ExecuteSet(number):
-                    self.execute(number)
-                case CopyPieces(pieces):
-                    taken = [self.memory[v][at : at + n].copy() for v, at, _, _, n in pieces]
-                    for (_, _, into, to, n), names in zip(pieces, taken, strict=True):
-                        self.memory[into][to : to + n] = names
-                        self.whole.pop(into, None)
-                case Forget(variable):
-                    self.memory[variable][:] = NOBODY
-                    self.whole.pop(variable, None)
-                case RepeatSteps(rounds, body):
-                    for _ in range(rounds):
-                        self.steps(body)
 
     def write(self, variable: int, at: Numbers, names: Numbers) -> None:
         self.memory[variable][at] = names
@@ -247,43 +197,9 @@ class _Walk:
         """A compute set: all reads, then all writes."""
         writes: list[tuple[int, Numbers, Numbers]] = []
         for g, rtasks in self.in_set[number]:
-            group = self.flow.groups[g]
-            classes = self.flow.kernels[group.kernel].classes
-            moving = {self.flow.classes[c].name.split("_")[0] for c in set(classes[rtasks].tolist()) if c >= 0}
-            if moving & {TAKE, PUT, RESET}:
-                writes += self.moved(group, rtasks)
-            else:
-                writes += self.computed(g, group, rtasks)
+            writes += self.computed(g, self.flow.groups[g], rtasks)
         for variable, at, names in writes:
             self.write(variable, at, names)
-
-    def moved(self, group: VertexGroup, rtasks: Numbers) -> list[tuple[int, Numbers, Numbers]]:
-        """What vertices of a loop's bookkeeping write: a round's part of an array, or the first round."""
-        kernel, found = self.flow.kernels[group.kernel], []
-        for c in set(kernel.classes[rtasks].tolist()):
-            mine, kind = rtasks[kernel.classes[rtasks] == c], self.flow.classes[c]
-            what, names = kind.name.split("_")[0], {TAKE: "now step all", PUT: "all step now", RESET: "step"}
-            at = {
-                name: (v, base + kernel.starts[mine, k])
-                for k, (name, (v, base)) in enumerate(zip(names[what].split(), group.arguments, strict=True))
-            }
-            steps, which = at["step"]
-            counter = self.counters.setdefault(steps, np.full(self.flow.counts[steps], NOBODY, np.int64))
-            if what == RESET:
-                counter[which] = 0
-                continue
-            count = int(kind.name.rsplit("_", 1)[1])
-            if (counter[which] < 0).any():
-                raise VerificationError("R304", "a loop begins before its rounds are counted", hint=HINT)
-            inner = np.arange(count)
-            now = at["now"][1][:, None] + inner
-            part = at["all"][1][:, None] + counter[which][:, None] * count + inner
-            if part.max(initial=0) >= self.flow.counts[at["all"][0]]:
-                raise VerificationError("R306", "a loop has more rounds than its arrays", hint=HINT)
-            counter[which] += 1
-            source, target = (("all", part), ("now", now)) if what == TAKE else (("now", now), ("all", part))
-            found.append((at[target[0]][0], target[1], self.memory[at[source[0]][0]][source[1]]))
-        return found
 
     def computed(self, g: int, group: VertexGroup, rtasks: Numbers) -> list[tuple[int, Numbers, Numbers]]:
         """What an operator's rTasks write, if they find their operands."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, VerificationError
 from rammer.ir.dependency import overlaps, read_elements
@@ -117,6 +118,12 @@ class Evidence:
         ]
         counts = [len(op.outputs) + len(op.inputs) for op in self.plan.graph.operators]
         return found, np.append(0, np.cumsum(counts)).astype(np.int64)
+
+    @cached_property
+    def of_constants(self) -> NDArray[np.bool_]:
+        """Which of the `operands` are constants, or views of some."""
+        graph = self.plan.graph
+        return np.array([graph.storage(t).root in graph.constants for _, _, t, _ in self.operands[0]], bool)
 
     @cached_property
     def used(self) -> Numbers:
@@ -400,10 +407,9 @@ def _constants(evidence: Evidence) -> None:
                 "R307", f"{who} finds {tensor!r} at {_place(*place)}, and there {known[key]}", hint=HINT
             )
 
-    for slot, row, base, offset in evidence.used.tolist():
+    used = evidence.used
+    for slot, row, base, offset in used[evidence.of_constants[used[:, 1]]].tolist():
         _, argument, tensor, kind = arguments[row]
-        if graph.storage(tensor).root not in graph.constants:
-            continue
         if base != SCRATCH:
             check(tensor, kind, (base, offset), f"operand {argument} of {evidence.at(slot)}")
     for tensor, kind, who, place in _copied(evidence):
@@ -424,12 +430,11 @@ def _of_constant(stored: list[Array], kind: TensorType, place: tuple[int, int], 
 
 def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tuple[int, int]]]:
     """Of constants that rTasks read in copies: (tensor, type, who reads it, where the copy came from)."""
-    decoded, graph, kernels = evidence.decoded, evidence.plan.graph, evidence.plan.kernels
+    decoded, kernels = evidence.decoded, evidence.plan.kernels
     rows, _ = evidence.wanted
     arguments, _ = evidence.operands
-    constants = np.array([graph.storage(t).root in graph.constants for _, _, t, _ in arguments], bool)
     reads: dict[tuple[int, int, int, TensorId, RKernel, int, Hashable], CopyReads] = {}
-    for row in np.flatnonzero(constants).tolist() if decoded.copy_place else ():
+    for row in np.flatnonzero(evidence.of_constants).tolist() if decoded.copy_place else ():
         n, argument, tensor, kind = arguments[row]
         tasks = evidence.tasks_of(n)
         operand = decoded.operands[decoded.slots.first_operand[tasks] + argument]

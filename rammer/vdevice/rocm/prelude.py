@@ -192,18 +192,18 @@ INLINE double mk_pow(double x, double y) {
 INLINE float mk_sinf(float x) { return (float)mk_sin((double)x); }
 INLINE float mk_cosf(float x) { return (float)mk_cos((double)x); }
 INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double)y); }
-INLINE float mk_atanf(float x) { return (float)mk_atan((double)x); }
 #define exp mk_exp
 #define log mk_log
 #define sin mk_sin
 #define cos mk_cos
 #define atan mk_atan
+#define asin(x) mk_atan((x) / sqrt((1 - (x)) * (1 + (x))))
+#define acos(x) (2 * mk_atan(sqrt((1 - (x)) / (1 + (x)))))
 #define tanh mk_tanh
 #define erf mk_erf
 #define pow mk_pow
 #define sinf mk_sinf
 #define cosf mk_cosf
-#define atanf mk_atanf
 #define powf mk_powf
 #define mk_fsplat(x) (x)
 #define mk_fsel(m, a, b) ((m) ? (a) : (b))

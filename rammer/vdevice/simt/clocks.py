@@ -16,7 +16,7 @@ CLOCKS = 4  # of an instruction, 64 bits each
 def profiled(text: str) -> str:
     """The text with clocks. Raises DeviceError for one that has none."""
     if "  MK_STAMP(" not in text:
-        raise DeviceError("this program has no clocks", hint="only the table-driven form has; this is a branch per vEU")
+        raise DeviceError("this program has no clocks", hint="compile it again")
     return f"#define MK_PROFILE 1\n{text}"
 
 

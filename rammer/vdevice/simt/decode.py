@@ -6,7 +6,6 @@ It shares no code with what writes them (`table.py`, `image.py`, `megakernel.py`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -29,24 +28,13 @@ ARRAYS = {
 LAST, WAITS, COPIES = -1, -2, -3  # functions of instructions that are no rTask
 COPY_NUMBERS = 7  # source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 SCRATCH_AT = re.compile(r"\*scratch = arena \+ (\d+);")
-TELLS = "mk_tell("
 CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
-LANE = re.compile(r"if \(program == (\d+) && veu == (\d+)\) \{")
-LINE = re.compile(
-    r"WAIT\((?P<wait>\d+), (?P<waits>\d+), (?P<at>\d+)\)|mk_keep\(args \+ (?P<keep>\d+),"
-    r"|TASK\((?P<order>\d+), .*?(?P<name>\w+)\(args \+ (?P<args>\d+), scratch, (?P<rtask>\d+),|DONE\((?P<done>\d+)\)"
-)
 
 
-def decode(image: Image, dialect: Dialect) -> DecodedImage | str:
-    """The lanes of a program in a dialect; why not, of one that hands over results by words (RAMMER_DATA_AS_FLAG).
-
-    Raises ValueError or KeyError for what cannot be read.
-    """
+def decode(image: Image, dialect: Dialect) -> DecodedImage:
+    """Read the lanes of a program in a dialect. Raises ValueError or KeyError for what cannot be read."""
     header, arrays = read_table(image.files[FILE], ARRAYS)
     text = image.files[TEXT].decode()
-    if TELLS in text:
-        return "results that say themselves that they are there (RAMMER_DATA_AS_FLAG=1) are in no decoder"
     num_veus, num_programs = int(header["num_veus"]), int(header["num_programs"])
     bounds, waits, operands = arrays["bounds"], arrays["waits"], np.stack([arrays["arg_base"], arrays["arg_offset"]], 1)
     if len(bounds) != num_veus * num_programs + 1 or arrays["instructions"].shape[1:] != (8,):
@@ -55,7 +43,7 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage | str:
     lane = np.repeat(np.arange(num_veus * num_programs), np.diff(bounds))
     if (rows[:, 0] == LAST).sum() != len(bounds) - 1 or (rows[bounds[1:] - 1, 0] != LAST).any():
         raise ValueError("a lane does not end where it should")
-    functions = _branches(text, rows, lane, num_veus) if LANE.search(text) else _cases(text)
+    functions = _cases(text)
     copying, walking = np.flatnonzero(rows[:, 0] == COPIES), np.flatnonzero((rows[:, 0] >= 0) | (rows[:, 0] == WAITS))
     fn, rtask, first, count, wait, num_waits, step, order = rows[walking].T
     own, operator = lane[walking], arrays["operators"][walking]
@@ -141,31 +129,6 @@ def _cases(text: str) -> list[str]:
     if sorted(found) != list(range(len(found))):
         raise ValueError("numbers of functions are missing")
     return [found[n] for n in range(len(found))]
-
-
-def _branches(text: str, rows: Numbers, lane: Numbers, num_veus: int) -> list[str]:
-    """The same where a text is a branch per vEU: there the table is for reports, and must say what the text does."""
-    functions: dict[int, str] = {}
-    parts = LANE.split(text)
-    written = dict[int, Iterator[re.Match[str]]]()
-    for program, veu, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        written[int(program) * num_veus + int(veu)] = LINE.finditer(body)
-    for own, (fn, rtask, args, _, wait, waits, step, order) in zip(lane.tolist(), rows.tolist(), strict=True):
-        if fn == LAST:
-            continue
-        lines = written.get(own, iter(()))
-        said = [next(lines, None) for _ in range((waits > 0) + (fn != WAITS) + 1)]
-        wanted: list[dict[str, int]] = [{"wait": wait, "waits": waits, "at": order}] if waits else []
-        if fn != WAITS:
-            wanted.append({"keep": args} if fn == COPIES else {"order": order, "args": args, "rtask": rtask})
-        for line, numbers in zip(said, [*wanted, {"done": step}], strict=True):
-            found = {k: v for k, v in line.groupdict().items() if v is not None} if line else {}
-            name = found.pop("name", "")
-            if {k: int(v) for k, v in found.items()} != numbers or (name and functions.setdefault(fn, name) != name):
-                raise ValueError(f"the text does not do what the table says: {found} for {numbers}")
-    if any(next(lines, None) for lines in written.values()):
-        raise ValueError("the text does more than the table says")
-    return [functions.get(n, "") for n in range(max(functions, default=-1) + 1)]
 
 
 def _copy_place(kernel: RKernel, position: int, rtask: int, elements: Numbers) -> Numbers:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from rammer import config
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
-from rammer.vdevice.hops import HopCosts, Hops
 from rammer.vdevice.proof.decoded import DecodedImage
 from rammer.vdevice.simt.decode import decode
 from rammer.vdevice.simt.driver import Driver
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.hops import Cycles, Way, estimated
 from rammer.vdevice.simt.image import RESOURCES, SimtProgram, checked_streams, make_image, make_program
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.profile import measure_kernels
@@ -31,8 +26,6 @@ from rammer.vdevice.simt.rooms import MachineCode, compiled
 from rammer.vdevice.simt.runtime import GpuExecutable
 
 EMULATED_VEUS = 8
-TELLS = "RAMMER_DATA_AS_FLAG"
-FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
 
@@ -55,14 +48,10 @@ class Platform:
     check_fits: Callable[[int, int, int, Gpu, Any], None]  # vEUs, threads, shared bytes, resources: all at once there
     check_code: Callable[[bytes, Any, Gpu], None]  # whether this GPU and its driver take machine code
     driver: Callable[[int], Driver]  # a way to a GPU, for one program
-    cycles: Callable[[str, str, Mapping[str, Way]], Mapping[str, Cycles]] | None = None  # of functions, for an arch
-    hop_costs: HopCosts = field(default_factory=HopCosts)  # as far as they are known
 
 
 class GpuVDevice(VDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
-
-    forms = FORMS
 
     def __init__(self, platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> None:
         self.platform = platform
@@ -97,22 +86,6 @@ class GpuVDevice(VDevice):
     def machine_code(self, text: str) -> MachineCode:
         """Machine code for this GPU. Raises ToolchainError."""
         return self.platform.compile(text, self.gpu.arch)
-
-    def hops(self, plan: ExecutionPlan, waiting: Iterable[int], costs: HopCosts | None) -> Hops:
-        """What each hand-over to one of these operators takes, estimated. Raises DeviceError, ToolchainError."""
-        count = self.platform.cycles
-        if count is None:
-            raise DeviceError(f"nobody reads machine code of {self.platform.brand} GPUs", hint="target='cuda' has hops")
-        arch = self.gpu.arch
-        return estimated(
-            plan,
-            self._compiled(plan)[0],
-            waiting,
-            costs or self.platform.hop_costs,
-            self.dialect,
-            self.gpu.ghz,
-            lambda text, ways: count(text, arch, ways),
-        )
 
     def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
         """Raise DeviceError unless blocks for all vEUs can be on the GPU at the same time."""
@@ -170,13 +143,12 @@ class GpuVDevice(VDevice):
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
         return make_image(plan, program, {self.platform.code_file: code.data, RESOURCES: needs})
 
-    def decode(self, image: Image) -> DecodedImage | str:
+    def decode(self, image: Image) -> DecodedImage:
         """The streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
 
     def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
-        branches, tells = self.form == "branches", bool(config.boolean(TELLS))
-        return compiled(plan, self.dialect, self.machine_code, branches=branches, tells=tells)
+        return compiled(plan, self.dialect, self.machine_code)
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
@@ -186,38 +158,22 @@ class GpuVDevice(VDevice):
             return CompiledOnly(f"the program is for {self.gpu.arch}: {self.missing}", hint)
         return self.open(image)
 
-    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans, all inputs zero; None without a GPU."""
-        return None if self.missing else [self._plan_us(plan) for plan in plans]
-
-    def _plan_us(self, plan: ExecutionPlan) -> float:
-        executable = self.open(self.build(plan))
-        try:
-            types = plan.graph.types
-            inputs = {t: np.zeros(types[t].shape, types[t].dtype.numpy) for t in plan.graph.inputs}
-            return min(executable.times_us(inputs))
-        finally:
-            executable.close()
-
 
 class SimtEmulator(VDevice):
     """The text for a GPU, run on the host: a test device. Results and synchronisation are real, times are not."""
-
-    forms = FORMS
 
     def __init__(self, spec: VDeviceSpec, dialect: Dialect) -> None:
         self.spec, self._dialect = spec, dialect
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        tells = bool(config.boolean(TELLS))
-        program = make_program(plan, self._dialect, branches=self.form == "branches", tells=tells)
+        program = make_program(plan, self._dialect)
         progress("compile", 0, 1)
         compile_host(program.text)
         progress("compile", 1, 1)
         return make_image(plan, program, {})
 
-    def decode(self, image: Image) -> DecodedImage | str:
+    def decode(self, image: Image) -> DecodedImage:
         """The streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self._dialect)
 

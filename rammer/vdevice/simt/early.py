@@ -77,12 +77,6 @@ def loads_early(program: TileProgram, ready: frozenset[str], room: int) -> tuple
     return replace(program, body=body), frozenset(found.used)
 
 
-def waiting(program: TileProgram) -> TileProgram:
-    """The program that waits by itself, at its beginning at the latest."""
-    own = any(isinstance(s, Sync) and s.waits for s in statements(program.body))
-    return program if own else replace(program, body=(Sync(waits=True), *program.body))
-
-
 def _trunk(body: Body) -> tuple[list[Stmt], Body]:
     """What stands around all statements, outermost first; and those."""
     spine: list[Stmt] = []

@@ -15,24 +15,21 @@ from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
-from rammer.ir.tile import TileProgram
+from rammer.vdevice.arena import SCRATCH, Bound, aligned, bound_ports
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.placement import ARENA, SCRATCH, Bound, Operands, Places, aligned, bound_ports, ports_alone
+from rammer.vdevice.placement import Operands, Places, ports_alone
 from rammer.vdevice.simt.ahead import ahead
-from rammer.vdevice.simt.early import early_words, waiting
-from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
+from rammer.vdevice.simt.early import early_words
+from rammer.vdevice.simt.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
-from rammer.vdevice.simt.printer import NOTHING as NO_EXCHANGE
-from rammer.vdevice.simt.printer import EmittedKernel, Exchange, emit
+from rammer.vdevice.simt.printer import EmittedKernel, emit
 from rammer.vdevice.simt.ready import early_operands, loading_early
 from rammer.vdevice.simt.residency import Residency, make_resident
-from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies, slice_of
+from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
-from rammer.vdevice.simt.told import Told, telling
 
 TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
 NONE: frozenset[int] = frozenset()
-MOST_BRANCHED = 512  # rTasks of a program in Figure 9's form: some seconds of NVRTC
 
 
 class Function(NamedTuple):
@@ -73,47 +70,32 @@ def make_program(
     plan: ExecutionPlan,
     dialect: Dialect,
     *,
-    branches: bool = False,
     resident: bool = True,
     rooms: Mapping[RKernel, int] | None = None,
-    tells: bool = False,
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `rooms`:
+    `resident`: constants that a vEU reads again stay there. `rooms`:
     words of a thread for what an rKernel loads before its rTasks wait; by default as many as its registers hold, of
-    what is not in it none. `tells`: small results say themselves that they are there, where the dialect can.
+    what is not in it none.
     """
     graph, spec = plan.graph, plan.spec
-    if branches and plan.num_rtasks > MOST_BRANCHED:
-        raise DeviceError(
-            f"the program has {plan.num_rtasks} rTasks; as branches it may have {MOST_BRANCHED}, for code size and "
-            "compile time grow faster than their number",
-            hint='form="table" takes any number',
-        )
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
-    given, told = plan, telling(plan) if tells and dialect.tells and not branches else None
-    plan, memory = (told.plan, told.memory) if told else (plan, plan.memory)
+    memory = plan.memory
     places = Places(plan, memory)
     operands = [places.operands(n) for n in range(len(graph.operators))]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
-    exchanges = [exchange_of(told, n) if told else NO_EXCHANGE for n in range(len(operands))]
-    taken = max((sum(part.nbytes for _, part in x.takes) for x in exchanges), default=0)
     held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
     base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
-    if told and base + aligned(taken) > spec.scratch_bytes:  # no room for what is taken: fences instead
-        return make_program(given, dialect, resident=resident, rooms=rooms)
     kept = Residency(end=base)
     if resident:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
         bases = [aligned(k.scratch_bytes) for k in plan.kernels]
-        free = spec.scratch_bytes - aligned(taken)
-        kept = make_resident(plan, inputs_of, bases, free, scratch_ends(plan, held) if held else {})
+        ends = scratch_ends(plan, held) if held else {}
+        kept = make_resident(plan, inputs_of, bases, spec.scratch_bytes, ends)
         kept.end = max(aligned(kept.end), base)
-    takes_at, end = kept.end, kept.end + aligned(taken)  # what is taken lies behind all else
-    counts = [len(m.places[0]) + len(x.tells) + 2 * len(x.takes) for m, x in zip(operands, exchanges, strict=True)]
-    max_args = max(counts + [KEEP_ARGS] * bool(kept.loads), default=0)
+    max_args = max([len(mine.places[0]) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
     block = -(-most // dialect.wave) * dialect.wave
     if block > spec.max_threads:
@@ -122,7 +104,7 @@ def make_program(
         )
     if rooms is None:
         rooms = dict.fromkeys(plan.kernels, early_words(spec.registers, spec.lanes))
-    calls = _Calls(plan, dialect, block, operands, kept, {} if branches else rooms, told, takes_at)
+    calls = _Calls(plan, dialect, block, operands, kept, rooms)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -134,11 +116,11 @@ def make_program(
         "num_kernels": len(calls.functions),
         "threads": block,
         "max_args": max_args,
-        "early_words": [0 if branches else rooms.get(f.kernel, 0) for f in calls.functions],
+        "early_words": [rooms.get(f.kernel, 0) for f in calls.functions],
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
-        "shared_bytes": header_bytes(0 if branches else max_args) + aligned(end),
-        "arena_bytes": told.arena_bytes if told else memory.arena_bytes,
+        "shared_bytes": header_bytes(max_args) + aligned(kept.end),
+        "arena_bytes": memory.arena_bytes,
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
@@ -148,10 +130,7 @@ def make_program(
     arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
     streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)
     emitted = [f.emitted for f in calls.functions]
-    if branches:
-        text = branches_text(emitted, dialect, block, streams)
-    else:
-        text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
+    text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
     waits = sum(k.waits for k in emitted)
     early = {f.kernel: rooms[f.kernel] for f in calls.functions if f.emitted.waits and f.kernel in rooms}
     most = max(early.values(), default=0)
@@ -160,20 +139,7 @@ def make_program(
         nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
         notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
     notes += [f"early: {waits} rKernel(s) load up to {4 * most} bytes of a thread before they wait"] if waits else []
-    if told:
-        takes = sum(len(x.takes) for x in exchanges)
-        notes.append(f"told: {len(told.words)} results say themselves that they are there, to {takes} operands")
     return SimtProgram(text, streams, weights, tuple(notes), early, memory, tuple(calls.functions))
-
-
-def exchange_of(told: Told, operator: int) -> Exchange:
-    """What an operator's rTasks tell and take."""
-    op, kernel = told.plan.graph.operators[operator], told.plan.kernels[operator]
-    takes = [(n, slice_of(kernel, n)) for n, t in enumerate(op.inputs) if told.of(t) is not None]
-    return Exchange(
-        tuple(n for n, t in enumerate(op.outputs) if told.of(t) is not None),
-        tuple((n, part) for n, part in takes if part is not None),
-    )
 
 
 class _Calls:
@@ -187,10 +153,7 @@ class _Calls:
         operands: Sequence[Operands],
         kept: Residency,
         rooms: Mapping[RKernel, int],
-        told: Told | None,
-        taken: int,
     ) -> None:
-        self._told, self._taken = told, taken
         self.functions: list[Function] = []
         self._rooms, self._early = rooms, early_operands(plan, rooms) if rooms else {}
         self.args: list[tuple[int, int]] = []
@@ -215,28 +178,12 @@ class _Calls:
             loose = frozenset(k for k, (_, at) in enumerate(mine) if at % VECTOR_BYTES)
             for position, at in copies:
                 mine[outputs + position] = NUMBER, at
-            exchange = exchange_of(self._told, n) if self._told else NO_EXCHANGE
-            taken = self._exchanged(n, exchange, mine)
-            positions = taken.union(position for position, _ in copies)
+            positions = frozenset(position for position, _ in copies)
             loose -= {outputs + position for position in positions}
-            function = self._function(kernel, loose, near, positions, early - taken, exchange)
+            function = self._function(kernel, loose, near, positions, early)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
-
-    def _exchanged(self, operator: int, exchange: Exchange, mine: list[tuple[int, int]]) -> frozenset[int]:
-        """The inputs that are taken, with their places and what follows the operands put into the arguments."""
-        if self._told is None:
-            return NONE
-        op, at = self._plan.graph.operators[operator], self._taken
-        for position in exchange.tells:
-            mine.append((ARENA, self._told.of(op.outputs[position]) or 0))
-        for position, part in exchange.takes:
-            mine[len(op.outputs) + position], at = (NUMBER, at), at + part.nbytes
-            last = self._told.last[self._plan.graph.storage(op.inputs[position]).root]
-            who = NUMBER, (last.veu << 32) + last.order
-            mine += [(ARENA, self._told.of(op.inputs[position]) or 0), who]
-        return frozenset(position for position, _ in exchange.takes)
 
     def _function(
         self,
@@ -245,17 +192,14 @@ class _Calls:
         near: frozenset[int],
         positions: frozenset[int],
         early: frozenset[int],
-        exchange: Exchange,
     ) -> int:
-        key = (kernel, loose, near, positions, early, exchange)
+        key = (kernel, loose, near, positions, early)
         if key not in self._emitted:
             copied = near | {len(kernel.operation.outputs) + position for position in positions}
             used = reading_copies(kernel, positions) if positions else kernel
             if early and kernel.num_threads % self._dialect.wave == 0:
                 used = loading_early(used, early, self._rooms[kernel])
-            if exchange.takes and isinstance(used.body, TileProgram):
-                used = replace(used, body=waiting(used.body))
-            made = emit(used, self._dialect, self._block, loose, copied, exchange)
+            made = emit(used, self._dialect, self._block, loose, copied)
             if self._dialect.asks_ahead:
                 name, text = ahead(kernel, positions | early if made.waits else positions, self._block)
                 made = replace(made, ahead=name, ahead_text=text)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rammer.vdevice.simt.prelude import Dialect, prelude
 from rammer.vdevice.simt.printer import EmittedKernel
-from rammer.vdevice.simt.table import ABI, END, KEEP, LINE, Streams
+from rammer.vdevice.simt.table import ABI, END, KEEP, LINE
 
 ENTRY = "rammer_run"
 ALIGNMENT = 128
@@ -36,39 +36,7 @@ def program_text(
     waiting = f"if (!({own})) {{" if own else "{"
     loop = LOOP.replace("CASES", cases).replace("ASKING", asking).replace("WAITING", waiting)
     body = (OWN_WAIT if own else "") + (COPY if copies else "") + loop
-    body = (TOLD if any(k.tells for k in kernels) else "") + body
     return _text(kernels, dialect, block, max_args, body, sum({k.symbol: len(k.text) for k in kernels}.values()))
-
-
-def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, streams: Streams) -> str:
-    """The program as a branch per vEU, the form of Figure 9: for small programs, and for people."""
-    lines: list[str] = []
-    copies = ""
-    called = 0
-    num_veus = streams.num_veus
-    for p in range(streams.num_programs):
-        for v in range(num_veus):
-            lane = streams.lane(p, v)
-            if not len(lane):
-                continue
-            lines.append(f"  {'else ' if lines else ''}if (program == {p} && veu == {v}) {{")
-            for fn, rtask, args, _, wait, nwaits, step, order in lane.tolist():
-                awaited = streams.waits[wait : wait + nwaits].tolist()
-                waits = ", ".join(f"{u}:{o}" for u, o in awaited if u != v)
-                if nwaits and fn >= 0 and kernels[fn].ahead:
-                    lines.append(f"    {kernels[fn].ahead}(args + {args}, {rtask}, tid);")
-                if nwaits:
-                    lines.append(f"    WAIT({wait}, {nwaits}, {order})  // {waits}")
-                if fn == KEEP:
-                    lines.append(f"    mk_keep(args + {args}, scratch, tid);")
-                    copies = COPY
-                elif fn >= 0:
-                    called += len(kernels[fn].text)
-                    lines.append(f"    TASK({order}, {task_call(kernels[fn], f'args + {args}', str(rtask))})")
-                lines.append(f"    DONE({step})")
-            lines.append("  }")
-    body = copies + BRANCHES.replace("LANES_OF_ALL", "\n".join(lines))
-    return _text(kernels, dialect, block, 0, body, called)
 
 
 def task_call(kernel: EmittedKernel, args: str, rtask: str) -> str:
@@ -89,7 +57,6 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
         prelude(dialect),
         f"#define MK_TASK static __device__ {qualifier}\n\n",
         STOPPED if any(k.waits for k in kernels) else "",
-        TELLING if any(k.tells for k in kernels) else "",
         "\n".join([*texts.values(), *asking.values()]),
         "\n",
         (COMMON + body)
@@ -109,13 +76,6 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
 # Before tasks that wait by themselves.
 STOPPED = """\
 INLINE bool mk_stopped(int pc, int tid, int *status);  // the wait of an instruction: whether all leave
-
-"""
-# Before tasks that hand over results by words which say themselves that they are there.
-TELLING = """\
-INLINE void mk_tell(uint64_t *word, float value);
-INLINE void mk_take(const uint64_t *word, float *to, int veu, int order, int pc);  // what was told, as soon as it is
-INLINE bool mk_taken(int *status);  // whether all leave
 
 """
 
@@ -227,40 +187,6 @@ INLINE bool mk_stopped(int pc, int tid, int *status) {
 
 """
 
-# Only in programs in which results are told.
-TOLD = """\
-INLINE void mk_tell(uint64_t *word, float value) {
-  const MK_SHARED Lane *lane = (const MK_SHARED Lane *)(MK_ARENA + 144);
-  mk_store_word(word, (uint64_t)(lane->base + 1) << 32 | (unsigned)sbits(value));
-}
-INLINE void mk_take(const uint64_t *word, float *to, int veu, int order, int pc) {
-  const MK_SHARED Instr *now = (const MK_SHARED Instr *)(MK_ARENA + 16) + (pc & 3);
-  const MK_SHARED Lane *lane = (const MK_SHARED Lane *)(MK_ARENA + 144);
-  const unsigned tag = lane->base + 1;  // memory is zeros at first
-  unsigned long long since = 1;
-  uint64_t found;
-  for (unsigned polls = 1; (unsigned)((found = mk_load_word(word)) >> 32) != tag; polls++) {
-    mk_pause();
-    if (polls & MK_PATIENCE) continue;
-    unsigned *state = MK_GLOBAL(unsigned *, lane->state);
-    const Run run = {state, lane->base, lane->program, lane->veu, lane->limit_ns};
-    const Wait on = {veu, order};
-    if (!(since = mk_overdue_here(run, on, now->order, since))) {
-      mk_store_relaxed(state + $LINE * (1 + gridDim.x + run.veu) + 2, now->order + 1);
-      *(volatile MK_SHARED int *)MK_ARENA = 1;
-      return;
-    }
-  }
-  *to = sfloat((unsigned)found);
-}
-INLINE bool mk_taken(int *status) {
-  mk_sync();
-  if (*(volatile MK_SHARED int *)MK_ARENA) { *status = -1; return true; }
-  return false;
-}
-
-"""
-
 # Only in programs in which something is copied.
 COPY = """\
 // Rows of a constant into the block's own memory, where they stay. Nobody writes the one or reads the other meanwhile.
@@ -347,34 +273,6 @@ CASES      default: break;
   }
   MK_STAMP(bounds[run.veu + 1] - 1, 2, mk_time_ns())
   MK_STAMP(bounds[run.veu + 1] - 1, 3, mk_clock())
-  mk_sync();
-  mk_finish(run, span, tid);
-}
-"""
-
-BRANCHES = """\
-MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid,
-                    volatile MK_SHARED int *stop) {
-  mk_wait<false>(run, 0, waits, n, order, tid, stop);
-  mk_sync();
-}
-#define WAIT(first, n, order) \\
-  mk_wait_once(run, waits + first, n, order, tid, stop); if (*stop) goto end; mk_acquire();
-#define TASK(order, call) { int status = 0; call if (status) mk_bad_index(run, order); }
-#define DONE(step) if (step) mk_release(); mk_sync(); \\
-  if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
-
-extern "C" __global__ void __launch_bounds__($THREADS, $SHARES)
-$ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
-       int span, unsigned long long limit_ns) {
-  const int tid = threadIdx.x, veu = blockIdx.x;
-  char *arena = MK_ARENA, *scratch = arena + $HEADER;
-  volatile MK_SHARED int *stop = (volatile MK_SHARED int *)arena;
-  const Run run = {state, mk_load_relaxed(state), program, veu, limit_ns};
-  if (tid == 0) *stop = 0;
-  mk_sync();
-LANES_OF_ALL
-end:
   mk_sync();
   mk_finish(run, span, tid);
 }

@@ -19,7 +19,7 @@ class Dialect:
     not know them; `partial_sync`: whether some threads of a block can meet without the others. `counted_sync`: where
     they cannot, the others run as many block syncs as the task has (§4.2.1 of the paper). `quiet_arguments`: whether
     a task's tensors may be called restrict although other blocks write them during this launch. `asks_ahead`: whether
-    there is `mk_ahead`. `tells`: whether results may be handed over by words that say themselves that they are there.
+    there is `mk_ahead`.
     """
 
     language: str  # of `VDeviceSpec.languages`
@@ -28,7 +28,6 @@ class Dialect:
     counted_sync: bool = False
     quiet_arguments: bool = True
     asks_ahead: bool = False
-    tells: bool = False
     wave: int = 32  # threads that run in step
     shares: int = 1  # blocks on a multiprocessor, which share its registers
     fits: int = 0  # words of a thread's sums that surely leave room for all else, of operands that are staged
@@ -40,7 +39,6 @@ class Dialect:
 CONTRACT = """\
 unsigned mk_load_relaxed(const unsigned *), mk_load_acquire(const unsigned *)   // device scope
 void mk_store_relaxed(unsigned *, unsigned), mk_store_release(unsigned *, unsigned)
-uint64_t mk_load_word(const uint64_t *); void mk_store_word(uint64_t *, uint64_t)  // relaxed, if the dialect tells
 unsigned mk_exchange(unsigned *, unsigned old, unsigned)  // compare and swap: what was there
 float mk_swap<D>(float)  // what the thread of the wave has whose number differs in the bit D
 unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
@@ -95,14 +93,6 @@ INLINE void mk_store_relaxed(unsigned *p, unsigned v) {
 }
 INLINE void mk_store_release(unsigned *p, unsigned v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
-}
-INLINE uint64_t mk_load_word(const uint64_t *p) {
-  uint64_t v;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-  return v;
-}
-INLINE void mk_store_word(uint64_t *p, uint64_t v) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(p), "l"(v) : "memory");
 }
 INLINE unsigned mk_exchange(unsigned *p, unsigned old, unsigned v) {
   unsigned was;
@@ -177,7 +167,6 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
 """,
     partial_sync=True,
     asks_ahead=True,
-    tells=True,
     fits=48,  # of densenet121 68 such tiles, drawn by lot, need 187 registers at most, of 255
     inline_limit=40_000,
     instructions=(*mma.SM_80, mma.SM_80_FP32, *wgmma.SM_90, *wgmma.SM_90_FP32),
@@ -250,9 +239,9 @@ INLINE vf vsel(vi m, vf a, vf b) { return mk_vf(m.x ? a.x : b.x, m.y ? a.y : b.y
 #define ONE(fn) INLINE vf v##fn(vf a) { return mk_vf(s##fn(a.x), s##fn(a.y), s##fn(a.z), s##fn(a.w)); }
 #define TWO(fn) INLINE vf v##fn(vf a, vf b) { \\
   return mk_vf(s##fn(a.x, b.x), s##fn(a.y, b.y), s##fn(a.z, b.z), s##fn(a.w, b.w)); }
-ONE(square) ONE(cube) ONE(pow_3_4) ONE(abs) ONE(sign) ONE(floor) ONE(ceil) ONE(round) ONE(sqrt)
-ONE(exp) ONE(log) ONE(erf) ONE(sigmoid) ONE(tanh)
-TWO(max) TWO(min) TWO(maxc) TWO(minc)
+ONE(abs) ONE(sign) ONE(floor) ONE(ceil) ONE(round) ONE(sqrt)
+ONE(exp) ONE(log) ONE(erf) ONE(sigmoid) ONE(tanh) ONE(sin) ONE(cos) ONE(asin) ONE(acos) ONE(atan)
+TWO(max) TWO(min) TWO(maxc) TWO(minc) TWO(pow)
 INLINE vi vis_nan(vf a) { return mk_vi(sis_nan(a.x), sis_nan(a.y), sis_nan(a.z), sis_nan(a.w)); }
 INLINE vi vis_inf(vf a) { return mk_vi(sis_inf(a.x), sis_inf(a.y), sis_inf(a.z), sis_inf(a.w)); }
 #define FOLD(fn, step) INLINE float fold_##fn(vf v) { \\
@@ -295,9 +284,10 @@ COMMON = (
     + COMPLEX128
     + HALF
     + functions.HALF_BITS.replace("HALF", "f16")
-    + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos", "atan"))
-    + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
+    + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos"))
+    + functions.instance(functions.SIMPLE + functions.ARCS + minifloats.TEMPLATES)
     + QUICK
+    + functions.POW
     + functions.REMAINDERS
     + functions.DOUBLES
     + functions.INTEGERS

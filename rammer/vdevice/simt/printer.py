@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 from rammer.errors import LoweringError
 from rammer.ir.expr import Load, Range, Select, loads
-from rammer.ir.index import Index, substitute, var, variables
+from rammer.ir.index import Index, var, variables
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType, Encoding
 from rammer.ir.tile import Apply, For, Kind, Store, Sync, TileProgram, block_syncs, statements
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
-from rammer.vdevice.simt.ahead import element_text
 from rammer.vdevice.simt.prelude import Dialect
-from rammer.vdevice.simt.slices import Slice
 from rammer.vdevice.vectors import SINGLE
 
 LANES = 4  # elements of a 16-byte vector
@@ -38,25 +36,6 @@ class EmittedKernel:
     ahead: str = ""  # a function that asks for constants before the rTask waits,
     ahead_text: str = ""  # and its text
     waits: bool = False
-    tells: bool = False  # or takes what others told
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """What an rTask tells others, by position of the output, and takes, by position of the input: see `told`.
-
-    Arguments behind the operands: the words of each told output; the words of each taken input, and who tells them, as
-    a vEU and an order in one number. A taken input itself is a place in the vEU's own memory.
-    """
-
-    tells: tuple[int, ...] = ()
-    takes: tuple[tuple[int, Slice], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.tells or self.takes)
-
-
-NOTHING = Exchange()
 
 
 def emit(
@@ -65,12 +44,11 @@ def emit(
     block: int,
     loose: frozenset[int] = frozenset(),
     copied: frozenset[int] = frozenset(),
-    exchange: Exchange = NOTHING,
 ) -> EmittedKernel:
     """The text of a kernel for blocks of `block` threads; equal bodies get equal symbols.
 
     `loose` are the arguments that may not start at a multiple of 16 bytes; `copied` those that lie in the block's own
-    memory, at a number of bytes from the scratch. One that takes something waits by itself. Raises LoweringError.
+    memory, at a number of bytes from the scratch. Raises LoweringError.
     """
     body = kernel.program
     if isinstance(body, ForeignSource):
@@ -90,12 +68,11 @@ def emit(
     quiet = {b.name for b, static in inputs if static}
     if dialect.quiet_arguments:
         quiet = {b.name for b in body.arguments}
-    quiet -= {body.arguments[body.num_outputs + n].name for n, _ in exchange.takes}
-    text = function(SimtPrinter(body, dialect, block, loose, copied, exchange), quiet, copied)
+    text = function(SimtPrinter(body, dialect, block, loose, copied), quiet, copied)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     waits = any(isinstance(s, Sync) and s.waits for s in statements(body.body))
     text = text.replace(PLACEHOLDER, symbol)
-    return EmittedKernel(symbol, text, body.num_threads, waits=waits, tells=bool(exchange))
+    return EmittedKernel(symbol, text, body.num_threads, waits=waits)
 
 
 def in_language(kernels: Iterable[RKernel], dialect: Dialect) -> list[RKernel]:
@@ -121,11 +98,9 @@ class SimtPrinter(CFamilyPrinter):
         block: int,
         loose: frozenset[int],
         copied: frozenset[int] = frozenset(),
-        exchange: Exchange = NOTHING,
     ) -> None:
         super().__init__(program, LANES)
-        arguments, self.exchange, self.block = program.arguments, exchange, block
-        self.told = {arguments[n].name: len(arguments) + at for at, n in enumerate(exchange.tells)}
+        arguments = program.arguments
         self.near = {b.name for n, b in enumerate(arguments) if n in copied}
         self.steady = {b.name for n, b in enumerate(arguments) if n not in loose} | {b.name for b in program.scratch}
         self.memory = {b.name for b in (*arguments, *program.scratch)}
@@ -149,31 +124,7 @@ class SimtPrinter(CFamilyPrinter):
         return self.sync_text if pending is None else f"mk_await<{pending}>(); {self.sync_text}"
 
     def wait(self) -> str:
-        taken = f"{PLACEHOLDER}_taken(args, scratch, rtask, tid, status, pc)"
-        return f"if ({taken if self.exchange.takes else 'mk_stopped(pc, tid, status)'}) return;"
-
-    def taking(self) -> list[str]:
-        """A function that waits for what counters say, and then for what others tell, which it copies."""
-        if not self.exchange.takes:
-            return []
-        lines = [
-            f"INLINE bool {PLACEHOLDER}_taken(void *const *args, char *scratch, int rtask, int tid, int *status, "
-            "int pc) {",
-            "  if (mk_stopped(pc, tid, status)) return true;",
-        ]
-        program = self.program
-        first = len(program.arguments) + len(self.exchange.tells)
-        for at, (position, part) in enumerate(self.exchange.takes):
-            words, who = first + 2 * at, first + 2 * at + 1
-            lines += [
-                f"  for (int n = tid; n < {part.size}; n += {self.block}) {{",
-                f"    const int64_t at = {element_text(part, 'n')};",
-                f"    if ((uint64_t)at < {part.elements}) mk_take(MK_TENSOR(const uint64_t *, args, {words}) + at, "
-                f"(float *)(scratch + (int64_t)args[{program.num_outputs + position}]) + n, "
-                f"(int)((int64_t)args[{who}] >> 32), (int)(int64_t)args[{who}], pc);",
-                "  }",
-            ]
-        return [*lines, "  return mk_taken(status);", "}"]
+        return "if (mk_stopped(pc, tid, status)) return;"
 
     def one_access(self, buffer: str, index: Index) -> bool:
         """Whether the vector lies at a multiple of 16 bytes, in memory."""
@@ -198,11 +149,6 @@ class SimtPrinter(CFamilyPrinter):
             text = self.encoded(s, encoding, lane, count)
         else:
             text = self.copied_later(s, lane, count) if s.later else super().store(s, lane, count)
-        if s.buffer in self.told:
-            lanes = range(count or LANES) if lane else range(1)
-            at = [self.index(substitute(s.index, {lane: Index(n)}) if lane else s.index) for n in lanes]
-            words = f"MK_TENSOR(uint64_t *, args, {self.told[s.buffer]})"
-            text = " ".join([f"{{ {text}", *(f"mk_tell({words} + {i}, {s.buffer}[{i}]);" for i in at), "}"])
         guarded = self.shares_syncs and s.buffer in self.memory
         return f"if (tid < {self.program.num_threads}) {{ {text} }}" if guarded else text
 
@@ -261,12 +207,10 @@ def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> s
         arguments += f"({kind})(scratch + (int64_t)args[{n}]), " if n in copied else f"MK_TENSOR({kind}, args, {n}), "
     tid = "MK_WAVE(tid)" if printer.extra_syncs or printer.waits else "tid"
     pc, slot = (", pc", ", int pc") if printer.waits else ("", "")
-    more, given = (", void *const *args", ", args") if printer.exchange else ("", "")
     rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
     rest = f" else {printer.wait()}" if printer.waits and printer.leaves else rest  # and has no syncs of its own
     lines = [
-        *printer.taking(),
-        f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status{slot}{more}) {{",
+        f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status{slot}) {{",
         *printer.scratch(),
         *printer.body(program.body, 1),
         "}",
@@ -274,7 +218,7 @@ def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> s
         f"{'INLINE' if printer.waits else 'MK_TASK'} void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, "
         f"int tid, int *status{slot}) {{",
         f"  {f'if ({tid} < {program.num_threads}) ' if printer.leaves else ''}"
-        f"{PLACEHOLDER}_body({arguments}scratch, rtask, MK_HERE(tid), status{pc}{given});{rest}",
+        f"{PLACEHOLDER}_body({arguments}scratch, rtask, MK_HERE(tid), status{pc});{rest}",
         "}",
     ]
     return "\n".join(lines) + "\n"

@@ -12,8 +12,8 @@ import numpy as np
 from rammer.errors import DeviceError
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Array
+from rammer.vdevice.arena import aligned
 from rammer.vdevice.base import Progress
-from rammer.vdevice.placement import aligned
 from rammer.vdevice.profiles import kernel_key, profile_store
 from rammer.vdevice.simt.driver import Driver, run_arguments, uploaded
 from rammer.vdevice.simt.megakernel import header_bytes, program_text

@@ -42,7 +42,7 @@ class MachineCode(Protocol):
 
 
 def compiled(
-    plan: ExecutionPlan, dialect: Dialect, compile: Callable[[str], MachineCode], *, branches: bool, tells: bool
+    plan: ExecutionPlan, dialect: Dialect, compile: Callable[[str], MachineCode]
 ) -> tuple[SimtProgram, MachineCode]:
     """The program that loads most before its waits, of those that spill no more than the one that loads nothing there.
 
@@ -50,7 +50,7 @@ def compiled(
     """
 
     def made(rooms: Mapping[RKernel, int] | None) -> tuple[SimtProgram, MachineCode, int]:
-        program = make_program(plan, dialect, branches=branches, rooms=rooms, tells=tells)
+        program = make_program(plan, dialect, rooms=rooms)
         code = compile(program.text)
         return program, code, code.resources.spill_bytes
 
@@ -63,7 +63,7 @@ def compiled(
 
     def alone(rooms: Mapping[RKernel, int]) -> dict[RKernel, Alone]:
         """What each of these rKernels needs with the loop and nothing else around it."""
-        part = make_program(plan, dialect, rooms=rooms, tells=tells)
+        part = make_program(plan, dialect, rooms=rooms)
         functions = [f for f in part.functions if f.kernel in early and (f.kernel in part.early or not rooms)]
         arguments = int(part.streams.header["max_args"])
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, closed
 from rammer.ir.tensor import Array, TensorType
+from rammer.vdevice.arena import ARENA, aligned
 from rammer.vdevice.base import Image, Port, Room, SlotTimes
-from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.driver import Driver, Kernel, Resident, run_arguments, uploaded
 from rammer.vdevice.simt.gpu import Gpu

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.tensor import Array
-from rammer.vdevice.placement import ARENA, SCRATCH
+from rammer.vdevice.arena import ARENA, SCRATCH
 from rammer.vdevice.simt.waits import WaitLists
 from rammer.vdevice.tables import INT32, INT64, TableFile, rows_of
 

@@ -104,7 +104,7 @@ def pow_(n: Node) -> TensorId:
 
 
 def power(n: Node, base: TensorId, exponent: TensorId) -> TensorId:
-    """base ** exponent in the type of the base; frequent constant exponents become cheaper operators."""
+    """base ** exponent in the type of the base; a constant exponent needs no logarithm, or an operand less."""
     dtype, other = n.type(base).dtype, n.type(exponent).dtype
     known = n.builder.value(exponent)
     if known is not None and known.size == 1 and dtype.is_float and n.type(exponent).rank <= n.type(base).rank:
@@ -115,6 +115,8 @@ def power(n: Node, base: TensorId, exponent: TensorId) -> TensorId:
                 return n.add("mul", base, base)
             case 0.5:
                 return n.add("sqrt", base)
+            case number if np.isfinite(number):
+                return n.add("power", base, exponent=number)
     if dtype is other:
         return n.add("pow", base, exponent)
     if dtype.is_float:

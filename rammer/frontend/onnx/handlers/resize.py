@@ -109,7 +109,7 @@ class _Rule:
                 adjustment = size / exact
                 return extent / 2 * (1 - adjustment) + (x + 0.5) / scale - 0.5
             case "pytorch_half_pixel":
-                return (x + 0.5) / scale - 0.5 if exact > 1 else np.zeros(size)
+                return (x + 0.5) / scale - 0.5 if size > 1 else np.zeros(size)
             case "align_corners":
                 return x * (extent - 1) / (exact - 1) if exact != 1 else np.zeros(size)
             case "asymmetric":

@@ -46,6 +46,8 @@ class EmulatorExecutable(HostRooms):
     arena with NaN before every run.
     """
 
+    forks = True
+
     def __init__(self, image: Image, *, deterministic: bool = True, seed: int = 0, poison: bool = False) -> None:
         self.deterministic, self.seed, self.poison = deterministic, seed, poison
         self.streams = streams = checked_streams(image)

@@ -73,8 +73,6 @@ INLINE unsigned mk_load_relaxed(const unsigned *p) { return __atomic_load_n(p, _
 INLINE unsigned mk_load_acquire(const unsigned *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 INLINE void mk_store_relaxed(unsigned *p, unsigned v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); simt_progress(); }
 INLINE void mk_store_release(unsigned *p, unsigned v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); simt_progress(); }
-INLINE uint64_t mk_load_word(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-INLINE void mk_store_word(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); simt_progress(); }
 INLINE unsigned mk_exchange(unsigned *p, unsigned old, unsigned v) {
   __atomic_compare_exchange_n(p, &old, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return old;

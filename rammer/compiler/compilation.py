@@ -1,0 +1,483 @@
+"""Compile a graph in stages: optimized → candidates → profiled → planned → proven → built. Known as: a driver.
+
+Scheduler and vDevice meet in this module alone. Each stage is a frozen value, computed when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from typing import Self
+
+from rammer import config
+from rammer.candidates import (
+    Prover,
+    as_unproven,
+    drop_refused,
+    drop_spilled,
+    drop_wrong,
+    few,
+    generated,
+    rejecting,
+    standing_in,
+)
+from rammer.compiler.clock import Clock
+from rammer.compiler.models import Model, read
+from rammer.compiler.options import CompileOptions
+from rammer.compiler.stages import (
+    Built,
+    CandidateSet,
+    Kernels,
+    Optimized,
+    Planned,
+    Profiled,
+    Proven,
+    Stage,
+    before,
+)
+from rammer.compiler.summary import make_report
+from rammer.cost.price import fit
+from rammer.errors import DeviceError, VerificationError, require_compiler
+from rammer.ir.dependency import Dependencies
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.memory import direct_ports, plan_memory
+from rammer.ir.operator import Operation
+from rammer.ir.order import HappensBefore
+from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.tensor import TensorId
+from rammer.ir.verify import verify_graph, verify_plan, verify_schedule
+from rammer.log import CHOICES, DEVICES
+from rammer.once import Fault, Judge, budget, cpu_s, run_once
+from rammer.passes import optimize
+from rammer.passes import silent as unwatched
+from rammer.passes.clean.drop_empty import drop_empty
+from rammer.passes.in_place import update_in_place
+from rammer.plugins import PluginRegistry
+from rammer.program import Program
+from rammer.scheduler.policy import Policy, Problem
+from rammer.scheduler.policy_options import wishes_of
+from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+from rammer.state import checked_pairs, same_types
+from rammer.trace import Trace
+from rammer.vdevice.base import Executable, Progress, VDevice, ports_of, silent
+from rammer.vdevice.proof.verify import verify_image
+
+STAGES: dict[type[Stage], str] = {
+    Optimized: "optimized",
+    CandidateSet: "candidates",
+    Profiled: "profiled",
+    Planned: "planned",
+    Proven: "proven",
+    Built: "built",
+}
+
+
+class Compilation:
+    """The compilation of one graph for a device, by a policy.
+
+    Each stage computes those before it, and no others: `Compilation(graph, device, policy).planned` stops at a plan.
+    `enter` goes on from a stage's value. Of the options `state` and `tune_seconds` count, and `policy` where none is
+    given; of the environment RAMMER_VERIFY and RAMMER_CHECK. Use it in a `with` block: that ends what runs beside it,
+    and closes a device that `of` has opened. Errors name the phase in a note.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: VDevice,
+        policy: Policy | None = None,
+        options: CompileOptions | None = None,
+        *,
+        registry: PluginRegistry | None = None,
+        progress: Progress = silent,
+        clock: Clock | None = None,
+    ) -> None:
+        self.device, self.options, self.registry = device, options or CompileOptions(), registry or PluginRegistry()
+        self.policy = policy or self.options.open_policy(self.registry)
+        self.trace = clock.trace if clock else Trace()
+        self._clock, self._began_s, self._progress = clock or Clock(self.trace), cpu_s(), progress
+        self._verify, self._check = config.integer("RAMMER_VERIFY") or 0, config.integer("RAMMER_CHECK") or 0
+        self._budget_s = self.options.budget_s
+        self._files: tuple[str, ...] = ()  # that the model was read from
+        self._owned = False  # whether `close` closes the device
+        self._loaded: Executable | None = None  # what no program has taken
+        self._model, self._graph = graph, drop_empty(graph)
+        types = [{t: graph.types[t] for t in names} for names in (graph.inputs, graph.outputs)]
+        self._state = same_types(checked_pairs(self.options.state, *types), *types)
+        self._judge: Judge | None = None
+        self._kernels: dict[Operation, Sequence[RKernel]] = {}  # candidates now: proofs and runs reject some
+        self._made: dict[Operation, Sequence[RKernel]] = {}  # of operations that a policy makes
+        self._notes: list[str] = []  # on rKernels that are no candidates
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        options: CompileOptions,
+        *,
+        registry: PluginRegistry | None = None,
+        progress: Progress = silent,
+    ) -> Self:
+        """Read a model, find the policy and open the device that options name. Raises a RammerError.
+
+        `close` closes the device, unless a program has it.
+        """
+        began_s, clock, registry = cpu_s(), Clock(Trace()), registry or PluginRegistry()
+        policy, device = options.open(registry)
+        say = clock.trace.say
+        say(
+            DEVICES,
+            f"vDevice {options.vdevice!r}, {device.spec.arch}, {device.spec.num_veus} vEUs; policy {policy.name!r}",
+        )
+        for fault in registry.faults:
+            say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
+        try:
+            if not isinstance(model, Graph):
+                require_compiler()  # before anything else is begun
+            if options.budget_s > 0:
+                device.begin()
+            with clock("load"):
+                graph, files = read(model, **options.to_load)
+                made = cls(graph, device, policy, options, registry=registry, progress=progress, clock=clock)
+        except BaseException:
+            device.close()
+            raise
+        made._files, made._began_s, made._owned = files, began_s, True
+        return made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End proofs and evaluations that run beside this process, and close the device if it is the compilation's."""
+        self._end()
+        if self._judge:
+            self._judge.end()
+        if self._owned:
+            self._owned = False
+            self.device.close()
+
+    def _end(self) -> None:
+        if "_prover" in vars(self):
+            self._prover.end()
+        if self._loaded:
+            self._loaded.close()
+            self._loaded = None
+
+    def __str__(self) -> str:
+        """The stages that were computed, a line each."""
+        return "\n".join(str(vars(self)[name]) for name in STAGES.values() if name in vars(self)) or repr(self)
+
+    def __repr__(self) -> str:
+        return f"<Compilation of {self._model.name!r} for {self.device.spec.name!r} by {self.policy.name!r}>"
+
+    def enter(self, stage: Optimized | CandidateSet | Profiled | Planned) -> Self:
+        """Go on from a stage's value: it, and those before it, are taken as they are, and later ones computed anew.
+
+        Rules are checked later as ever: no value is proven that another process has made. Raises VerificationError for
+        a graph that is not well formed.
+        """
+        self._end()
+        for name in (*STAGES.values(), "_prover", "profiler", "problem"):
+            vars(self).pop(name, None)
+        self._kernels, self._made, self._notes = {}, {}, []
+        entered: Stage | None = stage
+        while entered is not None:
+            setattr(self, STAGES[type(entered)], entered)
+            entered = before(entered)
+        if self._verify:
+            self._verified("", self.optimized.graph)
+        if not isinstance(stage, Optimized):
+            self._kernels, self._notes = dict(self.candidates.kernels), list(self.candidates.notes)
+        if isinstance(stage, Planned):
+            self._kernels, self._notes = dict(stage.kernels), list(stage.notes)
+            self.profiler.times |= stage.times
+            self._made = {o: kernels for o, kernels in stage.kernels.items() if o not in self.candidates.kernels}
+        return self
+
+    # stages
+
+    @cached_property
+    def optimized(self) -> Optimized:
+        """The graph after all passes for this device and policy."""
+        self.trace.graph("imported", self._graph)
+        spec, notes = self.device.spec, list[str]()
+        graph, in_place = update_in_place(self._graph, self._state if spec.updates else {})
+        with self._clock("passes"):
+            apart, finer = wishes_of(self.policy, graph, spec)
+            watch = self._verified if self._verify >= 2 else unwatched
+            graph = optimize(graph, spec, images_apart=apart, watch=watch, tell=notes.append)
+            if self._verify:
+                self._verified("", graph)
+        for note in notes:
+            self.trace.warn(note)
+        self.trace.graph("graph", graph)
+        return Optimized(graph, self._model, self._state, in_place, finer, tuple(notes))
+
+    @cached_property
+    def candidates(self) -> CandidateSet:
+        """rKernels of every operation that the device's compiler takes, and that compute what they should."""
+        optimized = self.optimized
+        with self._clock("rkernels"):
+            found = self._found(optimized.graph)
+        with self._clock("check"):
+            self._kernels = self._usable(found)
+        return CandidateSet(optimized, dict(self._kernels), tuple(self._notes))
+
+    @cached_property
+    def profiled(self) -> Profiled:
+        """Measured times of the candidates, within the budget."""
+        candidates = self.candidates
+        with self._clock("profile"):
+            return Profiled(candidates, self._measured(candidates.kernels))
+
+    @cached_property
+    def planned(self) -> Planned:
+        """The policy's plan."""
+        problem = self.problem
+        if self._verify and self.profiler.times:  # which say what a plan will probably use
+
+            def alone_us(kernel: RKernel) -> float:
+                return self.profiler.rtask_us(kernel) * -(-kernel.num_rtasks // problem.spec.num_veus)
+
+            self._prover.begin(min(options, key=alone_us) for options in problem.candidates.values())
+        return self._planned(problem)
+
+    @cached_property
+    def proven(self) -> Proven:
+        """The plan with rKernels and order proven, in memory, with prices and notes."""
+        return self._proven(self.planned)
+
+    @cached_property
+    def built(self) -> Built:
+        """The program's image, compared with its plan, loaded and run once. Raises VerificationError if that shows a
+        fault that no other rKernel mends.
+        """
+        rejected: dict[Operation, int] = {}  # rKernels that a run of the program has shown to be wrong
+        judge = self._begun_judge()
+        while True:
+            built, wrong = self._built(self.proven, judge)
+            self._loaded = built.executable
+            if wrong is None:
+                return built
+            self._loaded.close()
+            plan = built.image.plan or self.proven.plan
+            kept, notes = rejecting(self._kernels, wrong, plan, self.device, rejected)
+            self._kernels = dict(kept)
+            self._made.update({operation: self._kernels[operation] for operation in self._made})
+            self._notes += notes
+            self.planned = self._planned(replace(self.problem, candidates=self._kernels))
+            self.proven = self._proven(self.planned)
+
+    def program(self) -> Program:
+        """The program. It closes the device from now on."""
+        built = self.built
+        program = Program(built.image, self.device, built.report, sources=self._files, executable=built.executable)
+        self._owned, self._loaded = False, None
+        return program
+
+    # what the stages are made of
+
+    @cached_property
+    def profiler(self) -> MeasuredProfiler:
+        """Times of rKernels, measured or estimated. More are measured when a policy asks for it."""
+        estimates = EstimatingProfiler(self.device.spec)
+        if self._budget_s <= 0:
+            return MeasuredProfiler(self.profiled.times, estimates)
+        return MeasuredProfiler(self.profiled.times, estimates, self._prices)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What the policy sees."""
+        graph, kernels = self.profiled.candidates.optimized.graph, self.profiled.candidates.kernels
+        return Problem(
+            graph,
+            self.device.spec,
+            kernels,
+            self.profiler,
+            offer=self._offered,
+            has_room=self.device.has_room,
+            tell=self.trace.told(CHOICES),
+        )
+
+    @cached_property
+    def _prover(self) -> Prover:
+        return Prover(self.device, self._check, self._progress, self._judge.still if self._judge else nullcontext)
+
+    def _begun_judge(self) -> Judge:
+        """What computes the model's outputs beside this process."""
+        if self._judge is None:
+            self._judge = Judge(self._graph, self.device.spec, self.device.verdicts(), self._check)
+        return self._judge
+
+    def _still(self) -> AbstractContextManager[None]:
+        """Inside of it nothing else runs: something is measured."""
+        return self._prover.still()
+
+    def _verified(self, name: str, graph: Graph) -> None:
+        """Check the graph after a pass, or after all of them (no name): its ports are still what they were."""
+        try:
+            verify_graph(graph, self._graph)
+        except VerificationError as error:
+            error.add_note(f"after the pass {name!r}" if name else "after all passes")
+            raise
+
+    def _found(
+        self, graph: Graph, known: Container[Operation] = (), num_veus: int | None = None
+    ) -> dict[Operation, list[RKernel]]:
+        """rKernels of all plugins for the operations of a graph that are not `known`.
+
+        Raises DeviceError naming all operations without any.
+        """
+        names = {op.operation: op.name for op in reversed(graph.operators)}  # of the first operator of each
+        operations = list(dict.fromkeys(op.operation for op in graph.operators if op.operation not in known))
+        spec, finer = self.device.spec, self.optimized.finer
+        if num_veus:
+            spec = replace(spec, num_veus=num_veus)
+        found = generated(operations, lambda operation: self.registry.rkernels(operation, spec, finer))
+        if spec.numerics == "strict":
+            found = {operation: [k for k in kernels if k.faithful] for operation, kernels in found.items()}
+        lacking = {operation.kind: names[operation] for operation, kernels in reversed(found.items()) if not kernels}
+        if lacking:
+            listed = ", ".join(f"{kind} (node {name!r})" for kind, name in sorted(lacking.items()))
+            strict = ", with numerics='strict'," if spec.numerics == "strict" else ""
+            raise DeviceError(
+                f"vDevice {spec.name!r}{strict} has no rKernel for: {listed}",
+                hint=f"a plugin's rammer_rkernels can offer some in {' or '.join(spec.languages)}",
+            )
+        return found
+
+    def _usable(self, kernels: Kernels) -> dict[Operation, Sequence[RKernel]]:
+        """The rKernels that the device's compiler takes, that compute what they should and keep values in registers.
+
+        Without a budget only what a plan uses is tried out, later. Others are named in `_notes`.
+        """
+        device, budget_s, progress = self.device, self._budget_s, self._progress
+        kept = kernels if self._verify else as_unproven(kernels)
+        if budget_s > 0:
+            kept, refused = drop_refused(kept, device, budget_s, progress)
+            self._notes += refused
+            if self._check:
+                kept, wrong = drop_wrong(kept, device, self._check, progress)
+                self._notes += wrong
+        kept, spilled = drop_spilled(kept, device, budget_s, progress)
+        self._notes += spilled
+        return dict(kept)
+
+    def _measured(self, kernels: Kernels) -> Mapping[RKernel, float]:
+        """Microseconds of an rTask of each rKernel; of none without a budget."""
+        every = [k for options in kernels.values() for k in options]
+        if self._budget_s <= 0:
+            return {}
+        return self.device.rkernels_us(every, budget_s=self._budget_s, progress=self._progress)
+
+    def _offered(self, other: Graph, veus: int) -> Kernels:
+        """rKernels for another graph of the same meaning: of what is new in it, for so many vEUs, measured now."""
+        kept = self._usable(self._found(other, known={**self._kernels, **self._made}, num_veus=veus))
+        with self._still():
+            self.profiler.times |= self._measured(kept)
+        self._made.update(kept)
+        return self._made
+
+    def _prices(self, times: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
+        """Prices by where operands are; none where that is not measured: they would add estimates to estimates."""
+        with self._still():
+            states = self.device.rkernels_states_us(list(times), budget_s=self._budget_s, progress=self._progress)
+        return {kernel: fit(kernel, self.device.spec, us, states.get(kernel)) for kernel, us in times.items() if states}
+
+    def _planned(self, problem: Problem) -> Planned:
+        with self._clock("schedule"):
+            plan = self.policy.schedule(problem)
+        self._kernels |= {o: kernels for o, kernels in self._made.items() if o not in self._kernels}
+        return Planned(self.profiled, plan, dict(self._kernels), dict(self.profiler.times), tuple(self._notes))
+
+    def _proven(self, planned: Planned) -> Proven:
+        optimized, profiler, prover, plan = self.optimized, self.profiler, self._prover, planned.plan
+        with self._clock("prove"):  # what a plan uses; where that may not be used, another plan
+            while self._verify and (changed := prover.settle(self._kernels, plan.kernels)):
+                kept, standing = changed
+                self._kernels = dict(kept)
+                profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
+                stands = standing_in(plan, self._kernels, standing)
+                plan = stands or self._planned(replace(self.problem, candidates=self._kernels)).plan
+        with self._clock("verify"):  # first: memory and prices are those of plans that have all rTasks
+            if self._verify and plan.graph is not optimized.graph:
+                self._verified("", plan.graph)
+            evidence = verify_schedule(plan) if self._verify else None
+        used = list(dict.fromkeys(plan.kernels))
+        plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
+        with self._clock("memory"):
+            state = {*optimized.state, *optimized.state.values()}
+            plan = in_memory(plan, state, evidence.order if evidence else None)
+        with self._clock("price"):
+            plan = replace(plan, prices=profiler.prices(used) or {})
+        plan = _noted(plan, *optimized.notes, *prover.notes, *self._notes, *_imported(plan), *_bounded(plan))
+        for note in plan.notes:
+            self.trace.say(CHOICES, note)
+        timeline = self.problem.timelines.of(plan)
+        self.trace.plan(plan, timeline)
+        with self._clock("verify"):
+            if self._verify:
+                verify_plan(plan, evidence)
+        return Proven(planned, plan, timeline, evidence)
+
+    def _built(self, proven: Proven, judge: Judge) -> tuple[Built, Fault | None]:
+        """The program, and what a run has shown to be wrong with it."""
+        optimized, plan, evidence, device = self.optimized, proven.plan, proven.evidence, self.device
+        with self._clock("build"):
+            image = device.build(plan, progress=self._progress)
+            image = replace(image, state=optimized.state, in_place=optimized.in_place)
+        with self._clock("image"):
+            built = image.plan or plan
+            if evidence and built.memory is not plan.memory:  # a backend may place tensors anew
+                evidence = verify_schedule(built)
+                verify_plan(built, evidence)
+            if evidence and (unknown := verify_image(image, built, device, evidence.order)):
+                self.trace.say(CHOICES, unknown)
+                image = replace(image, plan=_noted(built, unknown))
+        executable = device.load(image)
+        checked, wrong = "not run: RAMMER_CHECK=0", None
+        with self._clock("run"):
+            if self._check:
+                seconds = budget(cpu_s() - self._began_s)
+                checked, wrong = run_once(executable, image, judge, device.verdicts(), seconds, every=self._check > 1)
+        graph, model = optimized.graph, optimized.model
+        if graph.inputs != model.inputs or graph.outputs != model.outputs:
+            image = replace(image, signature=ports_of(model))
+        weight_bytes = sum(a.nbytes for a in image.weights.values())
+        report = make_report(image.plan or plan, proven.timeline, weight_bytes, self._clock.seconds, checked)
+        return Built(proven, image, executable, report), wrong
+
+
+def in_memory(
+    plan: ExecutionPlan, alone: Collection[TensorId] = (), order: HappensBefore | None = None
+) -> ExecutionPlan:
+    """The plan with every tensor in its place; those that are `alone` share theirs with nothing, as ports that stay
+    where the caller has them. `order`: the plan's, where it is known.
+    """
+    if plan.memory and not alone:
+        return plan
+    direct = direct_ports(plan.graph, plan.spec.direct_bytes)
+    near = bool(plan.memory and plan.memory.near)
+    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near, happens_before=order))
+
+
+def _noted(plan: ExecutionPlan, *notes: str) -> ExecutionPlan:
+    return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _imported(plan: ExecutionPlan) -> list[str]:
+    """A note that names the rKernels that came from records."""
+    names = sorted({k.name for k in plan.kernels if isinstance(k.body, ForeignSource) and k.schedule})
+    return [f"imported rKernels: {', '.join(names)}"] if names else []
+
+
+def _bounded(plan: ExecutionPlan) -> list[str]:
+    """Notes on reads of which the plan knows only a box; such rTasks may wait for more than they read."""
+    return few(Dependencies(plan.graph, plan.kernels).bounded(), "inputs are taken as boxes")

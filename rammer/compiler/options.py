@@ -1,0 +1,146 @@
+"""How to compile a model, as one value that Python, the command line, sessions, torch.compile and Dask share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from rammer import config
+from rammer.errors import InputError, PolicyError, did_you_mean
+from rammer.ir.tensor import Array
+
+if TYPE_CHECKING:
+    from rammer.plugins import PluginRegistry
+    from rammer.scheduler.policy import Policy
+    from rammer.vdevice.base import VDevice
+
+
+class DeviceKeywords(TypedDict, total=False):
+    """Keywords that choose a policy and a device, and say how to use them."""
+
+    policy: str | None
+    options: Mapping[str, str] | None
+    arch: str | None
+    device: str | int | None
+    precision: str | None
+    numerics: str | None
+    tune_seconds: float | None
+
+
+class Keywords(DeviceKeywords, total=False):
+    """Keywords of `rammer.compile`: the fields of CompileOptions but `target`."""
+
+    shapes: Mapping[str, Sequence[int]] | None
+    dims: Mapping[str, int] | None
+    constants: Mapping[str, Array] | None
+    state: Mapping[str, str] | bool | None
+    example: Any
+
+
+DEVICE_OPTIONS = ("target", *DeviceKeywords.__annotations__)
+"""Options for which a model need not be read again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """Keywords of `rammer.compile` as one value. None stands for the default: a flag of docs/flags.md, or nothing.
+
+    `target` is a vDevice ("cpu"), `policy` a scheduling policy ("auto"), `options` are the policy's. `arch` and
+    `device` select among CPUs or GPUs; `precision` and `numerics` say what rKernels may compute.
+    `tune_seconds` bounds the time for measuring. `shapes`, `dims`, `constants` and `example` complete a model, as for
+    `rammer.load`; `state` names outputs that are inputs of the next run.
+
+    Raises RammerError for a time out of its range, and PolicyError for `options` that are not a mapping.
+    """
+
+    target: str | None = None
+    policy: str | None = None
+    options: Mapping[str, str] | None = field(default=None, hash=False)
+    arch: str | None = None
+    device: str | int | None = None
+    precision: str | None = None
+    numerics: str | None = None
+    tune_seconds: float | None = None
+    shapes: Mapping[str, Sequence[int]] | None = field(default=None, hash=False)
+    dims: Mapping[str, int] | None = field(default=None, hash=False)
+    constants: Mapping[str, Array] | None = field(default=None, hash=False, repr=False)
+    state: Mapping[str, str] | bool | None = field(default=None, hash=False)
+    example: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        config.number("RAMMER_TUNE_SECONDS", given=self.tune_seconds)
+        if self.options is not None and not isinstance(self.options, Mapping):
+            raise PolicyError(
+                f"options= is {self.options!r}, which is no mapping", hint='for example {"beyond": "off"}'
+            )
+
+    def __str__(self) -> str:
+        """The options that are chosen."""
+        chosen = ((f.name, getattr(self, f.name)) for f in fields(self) if f.repr)
+        return ", ".join(f"{name}={value!r}" for name, value in chosen if value is not None) or "defaults"
+
+    @classmethod
+    def of(
+        cls,
+        keywords: Mapping[str, Any],
+        caller: str,
+        how: CompileOptions | None = None,
+        names: Sequence[str] | None = None,
+    ) -> CompileOptions:
+        """The options that are given as keywords, others as in `how`. The caller takes those of some `names` alone.
+
+        Raises TypeError, in the name of the caller, for another keyword, and InputError if `how` has another option.
+        """
+        names = names or NAMES
+        if unknown := [name for name in keywords if name not in names]:
+            hint = did_you_mean(unknown[0], names)
+            raise TypeError(f"{caller} got an unexpected keyword argument {unknown[0]!r}{hint and f'; {hint}'}")
+        if how is None:
+            return cls(**keywords)
+        usual = cls()
+        if surplus := [n for n in NAMES if n not in names and getattr(how, n) is not getattr(usual, n)]:
+            raise InputError(f"{caller} takes no {surplus[0]}= in how=", hint=f"it takes {', '.join(names)}")
+        return replace(how, **{name: value for name, value in keywords.items() if value is not None})
+
+    def but(self, **changed: Any) -> CompileOptions:
+        """These options with some changed."""
+        return replace(self, **changed)
+
+    @property
+    def to_load(self) -> dict[str, Any]:
+        """The keywords of `rammer.load`."""
+        return {name: getattr(self, name) for name in ("shapes", "dims", "constants", "example")}
+
+    @property
+    def vdevice(self) -> str:
+        """The name of the vDevice: `target`, or RAMMER_VDEVICE."""
+        return self.target or config.get("RAMMER_VDEVICE")
+
+    def open_policy(self, registry: PluginRegistry) -> Policy:
+        """Find the policy. Raises PolicyError."""
+        return registry.policy(self.policy or config.get("RAMMER_POLICY"), self.options)
+
+    def open(self, registry: PluginRegistry) -> tuple[Policy, VDevice]:
+        """Find the policy and open the device. The caller closes the device.
+
+        Raises PolicyError or DeviceError for what does not exist, is not available, or is not offered.
+        """
+        policy = self.open_policy(registry)
+        device = registry.open(self.vdevice, arch=self.arch, device=self.device)
+        try:
+            return policy, device.adapted(
+                precision=self.precision or config.get("RAMMER_PRECISION"),
+                numerics=self.numerics or config.get("RAMMER_NUMERICS"),
+            )
+        except BaseException:
+            device.close()
+            raise
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds for measuring: `tune_seconds`, or RAMMER_TUNE_SECONDS."""
+        return config.number("RAMMER_TUNE_SECONDS", given=self.tune_seconds) or 0.0
+
+
+NAMES = tuple(f.name for f in fields(CompileOptions))

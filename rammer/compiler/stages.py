@@ -1,0 +1,142 @@
+"""Hold what each stage of a compilation gives, as frozen values that refer to the stage before.
+
+Each value can be printed, and pickled up to `Proven`: `Compilation.enter` goes on from it, in another process too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import TensorId
+from rammer.ir.verify import Evidence
+from rammer.report import Report
+from rammer.scheduler.timeline import Timeline
+from rammer.vdevice.base import Executable, Image
+
+Kernels: TypeAlias = Mapping[Operation, Sequence[RKernel]]
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A graph after all passes: what is to be scheduled.
+
+    `model` is the graph as it was imported, `state` has outputs that are inputs of the next run; those `in_place` lie
+    where their inputs do. `finer`: how many times as many rTasks as usual some candidates have, for policies that cut
+    operators. `notes` are for the program's report.
+    """
+
+    graph: Graph
+    model: Graph = field(repr=False)
+    state: Mapping[TensorId, TensorId]
+    in_place: frozenset[TensorId]
+    finer: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        kinds = dict.fromkeys(op.kind for op in self.graph.operators)
+        return (
+            f"optimized {self.graph.name!r}: {len(self.graph.operators)} operators of {len(kinds)} kinds, "
+            f"{len(self.model.operators)} before"
+        )
+
+
+@dataclass(frozen=True)
+class CandidateSet:
+    """rKernels by operation that a device takes."""
+
+    optimized: Optimized = field(repr=False)
+    kernels: Kernels
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        most = f", of {len(self.notes)} notes the first: {self.notes[0]}" if self.notes else ""
+        return f"candidates: {sum(map(len, self.kernels.values()))} rKernels of {len(self.kernels)} operations{most}"
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Measured microseconds of one rTask of each candidate; none where nothing is measured, and estimates count."""
+
+    candidates: CandidateSet = field(repr=False)
+    times: Mapping[RKernel, float]
+
+    def __str__(self) -> str:
+        return f"profiled: {len(self.times)} rKernels measured, the others estimated"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan as the policy draws it. `kernels` and `times` include those of operations that the policy has made."""
+
+    profiled: Profiled = field(repr=False)
+    plan: ExecutionPlan
+    kernels: Kernels = field(repr=False)
+    times: Mapping[RKernel, float] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"planned by {self.plan.policy!r}: {_size(self.plan)}"
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A plan whose rKernels and order are proven, with memory, prices and all notes.
+
+    `evidence` is what the proof has found out about the order; None if RAMMER_VERIFY=0.
+    """
+
+    planned: Planned = field(repr=False)
+    plan: ExecutionPlan
+    timeline: Timeline = field(repr=False)
+    evidence: Evidence | None = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        how = "proven" if self.evidence else "not proven (RAMMER_VERIFY=0)"
+        arena = self.plan.memory.arena_bytes if self.plan.memory else 0
+        return f"{how}: {_size(self.plan)}, arena {arena} bytes, estimated {self.timeline.total_us:.1f} µs"
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image that was compared with its plan, loaded and run once. A Program saves it."""
+
+    proven: Proven = field(repr=False)
+    image: Image = field(repr=False)
+    executable: Executable = field(repr=False, compare=False)
+    report: Report
+
+    def __str__(self) -> str:
+        return f"built for {self.image.target}: {len(self.image.files)} files, {self.report.checked}"
+
+
+Stage: TypeAlias = Optimized | CandidateSet | Profiled | Planned | Proven | Built
+
+
+def before(stage: Stage) -> Stage | None:
+    """The stage that a value was made from; None of the first."""
+    match stage:
+        case Optimized():
+            return None
+        case CandidateSet():
+            return stage.optimized
+        case Profiled():
+            return stage.candidates
+        case Planned():
+            return stage.profiled
+        case Proven():
+            return stage.planned
+        case Built():
+            return stage.proven
+
+
+def _size(plan: ExecutionPlan) -> str:
+    return (
+        f"{len(plan.graph.operators)} operators by {len(set(plan.kernels))} rKernels, {plan.num_rtasks} rTasks "
+        f"in {len(plan.programs)} rPrograms"
+    )

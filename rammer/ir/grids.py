@@ -1,0 +1,175 @@
+"""Grids of places that an expression is evaluated at, and what its indices make of them.
+
+No data decides that, so it is computed once for equal operators: of a recurrent cell it takes longer than the sums do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cached_property
+from math import gcd, prod
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from rammer.ir.expr import Call, Scalar, Stage, loads
+from rammer.ir.index import Div, var, variables
+from rammer.ir.tensor import Array, Shape
+
+Result = TypeVar("Result")
+
+FEW_PARTS = 4  # in which a reduction is read, as the gates of a cell are: then it is computed as a whole
+MOST_KEPT = 1 << 14  # elements of an index array that is remembered
+
+
+class Grid(dict[str, Any]):
+    """An index array per axis, and what indices make of them."""
+
+    def __init__(self, axes: Mapping[str, Any]) -> None:
+        super().__init__(axes)
+        self._made: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Result], size: Callable[[Result], int] = lambda _: 0) -> Result:
+        """What `make` returns, remembered if it is small."""
+        if key in self._made:
+            found: Result = self._made[key]
+            return found
+        made = make()
+        if size(made) <= MOST_KEPT:
+            self._made[key] = made
+        return made
+
+
+Grids: TypeAlias = dict[Hashable, Grid]  # of one expression: by stage, and by the sizes of boxes
+
+
+class Places(list[Any]):
+    """An index array per dimension of a tensor of the shape `within`, and how the elements there lie."""
+
+    def __init__(self, index: Iterable[Any], within: Shape) -> None:
+        super().__init__(index)
+        self.within = within
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The shape of what is found there."""
+        return np.broadcast_shapes(*map(np.shape, self))
+
+    @cached_property
+    def points(self) -> int:
+        return prod(self.shape)
+
+    @cached_property
+    def size(self) -> int:
+        """Elements of the index arrays."""
+        return sum(map(np.size, self))
+
+    @cached_property
+    def inside(self) -> tuple[Any, ...]:
+        """The places; instead of those outside the tensor some inside."""
+        return tuple(np.minimum(np.maximum(p, 0), max(n - 1, 0)) for p, n in zip(self, self.within, strict=True))
+
+    @cached_property
+    def steps(self) -> tuple[list[int], list[list[int]]] | None:
+        """First place, and step per grid dimension, of every index; None unless all are inside and affine."""
+        return _progressions(self, self.within)
+
+    def grid(self, stage: Stage) -> Grid:
+        """The places inside the stage that they are of, as a grid of its axes."""
+        if self._grid is None:
+            self._grid = Grid(dict(zip((a for a, _ in stage.axes), self.inside, strict=True)))
+        return self._grid
+
+    _grid: Grid | None = None
+
+
+def whole_of(stage: Stage) -> tuple[tuple[int, int], ...]:
+    """The box of all of a stage's points."""
+    return tuple((0, extent) for extent in stage.shape)
+
+
+def in_parts(stage: Stage, places: Places) -> bool:
+    """Whether a stage is computed at just those places: a reduction is often read in parts, and more than once."""
+    part, whole = places.points, prod(stage.shape)
+    return (part * FEW_PARTS < whole if stage.reduce else part <= whole) or not stage.axes
+
+
+def in_blocks(stage: Stage, grid: Grid) -> Grid:
+    """The grid with two dimensions for an axis that a factor reads in blocks, so that each of these is read once."""
+    assert isinstance(stage.body, Call)
+    blocks = [(a, n) for factor in stage.body.args for a, n in blocks_of(factor).items() if n > 1 and a in grid]
+    if not blocks:
+        return grid
+    axis, block = blocks[0]
+    rank = max(np.ndim(g) for g in grid.values())
+    wide = {a: np.reshape(g, (1,) * (rank - np.ndim(g)) + np.shape(g)) for a, g in grid.items()}
+    whole = wide[axis].ravel()
+    dim = int(np.argmax(wide[axis].shape))
+    alone = whole.size == wide[axis].shape[dim] and all(g.shape[dim] == 1 for a, g in wide.items() if a != axis)
+    if not alone or whole[0] % block or whole.size % block or np.any(np.diff(whole) != 1):
+        return grid
+    return Grid({a: np.expand_dims(g, dim) if a != axis else _cut_in(g, dim, block) for a, g in wide.items()})
+
+
+def _cut_in(array: Array, dim: int, block: int) -> Array:
+    return array.reshape(*array.shape[:dim], -1, block, *array.shape[dim + 1 :])
+
+
+def terms_of(stage: Stage, grid: Grid) -> tuple[Grid, Shape, int]:
+    """The grid of all terms of a reduction at a grid of places: its indices, its shape, and how many dimensions of that
+    are the places'."""
+    return grid.once(stage.name, lambda: _terms_of(stage, grid))
+
+
+def _terms_of(stage: Stage, grid: Grid) -> tuple[Grid, Shape, int]:
+    rank = max((np.ndim(g) for g in grid.values()), default=0)
+    count = len(stage.reduce)
+    inner: dict[str, Any] = {
+        a: np.reshape(g, (*(1,) * (rank - np.ndim(g)), *np.shape(g), *(1,) * count)) for a, g in grid.items()
+    }
+    for p, (axis, extent) in enumerate(stage.reduce):
+        inner[axis] = np.arange(extent).reshape((1,) * rank + (1,) * p + (extent,) + (1,) * (count - p - 1))
+    outer = np.broadcast_shapes(*(np.shape(g) for g in inner.values()))[:rank]
+    return Grid(inner), (*outer, *(e for _, e in stage.reduce)), rank
+
+
+def blocks_of(factor: Scalar) -> dict[str, int]:
+    """Axes of which loads depend, and how many values of each in a row read the same: those of a group's channels."""
+    found: dict[str, int] = {}
+    for atom in (atom for load, _ in loads(factor) for index in load.index for atom, _ in index.terms):
+        names = {atom} if isinstance(atom, str) else variables(atom.arg)
+        grouped = isinstance(atom, Div) and len(names) == 1 and atom.arg == var(*names)
+        for name in names:
+            found[name] = gcd(found.get(name, 0), atom.by) if isinstance(atom, Div) and grouped else 1
+    return found
+
+
+def is_contraction(stage: Stage) -> bool:
+    """Whether a stage sums products, which NumPy's `matmul` computes."""
+    return (
+        bool(stage.reduce)
+        and stage.combine == "sum"
+        and stage.dtype.is_float
+        and isinstance(stage.body, Call)
+        and stage.body.fn == "mul"
+    )
+
+
+def _progressions(places: list[Any], shape: Shape) -> tuple[list[int], list[list[int]]] | None:
+    """First place, and step per grid dimension, of every index; None unless all are inside and affine in the grid."""
+    rank = max((np.ndim(p) for p in places), default=0)
+    first, steps = [], []
+    for place, extent in zip(places, shape, strict=True):
+        place = np.reshape(place, (1,) * (rank - np.ndim(place)) + np.shape(place))
+        if place.size == 0 or place.min() < 0 or place.max() >= extent:
+            return None
+        start = int(place.flat[0])
+        step = [int(place.take(1, d).flat[0]) - start if place.shape[d] > 1 else 0 for d in range(rank)]
+        affine = np.array(start)
+        for d in range(rank):
+            affine = affine + (np.arange(place.shape[d]) * step[d]).reshape((-1,) + (1,) * (rank - d - 1))
+        if not np.array_equal(affine.reshape(place.shape), place):
+            return None
+        first.append(start)
+        steps.append(step)
+    return first, steps

@@ -1,0 +1,63 @@
+"""Send messages to `logging`: loggers `rammer.compile`, `rammer.plugins` and `rammer.runtime`.
+
+RAMMER_DEBUG and RAMMER_TRACE_PLUGINS add a handler that shows messages on stderr; nothing else prints them.
+What a user should mend (a damaged cache, an unknown flag) is a Python warning, which filters and `-W error` reach.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from threading import Lock
+
+from rammer import config
+
+DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)  # details, as RAMMER_DEBUG counts them
+_LEVELS = {DEVICES: logging.INFO, TIMES: logging.INFO, CHOICES: logging.DEBUG, SOURCE: 9, SLOTS: 8}
+
+ROOT = logging.getLogger("rammer")
+COMPILE, PLUGINS, RUNTIME = (logging.getLogger(f"rammer.{name}") for name in ("compile", "plugins", "runtime"))
+
+
+class _Stderr(logging.Handler):
+    """Shows warnings, messages up to a detail, and traced hook calls, on what is stderr at that moment."""
+
+    detail = 0
+    traces = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        wanted = self.traces if record.name == PLUGINS.name else getattr(record, "detail", SLOTS) <= self.detail
+        if wanted or record.levelno >= logging.WARNING:
+            print(f"rammer: {record.getMessage()}", file=sys.stderr)
+
+
+_stderr = _Stderr()
+_lock = Lock()
+_usual = logging.NOTSET  # the level that the logger had before the handler was added
+
+
+def listen() -> None:
+    """Add the handler if RAMMER_DEBUG or RAMMER_TRACE_PLUGINS asks for it now, else remove it."""
+    global _usual
+    detail, traces = config.integer("RAMMER_DEBUG") or 0, bool(config.boolean("RAMMER_TRACE_PLUGINS"))
+    with _lock:
+        _stderr.detail, _stderr.traces = detail, traces
+        if (detail or traces) and _stderr not in ROOT.handlers:
+            _usual = ROOT.level
+            ROOT.addHandler(_stderr)
+        if not (detail or traces):
+            if _stderr in ROOT.handlers:
+                ROOT.removeHandler(_stderr)
+                ROOT.setLevel(_usual)
+            return
+        ROOT.setLevel(_LEVELS[min(detail, SLOTS)] if detail else logging.DEBUG)
+
+
+def say(logger: logging.Logger, detail: int, text: str) -> None:
+    """Log a text of a detail: DEVICES and TIMES at the level INFO, others at DEBUG or below."""
+    logger.log(_LEVELS[detail], "%s", text, extra={"detail": detail})
+
+
+def hears(logger: logging.Logger, detail: int) -> bool:
+    """Whether a handler may show such a text: if not, it need not be made."""
+    return logger.isEnabledFor(_LEVELS[detail])

@@ -1,0 +1,84 @@
+"""Load saved programs, and write several into one file. Nothing here compiles."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from rammer import artifact
+from rammer.errors import ArtifactError, DeviceError, UnsuitableError
+from rammer.plugins import DeviceInfo, PluginRegistry
+from rammer.program import Program
+from rammer.report import Report
+from rammer.vdevice.base import Image
+
+
+def load_program(
+    path: str | os.PathLike[str],
+    *,
+    device: str | int | None = None,
+    registry: PluginRegistry | None = None,
+) -> Program:
+    """Load a saved program without compiling. Raises ArtifactError, or DeviceError if its vDevice is missing.
+
+    Of a file with several programs, the first that runs here. A program holds machine code: load only what you trust.
+    """
+    ends, reasons = artifact.ends(path), []
+    for end in ends:
+        image, report = artifact.load(path, end)
+        try:
+            return _program(image, report, device, registry or _registry_of(image.target))
+        except (UnsuitableError, DeviceError) as error:
+            if len(ends) == 1:
+                raise
+            reasons.append(error.what)
+    raise UnsuitableError(
+        f"{os.fspath(path)}: none of its {len(ends)} programs runs here: {'; '.join(dict.fromkeys(reasons))}",
+        hint="compile the model for this machine, too",
+    )
+
+
+def _program(image: Image, report: dict[str, Any], device: str | int | None, registry: PluginRegistry) -> Program:
+    vdevice = registry.open(image.target, device=device)
+    try:
+        return Program(image, vdevice, Report.from_json(report))
+    except BaseException:
+        vdevice.close()
+        raise
+
+
+def _registry_of(target: str) -> PluginRegistry:
+    """vDevices to run a program on: the built-in ones, and those of all plugins only if it is for another."""
+    own = PluginRegistry(third_party=False, to_run=True)
+    return own if target in own.vdevices() else PluginRegistry(to_run=True)
+
+
+def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> None:
+    """Write programs of one model into one file, the best first: `load_program` takes the first that runs there.
+
+    Raises ArtifactError, also for programs whose inputs and outputs differ.
+    """
+    ports = {(program.inputs, program.outputs, tuple(program.state_pairs.items())) for program in programs}
+    if len(ports) != 1:
+        raise ArtifactError(f"{len(programs)} programs with different inputs, outputs or state cannot share a file")
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [os.path.join(folder, str(n)) for n in range(len(programs))]
+        for program, part in zip(programs, parts, strict=True):
+            program.save(part)
+        artifact.save_together(parts, path)
+
+
+def unpickled(data: bytes) -> Program:
+    """Load a program from the content of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "program")
+        with open(path, "wb") as file:
+            file.write(data)
+        return load_program(path)  # it maps its weights, and needs the name no more
+
+
+def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:
+    """Every registered vDevice: whether it can run here, and if not why."""
+    return (registry or PluginRegistry()).devices()

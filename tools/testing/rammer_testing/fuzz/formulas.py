@@ -1,0 +1,160 @@
+"""Formulas for ONNX's evaluator (1.23), of operators that it lacks or computes otherwise than the standard says.
+
+It lacks quantised operators of ONNX Runtime's domain, and takes a vector of zero points for rows as one for columns.
+Its Erf is of float32 even for doubles, and so is Gelu's, whose other constants are float32, too. Its LRN computes as
+many channels as a batch has images.
+"""
+
+from __future__ import annotations
+
+from math import erf, pi, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from rammer.ir.tensor import Array
+from rammer_testing.fuzz.sketch import CONTRIB
+
+
+def of_rows(value: Array) -> Array:
+    """A parameter of a left operand as it broadcasts: a vector has one number for each row."""
+    return value[:, None] if value.ndim == 1 and value.size > 1 else value
+
+
+def less(x: Array, zero: Array | None) -> Array:
+    """x - zero, exactly."""
+    return np.asarray(x.astype(np.int64) - (0 if zero is None else zero.astype(np.int64)))
+
+
+def quantised(value: Array, scale: Array, zero: Array) -> Array:
+    """value / scale + zero, rounded half to even, inside the type of the zero point."""
+    limits = np.iinfo(zero.dtype)
+    found = np.rint(value.astype(np.float64) / scale.astype(np.float64)) + zero.astype(np.float64)
+    return np.asarray(np.clip(found, limits.min, limits.max).astype(zero.dtype))
+
+
+class MatMulInteger(OpRun):
+    """Its zero points may be vectors: of rows for the left operand, of columns for the right one."""
+
+    op_domain = ""
+
+    def _run(self, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> tuple[Array]:
+        left = less(a, None if a_zero is None else of_rows(a_zero))
+        return ((left @ less(b, b_zero)).astype(np.int32),)
+
+
+class QLinearMatMul(OpRun):
+    """As MatMulInteger, with scales in the same forms."""
+
+    op_domain = ""
+
+    def _run(
+        self, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, *result: Array
+    ) -> tuple[Array]:
+        total = (less(a, of_rows(a_zero)) @ less(b, b_zero)).astype(np.float64)
+        return (quantised(total * of_rows(a_scale).astype(np.float64) * b_scale, *result),)
+
+
+class QGemm(OpRun):
+    """alpha (A - za) sa (B - zb) sb + C alpha sa sb; scales and zero points of B may have a number for each column."""
+
+    op_domain = CONTRIB
+
+    def _run(
+        self,
+        a: Array,
+        a_scale: Array,
+        a_zero: Array,
+        b: Array,
+        b_scale: Array,
+        b_zero: Array,
+        c: Array | None = None,
+        y_scale: Array | None = None,
+        y_zero: Array | None = None,
+        **attrs: Any,
+    ) -> tuple[Array]:
+        left, right = (x.T if attrs.get(f"trans{n}") else x for n, x in (("A", a), ("B", b)))
+        total = less(left, a_zero) @ less(right, b_zero) + (0 if c is None else c.astype(np.int64))
+        real = total * (np.float64(attrs.get("alpha") or 1.0) * a_scale.astype(np.float64) * b_scale.astype(np.float64))
+        if y_scale is None or y_zero is None:
+            return (real.astype(a_scale.dtype),)
+        return (quantised(real, y_scale, y_zero),)
+
+
+class MatMulIntegerToFloat(OpRun):
+    """(A - za) (B - zb) sa sb + bias."""
+
+    op_domain = CONTRIB
+
+    def _run(
+        self,
+        a: Array,
+        b: Array,
+        a_scale: Array,
+        b_scale: Array,
+        a_zero: Array | None = None,
+        b_zero: Array | None = None,
+        bias: Array | None = None,
+    ) -> tuple[Array]:
+        real = (less(a, a_zero) @ less(b, b_zero)) * (a_scale.astype(np.float64) * b_scale.astype(np.float64))
+        return ((real + (0 if bias is None else bias)).astype(a_scale.dtype),)
+
+
+class _Pointwise(OpRun):
+    """Two operands as reals, combined, and quantised."""
+
+    op_domain = CONTRIB
+    formula: ClassVar[Any]
+
+    def _run(
+        self, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, *result: Array
+    ) -> tuple[Array]:
+        left, right = less(a, a_zero) * a_scale.astype(np.float64), less(b, b_zero) * b_scale.astype(np.float64)
+        return (quantised(type(self).formula(left, right), *result),)
+
+
+class QLinearAdd(_Pointwise):
+    formula = np.add
+
+
+class QLinearMul(_Pointwise):
+    formula = np.multiply
+
+
+class Erf(OpRun):
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (_erf(x).astype(x.dtype),)
+
+
+class Gelu(OpRun):
+    """x Φ(x), or the approximation of it by tanh, rounded once."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
+        wide = x.astype(np.float64)
+        smooth = approximate == "tanh"
+        odd = np.tanh(sqrt(2 / pi) * (wide + 0.044715 * wide**3)) if smooth else _erf(wide / sqrt(2))
+        return ((wide / 2 * (1 + odd)).astype(x.dtype),)
+
+
+class LRN(OpRun):
+    """x / (bias + alpha / size * the sum of squares of `size` channels around it) ** beta."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, alpha: float, beta: float, bias: float, size: int) -> tuple[Array]:
+        before = (size - 1) // 2
+        padded = np.pad(np.square(x), [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
+        squares = sum(padded[:, n : n + x.shape[1]] for n in range(size))
+        scale = float(alpha) / size  # attributes arrive as np.float32, which narrows what is divided by a number
+        return ((x / (float(bias) + scale * squares) ** float(beta)).astype(x.dtype),)
+
+
+_erf = np.vectorize(erf, otypes=[np.float64])
+FORMULAS: list[type[OpRun]] = [
+    *(MatMulInteger, QLinearMatMul, QGemm, MatMulIntegerToFloat, QLinearAdd, QLinearMul, Erf, Gelu, LRN),
+]

@@ -1,0 +1,362 @@
+"""What a model should give: by ONNX Runtime if installed, by ONNX's evaluator, or by rammer's NumPy meaning."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+import rammer
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.expected import expected
+from rammer.ir.operator import ROperator
+from rammer.ir.rounding import FACTOR_STEPS, OVERFLOW, Bounded, bounded
+from rammer.ir.tensor import Array
+from rammer_testing.fuzz.formulas import FORMULAS
+
+Outputs = dict[str, Array]
+Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
+Run = Callable[[Mapping[str, Array]], Outputs]
+PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
+ROUNDS = 6  # of such runs, while elements are left that did not move: of many thousand at a border some seldom do
+LARGE = 1 << 20  # elements of inputs and outputs, of which a quarter of these runs must do
+NARROW_TIMES = 4.0  # of 16-bit types, whose tolerance is of so many roundings
+MOST_WINDOWS = 20_000  # elements of pools that ONNX's evaluator is asked for: each takes it some 0.2 ms
+SLACK = 8.0  # an element may be as many times farther off than perturbed runs move it
+EPSILON: dict[int, float] = {
+    TensorProto.DOUBLE: 2.0**-52,
+    TensorProto.FLOAT: 2.0**-23,
+    TensorProto.FLOAT16: 2.0**-10,
+    TensorProto.BFLOAT16: 2.0**-7,
+}
+ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
+_STASHED = (  # float32 inside, of doubles, too: its numbers, or a constant
+    *("LayerNormalization", "GroupNormalization", "RMSNormalization", "HardSwish", "Attention"),
+)
+_ONCE = (  # operators that round each element once: their results of 16 bits are known to the last bit
+    *("Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Relu", "Sqrt", "Identity", "Cast", "Where", "Reshape", "Slice"),
+    *("Transpose", "Concat", "Split", "Squeeze", "Unsqueeze", "Expand", "Gather", "Less", "Greater", "GreaterOrEqual"),
+)
+_WINDOWS = ("AveragePool", "MaxPool", "LpPool")
+_NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_SHAPING = ("Resize",)  # numbers of which say how large a result is; oracles find places in float32
+_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64), *_HALVES)
+
+
+def onnxruntime(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
+    """As ONNX Runtime computes it, operator by operator."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip((o.name for o in model.graph.output), session.run(None, dict(inputs)), strict=True))
+
+
+def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
+    """As ONNX's reference evaluator computes it. Raises NotImplementedError where it deviates from the standard."""
+    if deviating := [node.op_type for node in model.graph.node if _deviates(node)]:
+        raise NotImplementedError(f"the evaluator's {deviating[0]}")
+    pools = {v for node in model.graph.node if node.op_type in _WINDOWS for v in node.output}
+    if pools:  # each element is a loop in Python
+        typed = shape_inference.infer_shapes(model).graph
+        shapes = {
+            v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*typed.value_info, *typed.output)
+        }
+        if sum(int(np.prod(shapes.get(v, [0]))) for v in pools) > MOST_WINDOWS:
+            raise NotImplementedError("the evaluator's pools of so many elements")
+    found = ReferenceEvaluator(model, new_ops=FORMULAS).run(None, dict(inputs))
+    return {o.name: np.asarray(v) for o, v in zip(model.graph.output, found, strict=True)}
+
+
+def _deviates(node: NodeProto) -> bool:
+    """Whether ONNX's evaluator (1.23) deviates from the standard.
+
+    It ignores lengths of sequences, takes L1 norms with signs, leaves elements out of LpPool's last windows, ends Loops
+    that have no condition early, and resizes to one element at another place. Operators whose formula it gets wrong are
+    in FORMULAS.
+    """
+    given = {a.name: a.s.decode() if a.s else a.i for a in node.attribute}
+    match node.op_type:
+        case "LSTM" | "GRU" | "RNN":
+            return len(node.input) > 4 and bool(node.input[4])
+        case "LpNormalization":
+            return given.get("p") == 1
+        case "Loop":
+            return not node.input[1]
+        case "LpPool":
+            return bool(given.get("ceil_mode"))
+        case "Resize":
+            return given.get("coordinate_transformation_mode") == "pytorch_half_pixel"
+    return False
+
+
+def interpreter(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
+    """As rammer's tensor expressions say, before any pass: the importer is the one that is under test."""
+    return evaluate_graph(rammer.load(model), inputs)
+
+
+def warm() -> None:
+    """Load what children of this process would load each: the oracles, and the reader of models."""
+    if importlib.util.find_spec("onnxruntime"):
+        importlib.import_module("onnxruntime")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "warm", [x], [y])
+    rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+
+
+def oracles(model: ModelProto) -> dict[str, Oracle]:
+    """By name, the most independent one first.
+
+    ONNX Runtime leaves roundings between 16-bit stages out, so where each of them counts, ONNX's evaluator comes first.
+    """
+    runtime: dict[str, Oracle] = {"onnxruntime": onnxruntime} if importlib.util.find_spec("onnxruntime") else {}
+    standard: dict[str, Oracle] = {"evaluator": evaluator}
+    return {**(standard | runtime if rounds_once(model) else runtime | standard), "interpreter": interpreter}
+
+
+def consult(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str] = ()) -> tuple[str, Outputs] | None:
+    """The first of the oracles that can evaluate the model, and what it says; None if none can."""
+    for name, oracle in oracles(model).items():
+        if not names or name in names:
+            try:
+                with np.errstate(all="ignore"):
+                    outputs = oracle(model, inputs)
+                if _as_declared(model, outputs):
+                    return name, outputs
+            except Exception:  # an oracle lacks operators and types, and says so in its own words
+                continue
+    return None
+
+
+def _as_declared(model: ModelProto, outputs: Outputs) -> bool:
+    """Whether outputs have the types and sizes that ONNX's inference says.
+
+    Its evaluator leaves out some windows of pools, and gives ReduceSumSquare of int32 as int64.
+    """
+    types = {v.name: v.type.tensor_type for v in model.graph.output}
+    return all(
+        value.dtype == helper.tensor_dtype_to_np_dtype(types[n].elem_type)
+        and (not types[n].HasField("shape") or tuple(d.dim_value for d in types[n].shape.dim) == value.shape)
+        for n, value in outputs.items()
+    )
+
+
+def rounds_once(model: ModelProto) -> bool:
+    """Whether the model computes in 16 bits, and rounds each element of every such stage once.
+
+    Then two right results differ by as much as float32 ones, but for elements whose rounding a last digit turns.
+    """
+    if not _named(model) & {*_NARROW}:
+        return False
+    graph = shape_inference.infer_shapes(model).graph
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    types |= {t.name: t.data_type for t in graph.initializer}
+    narrow = [n for n in model.graph.node if any(types.get(v) in _NARROW for v in (*n.input, *n.output))]
+    return any(n.op_type != "Cast" for n in narrow) and all(n.op_type in _ONCE for n in narrow)
+
+
+def _named(model: ModelProto) -> set[int]:
+    """The element types that stand in a model: of inputs, outputs, constants and casts."""
+    types = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    types |= {tensor.data_type for tensor in model.graph.initializer}
+    return types | {
+        a.i for node in model.graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"
+    }
+
+
+def tolerance(model: ModelProto, terms: int, precision: str = "fp32") -> float:
+    """What rounding alone may do, relative to the largest element: by the narrowest float type, and length of sums."""
+    types = _named(model)
+    if any(node.op_type in _STASHED for node in model.graph.node):
+        types.add(TensorProto.FLOAT)
+    if rounds_once(model):
+        types = types.difference(_NARROW) | {TensorProto.FLOAT}
+    epsilon = max((EPSILON[t] for t in types if t in EPSILON), default=EPSILON[TensorProto.FLOAT])
+    epsilon = max(epsilon, ROUNDED[precision])
+    return epsilon * (64 + 8 * sqrt(terms)) if epsilon < 1e-4 else epsilon * (8 + len(model.graph.node))
+
+
+def longest_sum(model: ModelProto) -> int:
+    """A bound on the products that one element of any node sums."""
+    if all(node.op_type in _ONCE for node in model.graph.node):
+        return 1
+    shapes = [tuple(t.dims) for t in model.graph.initializer]
+    shapes += [tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in model.graph.input]
+    return max((int(np.prod(sorted(shape)[-3:])) for shape in shapes), default=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Elements of an output that are wrong: how many, how far off relative to the largest one, and where first."""
+
+    output: str
+    count: int
+    size: int
+    relative: float
+    place: tuple[int, ...]
+    found: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        share = f"{self.count} of {self.size} elements"
+        return (
+            f"{self.output}: {share}, off by {self.relative:.2g} of the largest, "
+            f"first at {list(self.place)}: {self.found} for {self.wanted}"
+        )
+
+
+def compare(found: Array, wanted: Array, name: str, allowed: float, spread: Array | None = None) -> Difference | None:
+    """The elements that differ by more than `allowed` of the largest one and their own `spread`."""
+    if found.dtype != wanted.dtype or found.shape != wanted.shape:
+        text = [f"{a.dtype}{list(a.shape)}" for a in (found, wanted)]
+        return Difference(name, wanted.size, wanted.size, np.inf, (), *text)
+    with np.errstate(all="ignore"):
+        if wanted.dtype in _FLOATS:
+            wide_found, wide = found.astype(np.float64), wanted.astype(np.float64)
+            finite = np.isfinite(wide)
+            scale = float(np.abs(wide[finite]).max(initial=0.0)) or 1.0
+            off = np.where(finite, np.abs(wide_found - wide), 0.0)
+            off = np.where(finite & ~np.isfinite(wide_found), np.inf, off)
+            limit = np.full(wide.shape, allowed * scale)
+        else:
+            off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+            scale, limit = float(np.abs(wanted.astype(np.float64)).max(initial=1.0)), np.zeros(wanted.shape)
+        if spread is not None:
+            limit = limit + spread
+        bad = off > limit
+    if not bad.any():
+        return None
+    place = np.unravel_index(int(bad.argmax()), wanted.shape)
+    relative = float(off[bad].max() / scale)
+    return Difference(
+        name, int(bad.sum()), wanted.size, relative, tuple(map(int, place)), found[place].item(), wanted[place].item()
+    )
+
+
+def beyond_numbers(found: Array, wanted: Array) -> bool:
+    """Whether what is no number, or too large for one, stands elsewhere: `compare` passes over it."""
+    if wanted.dtype not in _FLOATS:
+        return False
+    wide_found, wide = found.astype(np.float64), wanted.astype(np.float64)
+    return not np.array_equal(wide_found[~np.isfinite(wide)], wide[~np.isfinite(wide)], equal_nan=True)
+
+
+def spreads(
+    model: ModelProto, inputs: Mapping[str, Array], oracle: str, precision: str = "fp32"
+) -> Iterator[dict[str, Array]]:
+    """How far an output may be off: SLACK times what the oracle's own moves when it rounds differently. Ever more runs.
+
+    Inputs, constants and what every node gives are multiplied by numbers near 1, farther from it in every round.
+    """
+    said = consult(model, inputs, (oracle,))
+    assert said is not None
+    wanted = said[1]
+    moved = {name: np.zeros(value.shape) for name, value in wanted.items()}
+    random, coarse, once = np.random.default_rng(0), ROUNDED[precision], rounds_once(model)
+    size = sum(value.size for value in (*inputs.values(), *wanted.values()))
+    runs = PERTURBED if size < LARGE else PERTURBED // 4
+    for run in range(ROUNDS * runs):
+        noise = _Noise(random, coarse, 2.0 ** (run // runs), once)
+        near = {name: noise.near(value) for name, value in inputs.items()}
+        said = consult(_noisy(model, noise), near, (oracle,))
+        for name, value in said[1].items() if said else ():
+            moved[name] = _farther(moved[name], value, wanted[name])
+        if run % runs == runs - 1:
+            yield moved
+
+
+def spread(
+    run: Run, inputs: Mapping[str, Array], found: Mapping[str, Array], precision: str = "fp32", once: bool = False
+) -> dict[str, Array]:
+    """SLACK times how far the outputs of one program move when its inputs are off by a rounding or two, and by more."""
+    moved = {name: np.zeros(value.shape) for name, value in found.items()}
+    random = np.random.default_rng(0)
+    for attempt in range(2 * PERTURBED):
+        noise = _Noise(random, ROUNDED[precision], 2.0 ** (attempt // (PERTURBED // 2)), once)
+        for name, value in run({n: noise.near(v) for n, v in inputs.items()}).items():
+            moved[name] = _farther(moved[name], value, found[name])
+    return moved
+
+
+def rounding(model: ModelProto, inputs: Mapping[str, Array], precision: str = "fp32") -> dict[str, Array]:
+    """How far rounding may move each element of the outputs, computed through the imported graph.
+
+    Perturbed runs miss what they leave in place: 1 + erf(x) stays 0 for any x near -6, and is 6e-8 in another order of
+    the same operations. An element without a bound gets 0.0, which excuses nothing.
+    """
+
+    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+        return bounded(op.operation.expr, given, factor_step=FACTOR_STEPS.get(precision, 0.0))
+
+    found = expected(rammer.load(model), inputs, local)
+    return {name: np.where(meant.error < OVERFLOW, meant.error, 0.0) for name, meant in found.items()}
+
+
+def _farther(moved: Array, value: Array, wanted: Array) -> Array:
+    with np.errstate(all="ignore"):
+        step = np.abs(value.astype(np.float64) - wanted.astype(np.float64))
+    return np.asarray(np.maximum(moved, SLACK * np.nan_to_num(step, nan=np.inf, posinf=np.inf)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """Factors that are a rounding or two away from 1, or `times` as much; 1 for what is not rounded.
+
+    `coarse`: float32 is rounded so. `once`: 16-bit numbers are known to the last bit, as `rounds_once` says.
+    """
+
+    random: np.random.Generator
+    coarse: float = 0.0
+    times: float = 1.0
+    once: bool = False
+
+    def factors(self, dtype: Any, shape: Sequence[int], coarse: float = 0.0) -> Array:
+        epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
+        epsilon = max(epsilon, self.coarse, coarse) if dtype == np.float32 else epsilon
+        if self.once and dtype in _HALVES:
+            epsilon = 0.0
+        epsilon *= self.times if epsilon < 1e-4 else min(self.times, NARROW_TIMES)
+        return np.asarray(1 + epsilon * self.random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)
+
+    def near(self, value: Array) -> Array:
+        return np.asarray(value * self.factors(value.dtype, value.shape))
+
+
+def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
+    """The model with its constants off by a rounding, and each value that a node gives."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    shaping = {name for node in model.graph.node if node.op_type in _SHAPING for name in node.input[1:]}
+    for tensor in found.graph.initializer:
+        if tensor.name not in shaping:
+            tensor.CopyFrom(numpy_helper.from_array(noise.near(numpy_helper.to_array(tensor)), tensor.name))
+    typed = shape_inference.infer_shapes(model, data_prop=True).graph
+    types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
+    del found.graph.node[:]
+    for node in model.graph.node:
+        found.graph.node.append(node)
+        kept = found.graph.node[-1]
+        for n, name in enumerate(node.output):
+            kind = types.get(name)
+            if kind is None or kind.elem_type not in EPSILON or not kind.HasField("shape"):
+                continue
+            shape = [d.dim_value for d in kind.shape.dim]
+            place = EPSILON[TensorProto.FLOAT] * max(shape, default=1) if node.op_type == "Resize" else 0.0
+            factor = noise.factors(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, place)
+            found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
+            kept.output[n] = f"{name} exact"
+            found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [name]))
+    return found

@@ -1,0 +1,195 @@
+"""The whole of onnx.backend.test through `rammer.backend`: `python -m rammer.testing.onnx_suite --jobs 2`.
+
+Cases run in worker processes, each within a time limit, so that a crash is one case's outcome. A case passes by the
+suite's own tolerances, differs from its values as DIFFERENCES of `onnx_cases.py` says and why, is refused by a
+RammerError, has a wrong result, fails by another exception, crashes, or takes too long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import queue
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from rammer_testing.onnx_cases import KINDS, NAMES, Result, element_type, operators, run_case
+
+OUTCOMES = ("passes", "differs", "refused", "wrong", "error", "crash", "timeout")
+FINE = OUTCOMES[:3]
+
+
+def run(
+    names: Sequence[str],
+    *,
+    device: str = "CPU",
+    jobs: int = 1,
+    seconds: float = 120,
+    show: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """Run cases in `jobs` processes, each case within `seconds`; results in the order of the names."""
+    waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    for name in [*names, *[None] * jobs]:
+        waiting.put(name)
+    results: dict[str, Result] = {}
+
+    def work() -> None:
+        worker: _Worker | None = None
+        while (name := waiting.get()) is not None:
+            worker = worker or _Worker(device)
+            results[name], alive = worker.result(name, seconds)
+            worker = worker if alive else None
+            show(results[name])
+        if worker:
+            worker.close()
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[name] for name in names]
+
+
+class _Worker:
+    """A process that runs one case after another."""
+
+    def __init__(self, device: str) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([run_case.__module__])
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, device))
+        self._process.start()
+        other.close()
+
+    def result(self, name: str, seconds: float) -> tuple[Result, bool]:
+        """The case's result, and whether the process lives."""
+        try:
+            self._pipe.send(name)
+            if self._pipe.poll(seconds):
+                return self._pipe.recv(), True
+            self._process.kill()
+            outcome = Result(name, "timeout", f"no result after {seconds:g} s")
+        except (EOFError, OSError):
+            self._process.join()
+            outcome = Result(name, "crash", f"the process ended with {self._process.exitcode}")
+        self.close()
+        return outcome, False
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(pipe: Connection, device: str) -> None:
+    try:
+        while True:
+            pipe.send(run_case(pipe.recv(), device))
+    except EOFError:
+        return  # the parent is done
+
+
+def sample(names: Sequence[str]) -> list[str]:
+    """The first case of each operator that is alone, for each element type of its first input."""
+    alone = [name for name in names if KINDS[name] == "node" and len(operators(name)) == 1]
+    return list({(operators(name), element_type(name)): name for name in reversed(alone)}.values())
+
+
+def counts(results: Sequence[Result]) -> dict[str, Counter[str]]:
+    """Outcomes by kind."""
+    table: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        table[KINDS[result.name]][result.outcome] += 1
+    return table
+
+
+def by_operator(results: Sequence[Result]) -> dict[str, Counter[str]]:
+    """Outcomes by operator; a case counts for every operator in it."""
+    table: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        for op in operators(result.name) or ("(whole networks)",):
+            table[op][result.outcome] += 1
+    return dict(sorted(table.items()))
+
+
+def failures_text(results: Sequence[Result]) -> str:
+    """Every case that does not pass, by name with its reason: what `read_failures` reads."""
+    lines = [
+        "# Cases of onnx.backend.test that do not pass on the CPU; written by rammer.testing.onnx_suite --write.\n"
+    ]
+    lines += [f"{r.name}: {r.outcome}: {r.reason}\n" for r in sorted(results, key=lambda r: r.name) if r.reason]
+    return "".join(lines)
+
+
+def read_failures(path: Path) -> dict[str, str]:
+    """name -> outcome and reason"""
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def _print_table(head: str, table: dict[str, Counter[str]]) -> None:
+    print(f"{head:40}" + "".join(f"{outcome:>9}" for outcome in OUTCOMES))
+    for name, row in table.items():
+        print(f"{name:40}" + "".join(f"{row[outcome] or '-':>9}" for outcome in OUTCOMES))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: 1 if a result was wrong, a case crashed, failed otherwise or took too long."""
+    parser = argparse.ArgumentParser(prog="python -m rammer.testing.onnx_suite", description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose name has this regular expression in it")
+    parser.add_argument("--operator", help="cases of this operator alone: Add, com.microsoft.FusedMatMul")
+    parser.add_argument("--type", help="cases whose first input has this element type: float16")
+    parser.add_argument("--sample", action="store_true", help="one case for each operator alone and element type")
+    parser.add_argument("--device", default="CPU", help="a vDevice and its device: cuda:emulator:2")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=120, help="time limit of a case")
+    parser.add_argument("--json", type=Path, help="write all results here")
+    parser.add_argument("--write", type=Path, help="write the cases that do not pass here, with reasons")
+    parser.add_argument("--verbose", action="store_true", help="print every result when it is there")
+    parser.add_argument("--all", action="store_true", help="list operators of which all cases pass, too")
+    given = parser.parse_args(arguments)
+    os.environ.setdefault("RAMMER_TUNE_SECONDS", "0")  # results are looked at, not times
+    names = [name for name in NAMES if re.search(given.only, name)]
+    if given.operator:
+        names = [name for name in names if operators(name) == (given.operator,)]
+    if given.type:
+        names = [name for name in names if element_type(name) == given.type]
+    if given.sample:
+        names = sample(names)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["ONNX_HOME"] = folder  # BackendTest writes made-up inputs of whole networks there
+        show = _show_all if given.verbose else _show_bad
+        results = run(names, device=given.device, jobs=given.jobs, seconds=given.seconds, show=show)
+    _print_table("kind", counts(results))
+    print(f"{sum(r.outcome == 'passes' for r in results)} of {len(results)} pass\n")
+    table = by_operator(results)
+    _print_table("operator", {op: row for op, row in table.items() if given.all or set(row) != {"passes"}})
+    if given.json:
+        rows = [{**asdict(r), "operators": operators(r.name), "type": element_type(r.name)} for r in results]
+        data = {"device": given.device, "kinds": counts(results), "operators": table, "results": rows}
+        given.json.write_text(json.dumps(data, indent=1))
+    if given.write:
+        given.write.write_text(failures_text(results))
+    return int(any(r.outcome not in FINE for r in results))
+
+
+def _show_all(result: Result) -> None:
+    print(f"{result.name}: {result.outcome}{': ' * bool(result.reason)}{result.reason}", flush=True)
+
+
+def _show_bad(result: Result) -> None:
+    if result.outcome not in ("passes", "refused"):  # what differs is named
+        _show_all(result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
