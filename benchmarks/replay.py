@@ -24,9 +24,9 @@ from typing import NamedTuple, TypeAlias
 
 import click
 
-from benchmarks import catalog
-from benchmarks.before import CHILD, HERE, checkout, revision_of
-from benchmarks.store import Scale
+from benchmarks.compare.before import CHILD, HERE, checkout, revision_of
+from benchmarks.models import catalog
+from benchmarks.models.store import Scale
 from rammer.errors import RammerError, did_you_mean
 
 DUMPS = HERE / "benchmarks" / "results" / "replay"

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
         UnsuitableError,
         VerificationError,
     )
-    from rammer.given import SessionPort
     from rammer.hookspecs import hookimpl
-    from rammer.inference_session import IOBinding, ModelMetadata, OrtValue
     from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
     from rammer.ir.graph import Graph
     from rammer.ir.kernel import ForeignSource, RKernel
@@ -39,11 +37,13 @@ if TYPE_CHECKING:
     from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder, RTask, TaskUid
     from rammer.ir.tensor import DType, Layout, TensorType
     from rammer.plugins import PluginRegistry
-    from rammer.program import Program
     from rammer.runtime.load import devices, load_program, save_together
+    from rammer.runtime.program import Program
+    from rammer.runtime.state import Stream
     from rammer.session import Session
-    from rammer.session_report import SessionReport
-    from rammer.state import Stream
+    from rammer.session.inputs import SessionPort
+    from rammer.session.onnxruntime import IOBinding, ModelMetadata, OrtValue
+    from rammer.session.report import SessionReport
     from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 
 __version__ = "0.1.0"
@@ -135,9 +135,9 @@ _HOMES = {  # the names of each module
         "UnsuitableError",
         "VerificationError",
     ),
-    "rammer.given": ("SessionPort",),
+    "rammer.session.inputs": ("SessionPort",),
     "rammer.hookspecs": ("hookimpl",),
-    "rammer.inference_session": (
+    "rammer.session.onnxruntime": (
         "IOBinding",
         "ModelMetadata",
         "OrtValue",
@@ -173,15 +173,15 @@ _HOMES = {  # the names of each module
         "TensorType",
     ),
     "rammer.plugins": ("PluginRegistry",),
-    "rammer.program": ("Program",),
+    "rammer.runtime.program": ("Program",),
     "rammer.runtime.load": (
         "devices",
         "load_program",
         "save_together",
     ),
     "rammer.session": ("Session",),
-    "rammer.session_report": ("SessionReport",),
-    "rammer.state": ("Stream",),
+    "rammer.session.report": ("SessionReport",),
+    "rammer.runtime.state": ("Stream",),
     "rammer.vdevice.base": (
         "Availability",
         "Executable",

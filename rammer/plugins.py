@@ -32,6 +32,7 @@ BUILTINS = {
     "policies": "rammer.scheduler.plugin",
     "interpreter": "rammer.vdevice.interpreter_plugin",
     "cpu": "rammer.vdevice.cpu.plugin",
+    "kernels": "rammer.vdevice.c_kernels",
     "cuda": "rammer.vdevice.cuda.plugin",
     "rocm": "rammer.vdevice.rocm.plugin",
     "ipu": "rammer.vdevice.ipu.plugin",

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rammer import children
-from rammer.children import Ahead, computed
+from rammer import forkpool as children
+from rammer.forkpool import Ahead, computed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 PARENT = os.getpid()

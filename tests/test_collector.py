@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 import rammer
-from rammer.collector import YOUNG, seldom
 from rammer.compiler import compilation
-from rammer.demo import lstm_stack
+from rammer.compiler.gcpause import YOUNG, seldom
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.tools.demo import lstm_stack
 
 
 @pytest.fixture(autouse=True)

@@ -18,17 +18,17 @@ import pytest
 
 import rammer
 from rammer import ForeignSource, RKernel, config, hookimpl
-from rammer.demo import lstm_stack
 from rammer.errors import PluginError, RammerError, VerificationError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, Slot, TaskUid
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
+from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.scheduler.sequential import SequentialPolicy
 from rammer.testing.plans import Net, place
+from rammer.tools.demo import lstm_stack
 
 EXAMPLE = Path(__file__).parent / "examples" / "rammer_toy"
 

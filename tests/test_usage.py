@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import DeviceError
-from rammer.usage import usage_of
+from rammer.runtime.usage import usage_of
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import SlotTimes
 
 

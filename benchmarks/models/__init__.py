@@ -2,6 +2,6 @@
 
 from benchmarks.models.build import CATALOG, GRAPHTURBO, PAPER, TODAY, build, find
 from benchmarks.models.spec import ModelSpec
-from benchmarks.store import BuiltModel, Scale
+from benchmarks.models.store import BuiltModel, Scale
 
 __all__ = ["CATALOG", "GRAPHTURBO", "PAPER", "TODAY", "BuiltModel", "ModelSpec", "Scale", "build", "find"]

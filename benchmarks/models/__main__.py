@@ -9,7 +9,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.models.build import CATALOG, build
-from benchmarks.store import Scale
+from benchmarks.models.store import Scale
 from rammer.errors import RammerError
 
 

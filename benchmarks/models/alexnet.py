@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from benchmarks.models.spec import Inputs, ModelSpec
-from benchmarks.store import Scale
+from benchmarks.models.store import Scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ from pathlib import Path
 import onnx
 import torch
 
-from benchmarks import fold
-from benchmarks.models import alexnet, batched, nasnet, recorder, resnext, rnn, spec
+from benchmarks.models import alexnet, batched, fold, nasnet, recorder, resnext, rnn, spec
 from benchmarks.models.spec import ModelSpec
+from benchmarks.models.store import CACHE, Arrays, BuiltModel, Scale, reuse, source_digest
 from benchmarks.models.today import blocks, dense, model, sequence, speech, text, vision, voice
-from benchmarks.store import CACHE, Arrays, BuiltModel, Scale, reuse, source_digest
 from rammer.errors import RammerError, did_you_mean
 
 PAPER_FAMILIES = (resnext, nasnet, alexnet, rnn)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.models.spec import ModelSpec
-from benchmarks.store import Scale
+from benchmarks.models.store import Scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.models.spec import ModelSpec
-from benchmarks.store import Scale
+from benchmarks.models.store import Scale
 
 
 def transform(inputs: int, groups: int, width: int, stride: int) -> nn.Sequential:

@@ -12,11 +12,11 @@ import torch
 from onnx import compose
 from torch import nn
 
-from benchmarks.floors import Recurrence
-from benchmarks.fold import fold_constants
+from benchmarks.models.fold import fold_constants
 from benchmarks.models.recorder import Recorder
 from benchmarks.models.spec import Example, Inputs, ModelSpec, export_module
-from benchmarks.store import Scale
+from benchmarks.models.store import Scale
+from benchmarks.on_paper.floors import Recurrence
 
 INPUT_GAIN, STATE_GAIN = 1.7, 0.7
 GATES = {"i": 0, "j": 2, "f": 1, "o": 3}  # TensorFlow's order and names -> chunk of torch's LSTM weights

@@ -12,9 +12,9 @@ import onnx
 import torch
 from torch import nn
 
-from benchmarks.floors import Recurrence
-from benchmarks.fold import fold_constants
-from benchmarks.store import Scale
+from benchmarks.models.fold import fold_constants
+from benchmarks.models.store import Scale
+from benchmarks.on_paper.floors import Recurrence
 
 SEED = 20
 OPSET = 17

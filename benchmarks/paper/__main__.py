@@ -7,11 +7,11 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.compare.report import wide_console
+from benchmarks.compare.run import chosen
 from benchmarks.paper import book, results
 from benchmarks.paper.figures import FIGURES
 from benchmarks.paper.runner import Options, Runner
-from benchmarks.report import wide_console
-from benchmarks.run import chosen
 from rammer.errors import RammerError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from benchmarks.markdown import formatted
+from benchmarks.pages.markdown import formatted
 from benchmarks.paper import chart, results
 from benchmarks.paper.figure import Figure, Points
 from rammer import files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.paper import endtoend, graphturbo, nasbench, others, selection, utilisation
+from benchmarks.paper.experiments import endtoend, graphturbo, nasbench, others, selection, utilisation
 from benchmarks.paper.figure import Figure
 
 FIGURES: dict[str, Figure] = {

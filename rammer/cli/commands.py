@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 
 import rammer
-from rammer import demo, files
+from rammer import files
 from rammer.cli.cache import cache
 from rammer.cli.console import Group, out, progress_bar
 from rammer.cli.doctor import doctor
 from rammer.cli.models import bench, check_command, compile_command, run
 from rammer.cli.plans import show
+from rammer.tools import demo
 
 COMMANDS = "rammer.commands"  # the entry-point group of plugins that add commands
 

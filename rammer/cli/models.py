@@ -12,13 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 
 import rammer
-from rammer import artifact, files, measure, tables
+from rammer import files
 from rammer.cli.console import err, out, progress_bar
 from rammer.cli.options import compile_options, how_to_compile, open_program, pairs, refuse_options
 from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
 from rammer.errors import InputError
-from rammer.program import Program
+from rammer.runtime import artifact, measure
+from rammer.runtime.program import Program
 from rammer.scheduler.policy_options import split_policies
+from rammer.tools import tables
 
 POLICIES = "sequential,wavefront"  # that `bench` compares
 
@@ -81,7 +83,7 @@ def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, 
 @click.pass_obj
 def check_command(verbose: int, /, model: str, every: bool, seed: int, **options: Any) -> None:
     """Compile MODEL (ONNX), and compare what it computes with what it means: outputs, and the operator that differs."""
-    from rammer.checking import check_model, require_agreement
+    from rammer.compiler.checking import check_model, require_agreement
 
     with progress_bar() as show:
         rows = check_model(model, how_to_compile(options), every=every, seed=seed, progress=show)

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 import rammer
-from rammer import artifact
 from rammer.cli.console import progress_bar
 from rammer.cli.running import array
 from rammer.compiler import CompileOptions
 from rammer.errors import InputError
-from rammer.program import Program
+from rammer.runtime import artifact
+from rammer.runtime.program import Program
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -9,13 +9,14 @@ import click
 import numpy as np
 from rich.markup import escape
 
-from rammer import files, tables, viz
+from rammer import files, viz
 from rammer.cli.console import out
 from rammer.cli.options import compile_options, open_program
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.plan import ExecutionPlan
-from rammer.program import Program
+from rammer.runtime.program import Program
 from rammer.scheduler.timeline import Timeline
+from rammer.tools import tables
 from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
 
 

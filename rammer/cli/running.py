@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rammer import files, measure
+from rammer import files
 from rammer.errors import InputError, RammerError
 from rammer.ir.tensor import Array
-from rammer.program import Program
+from rammer.runtime import measure
+from rammer.runtime.program import Program
 
 COLUMNS = ("output", "shape", "dtype", "min", "mean", "max")
 

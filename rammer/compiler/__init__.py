@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from rammer.collector import seldom
 from rammer.compiler.compilation import Compilation
+from rammer.compiler.gcpause import seldom
 from rammer.compiler.models import Model, from_torch, load
 from rammer.compiler.options import CompileOptions, Keywords
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
-from rammer.program import Program
+from rammer.runtime.program import Program
 from rammer.vdevice.base import Progress, silent
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rammer.compiler.trace import Trace
 from rammer.errors import RammerError
 from rammer.log import TIMES
-from rammer.trace import Trace
 
 
 class Clock:

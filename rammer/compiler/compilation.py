@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Self
 
 from rammer import config
-from rammer.candidates import (
+from rammer.compiler.candidates import (
     Prover,
     as_unproven,
     drop_refused,
@@ -25,6 +25,7 @@ from rammer.candidates import (
 )
 from rammer.compiler.clock import Clock
 from rammer.compiler.models import Model, read
+from rammer.compiler.once import Fault, Judge, budget, cpu_s, run_once
 from rammer.compiler.options import CompileOptions
 from rammer.compiler.stages import (
     Built,
@@ -38,30 +39,30 @@ from rammer.compiler.stages import (
     before,
 )
 from rammer.compiler.summary import make_report
+from rammer.compiler.trace import Trace
 from rammer.cost.price import fit
 from rammer.errors import DeviceError, VerificationError, require_compiler
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
+from rammer.ir.analysis.order import HappensBefore
+from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.memory import direct_ports, plan_memory
 from rammer.ir.operator import Operation
-from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import TensorId
 from rammer.ir.verify import verify_graph, verify_plan, verify_schedule
 from rammer.log import CHOICES, DEVICES
-from rammer.once import Fault, Judge, budget, cpu_s, run_once
 from rammer.passes import optimize
 from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
 from rammer.passes.in_place import update_in_place
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
-from rammer.program import Program
+from rammer.runtime.program import Program
+from rammer.runtime.state import checked_pairs, same_types
 from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.state import checked_pairs, same_types
-from rammer.trace import Trace
 from rammer.vdevice.base import Executable, Progress, VDevice, ports_of, silent
 from rammer.vdevice.proof.verify import verify_image
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rammer import artifact
 from rammer.errors import ModelError, from_checkout, require_compiler
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array
+from rammer.runtime import artifact
 
 if TYPE_CHECKING:
     import onnx

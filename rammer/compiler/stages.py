@@ -15,7 +15,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorId
 from rammer.ir.verify import Evidence
-from rammer.report import Report
+from rammer.runtime.report import Report
 from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.base import Executable, Image
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask
-from rammer.report import OperatorRow, Report
+from rammer.runtime.report import OperatorRow, Report
 from rammer.scheduler.hand_overs import longest_chain
 from rammer.scheduler.timeline import Timeline
 

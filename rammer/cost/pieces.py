@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.dependency import Elements, read_elements, written_elements
+from rammer.ir.analysis.dependency import Elements, read_elements, written_elements
+from rammer.ir.analysis.intervals import union
+from rammer.ir.analysis.storage import constant_key, memory_owners
 from rammer.ir.expr import loads
-from rammer.ir.intervals import union
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import constant_key, memory_owners
-from rammer.ir.pieces import bases
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Layout, TensorId, TensorType
+from rammer.planner.pieces import bases
 
 Numbers = NDArray[np.int64]
 MOST_PIECES = 1 << 12  # of the arena, and of the constants: what following them costs grows with their number

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from rammer.cost.price import us_per_byte
 from rammer.cost.residency import kept, levels
-from rammer.ir.dependency import read_elements
+from rammer.ir.analysis.dependency import read_elements
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel

@@ -26,7 +26,7 @@ from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, S
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 
-# Fitted to measured rTasks: python -m benchmarks.work (docs/measurements.md).
+# Fitted to measured rTasks: python -m benchmarks.on_paper.work (docs/measurements.md).
 APART = 0.5  # loads or stores for each lane of a vector whose elements lie apart: a part of them are shuffled together
 PICKED = 2.0  # loads for a vector whose elements are all in one of memory
 DIVISION = 4.0  # instructions of an address's division: multiply high, shift, multiply and subtract

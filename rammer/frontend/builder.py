@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from rammer.errors import ModelError
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.graph import Graph, Update, sort_operators
 from rammer.ir.operator import Operation, Operations, ROperator, attributes, flops
 from rammer.ir.ops import OPS
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, convert
 
 DTYPES = {d.numpy: d for d in DType}

@@ -8,8 +8,8 @@ from math import prod
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operation
-from rammer.ir.pipeline import pipelined
 from rammer.ir.remembered import remembered
+from rammer.ir.software_pipeline import pipelined
 from rammer.ir.tensor import Layout, TensorType
 from rammer.ir.tile import Apply, TaskDigit, TileProgram, statements
 

@@ -11,7 +11,10 @@ from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
-from rammer.kernels import (
+from rammer.kernels import update
+from rammer.kernels.problem import USUAL, Problem, Tuning
+from rammer.kernels.schedule import Schedule
+from rammer.kernels.vectors import (
     block_products,
     chain,
     channel_window,
@@ -22,11 +25,8 @@ from rammer.kernels import (
     rounded_chain,
     transforms,
     transposed,
-    update,
     winograd_schedule,
 )
-from rammer.kernels.problem import USUAL, Problem, Tuning
-from rammer.kernels.schedule import Schedule
 
 MAX_CANDIDATES = 2
 # Of one vEU, estimated. Below, a second tiling costs more to compile than it wins: by the times of single rKernels of
@@ -47,7 +47,7 @@ def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) 
             raise LoweringError(
                 f"{operation.kind}: SIMT has no {tuning}", hint="its tiles follow from scratch and vEUs"
             )
-        from rammer.kernels import threads  # and all of its tilings, which a CPU needs none of
+        from rammer.kernels.threads import candidates as threads  # and all of its tilings, which a CPU needs none of
 
         return threads.apart(operation, spec) if tuning.every_axis else threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from rammer.ir.evaluate import identity
 from rammer.ir.expr import (
     Const,
     Iota,
@@ -25,6 +24,7 @@ from rammer.ir.expr import (
     substitute_axes,
 )
 from rammer.ir.index import Index, var, variables
+from rammer.ir.semantics.evaluate import identity
 from rammer.ir.tensor import Digit, Layout, Shape, TensorType
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from rammer.cost.estimate import arithmetic_us, counted_us
 from rammer.cost.functions import slots_of
 from rammer.errors import LoweringError
+from rammer.ir.analysis.simplify import simplify_index
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.simplify import simplify_index
 from rammer.ir.tile import TileProgram
 from rammer.kernels.lower import draft, finished
 from rammer.kernels.normal import aligned, cleaned, flattened, fused, live

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
 
+from rammer.ir.analysis.simplify import scalar_conditions
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
 from rammer.ir.index import Div, Index, simplify, substitute, var, variables
-from rammer.ir.simplify import scalar_conditions
 from rammer.kernels.lanes import accesses, instructions, lane_axis, stored
 from rammer.kernels.problem import Problem
 

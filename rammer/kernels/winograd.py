@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rammer.ir.analysis.simplify import scalar_conditions
 from rammer.ir.expr import (
     Axes,
     Call,
@@ -33,9 +34,8 @@ from rammer.ir.expr import (
     substitute_axes,
 )
 from rammer.ir.index import Index, var, variables
-from rammer.ir.simplify import scalar_conditions
+from rammer.ir.ops.toom_cook import matrices
 from rammer.ir.tensor import DType
-from rammer.ir.toom_cook import matrices
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product
 

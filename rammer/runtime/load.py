@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from rammer import artifact
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.plugins import DeviceInfo, PluginRegistry
-from rammer.program import Program
-from rammer.report import Report
+from rammer.runtime import artifact
+from rammer.runtime.program import Program
+from rammer.runtime.report import Report
 from rammer.vdevice.base import Image
 
 

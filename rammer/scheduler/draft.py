@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.cost.weights import reload_us
-from rammer.ir.dependency import Dependencies, Needed
+from rammer.ir.analysis.dependency import Dependencies, Needed
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan

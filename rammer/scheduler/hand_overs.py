@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import NamedTuple
 
-from rammer.ir.dependency import num_written
+from rammer.ir.analysis.dependency import num_written
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import Position, RProgram, RTask, TaskUid

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
+from rammer.planner.memory import plan_memory
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.timeline import simulate
 

@@ -9,12 +9,12 @@ from rammer.hookspecs import hookimpl
 from rammer.scheduler.policy import Policy
 
 POLICIES = {  # by name the module in this package, and its class
-    "sequential": ("sequential", "SequentialPolicy"),
-    "round_robin": ("round_robin", "RoundRobinPolicy"),
-    "wavefront": ("wavefront", "WavefrontPolicy"),
-    "stationary": ("stationary", "StationaryPolicy"),
+    "sequential": ("policies.sequential", "SequentialPolicy"),
+    "round_robin": ("policies.round_robin", "RoundRobinPolicy"),
+    "wavefront": ("policies.wavefront", "WavefrontPolicy"),
+    "stationary": ("policies.stationary", "StationaryPolicy"),
     "graphturbo": ("graphturbo.policy", "GraphTurboPolicy"),
-    "auto": ("auto", "AutoPolicy"),
+    "auto": ("policies.auto", "AutoPolicy"),
 }
 
 

@@ -18,12 +18,12 @@ import pytest
 
 from rammer import config
 from rammer.ir.device import SyncModel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType
 from rammer.ir.verify import verify_plan
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation, Operations, ROperator, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgramBuilder, TaskUid
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, channel_blocked
+from rammer.planner.memory import plan_memory
 from rammer.vdevice.interpreter import numpy_kernel
 
 UNARY = ("abs", "neg", "tanh", "sigmoid", "relu")

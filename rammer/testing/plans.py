@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rammer.errors import ScheduleError
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgramBuilder, TaskUid

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError, VerificationError
-from rammer.ir.dependency import reads, writes
+from rammer.ir.analysis.dependency import reads, writes
+from rammer.ir.analysis.intervals import expand
+from rammer.ir.analysis.order import HappensBefore, PlanPosition
+from rammer.ir.analysis.storage import memory_owners
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import Memory, evaluate_box, logical, put_box, update_box
-from rammer.ir.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.memory import memory_owners
 from rammer.ir.operator import Operation
-from rammer.ir.order import HappensBefore, PlanPosition
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
+from rammer.ir.semantics.evaluate import Memory, evaluate_box, logical, put_box, update_box
 from rammer.ir.tensor import Array, DType, TensorId, aligned_bytes
 from rammer.ir.tile import TaskDigit
 from rammer.vdevice.base import Executable, Image, VDevice

@@ -40,8 +40,10 @@ def kernel_key(kernel: RKernel, text: str) -> str:
 def generators() -> str:
     """A fingerprint of the code that proves rKernels, turns them into text, and runs them."""
     package = Path(__file__).parents[1]
-    files = sorted(f for folder in ("ir", "kernels", "vdevice") for f in (package / folder).rglob("*.py"))
-    return hashlib.sha256(b"\0".join(f.read_bytes() for f in (*files, package / "candidates.py"))).hexdigest()
+    files = sorted(f for folder in ("ir", "kernels", "planner", "vdevice") for f in (package / folder).rglob("*.py"))
+    return hashlib.sha256(
+        b"\0".join(f.read_bytes() for f in (*files, package / "compiler" / "candidates.py"))
+    ).hexdigest()
 
 
 def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, str]:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from benchmarks import before
-from benchmarks.store import BuiltModel, reuse
+from benchmarks.compare import before
+from benchmarks.models.store import BuiltModel, reuse
 from rammer.errors import RammerError
 
 MADE_UP = """

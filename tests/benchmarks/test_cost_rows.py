@@ -1,8 +1,8 @@
-"""Which turns of `benchmarks.cost` count."""
+"""Which turns of `benchmarks.on_paper.cost` count."""
 
 from __future__ import annotations
 
-from benchmarks.cost import Row
+from benchmarks.on_paper.cost import Row
 
 
 def row(estimated: list[float], measured: list[float], reference: list[float]) -> Row:

@@ -18,10 +18,14 @@ from click.testing import CliRunner
 sys.path.insert(0, str(Path(__file__).parents[1] / "vdevice"))
 from fake_cupy import CUDADriverError, FakeCupy
 
-from benchmarks import gpu, gpu_micro, gpu_peers, gpu_programs, store
-from benchmarks.sass import disassembled, listings
-from rammer.demo import lstm_stack
+from benchmarks.gpu import micro as gpu_micro
+from benchmarks.gpu import peers as gpu_peers
+from benchmarks.gpu import programs as gpu_programs
+from benchmarks.gpu import run as gpu
+from benchmarks.gpu.sass import disassembled, listings
+from benchmarks.models import store
 from rammer.errors import RammerError, ToolchainError
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device, driver
 from rammer.vdevice.cuda.build import Cubin, Resources, compile_cubin
 from rammer.vdevice.cuda.driver import probe
@@ -111,7 +115,7 @@ def test_a_round_reads_global_memory_only_to_poll(kind: str) -> None:
 @pytest.fixture
 def built(tmp_path: Path) -> store.BuiltModel:
     import rammer
-    from rammer.ir.evaluate import evaluate_graph
+    from rammer.ir.semantics.evaluate import evaluate_graph
 
     model = lstm_stack(1, 2, 8)
     x = np.random.default_rng(0).standard_normal((2, 1, 8)).astype(np.float32)

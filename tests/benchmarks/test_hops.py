@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import rammer
-from benchmarks.hops import HopCosts, hops
-from benchmarks.sass import LATENCY, OTHERS, disassembled, listings, walked
-from rammer.demo import lstm_stack
+from benchmarks.gpu.sass import LATENCY, OTHERS, disassembled, listings, walked
+from benchmarks.on_paper.hops import HopCosts, hops
 from rammer.errors import ArtifactError, ToolchainError
 from rammer.scheduler.hand_overs import hops_of, longest_chain
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda.build import nvrtc_version
 
 HEAD = "//--------------------- .text.f --------------------------\nf:\n.text.f:\n"

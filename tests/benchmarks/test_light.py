@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from benchmarks import light
-from benchmarks.floors import IR_OF_CONSTANTS, count
+from benchmarks.models import light
+from benchmarks.on_paper.floors import IR_OF_CONSTANTS, count
 from rammer.errors import RammerError
 
 

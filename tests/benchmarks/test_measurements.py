@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import measurements
+from benchmarks.pages import measurements
 
 TOPICS = measurements.topics()
 
 
 def test_the_page_follows_from_the_records() -> None:
     page = (measurements.DOCS / "measurements.md").read_text(encoding="utf-8")
-    assert page == measurements.page(TOPICS), "run python -m benchmarks.measurements"
+    assert page == measurements.page(TOPICS), "run python -m benchmarks.pages.measurements"
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)

@@ -13,10 +13,10 @@ from onnx import numpy_helper
 
 torch = pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
 
-from benchmarks.floors import Work, count, floor  # noqa: E402
-from benchmarks.limits import Level, Limits  # noqa: E402
+from benchmarks.micro.limits import Level, Limits  # noqa: E402
 from benchmarks.models import PAPER, build, find  # noqa: E402
-from benchmarks.store import BuiltModel  # noqa: E402
+from benchmarks.models.store import BuiltModel  # noqa: E402
+from benchmarks.on_paper.floors import Work, count, floor  # noqa: E402
 from rammer.errors import RammerError  # noqa: E402
 
 # Nodes at full scale. The paper's artifact after BatchNorm folding, except that Seq2Seq's decoder steps need no glue.

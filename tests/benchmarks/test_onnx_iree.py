@@ -10,10 +10,10 @@ pytest.importorskip("torch", reason="the models are torch modules")
 pytest.importorskip("iree.compiler", reason="the peer under test")
 pytest.importorskip("iree.runtime", reason="the peer under test")
 
-from benchmarks import onnx_iree
+from benchmarks.compare import onnx_iree
+from benchmarks.compare.onnx_iree import AS_GIVEN, FORMS, package, runner
+from benchmarks.compare.peers import worst_error
 from benchmarks.models import PAPER, build
-from benchmarks.onnx_iree import AS_GIVEN, FORMS, package, runner
-from benchmarks.peers import worst_error
 from rammer.errors import RammerError
 
 QUICK = [("alexnet", form) for form in FORMS] + [("lstm_tc_lstm", AS_GIVEN)]

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("torch", reason="the models are torch modules")
 pytest.importorskip("jax", reason="the peer under test")
 
+from benchmarks.compare.onnx_jax import translate
+from benchmarks.compare.peers import worst_error
 from benchmarks.models import PAPER, build
-from benchmarks.onnx_jax import translate
-from benchmarks.peers import worst_error
 
 QUICK = ("deepspeech2_unrolled", "lstm_tc_lstm")
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PAPER]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import rammer
-from benchmarks.limits import Level, Limits
-from benchmarks.operators import rows, table
-from rammer.demo import lstm_stack
+from benchmarks.micro.limits import Level, Limits
+from benchmarks.on_paper.operators import rows, table
+from rammer.tools.demo import lstm_stack
 
 STEPS, HIDDEN = 5, 32
 

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from benchmarks.graphturbo import plans
 from benchmarks.paper import __main__ as command
-from benchmarks.paper import book, chart, figures, results, runner, simulated
+from benchmarks.paper import book, chart, figures, results, runner
+from benchmarks.paper.experiments import simulated
 from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
 from benchmarks.paper.figures import FIGURES
 from rammer.errors import RammerError

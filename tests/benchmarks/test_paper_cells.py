@@ -6,11 +6,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from benchmarks.paper.cells import CHANNELS, EDGES, VERTICES, Cell, cell_graph, draw_cells
+from benchmarks.paper.experiments.cells import CHANNELS, EDGES, VERTICES, Cell, cell_graph, draw_cells
+from benchmarks.paper.experiments.nasbench import is_irregular, simulate_cells, speedups
+from benchmarks.paper.experiments.planner import RAMMER, planner
 from benchmarks.paper.figure import Point, Source
-from benchmarks.paper.nasbench import is_irregular, simulate_cells, speedups
-from benchmarks.paper.planner import RAMMER, planner
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 
 DIAMOND = Cell(((0, 1), (0, 2), (0, 4), (1, 3), (2, 3), (2, 4), (3, 4)), ("conv3x3", "maxpool3x3", "conv1x1"))
 

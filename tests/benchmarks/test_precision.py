@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.precision import errors
+from benchmarks.on_paper.precision import errors
 
 
 def test_errors_of_a_product() -> None:

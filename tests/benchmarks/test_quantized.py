@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from benchmarks.quantized import main
+from benchmarks.quantized.run import main
 
 
 def test_programs_are_called_in_turn(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from benchmarks import replay, version
-from rammer.kernels import contraction, threads_product
+from benchmarks import replay
+from benchmarks.compare import version
+from rammer.kernels.threads import product as threads_product
+from rammer.kernels.vectors import contraction
 
 NUMBERS = {"avx2": (contraction, "MAX_VECTORS"), "sm_90": (threads_product, "MAX_UNROLLED")}
 

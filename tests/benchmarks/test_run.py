@@ -16,11 +16,12 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
-from benchmarks import compare, forms
-from benchmarks.peers import Task, drop_equal_sizes, worst_error
-from benchmarks.report import best_peer, geometric_mean_speed, results_table, summarize, summary_table
-from benchmarks.store import reuse
-from benchmarks.worker import Worker
+from benchmarks.compare import diff as compare
+from benchmarks.compare import forms
+from benchmarks.compare.peers import Task, drop_equal_sizes, worst_error
+from benchmarks.compare.report import best_peer, geometric_mean_speed, results_table, summarize, summary_table
+from benchmarks.compare.worker import Worker
+from benchmarks.models.store import reuse
 from rammer.errors import RammerError
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +109,7 @@ def test_who_did_not_load_in_time_is_tried_again_only_with_more_time(
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends a process with its parent")
 def test_nobody_goes_on_after_a_benchmark_was_killed() -> None:
     text = (
-        "import multiprocessing, time; from benchmarks.apart import Apart; sleeper = Apart(time.sleep, 600);"
+        "import multiprocessing, time; from benchmarks.compare.apart import Apart; sleeper = Apart(time.sleep, 600);"
         "print(multiprocessing.active_children()[0].pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", text], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
@@ -135,7 +136,7 @@ def test_a_run_measures_checks_and_survives_a_failing_peer(tmp_path: Path) -> No
     command = [
         sys.executable,
         "-m",
-        "benchmarks.run",
+        "benchmarks.compare.run",
         "--scale",
         "small",
         "--models",

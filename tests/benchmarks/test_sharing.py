@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.sharing import main, summary
+from benchmarks.micro.sharing import main, summary
 
 
 def test_summaries_are_relative_to_one_program_alone() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import gpu_peers, slots
+from benchmarks.gpu import peers as gpu_peers
+from benchmarks.gpu import slots
 from rammer import compile
-from rammer.demo import lstm_stack
+from rammer.tools.demo import lstm_stack
 
 
 def test_rows_waits_and_the_mean(tmp_path: Path) -> None:

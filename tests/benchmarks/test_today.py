@@ -12,11 +12,11 @@ pytest.importorskip("onnxscript", reason="torch's exporter needs it: pip install
 onnxruntime = pytest.importorskip("onnxruntime", reason="the comparison needs onnxruntime: pip install onnxruntime")
 
 import rammer  # noqa: E402
-from benchmarks.floors import count  # noqa: E402
+from benchmarks.compare.peers import worst_error  # noqa: E402
 from benchmarks.models import GRAPHTURBO, TODAY, build, find  # noqa: E402
 from benchmarks.models.spec import Integers  # noqa: E402
-from benchmarks.peers import worst_error  # noqa: E402
-from benchmarks.store import BuiltModel  # noqa: E402
+from benchmarks.models.store import BuiltModel  # noqa: E402
+from benchmarks.on_paper.floors import count  # noqa: E402
 
 QUICK = ("batched_densenet121", "today_vad", "today_wake_word", "today_gru4rec_torchscript", "today_gpt2_64")
 KNOWN = (*TODAY, *GRAPHTURBO)

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
 
-from benchmarks import inference, torchvision, training
-from benchmarks.apart import Apart
+from benchmarks.compare.apart import Apart
+from benchmarks.torch import inference, torchvision, training
 from rammer.errors import RammerError
 
 
@@ -62,6 +62,6 @@ def test_trained_models_learn_what_eager_does(model: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x0_5"])
 def test_classifiers_of_torchvision(name: str) -> None:
-    """All of them: python -m benchmarks.torchvision."""
+    """All of them: python -m benchmarks.torch.torchvision."""
     pytest.importorskip("torchvision", reason="torchvision is not installed: pip install torchvision")
     assert torchvision.verdict(torchvision.checked(name, 64, 2, 300.0)) == ""

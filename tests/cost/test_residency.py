@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rammer.cost.pieces import LEAST_BYTES, Address, Region, Touch, touches, touches_alone
 from rammer.cost.residency import MOST_TURNS, Residency, kept, levels
-from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.analysis.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS

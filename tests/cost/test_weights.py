@@ -10,11 +10,11 @@ import pytest
 
 import rammer
 from rammer.cost.weights import by_weights, recurrent_operators, recurrent_us, static_bytes
-from rammer.demo import lstm_stack
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.scheduler.timeline import simulate
+from rammer.tools.demo import lstm_stack
 
 STEPS = 9
 

@@ -10,7 +10,7 @@ from cpus import CPUS
 
 from rammer.cost.issue import cycles, filled, near_us
 from rammer.cost.work import Issued, Work, work
-from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.analysis.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes

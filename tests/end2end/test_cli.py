@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import rammer
 from rammer.cli.commands import main
-from rammer.demo import lstm_stack
+from rammer.tools.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer import config
-from rammer.distributed import _compiled, connect, infer, recipe, sweep
 from rammer.errors import RammerError
+from rammer.integrations.dask import _compiled, connect, infer, recipe, sweep
 
 if TYPE_CHECKING:
     from dask.distributed import Client

@@ -16,8 +16,8 @@ import rammer
 from rammer.errors import DeviceError, InputError, TypeMismatch
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, DType
 
 UNSIGNED = (DType.U8, DType.U16, DType.U32, DType.U64)

@@ -13,12 +13,12 @@ from plan_text import parse_programs
 
 import rammer
 from rammer import config, passes
-from rammer.demo import lstm_stack
 from rammer.errors import RammerError, VerificationError
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import ROperator, attributes
 from rammer.ir.tensor import DType, TensorType
+from rammer.tools.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.cli.commands import main
-from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, ModelError
+from rammer.tools.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")

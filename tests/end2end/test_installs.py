@@ -14,8 +14,8 @@ import pytest
 import rammer
 from rammer.cli.commands import main as whole
 from rammer.cli.run_only import ELSEWHERE
-from rammer.demo import lstm_stack
 from rammer.errors import ModelError
+from rammer.tools.demo import lstm_stack
 
 ROOT = Path(__file__).parents[2]
 RUN_ONLY = """

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 
 import rammer
 from rammer.ir.tensor import Array, DType, TensorType
-from rammer.vdevice.cpu.runtime import CpuExecutable
+from rammer.vdevice.cpu.runtime.executable import CpuExecutable
 from rammer.vdevice.cpu.spec import DIRECT_BYTES
-from rammer.vdevice.memory import allocate
+from rammer.vdevice.image.memory import allocate
 
 SHAPE = (1031, 257)
 

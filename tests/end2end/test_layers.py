@@ -8,9 +8,9 @@ from cpus import CPUS, MadeUp, on_some_cpu
 from layers import LAYERS, layer
 
 import rammer
-from rammer import measure
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.plugins import PluginRegistry
+from rammer.runtime import measure
 from rammer.vdevice.cpu import host as cpu_host
 
 POLICIES = sorted(PluginRegistry(third_party=False).policies())

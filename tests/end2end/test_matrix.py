@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer import measure
-from rammer.demo import lstm_stack
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.plugins import PluginRegistry
+from rammer.runtime import measure
+from rammer.tools.demo import lstm_stack
 
 POLICIES = sorted(PluginRegistry(third_party=False).policies())
 POLICIES += ["wavefront:beyond=off", "sequential:kernels=selected"]

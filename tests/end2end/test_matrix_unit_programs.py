@@ -12,9 +12,9 @@ import rammer
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
-from rammer.vdevice.cpu.amx import BF16, BF16X3
+from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.vdevice.cpu.codegen.amx import BF16, BF16X3
 
 ARCH = "x86-64-amx"
 

@@ -13,27 +13,29 @@ import pytest
 from cpus import runnable
 
 import rammer
-from rammer import children, config, once
-from rammer.compiler import compilation
-from rammer.demo import lstm_stack
+from rammer import config
+from rammer import forkpool as children
+from rammer.compiler import compilation, once
 from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
-from rammer.ir import replay
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType
+from rammer.ir.verify import replay
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.profiler import EstimatingProfiler
-from rammer.vdevice import placement
-from rammer.vdevice.arena import ARENA
-from rammer.vdevice.cpu import build, plugin
-from rammer.vdevice.cpu.compile import KernelCompiler, Source
+from rammer.tools.demo import lstm_stack
+from rammer.vdevice.cpu import plugin
+from rammer.vdevice.cpu.codegen import build
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler, Source
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import host
-from rammer.vdevice.cpu.table import Table
+from rammer.vdevice.cpu.runtime.table import Table
+from rammer.vdevice.image import placement
+from rammer.vdevice.image.arena import ARENA
 
 
 @pytest.fixture(autouse=True)

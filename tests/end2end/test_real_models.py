@@ -8,7 +8,7 @@ import pytest
 import rammer
 from rammer.plugins import PluginRegistry
 
-light = pytest.importorskip("benchmarks.light", reason="needs the source checkout")
+light = pytest.importorskip("benchmarks.models.light", reason="needs the source checkout")
 POLICIES = sorted(PluginRegistry(third_party=False).policies())
 QUICK = ("squeezenet", "shufflenet")
 

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import rammer
 from rammer.errors import InputError, ModelError
-from rammer.state import checked_pairs
+from rammer.runtime.state import checked_pairs
 
 F32 = np.float32
 

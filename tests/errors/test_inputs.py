@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import InputError, RammerError
+from rammer.tools.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import InputError
 from rammer.frontend.builder import GraphBuilder
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu.host import host
-from rammer.vdevice.cpu.runtime import _warn_of_few
+from rammer.vdevice.cpu.runtime.executable import _warn_of_few
 
 
 def add_one() -> rammer.Graph:

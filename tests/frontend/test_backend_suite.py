@@ -10,7 +10,7 @@ import pytest
 from backend_suite import Case, Execute, cases, outcome
 
 from rammer.frontend.onnx.signature import NEWEST_OPSET
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 
 EXPECTED = Path(__file__).with_name("expected_failures.txt")
 

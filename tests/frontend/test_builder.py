@@ -7,7 +7,7 @@ import pytest
 
 from rammer.errors import ModelError, RammerError, TypeMismatch
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType
 
 

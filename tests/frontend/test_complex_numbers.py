@@ -18,7 +18,7 @@ import rammer
 from rammer.cli.commands import main
 from rammer.errors import DeviceError, InputError, ModelError
 from rammer.frontend.onnx import load
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 
 TYPES = ("complex64", "complex128")

@@ -7,7 +7,7 @@ import pytest
 from onnx_models import model, node
 
 from rammer.frontend.onnx import load
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 
 

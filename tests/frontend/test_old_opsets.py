@@ -11,7 +11,7 @@ from onnx_models import model, node
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx import load
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 
 F32 = np.float32

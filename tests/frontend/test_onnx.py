@@ -15,7 +15,7 @@ from onnx_models import model, node
 from rammer.errors import ModelError
 from rammer.frontend.onnx import Node, handles, load
 from rammer.frontend.onnx.node import HANDLERS
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, DType
 
 LIGHT = Path(__import__("onnx").__file__).parent / "backend/test/data/light"

@@ -10,8 +10,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx import load
-from rammer.ir.evaluate import evaluate_graph
-from rammer.padding import cut, length_name, masked, require_prefix
+from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.session.buckets import cut, length_name, masked, require_prefix
 
 RNG = np.random.default_rng(0)
 F32 = np.float32

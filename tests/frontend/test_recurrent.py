@@ -12,7 +12,7 @@ from onnx import ModelProto
 from onnx_models import model, node
 
 from rammer.frontend.onnx import load
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 
 T, B, WIDTH, H = 4, 3, 5, 6

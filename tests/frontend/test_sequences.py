@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx import Source
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 
 F32 = np.float32
 

@@ -12,9 +12,9 @@ from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 import rammer
 from rammer.compiler import Compilation
-from rammer.ir import reference
-from rammer.ir.intervals import Intervals
-from rammer.ir.proof import settled
+from rammer.ir.analysis.intervals import Intervals
+from rammer.ir.verify import reference
+from rammer.ir.verify.kernel import settled
 from rammer.plugins import PluginRegistry
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

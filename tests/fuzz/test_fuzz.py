@@ -36,8 +36,8 @@ from rammer_testing.fuzz.worker import Pool
 
 from rammer.errors import DeviceError, InputError, ModelError
 from rammer.ir.tensor import Array
-from rammer.program import Program
-from rammer.vdevice.vectors import INFIX
+from rammer.runtime.program import Program
+from rammer.vdevice.ctext.vectors import INFIX
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 CHOICES = Choices("interpreter", ("wavefront",), veus=(2,))

@@ -11,13 +11,14 @@ import pytest
 from plan_text import parse_programs
 
 from rammer.errors import VerificationError
+from rammer.ir.analysis.storage import memory_owners
 from rammer.ir.device import SyncModel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.memory import memory_owners, plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, RProgram, RProgramBuilder, TaskUid
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.text import print_programs
 from rammer.ir.verify import verify_plan
+from rammer.planner.memory import plan_memory
 from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.interpreter import RaceError, run_plan
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.memory import plan_memory
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
+from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler

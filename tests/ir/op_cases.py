@@ -7,10 +7,10 @@ from typing import Any
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Load, Path, Range, TensorExpr, loads
 from rammer.ir.index import bounds
 from rammer.ir.ops import OPS
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType
 
 

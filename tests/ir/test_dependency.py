@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rammer.errors import RammerError
-from rammer.ir import dependency
-from rammer.ir.dependency import (
+from rammer.ir.analysis import dependency
+from rammer.ir.analysis.dependency import (
     BoxReader,
     Dependencies,
     logical_elements,
@@ -23,15 +23,15 @@ from rammer.ir.dependency import (
     writers,
     writes,
 )
-from rammer.ir.evaluate import evaluate_expr, logical, put_box
+from rammer.ir.analysis.intervals import Intervals, expand, merged, missing, union
 from rammer.ir.expr import Call, Load, Stage, TensorExpr
 from rammer.ir.graph import Graph, Source, View
 from rammer.ir.index import Index, evaluate, var
-from rammer.ir.intervals import Intervals, expand, merged, missing, union
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation, Operations, ROperator, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.program import TaskUid
+from rammer.ir.semantics.evaluate import evaluate_expr, logical, put_box
 from rammer.ir.tensor import DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import TaskDigit
 from rammer.testing.generate import random_graph, random_plan

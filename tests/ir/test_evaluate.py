@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir import evaluate
-from rammer.ir.evaluate import evaluate_box, evaluate_expr, evaluate_graph
-from rammer.ir.functions import FUNCTIONS
 from rammer.ir.ops import OPS
+from rammer.ir.semantics import evaluate
+from rammer.ir.semantics.evaluate import evaluate_box, evaluate_expr, evaluate_graph
+from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.tensor import TensorType
 
 GROUPS, INTO, OUT = 3, 5, 28  # channels of each group

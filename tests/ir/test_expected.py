@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.expected import Expected, expected
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.rounding import Bounded, bounded
+from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.ir.semantics.expected import Expected, expected
+from rammer.ir.semantics.rounding import Bounded, bounded
 from rammer.ir.tensor import Array
+from rammer.tools.demo import lstm_stack
 
 
 def of(graph: Graph, inputs: Mapping[str, Array]) -> Expected:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rammer.ir.expr import Load, Range
-from rammer.ir.handover import parts
 from rammer.ir.index import Index, var
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, TaskDigit, TileProgram
+from rammer.planner.handover import parts
 
 X, OUT = Buffer("x", 64, Scope.ARGUMENT), Buffer("out", 64, Scope.ARGUMENT)
 S = Buffer("s", 64, Scope.LOCAL)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rammer.ir.intervals import Intervals, expand, merged, missing, union, within
+from rammer.ir.analysis.intervals import Intervals, expand, merged, missing, union, within
 
 
 def drawn(random: np.random.Generator) -> Intervals:

@@ -13,13 +13,14 @@ import pytest
 from plans import plan_of, program
 
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import Memory
+from rammer.ir.analysis.order import HappensBefore
+from rammer.ir.analysis.storage import memory_owners
 from rammer.ir.graph import View
-from rammer.ir.memory import PAGE, Lifetimes, memory_owners, plan_memory
-from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
+from rammer.ir.semantics.evaluate import Memory
 from rammer.ir.tensor import TensorType
+from rammer.planner.memory import PAGE, Lifetimes, plan_memory
 from rammer.testing.generate import random_graph, random_plan
 
 
@@ -64,7 +65,7 @@ def test_owners_are_placed_in_blocks_as_one_by_one(seed: int, monkeypatch: pytes
     plan = random_plan(random_graph(seed, 12), seed, num_veus=1 + seed % 3)
     alone = [*plan.graph.inputs[:1]]
     together = plan_memory(plan, alone=alone)
-    monkeypatch.setattr("rammer.ir.memory.BLOCK", 1)
+    monkeypatch.setattr("rammer.planner.memory.BLOCK", 1)
     assert plan_memory(plan, alone=alone) == together
     lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
     for n in range(1, len(lifetimes.owners)):

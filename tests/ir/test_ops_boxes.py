@@ -10,11 +10,11 @@ import pytest
 from op_cases import evaluate as evaluate_op
 from op_cases import express
 
-from rammer.ir import evaluate
-from rammer.ir.evaluate import evaluate_box, evaluate_expr
 from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
+from rammer.ir.semantics import evaluate
+from rammer.ir.semantics.evaluate import evaluate_box, evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType
 
 F = TensorType

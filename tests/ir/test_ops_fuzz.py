@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from op_cases import express
 
 from rammer.errors import InputError, TypeMismatch
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import result_dtype
 from rammer.ir.ops import OPS
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import DType, TensorType
 
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)

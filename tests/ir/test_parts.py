@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.analysis.parts import Box, needs, part, whole
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.parts import Box, needs, part, whole
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, Shape, TensorType
 
 DIMS = (0, 2)

@@ -14,23 +14,24 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.errors import VerificationError
-from rammer.ir.dependency import Dependencies, reads, writes
+from rammer.ir.analysis.dependency import Dependencies, reads, writes
+from rammer.ir.analysis.intervals import expand
+from rammer.ir.analysis.order import HappensBefore
+from rammer.ir.analysis.storage import hulls
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
-from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
-from rammer.ir.order import HappensBefore
-from rammer.ir.pieces import bases, hulls
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, RProgram, RProgramBuilder, TaskUid
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_plan
+from rammer.planner.memory import plan_memory
+from rammer.planner.pieces import bases
 from rammer.plugins import PluginRegistry
 from rammer.testing.generate import random_graph, random_plan
+from rammer.vdevice.image.placement import ports_alone
 from rammer.vdevice.interpreter import RaceError, numpy_kernel, run_plan
-from rammer.vdevice.placement import ports_alone
 
 IMAGES, PLACES = 7, 3
 RING = "→a"  # what lies between the convolutions, as it is called when it is imported

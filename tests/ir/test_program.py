@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rammer.errors import ScheduleError
-from rammer.ir.order import HappensBefore
+from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder, RTask, TaskUid
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rammer.errors import VerificationError
-from rammer.ir import memory, near, pieces, reuse, succession
-from rammer.ir.memory import Lifetimes, plan_memory
-from rammer.ir.order import HappensBefore
+from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
-from rammer.ir.verify import verify_plan
+from rammer.ir.verify import reuse, verify_plan
+from rammer.planner import memory, near, pieces, succession
+from rammer.planner.memory import Lifetimes, plan_memory
 from rammer.testing.generate import random_graph, random_plan
 
 

@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.ops import OPS
-from rammer.ir.rounding import Bounded, bounded, differs, unexplained
+from rammer.ir.semantics.evaluate import evaluate_expr
+from rammer.ir.semantics.rounding import Bounded, bounded, differs, unexplained
 from rammer.ir.tensor import Array, DType, TensorType
 
 RANDOM = np.random.default_rng(0)

@@ -15,20 +15,20 @@ from onnx import helper
 
 import rammer
 from rammer.errors import VerificationError
-from rammer.ir import succession
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.expr import Call, Load
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, var
-from rammer.ir.memory import plan_memory
-from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RProgram
-from rammer.ir.succession import replaced, successions
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 from rammer.ir.tile import Buffer, For, Kind, Scope, Stmt, Store, TileProgram
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
+from rammer.planner import succession
+from rammer.planner.memory import plan_memory
+from rammer.planner.succession import replaced, successions
 from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.interpreter import run_plan
 

@@ -15,7 +15,6 @@ from rammer.errors import VerificationError
 from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import ForeignSource
-from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operations, ROperator, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
@@ -23,6 +22,7 @@ from rammer.ir.program import BarrierRTask, RTask
 from rammer.ir.tensor import Digit, DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import TaskDigit
 from rammer.ir.verify import RULES, HappensBefore, verify_plan
+from rammer.planner.memory import plan_memory
 from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.interpreter import numpy_kernel, run_plan
 

@@ -18,22 +18,22 @@ from typing import NamedTuple
 import numpy as np
 from cpus import runnable
 
-from rammer.ir.dependency import writes
+from rammer.ir.analysis.dependency import writes
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
-from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
 from rammer.ir.tile import TileProgram
-from rammer.vdevice.cpu.compile import arch_flags
-from rammer.vdevice.cpu.emit import EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.codegen.compile import arch_flags
+from rammer.vdevice.cpu.codegen.emit import EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.codegen.prefetch import prefetched
+from rammer.vdevice.cpu.codegen.printer import CpuPrinter
 from rammer.vdevice.cpu.host import host
-from rammer.vdevice.cpu.prefetch import prefetched
-from rammer.vdevice.cpu.printer import CpuPrinter
-from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import parallel_jobs
+from rammer.vdevice.toolchain.objects import share
 
 CACHE = Path(tempfile.gettempdir()) / "rammer-kernel-tests"
 FLAGS = ("-O1", "-shared", "-fPIC", "-fno-math-errno", "-w")

@@ -15,15 +15,15 @@ from typing import NamedTuple
 from kernel_harness import CACHE, Runner, check_boxes, compare, random_inputs
 
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array
+from rammer.vdevice.simt.codegen.mma import LATER, SM_80
+from rammer.vdevice.simt.codegen.prelude import CUDA, prelude
+from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.emulator.compile import part
 from rammer.vdevice.simt.instructions import folds
-from rammer.vdevice.simt.mma import LATER, SM_80
-from rammer.vdevice.simt.prelude import CUDA, prelude
-from rammer.vdevice.simt.printer import emit
 
 GPU = VDeviceSpec(
     "gpu",

@@ -17,9 +17,9 @@ from rammer.ir.operator import OpDef, Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.kernels import candidates
-from rammer.vdevice.cpu import amx
-from rammer.vdevice.cpu.emit import emit, translation_unit
-from rammer.vdevice.cpu.table import LINE_BYTES
+from rammer.vdevice.cpu.codegen import amx
+from rammer.vdevice.cpu.codegen.emit import emit, translation_unit
+from rammer.vdevice.cpu.runtime.table import LINE_BYTES
 
 UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, clock_ghz=1 / 64)
 PACE = 32  # lines of a block: sums of 128 products, a line for 4 of them

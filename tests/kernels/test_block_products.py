@@ -13,13 +13,13 @@ from kernel_harness import SPEC, Runner, check_boxes, compare, compile_all, oper
 from test_byte_products import BYTES
 
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.passes.quantized.block_weights import bytes_of, words
-from rammer.vdevice.cpu.emit import emit
+from rammer.vdevice.cpu.codegen.emit import emit
 
 SPECS = {
     "x86-64-avx512vnni": BYTES,

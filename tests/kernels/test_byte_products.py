@@ -24,21 +24,21 @@ from kernel_harness import (
 
 from rammer import config
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove, settled
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType, pack
+from rammer.ir.verify.kernel import prove, settled
 from rammer.kernels import candidates
-from rammer.kernels.matrix_unit import Unit, units_of
-from rammer.vdevice.cpu import vnni
-from rammer.vdevice.cpu.compile import arch_flags
+from rammer.kernels.vectors.matrix_unit import Unit, units_of
+from rammer.vdevice.cpu.codegen import vnni
+from rammer.vdevice.cpu.codegen.compile import arch_flags
+from rammer.vdevice.cpu.codegen.emit import emit, prelude, translation_unit
+from rammer.vdevice.cpu.codegen.vnni import LANES as BESIDE
+from rammer.vdevice.cpu.codegen.vnni import ROWS, VNNI
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.host import ARCHES, host
-from rammer.vdevice.cpu.vnni import LANES as BESIDE
-from rammer.vdevice.cpu.vnni import ROWS, VNNI
 from rammer.vdevice.toolchain import c_compiler
 
 BYTES = replace(SPEC, arch=runnable("x86-64-avx512vnni"), instructions=VNNI)

@@ -12,16 +12,16 @@ from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
 from rammer_testing.mutate.tiles import mutants
 
 import rammer
-from rammer import measure
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove, settled
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tile import TileProgram
+from rammer.ir.verify.kernel import prove, settled
 from rammer.kernels import candidates
 from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
+from rammer.runtime import measure
 
 NARROW = replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16, scratch_bytes=1 << 15)
 # nearest caches so small that matrices are copied in panels: both, or one where scratch has no room for more

@@ -8,10 +8,10 @@ import pytest
 from kernel_harness import SLOW_SPEC, check, operation
 
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
 from rammer.ir.tensor import TensorType, channel_blocked
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.vdevice.cpu.emit import emit
+from rammer.vdevice.cpu.codegen.emit import emit
 
 SHAPES = {
     "odd": ((1, 20, 7, 11), 5),

@@ -9,9 +9,9 @@ import pytest
 from kernel_harness import SPEC, library
 
 from rammer.ir.device import VDeviceSpec
-from rammer.vdevice.cpu import amx, dots, vnni
-from rammer.vdevice.cpu.emit import prelude
-from rammer.vdevice.definitions import Definitions
+from rammer.vdevice.cpu.codegen import amx, dots, vnni
+from rammer.vdevice.cpu.codegen.emit import prelude
+from rammer.vdevice.ctext.definitions import Definitions
 
 UNIT = replace(SPEC, instructions=amx.AMX)
 NEON = replace(SPEC, lanes=4)

@@ -15,9 +15,9 @@ from rammer.ir.operator import Operation
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
-from rammer.vdevice.cpu.compile import KernelCompiler, arch_flags
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler, arch_flags
+from rammer.vdevice.cpu.codegen.emit import emit, translation_unit
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.emit import emit, translation_unit
 from rammer.vdevice.cpu.host import ARCHES, host
 from rammer.vdevice.toolchain import INCLUDE, c_compiler, run
 

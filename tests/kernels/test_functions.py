@@ -9,8 +9,8 @@ import pytest
 from cpus import runnable
 from kernel_harness import SPEC, Built, Runner, compile_all, operation, random_inputs
 
-from benchmarks import functions
-from rammer.ir.functions import FUNCTIONS
+from benchmarks.micro import functions
+from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
 

@@ -10,11 +10,11 @@ from kernel_harness import SLOW_SPEC, operation
 from simt_harness import GPU
 
 from rammer.errors import LoweringError
-from rammer.ir.dependency import Elements, read_elements, written_elements
+from rammer.ir.analysis.dependency import Elements, read_elements, written_elements
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
 from rammer.ir.tensor import TensorType
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.kernels.problem import Tuning
 

@@ -20,9 +20,9 @@ from rammer.kernels import candidates
 from rammer.kernels.lower import lower
 from rammer.kernels.normal import fused
 from rammer.kernels.schedule import At, Loop, Schedule, group
-from rammer.vdevice.cfamily import CFamilyPrinter
-from rammer.vdevice.cpu.emit import emit
-from rammer.vdevice.simt.mma import SM_80
+from rammer.vdevice.cpu.codegen.emit import emit
+from rammer.vdevice.ctext.cfamily import CFamilyPrinter
+from rammer.vdevice.simt.codegen.mma import SM_80
 
 BLOCKED = channel_blocked(4, 16)
 n, o, c, h, w, r, s = map(var, "nochwrs")

@@ -11,9 +11,9 @@ from kernel_harness import Runner, compare, compile_all, random_inputs
 from layers import LAYERS, layer
 
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_box
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.semantics.evaluate import evaluate_box
 from rammer.ir.tensor import Array
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates

@@ -20,24 +20,26 @@ from rammer.cost.estimate import estimated_us
 from rammer.cost.price import fit
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.instruction import copy, multiply
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation, Operations, ROperator
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RTask, TaskUid
-from rammer.ir.proof import prove
+from rammer.ir.semantics.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel_blocked
 from rammer.ir.tile import Apply, Kind, TileProgram, contains
-from rammer.kernels import candidates, matrix_unit, threads_tensor
+from rammer.ir.verify.kernel import prove
+from rammer.kernels import candidates
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import product
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop
-from rammer.kernels.threads_product import Staging, padded, sides
+from rammer.kernels.threads import tensor as threads_tensor
+from rammer.kernels.threads.product import Staging, padded, sides
+from rammer.kernels.vectors import matrix_unit
+from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policy import Problem as PolicyProblem
 from rammer.scheduler.profiler import EstimatingProfiler

@@ -27,21 +27,21 @@ from kernel_harness import (
 
 from rammer import config
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import OpDef, Operation, Operations
-from rammer.ir.proof import prove, settled
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
+from rammer.ir.verify.kernel import prove, settled
 from rammer.kernels import candidates
-from rammer.kernels.matrix_unit import units_of
-from rammer.vdevice.cpu import amx, dots
-from rammer.vdevice.cpu.compile import arch_flags
-from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
+from rammer.kernels.vectors.matrix_unit import units_of
+from rammer.vdevice.cpu.codegen import amx, dots
+from rammer.vdevice.cpu.codegen.compile import arch_flags
+from rammer.vdevice.cpu.codegen.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.host import ARCHES, host
-from rammer.vdevice.placement import arrange
+from rammer.vdevice.image.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 
 # so slow that every product is worth waking the unit

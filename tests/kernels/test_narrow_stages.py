@@ -15,9 +15,9 @@ from onnx import numpy_helper
 import rammer
 from rammer import config
 from rammer.compiler import Compilation
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.expr import Call, Cast, Scalar, Select, inline, nodes, result_dtype
 from rammer.ir.kernel import RKernel
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Store, TileProgram, rewrite_body
 from rammer.passes import optimize

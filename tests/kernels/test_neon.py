@@ -13,12 +13,12 @@ import pytest
 from kernel_harness import CHECK, SLOW_SPEC, buffers, checked_emit, compare, random_inputs
 from test_every_operator import cases
 
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, unpack
 from rammer.kernels import candidates
 from rammer.vdevice import toolchain
-from rammer.vdevice.cpu.emit import EmittedKernel, translation_unit
+from rammer.vdevice.cpu.codegen.emit import EmittedKernel, translation_unit
 from rammer.vdevice.cpu.host import ARCHES
 
 QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")

@@ -10,10 +10,10 @@ from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all, operati
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.kernels import candidates
-from rammer.vdevice.cpu.emit import emit, function
-from rammer.vdevice.cpu.nests import NestPrinter
-from rammer.vdevice.cpu.prefetch import prefetched
-from rammer.vdevice.cpu.printer import CpuPrinter
+from rammer.vdevice.cpu.codegen.emit import emit, function
+from rammer.vdevice.cpu.codegen.nests import NestPrinter
+from rammer.vdevice.cpu.codegen.prefetch import prefetched
+from rammer.vdevice.cpu.codegen.printer import CpuPrinter
 
 
 def row(channels: int, length: int, size: int, step: int, blocked: bool) -> Operation:

@@ -10,21 +10,21 @@ from kernel_harness import operation
 from simt_harness import GPU, build, check
 from test_every_operator import t
 
-from benchmarks.sass import disassembled, listings
+from benchmarks.gpu.sass import disassembled, listings
 from rammer.errors import ToolchainError
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
 from rammer.ir.tile import Body, Stmt, Store, Sync, TileProgram, statements
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.kernels.threads import in_pipeline
+from rammer.kernels.threads.candidates import in_pipeline
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.spec import GPUS, make_spec
 from rammer.vdevice.rocm.spec import GPUS as AMD
 from rammer.vdevice.rocm.spec import make_spec as make_amd
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
-from rammer.vdevice.simt.registers import _text
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
+from rammer.vdevice.simt.tune.registers import _text
 
 PADDED = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
 CASES: dict[str, Operation] = {

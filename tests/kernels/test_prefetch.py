@@ -13,13 +13,12 @@ from kernel_harness import SLOW_SPEC, SPEC, Runner, library, operation, random_i
 from test_every_operator import CASES
 
 from rammer.errors import LoweringError
-from rammer.ir.access import Access, Accesses
+from rammer.ir.analysis.access import Access, Accesses
+from rammer.ir.analysis.simplify import simplify_body
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Call, Const, Load, Range, rename_tensors, rewrite
 from rammer.ir.index import Index, evaluate, simplify, substitute, var, variables
 from rammer.ir.kernel import RKernel
-from rammer.ir.proof import RULES, Evidence, Finding, prove
-from rammer.ir.simplify import simplify_body
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import (
     NEXT,
@@ -40,12 +39,13 @@ from rammer.ir.tile import (
     statements,
     with_children,
 )
+from rammer.ir.verify.kernel import RULES, Evidence, Finding, prove
 from rammer.kernels import candidates
-from rammer.vdevice.cfamily import CFamilyPrinter
-from rammer.vdevice.cpu import amx
-from rammer.vdevice.cpu.emit import function, translation_unit
-from rammer.vdevice.cpu.prefetch import FAR, LINE, STREAMED, capacity, prefetched
-from rammer.vdevice.cpu.printer import CpuPrinter
+from rammer.vdevice.cpu.codegen import amx
+from rammer.vdevice.cpu.codegen.emit import function, translation_unit
+from rammer.vdevice.cpu.codegen.prefetch import FAR, LINE, STREAMED, capacity, prefetched
+from rammer.vdevice.cpu.codegen.printer import CpuPrinter
+from rammer.vdevice.ctext.cfamily import CFamilyPrinter
 
 LANES = 16
 NEAR = 48 << 10  # bytes of the nearest cache

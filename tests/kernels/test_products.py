@@ -14,10 +14,10 @@ from rammer.ir.device import MemoryLevel
 from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.ir.tile import Kind, TileProgram
 from rammer.kernels import candidates
-from rammer.kernels.contraction import schedules
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
-from rammer.vdevice.cpu.emit import emit
+from rammer.kernels.vectors.contraction import schedules
+from rammer.vdevice.cpu.codegen.emit import emit
 
 SMALL = replace(SPEC, memory=(MemoryLevel("L1", 32 << 10, "veu", 500.0), MemoryLevel("L2", 64 << 10, "veu", 250.0)))
 

@@ -18,20 +18,20 @@ from rammer_testing.mutate.tiles import mutants
 from simt_harness import SMALL
 from test_every_operator import CASES
 
-from rammer.ir import proof
-from rammer.ir.access import Access, Accesses
-from rammer.ir.dependency import read_elements
+from rammer.ir.analysis.access import Access, Accesses
+from rammer.ir.analysis.dependency import read_elements
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.expr import Call, Const, Load
-from rammer.ir.flow import ROLE, TAG, Flow, Untraceable
 from rammer.ir.index import Index, var
-from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import RULES, Finding, covers, prove, settled
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Stmt, Store, TileProgram
+from rammer.ir.verify import kernel as proof
+from rammer.ir.verify.flow import ROLE, TAG, Flow, Untraceable
+from rammer.ir.verify.kernel import RULES, Finding, covers, prove, settled
 from rammer.kernels import candidates
-from rammer.vdevice.cpu import amx
+from rammer.vdevice.cpu.codegen import amx
 
 UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
 CAUGHT = 0.99  # of changes that make a difference
@@ -79,20 +79,20 @@ def test_elements_that_are_too_many_are_left_out_on_the_way(monkeypatch: pytest.
     last = np.arange(0, 12, 4)
     alone, wanted = traced(last, np.zeros_like(last))
     limit = 1
-    monkeypatch.setattr("rammer.ir.flow.MAX_INSTANCES", limit)
+    monkeypatch.setattr("rammer.ir.verify.flow.MAX_INSTANCES", limit)
     while True:  # the least power of two that is enough for them, and then not for four times as many
         try:
             traced(last, np.zeros_like(last))
             break
         except Untraceable:
             limit *= 2
-            monkeypatch.setattr("rammer.ir.flow.MAX_INSTANCES", limit)
+            monkeypatch.setattr("rammer.ir.verify.flow.MAX_INSTANCES", limit)
     every = np.arange(12)
     fewer, found = traced(every, np.where(every % 4, 0, 1))
     assert fewer.kept.tolist() == last.tolist()
     assert all(np.array_equal(found[n], wanted[n]) for n in wanted)
     assert all(np.array_equal(fewer.terms[n], alone.terms[n]) for n in alone.terms)
-    monkeypatch.setattr("rammer.ir.flow.MAX_INSTANCES", 1)
+    monkeypatch.setattr("rammer.ir.verify.flow.MAX_INSTANCES", 1)
     with pytest.raises(Untraceable):
         traced(every, np.where(every % 4, 0, 1))
 

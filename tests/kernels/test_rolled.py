@@ -18,10 +18,10 @@ from rammer.ir.operator import Operation
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.vdevice.cpu import rolled as module
-from rammer.vdevice.cpu.emit import emit
-from rammer.vdevice.cpu.printer import CpuPrinter
-from rammer.vdevice.cpu.rolled import MOST, in_registers, rolled
+from rammer.vdevice.cpu.codegen import rolled as module
+from rammer.vdevice.cpu.codegen.emit import emit
+from rammer.vdevice.cpu.codegen.printer import CpuPrinter
+from rammer.vdevice.cpu.codegen.rolled import MOST, in_registers, rolled
 
 
 def image(channels: int, outs: int, height: int, width: int, size: int, act: str) -> Graph:

@@ -13,16 +13,16 @@ from kernel_harness import SLOW_SPEC, SPEC, Runner, check_boxes, compile_all, li
 from rammer_testing.mutate.tiles import mutants
 
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import settled
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, pack
 from rammer.ir.tile import TileProgram
+from rammer.ir.verify.kernel import settled
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.vdevice.cpu import amx, dots
-from rammer.vdevice.cpu.emit import prelude
+from rammer.vdevice.cpu.codegen import amx, dots
+from rammer.vdevice.cpu.codegen.emit import prelude
 from rammer.vdevice.cpu.host import ARCHES, host
 
 DOTS = replace(

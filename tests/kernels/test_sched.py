@@ -7,9 +7,9 @@ from kernel_harness import SLOW_SPEC, check, operation
 
 from rammer.ir.expr import Load
 from rammer.ir.index import var
-from rammer.ir.proof import prove
 from rammer.ir.tensor import Digit, Layout, TensorType
 from rammer.ir.tile import Kind
+from rammer.ir.verify.kernel import prove
 from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
 from rammer.kernels.sched import Sched, begun, copy_axes, cuts

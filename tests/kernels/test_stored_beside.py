@@ -8,7 +8,7 @@ from cpus import runnable
 
 import rammer
 from rammer.compiler import Compilation
-from rammer.ir.proof import settled
+from rammer.ir.verify.kernel import settled
 from rammer.plugins import PluginRegistry
 
 BODIES = {

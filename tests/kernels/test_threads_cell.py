@@ -12,13 +12,13 @@ from simt_harness import GPU, build, check
 from test_every_operator import t
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
+from rammer.tools.demo import lstm_stack
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
 
 SHAPES = [(1, 128), (1, 256), (3, 200), (1, 75), (2, 640), (1, 30)]  # batch, units
 

@@ -13,23 +13,24 @@ from simt_harness import GPU, SimtRunner, build, check
 from test_threads_tensor import rounded, t
 
 import rammer
-from benchmarks.sass import disassembled, listings
+from benchmarks.gpu.sass import disassembled, listings
 from rammer.errors import LoweringError, ToolchainError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tile import Apply, Body, Operand, Stmt, TileProgram, children, statements
-from rammer.kernels import threads, threads_group
+from rammer.ir.verify.kernel import prove
 from rammer.kernels.problem import Problem
+from rammer.kernels.threads import candidates as threads
+from rammer.kernels.threads import group as threads_group
 from rammer.vdevice.cuda.build import compile_cubin, read_registers
 from rammer.vdevice.cuda.spec import GPUS, make_spec
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
-from rammer.vdevice.simt.registers import _text
-from rammer.vdevice.simt.wgmma import SM_90, SM_90_FP32
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
+from rammer.vdevice.simt.codegen.wgmma import SM_90, SM_90_FP32
+from rammer.vdevice.simt.tune.registers import _text
 
 # Whole tiles and overhanging ones, long sums and the shortest, operands along memory, across it, and packed.
 OPERATIONS = {

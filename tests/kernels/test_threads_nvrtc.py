@@ -11,8 +11,8 @@ from simt_harness import GPU
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
-from rammer.vdevice.simt.prelude import CUDA, prelude
-from rammer.vdevice.simt.printer import emit
+from rammer.vdevice.simt.codegen.prelude import CUDA, prelude
+from rammer.vdevice.simt.codegen.printer import emit
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and NVRTC are not installed")
 RESOURCES = re.compile(  # entry, stack, spill stores, spill loads, registers

@@ -15,19 +15,19 @@ from test_every_operator import CASES
 from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.instruction import Instruction, multiply
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.kernels import candidates
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
-from rammer.vdevice.simt.mma import SM_80_FP32
-from rammer.vdevice.simt.prelude import CUDA, prelude
-from rammer.vdevice.simt.printer import emit
+from rammer.vdevice.simt.codegen.mma import SM_80_FP32
+from rammer.vdevice.simt.codegen.prelude import CUDA, prelude
+from rammer.vdevice.simt.codegen.printer import emit
 
 
 def t(*shape: int) -> TensorType:

@@ -14,9 +14,11 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.index import Index
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType
-from rammer.kernels import candidates, threads_product, threads_tensor
+from rammer.kernels import candidates
 from rammer.kernels.problem import Problem
-from rammer.kernels.threads_product import Staging, padded, sides
+from rammer.kernels.threads import product as threads_product
+from rammer.kernels.threads import tensor as threads_tensor
+from rammer.kernels.threads.product import Staging, padded, sides
 from rammer.vdevice.cuda import spec as cuda
 from rammer.vdevice.rocm import spec as rocm
 

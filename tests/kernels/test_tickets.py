@@ -12,14 +12,14 @@ from cpus import runnable
 from kernel_harness import SLOW_SPEC, SPEC, Built, Runner, compare, compile_all, operation, random_inputs
 from test_every_operator import cases, t
 
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import settled
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, channel_blocked
+from rammer.ir.verify.kernel import settled
 from rammer.kernels import candidates
-from rammer.vdevice.cpu import amx, tickets
-from rammer.vdevice.cpu.emit import emit
+from rammer.vdevice.cpu.codegen import amx, tickets
+from rammer.vdevice.cpu.codegen.emit import emit
 
 BLOCK = channel_blocked(4, 16)
 UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, clock_ghz=1 / 64)

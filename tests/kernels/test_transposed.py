@@ -12,13 +12,13 @@ from rammer.ir.expr import Cast, Load
 from rammer.ir.index import var
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.proof import prove
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import Buffer, For, Kind, Scope, Store, TileProgram
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.passes.fusion.compose import Member, compose
-from rammer.vdevice.cpu.emit import emit
-from rammer.vdevice.cpu.printer import CpuPrinter
+from rammer.vdevice.cpu.codegen.emit import emit
+from rammer.vdevice.cpu.codegen.printer import CpuPrinter
 
 
 def t(*shape: int, dtype: DType = DType.F32) -> TensorType:

@@ -11,14 +11,14 @@ from rammer_testing.mutate.tiles import mutants
 from simt_harness import SMALL
 
 from rammer.errors import InputError, TypeMismatch
-from rammer.ir.dependency import read_elements, written_elements
-from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.analysis.dependency import read_elements, written_elements
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.index import Index
-from rammer.ir.intervals import expand
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import For, Kind, Store, TileProgram, rewrite_body, statements
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 
 CACHE, NEW, AT = TensorType((3, 4, 16, 8)), TensorType((3, 4, 2, 8)), TensorType((3,), DType.I64)

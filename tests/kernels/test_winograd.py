@@ -17,19 +17,20 @@ from kernel_harness import (
     random_inputs,
 )
 
-from rammer.ir.dependency import reads
+from rammer.ir.analysis.dependency import reads
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Const, Load, Stage
 from rammer.ir.index import var
-from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.ir.tile import TileProgram
-from rammer.kernels import candidates, winograd, winograd_schedule
+from rammer.ir.verify.kernel import prove
+from rammer.kernels import candidates, winograd
 from rammer.kernels.problem import Problem
+from rammer.kernels.vectors import winograd_schedule
 
 SMALL_CACHES = replace(SLOW_SPEC, scratch_bytes=256 << 10)  # so small that channels are summed piece by piece
 NARROW = replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Cast, Const, Load, Range, Scalar, Select
-from rammer.ir.functions import FUNCTIONS
 from rammer.ir.index import evaluate, var
 from rammer.ir.instruction import Instruction, place
 from rammer.ir.kernel import RKernel
+from rammer.ir.semantics.evaluate import evaluate_expr
+from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.tensor import Array, Encoding, pack, unpack
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Operand, Stmt, Store, Sync, TileProgram
 

@@ -10,11 +10,21 @@ from pathlib import Path
 import pytest
 
 import rammer
-from rammer.demo import lstm_stack
+from rammer.tools.demo import lstm_stack
 
 ROOT = Path(rammer.__file__).parent
 CORE = ("ir", "passes", "kernels", "cost", "scheduler")
-RUNTIME = ("artifact", "calling", "outline", "program", "report", "runtime", "runtime.load", "state", "usage")
+RUNTIME = (
+    "runtime.artifact",
+    "runtime.call",
+    "runtime.outline",
+    "runtime.program",
+    "runtime.report",
+    "runtime",
+    "runtime.load",
+    "runtime.state",
+    "runtime.usage",
+)
 COMPILING = ("passes", "kernels", "frontend", "scheduler", "cost", "compiler")
 LISTED = f"sorted(m for m in sys.modules if m.startswith(tuple('rammer.' + n for n in {COMPILING!r})))"
 

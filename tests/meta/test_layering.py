@@ -28,18 +28,25 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.scheduler.policy_options": ({"errors"}, set()),
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "hookspecs"}, set()),
     "rammer.vdevice": (
-        {"children", "vdevice", "ir", "kernels", "errors", "files", "config", "log", "hookspecs"},
+        {"forkpool", "vdevice", "ir", "kernels", "errors", "files", "config", "log", "hookspecs"},
         {"numpy"},
     ),
     "rammer.vdevice.toolchain": (
-        {"children", "vdevice", "ir", "kernels", "errors", "files", "config"},
+        {"forkpool", "vdevice", "ir", "kernels", "errors", "files", "config"},
         {"numpy", "ziglang"},
     ),
     # what proves an image imports nothing that writes one
     "rammer.vdevice.proof": ({"vdevice.base", "vdevice.proof", "ir", "errors"}, {"numpy"}),
     "rammer.vdevice.cpu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
     "rammer.vdevice.simt.decode": (
-        {"vdevice.base", "vdevice.proof", "vdevice.simt.slices", "vdevice.simt.prelude", "vdevice.simt.variants", "ir"},
+        {
+            "vdevice.base",
+            "vdevice.proof",
+            "vdevice.simt.codegen.slices",
+            "vdevice.simt.codegen.prelude",
+            "vdevice.simt.codegen.variants",
+            "ir",
+        },
         {"numpy"},
     ),
     "rammer.vdevice.ipu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
@@ -49,35 +56,41 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "rammer.frontend.tensorflow": ({"errors", "files"}, {"numpy", "tensorflow", "tf2onnx"}),
     "rammer.frontend.torch": ({"frontend", "ir", "errors"}, {"numpy", "onnx", "torch"}),
-    "rammer.dynamo": ({"compiler", "frontend.torch", "program", "errors"}, {"torch"}),
+    "rammer.integrations.torch_dynamo": ({"compiler", "frontend.torch", "runtime.program", "errors"}, {"torch"}),
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline", "vdevice.supersteps"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config", "log"}, {"pluggy"}),
-    "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
-    "rammer.usage": ({"vdevice.base"}, {"numpy"}),
-    "rammer.outline": ({"report", "scheduler.timeline", "vdevice.tables", "ir", "errors"}, {"numpy"}),
-    "rammer.calling": ({"ir", "errors"}, {"numpy"}),
-    "rammer.state": ({"calling", "ir", "errors"}, set()),
-    "rammer.embedding": ({"ir"}, set()),
-    "rammer.padding": ({"calling", "embedding", "frontend.builder", "ir", "errors"}, {"numpy"}),
-    "rammer.program_cache": ({"program", "errors"}, set()),
-    "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
-    "rammer.given": ({"calling", "frontend", "ir", "errors", "padding", "vdevice.base"}, {"numpy"}),
-    "rammer.inference_session": ({"calling", "ir", "errors", "log", "plugins"}, {"numpy"}),
-    "rammer.session_report": ({"errors"}, set()),
-    "rammer.stages": ({"given", "state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
+    "rammer.runtime.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
+    "rammer.runtime.usage": ({"vdevice.base"}, {"numpy"}),
+    "rammer.runtime.outline": (
+        {"runtime.report", "scheduler.timeline", "vdevice.image.tables", "ir", "errors"},
+        {"numpy"},
+    ),
+    "rammer.runtime.call": ({"ir", "errors"}, {"numpy"}),
+    "rammer.runtime.state": ({"runtime.call", "ir", "errors"}, set()),
+    "rammer.session.embedding": ({"ir"}, set()),
+    "rammer.session.buckets": ({"runtime.call", "session.embedding", "frontend.builder", "ir", "errors"}, {"numpy"}),
+    "rammer.session.cache": ({"runtime.program", "errors"}, set()),
+    "rammer.session.growing_cache": ({"ir", "errors", "session.buckets", "runtime.state"}, {"numpy"}),
+    "rammer.session.inputs": (
+        {"runtime.call", "frontend", "ir", "errors", "session.buckets", "vdevice.base"},
+        {"numpy"},
+    ),
+    "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
+    "rammer.session.report": ({"errors"}, set()),
+    "rammer.session.control_flow": ({"session.inputs", "runtime.state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {
-            "calling",
+            "runtime.call",
             "compiler",
-            "given",
-            "growing",
-            "inference_session",
-            "stages",
-            "padding",
-            "program",
-            "program_cache",
-            "session_report",
-            "state",
+            "session.inputs",
+            "session.growing_cache",
+            "session.onnxruntime",
+            "session.control_flow",
+            "session.buckets",
+            "runtime.program",
+            "session.cache",
+            "session.report",
+            "runtime.state",
             "plugins",
             "vdevice.base",
             "frontend",
@@ -86,23 +99,33 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
-    "rammer.backend": ({"session", "runtime", "frontend", "errors"}, {"numpy", "onnx"}),
-    "rammer.report": ({"usage", "errors"}, set()),
+    "rammer.integrations.onnx_backend": ({"session", "runtime", "frontend", "errors"}, {"numpy", "onnx"}),
+    "rammer.runtime.report": ({"runtime.usage", "errors"}, set()),
     "rammer.runtime": (
-        {"runtime", "artifact", "program", "report", "state", "usage", "plugins", "vdevice.base", "errors"},
+        {
+            "runtime",
+            "runtime.artifact",
+            "runtime.program",
+            "runtime.report",
+            "runtime.state",
+            "runtime.usage",
+            "plugins",
+            "vdevice.base",
+            "errors",
+        },
         set(),
     ),
-    "rammer.program": (
+    "rammer.runtime.program": (
         {
-            "calling",
-            "state",
-            "outline",
+            "runtime.call",
+            "runtime.state",
+            "runtime.outline",
             "runtime.load",
             "scheduler.timeline",
-            "artifact",
+            "runtime.artifact",
             "files",
-            "report",
-            "usage",
+            "runtime.report",
+            "runtime.usage",
             "vdevice.base",
             "vdevice.forks",
             "vdevice.proof",
@@ -113,32 +136,75 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.compiler": (
-        {"artifact", "program", "state", "report", "plugins", "scheduler", "cost", "candidates", "once", "trace", "log"}
-        | {"compiler", "vdevice.base", "vdevice.proof", "frontend", "passes", "ir", "errors", "config", "collector"},
+        {
+            "runtime.artifact",
+            "runtime.program",
+            "runtime.state",
+            "runtime.report",
+            "plugins",
+            "scheduler",
+            "cost",
+            "compiler.candidates",
+            "compiler.once",
+            "compiler.trace",
+            "log",
+        }
+        | {
+            "compiler",
+            "vdevice.base",
+            "vdevice.proof",
+            "frontend",
+            "passes",
+            "ir",
+            "errors",
+            "config",
+            "compiler.gcpause",
+        },
         set(),
     ),
-    "rammer.collector": ({"ir"}, set()),
-    "rammer.checking": ({"candidates", "compiler", "measure", "vdevice.base", "ir", "errors"}, {"onnx"}),
-    "rammer.children": (set(), set()),
-    "rammer.candidates": (
-        {"children", "measure", "once", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"},
+    "rammer.compiler.gcpause": ({"ir"}, set()),
+    "rammer.compiler.checking": (
+        {"compiler.candidates", "compiler", "runtime.measure", "vdevice.base", "ir", "errors"},
+        {"onnx"},
+    ),
+    "rammer.forkpool": (set(), set()),
+    "rammer.compiler.candidates": (
+        {
+            "forkpool",
+            "runtime.measure",
+            "compiler.once",
+            "runtime.program",
+            "vdevice.base",
+            "vdevice.profiles",
+            "ir",
+            "errors",
+        },
         {"numpy"},
     ),
-    "rammer.once": (
-        {"children", "measure", "report", "vdevice.base", "vdevice.placement", "vdevice.profiles", "ir", "errors"},
+    "rammer.compiler.once": (
+        {
+            "forkpool",
+            "runtime.measure",
+            "runtime.report",
+            "vdevice.base",
+            "vdevice.image.placement",
+            "vdevice.profiles",
+            "ir",
+            "errors",
+        },
         {"numpy"},
     ),
-    "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config", "log"}, set()),
-    "rammer.measure": ({"program", "vdevice.base", "ir"}, {"numpy"}),
-    "rammer.tables": ({"measure", "program", "report"}, {"rich"}),
-    "rammer.distributed": ({"", "children", "compiler", "program", "ir", "errors"}, {"dask"}),
+    "rammer.compiler.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config", "log"}, set()),
+    "rammer.runtime.measure": ({"runtime.program", "vdevice.base", "ir"}, {"numpy"}),
+    "rammer.tools.tables": ({"runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
+    "rammer.integrations.dask": ({"", "forkpool", "compiler", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
     "rammer.cli": ({"*"}, {"click", "numpy", "rich"}),
     "rammer.cli.cache": ({"files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
-    "rammer.cli.running": ({"files", "measure", "program", "ir", "errors"}, {"numpy"}),
-    "rammer.cli.run_only": ({"", "cli.running", "artifact", "errors"}, set()),
-    "rammer.demo": (
-        {"", "measure", "tables", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
+    "rammer.cli.running": ({"files", "runtime.measure", "runtime.program", "ir", "errors"}, {"numpy"}),
+    "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "errors"}, set()),
+    "rammer.tools.demo": (
+        {"", "runtime.measure", "tools.tables", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
         {"numpy", "onnx", "rich"},
     ),
     "rammer.testing": (
@@ -233,13 +299,13 @@ def test_import_loads_no_driver_and_no_model_reader() -> None:
 def test_the_default_policy_loads_no_other_for_a_single_image() -> None:
     """`auto` is wavefront then, and takes no longer to be there."""
     code = (
-        "import sys, rammer; from rammer.demo import lstm_stack;"
+        "import sys, rammer; from rammer.tools.demo import lstm_stack;"
         "rammer.compile(lstm_stack(1, 3, 8), 'interpreter', policy='auto', tune_seconds=0);"
         "print([m for m in sys.modules if m.startswith('rammer.scheduler.') and "
         "m.rpartition('.')[2] in ('graphturbo', 'stationary', 'auto')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['rammer.scheduler.auto']"
+    assert done.stdout.strip() == "['rammer.scheduler.policies.auto']"
 
 
 def others() -> list[Path]:

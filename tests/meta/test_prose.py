@@ -7,7 +7,7 @@ from pathlib import Path
 import prose
 import pytest
 
-from benchmarks import markdown
+from benchmarks.pages import markdown
 
 MARKDOWN = [*prose.pages(), prose.ROOT / "CHANGELOG.md", *sorted((prose.ROOT / "docs/evaluation").glob("*.md"))]
 
@@ -36,7 +36,7 @@ def test_clean_docstrings_stay_clean(folder: str) -> None:
 @pytest.mark.parametrize("page", MARKDOWN, ids=name)
 def test_one_sentence_a_line(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert text == markdown.formatted(text), f"run python -m benchmarks.markdown {name(page)}"
+    assert text == markdown.formatted(text), f"run python -m benchmarks.pages.markdown {name(page)}"
     is_code = False
     for number, line in enumerate(text.splitlines(), 1):
         is_code ^= line.startswith("```")

@@ -10,8 +10,8 @@ import numpy as np
 
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, DType, TensorId
 
 Pass = Callable[[Graph], Graph]

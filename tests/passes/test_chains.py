@@ -10,7 +10,7 @@ from attentions import Attention, drawn
 from pass_models import SPEC, Net, assert_same
 
 from rammer.ir.device import Execution, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.passes import optimize
 
 ONE = Attention(1, 2, 20, 30, 16, 24)

@@ -13,10 +13,10 @@ import rammer
 from rammer import config
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
+from rammer.ir.ops.toom_cook import POINTS, matrices
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, DType
-from rammer.ir.toom_cook import POINTS, matrices
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.passes.clean.large_filters import transform_large_filters

@@ -11,8 +11,8 @@ from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm, lstm_cells
 
 from rammer.compiler import Compilation, CompileOptions
 from rammer.ir.graph import Graph
-from rammer.ir.proof import prove
 from rammer.ir.tensor import TensorId
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.passes.recurrent.open_cells import open_cells
@@ -21,8 +21,8 @@ from rammer.scheduler.timeline import simulate
 from rammer.vdevice.cuda.spec import GPUS as NVIDIA
 from rammer.vdevice.cuda.spec import make_spec
 from rammer.vdevice.rocm.spec import GPUS as AMD
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
 
 MANY = replace(SPEC, massively_parallel=True)
 FORMS = ("operator", "concat", "separate", "bias of 1")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pass_models import SPEC, Net
 
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType, TensorId, channel_blocked
 from rammer.passes.clean.move_first import move_first
 from rammer.passes.fusion.regions import fuse

@@ -11,10 +11,10 @@ from pass_models import SPEC, random_inputs
 
 import rammer
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Shape, TensorId
 from rammer.passes import optimize
 

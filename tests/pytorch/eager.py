@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rammer import dynamo
+from rammer.integrations import torch_dynamo as dynamo
 
 FAST = {"tune_seconds": 0.0, "device": 2}
 

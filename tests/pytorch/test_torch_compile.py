@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from rammer import dynamo  # noqa: E402
 from rammer.errors import FallbackWarning  # noqa: E402
+from rammer.integrations import torch_dynamo as dynamo  # noqa: E402
 from tests.pytorch.eager import compiled, largest_difference, trained_difference  # noqa: E402
 
 

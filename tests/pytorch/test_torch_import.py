@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 import rammer  # noqa: E402
 from rammer.errors import ModelError  # noqa: E402
-from rammer.ir.evaluate import evaluate_graph  # noqa: E402
+from rammer.ir.semantics.evaluate import evaluate_graph  # noqa: E402
 
 FAST: dict[str, Any] = {"tune_seconds": 0.0, "device": 2}
 

@@ -10,10 +10,10 @@ from cpus import MadeUp, runnable
 
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import Price
 from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import Wishes, wishes_of

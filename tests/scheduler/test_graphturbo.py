@@ -14,16 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.cost.price import us_per_byte
 from rammer.errors import VerificationError
-from rammer.ir.dependency import Dependencies, followed_axes
+from rammer.ir.analysis.dependency import Dependencies, followed_axes
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import Price
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tile import TaskDigit
 from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances

@@ -14,10 +14,10 @@ import rammer
 from rammer.cost.price import us_per_byte
 from rammer.errors import VerificationError
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, RTask
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry

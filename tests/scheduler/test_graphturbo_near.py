@@ -9,17 +9,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
+from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.memory import plan_memory
-from rammer.ir.near import plan_near
-from rammer.ir.order import HappensBefore
 from rammer.ir.program import RTask
-from rammer.ir.proof import prove
 from rammer.ir.verify import verify_plan
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
+from rammer.planner.memory import plan_memory
+from rammer.planner.near import plan_near
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler

@@ -14,17 +14,17 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.cost.price import us_per_byte
 from rammer.errors import VerificationError
+from rammer.ir.analysis.parts import whole
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
-from rammer.ir.parts import whole
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, RProgram, RTask
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.passes import optimize
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
 from rammer.scheduler.graphturbo.strips import worthwhile

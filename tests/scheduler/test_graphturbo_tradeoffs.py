@@ -11,16 +11,16 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.compiler import Compilation, CompileOptions
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, held_bytes, rooms
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
-from rammer.vdevice.ipu.access import working_sets
-from rammer.vdevice.ipu.build import emit
+from rammer.vdevice.ipu.codegen.access import working_sets
+from rammer.vdevice.ipu.codegen.build import emit
 from rammer.vdevice.ipu.spec import make_spec, parse_arch
 
 node = helper.make_node

@@ -10,8 +10,8 @@ from cpus import MadeUp
 from jobs import make_problem, random_jobs
 from layers import network, node
 
-from rammer.candidates import standing_in
-from rammer.ir.dependency import reads
+from rammer.compiler.candidates import standing_in
+from rammer.ir.analysis.dependency import reads
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import Price
@@ -19,11 +19,11 @@ from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.scheduler.judge import Judge, Judged, takes_less
+from rammer.scheduler.policies.sequential import SequentialPolicy
+from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.scheduler.sequential import SequentialPolicy
 from rammer.scheduler.timeline import simulate
-from rammer.scheduler.wavefront import WavefrontPolicy
 
 SPEC = VDeviceSpec(
     "made up",

@@ -13,20 +13,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.compiler import Compilation, CompileOptions
-from rammer.demo import lstm_stack
-from rammer.ir.dependency import reads, writes
+from rammer.ir.analysis.dependency import reads, writes
+from rammer.ir.analysis.intervals import expand
+from rammer.ir.analysis.storage import constant_key
 from rammer.ir.device import SyncModel
-from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.intervals import expand
-from rammer.ir.memory import constant_key
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
-from rammer.scheduler import locality, wavefront
-from rammer.scheduler.locality import consumed_near
+from rammer.scheduler.policies import locality, wavefront
+from rammer.scheduler.policies.locality import consumed_near
 from rammer.testing.generate import random_graph
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.interpreter import run_plan
 
 node = helper.make_node

@@ -14,7 +14,7 @@ import pytest
 from jobs import DIAMOND, Job, lanes_of, make_problem, random_jobs, recurrent, table
 
 from rammer.errors import ScheduleError
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
@@ -22,8 +22,8 @@ from rammer.ir.program import BarrierRTask, TaskUid
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
-from rammer.scheduler import waves
 from rammer.scheduler.plugin import rammer_policies
+from rammer.scheduler.policies import waves
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import NOISE, MeasuredProfiler
 from rammer.scheduler.select import Market, Options, SelectBy

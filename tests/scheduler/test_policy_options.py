@@ -14,16 +14,16 @@ from jobs import Job, make_problem, random_jobs
 
 from rammer import hookimpl
 from rammer.errors import PolicyError
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RProgramBuilder, TaskUid
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
+from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import options_of, split_policies
-from rammer.scheduler.sequential import SequentialPolicy
 from rammer.scheduler.timeline import simulate
 
 REGISTRY = PluginRegistry(third_party=False)

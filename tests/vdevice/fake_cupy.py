@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rammer.vdevice.library import Library
 from rammer.vdevice.simt.emulator.compile import compile_host
+from rammer.vdevice.toolchain.library import Library
 
 ENTRY = "rammer_run"
 

@@ -30,7 +30,7 @@ from rammer.vdevice.rocm.build import CodeObject
 from rammer.vdevice.rocm.build import Resources as RocmResources
 from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.emulator.compile import compile_host
-from rammer.vdevice.simt.runtime import GpuExecutable
+from rammer.vdevice.simt.runtime.executable import GpuExecutable
 from rammer.vdevice.toolchain import c_compiler
 
 GRAPH = chain(3)

@@ -16,9 +16,9 @@ from rammer.ir.tensor import Array
 from rammer.ir.tile import TaskDigit
 from rammer.vdevice.base import Image
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
+from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.prelude import CUDA
 
 SIZE = 64
 

@@ -10,17 +10,17 @@ import pytest
 from cpus import ARCHS
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError
-from rammer.ir.dependency import reads
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.analysis.dependency import reads
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
+from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu import host as cpu_host
-from rammer.vdevice.cpu.ahead import SMALLEST, Ahead, aheads
+from rammer.vdevice.cpu.codegen.ahead import SMALLEST, Ahead, aheads
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.table import LINE_BYTES, TABLE, Table
+from rammer.vdevice.cpu.runtime.table import LINE_BYTES, TABLE, Table
 
 NEAR = 128 << 10  # bytes of a vEU's own cache: half a matrix of 128 x 512 float32
 

@@ -13,8 +13,11 @@ from click.testing import CliRunner
 
 from rammer import config
 from rammer.cli.commands import main
-from rammer.vdevice.cpu import calibrate as calibration
-from rammer.vdevice.cpu.calibrate import (
+from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.host import choose_arch, host
+from rammer.vdevice.cpu.spec import L2_SHARE, make_spec
+from rammer.vdevice.cpu.tune import calibrate as calibration
+from rammer.vdevice.cpu.tune.calibrate import (
     CALIBRATIONS,
     Calibration,
     Probe,
@@ -22,9 +25,6 @@ from rammer.vdevice.cpu.calibrate import (
     keep_calibration,
     known_calibration,
 )
-from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.host import choose_arch, host
-from rammer.vdevice.cpu.spec import L2_SHARE, make_spec
 
 FOUND = Calibration(2, 111.0, 90.0, 20.0, 39.0, 9.0, 17.0, 10.0, 0.7, 8.0, 0.3, 3.5, 80.0, 25.0, 11.0)
 

@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.errors import InputError, RammerError
 from rammer.ir.tensor import Array
-from rammer.vdevice.cpu import call, runtime
+from rammer.vdevice.cpu.runtime import call
+from rammer.vdevice.cpu.runtime import executable as runtime
 
 node = helper.make_node
 KINDS = {"x": (np.float32, (3, 5)), "k": (np.int64, ()), "flag": (np.bool_, (1, 1))}
@@ -133,7 +134,7 @@ def test_errors_are_the_same(program: rammer.Program, name: str) -> None:
     with pytest.raises((RammerError, TypeError)) as one:
         program.run(WRONG[name])
     with pytest.raises((RammerError, TypeError)) as other:
-        step_by_step(program, rammer.calling._mapping(WRONG[name]))
+        step_by_step(program, rammer.runtime.call._mapping(WRONG[name]))
     assert str(one.value) == str(other.value)
     assert_same(program.run(usual()), step_by_step(program, usual()))
 

@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.candidates import difference, drop_wrong
 from rammer.compiler import Compilation
+from rammer.compiler.candidates import difference, drop_wrong
 from rammer.errors import DeviceError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
-from rammer.ir.evaluate import evaluate_defined, evaluate_graph
 from rammer.ir.expr import Call, Const, Load, rewrite
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.rounding import Bounded
+from rammer.ir.semantics.evaluate import evaluate_defined, evaluate_graph
+from rammer.ir.semantics.rounding import Bounded
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import For, Kind, Store, TileProgram
 from rammer.kernels import candidates
 from rammer.plugins import PluginRegistry
-from rammer.vdevice.cpu import check
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.tune import check
 
 F = TensorType
 
@@ -264,7 +264,7 @@ def test_compiling_leaves_wrong_kernels_out(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_no_kernel_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("rammer.vdevice.cpu.plugin.rammer_rkernels", lambda operation, spec: [])
+    monkeypatch.setattr("rammer.vdevice.c_kernels.rammer_rkernels", lambda operation, spec: [])
     device = CpuVDevice(device=1)
     (good, *_) = kernels_of(device, "relu", F((75, 64)))
     bad = broken(good, other_value, "bad")

@@ -13,16 +13,16 @@ import pytest
 from handmade import TEXTS, chain, foreign, make_plan, memory, one_program, reference
 
 from rammer import config
-from rammer.candidates import drop_refused
+from rammer.compiler.candidates import drop_refused
 from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.kernels import candidates
 from rammer.vdevice.base import silent
-from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler
+from rammer.vdevice.cpu.codegen.emit import emit
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.emit import emit
 from rammer.vdevice.cpu.host import host
 from rammer.vdevice.toolchain import object_store
 
@@ -84,7 +84,7 @@ def test_long_kernels_are_compiled_once_and_alone_and_are_saved_as_they_are(
     """The object that is saved is the same whether it was there already, or is compiled for that alone."""
     kernels = emitted(chain(), device)
     texts = {k: len(emit(k, device.spec).text) for k in kernels}
-    monkeypatch.setattr("rammer.vdevice.cpu.compile.LONG_BYTES", max(texts.values()) - 1)
+    monkeypatch.setattr("rammer.vdevice.cpu.codegen.compile.LONG_BYTES", max(texts.values()) - 1)
     long = [k for k in kernels if texts[k] == max(texts.values())]
     alone = KernelCompiler(device.spec, host()).compile_only(long)
     with config.override(RAMMER_CACHE_DIR=str(cache.with_name("other"))):
@@ -124,7 +124,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from handmade import chain
 from test_cpu_compile import emitted
-from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import host
 device = CpuVDevice(device=2)
@@ -158,8 +158,8 @@ exec {sys.executable} -m ziglang "$@"
 """
     )
     script.chmod(0o755)
-    monkeypatch.setattr("rammer.vdevice.cpu.compile.KERNEL_S", 1)
-    monkeypatch.setattr("rammer.vdevice.cpu.compile.MORE_S", 0)
+    monkeypatch.setattr("rammer.vdevice.cpu.codegen.compile.KERNEL_S", 1)
+    monkeypatch.setattr("rammer.vdevice.cpu.codegen.compile.MORE_S", 0)
     with config.override(RAMMER_CC=f"{script} cc"):
         yield lambda word: words.write_text(f"{word}\n")
 

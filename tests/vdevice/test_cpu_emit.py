@@ -14,9 +14,9 @@ from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType, channel_blocked
 from rammer.kernels import candidates
-from rammer.vdevice.cpu import amx
-from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
-from rammer.vdevice.cpu.printer import MAX_NUMBERS
+from rammer.vdevice.cpu.codegen import amx
+from rammer.vdevice.cpu.codegen.emit import emit, prelude, translation_unit
+from rammer.vdevice.cpu.codegen.printer import MAX_NUMBERS
 
 SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, clock_ghz=1.6)
 UNIT = replace(SPEC, instructions=amx.AMX, clock_ghz=1 / 64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cpus import ARCHS
 
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.kernels import candidates
 from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.cpu.device import CpuVDevice

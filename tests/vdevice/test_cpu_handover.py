@@ -12,23 +12,23 @@ import pytest
 from handmade import memory
 
 import rammer
-import rammer.candidates
+import rammer.compiler.candidates
 from rammer import config
 from rammer.errors import ArtifactError, InputError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
-from rammer.ir.handover import has_parts
 from rammer.ir.operator import Operations, ROperator
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.kernels import candidates
+from rammer.planner.handover import has_parts
 from rammer.vdevice.base import Image, silent
+from rammer.vdevice.cpu.codegen.emit import emit
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.emit import emit
-from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.table import TABLE, TICKETS, Table
+from rammer.vdevice.cpu.runtime.executable import CpuExecutable
+from rammer.vdevice.cpu.runtime.table import TABLE, TICKETS, Table
 
 RUNS = 20
 PATIENCE_S = 30  # until somebody helps: on a single CPU the other thread must come in between
@@ -135,9 +135,9 @@ def test_what_is_not_proven_is_not_handed_over(device: CpuVDevice) -> None:
 
 def test_what_cannot_be_shown_is_marked_once(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     (kernel,) = lopsided(device, "matmul", A, B).kernels
-    unshown = (rammer.candidates.UNSHOWN, False, "too many cases")
-    monkeypatch.setattr(rammer.candidates, "_proofs", lambda kernels, vdevice: dict.fromkeys(kernels, unshown))
-    prover = rammer.candidates.Prover(device, 0, silent)
+    unshown = (rammer.compiler.candidates.UNSHOWN, False, "too many cases")
+    monkeypatch.setattr(rammer.compiler.candidates, "_proofs", lambda kernels, vdevice: dict.fromkeys(kernels, unshown))
+    prover = rammer.compiler.candidates.Prover(device, 0, silent)
     changed = prover.settle({kernel.operation: [kernel]}, [kernel])
     assert changed is not None
     kept, standing = changed

@@ -15,8 +15,8 @@ from rammer.ir.kernel import ForeignSource
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.table import TABLE
+from rammer.vdevice.cpu.runtime.executable import CpuExecutable
+from rammer.vdevice.cpu.runtime.table import TABLE
 
 
 def check(executable: CpuExecutable) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-RUNTIME = HERE.parents[1] / "rammer" / "vdevice" / "cpu"
+RUNTIME = HERE.parents[1] / "rammer" / "vdevice" / "cpu" / "runtime"
 
 
 @pytest.mark.parametrize("sanitizer", [pytest.param("thread", marks=pytest.mark.slow), "address,undefined"])

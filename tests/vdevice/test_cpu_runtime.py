@@ -23,7 +23,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, Slot, TaskUid
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.runtime import CpuExecutable
+from rammer.vdevice.cpu.runtime.executable import CpuExecutable
 
 Load = Callable[..., CpuExecutable]
 

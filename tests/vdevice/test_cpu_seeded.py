@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel_blocked, unpack
-from rammer.vdevice.cpu.seeded import PAGE, Region, Seeded, Seeds, bytes_at, padded
+from rammer.vdevice.cpu.tune.seeded import PAGE, Region, Seeded, Seeds, bytes_at, padded
 
 ROWS = Layout((Digit(1, 16), Digit(0), Digit(1, 1, 16)))
 ENCODED = Layout((Digit(1, 32), Digit(0), Digit(1, 1, 32)), Encoding(DType.BF16, 3, 512))

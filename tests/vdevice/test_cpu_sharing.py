@@ -26,9 +26,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.pool import Pool
-from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.table import RUNTIME
+from rammer.vdevice.cpu.runtime.executable import CpuExecutable
+from rammer.vdevice.cpu.runtime.pool import Pool
+from rammer.vdevice.cpu.runtime.table import RUNTIME
 
 PATIENCE_S = 60.0  # for what must happen some time
 FOREVER_MS = "1e7"  # of spinning

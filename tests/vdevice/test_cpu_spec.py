@@ -22,17 +22,17 @@ from rammer.errors import DeviceError, RammerError
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.tensor import Array, Digit, Layout, channel_blocked, pack
 from rammer.vdevice.cpu import host as cpu_host
-from rammer.vdevice.cpu.compile import arch_flags
+from rammer.vdevice.cpu.codegen.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host
 from rammer.vdevice.cpu.plugin import probe
-from rammer.vdevice.cpu.profile import Operands, Timer
+from rammer.vdevice.cpu.runtime.table import RUNTIME
 from rammer.vdevice.cpu.spec import make_spec
-from rammer.vdevice.cpu.table import RUNTIME
-from rammer.vdevice.library import Library
-from rammer.vdevice.memory import HUGE_PAGE, allocate, gather
-from rammer.vdevice.placement import arrange
+from rammer.vdevice.cpu.tune.profile import Operands, Timer
+from rammer.vdevice.image.memory import HUGE_PAGE, allocate, gather
+from rammer.vdevice.image.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
+from rammer.vdevice.toolchain.library import Library
 
 HERE = host()
 SERVER = replace(HERE, machine="x86_64", features=ARCHES["x86-64-amx"].features)

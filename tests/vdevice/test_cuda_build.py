@@ -10,17 +10,17 @@ import pytest
 from simt_plans import chain, mirror, placed
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.cuda import build
 from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin
 from rammer.vdevice.cuda.device import PLATFORM
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
+from rammer.vdevice.simt.codegen.image import RESOURCES, SOURCE, make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.device import GpuVDevice
-from rammer.vdevice.simt.image import RESOURCES, SOURCE, make_program
-from rammer.vdevice.simt.prelude import CUDA
 
 GRAPH = chain(2)
 PLAN = placed(GRAPH, [mirror(GRAPH)] * 2, [[0, 1], []])

@@ -25,20 +25,22 @@ from test_threads_tensor import OPERATIONS as ON_UNITS
 from test_threads_tensor import rounded
 from test_threads_tiles import OPERATIONS as LARGE
 
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation, Operations, ROperator
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgramBuilder, TaskUid
+from rammer.ir.semantics.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.tensor import Array, TensorType
 from rammer.ir.verify import verify_plan
-from rammer.kernels import candidates, threads, threads_group
+from rammer.kernels import candidates
 from rammer.kernels.problem import Problem
+from rammer.kernels.threads import candidates as threads
+from rammer.kernels.threads import group as threads_group
+from rammer.planner.memory import plan_memory
 from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.cuda.device import open_cuda

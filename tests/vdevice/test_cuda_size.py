@@ -7,8 +7,8 @@ import json
 import pytest
 
 import rammer
-from rammer.demo import lstm_stack
-from rammer.vdevice.simt.image import RESOURCES, SOURCE
+from rammer.tools.demo import lstm_stack
+from rammer.vdevice.simt.codegen.image import RESOURCES, SOURCE
 
 MIB = 1 << 20
 

@@ -16,9 +16,9 @@ import pytest
 
 from rammer import config
 from rammer.vdevice import sealed
-from rammer.vdevice.cpu.calibrate import CALIBRATIONS, Calibration, keep_calibration, known_calibration
-from rammer.vdevice.objects import ObjectStore
+from rammer.vdevice.cpu.tune.calibrate import CALIBRATIONS, Calibration, keep_calibration, known_calibration
 from rammer.vdevice.profiles import ProfileStore, profile_store
+from rammer.vdevice.toolchain.objects import ObjectStore
 
 TIMES = {f"recipe {n:064x}": 0.5 + n for n in range(40)}
 VERDICTS = {f"some {n:064x}": f"proven\0\0{'' if n % 3 else 'x' * n}" for n in range(40)}

@@ -13,18 +13,18 @@ from layers import attention, conv, matmul, quantised, recurrent
 import rammer
 from rammer.errors import VerificationError
 from rammer.ir.graph import Graph
-from rammer.program import Program
-from rammer.vdevice import placement
+from rammer.runtime.program import Program
 from rammer.vdevice.base import Image
-from rammer.vdevice.cpu.table import PUBLISH, TABLE, TICKETS, Table
-from rammer.vdevice.ipu import placement as ipu_placement
-from rammer.vdevice.ipu.build import TABLES, emit
+from rammer.vdevice.cpu.runtime.table import PUBLISH, TABLE, TICKETS, Table
+from rammer.vdevice.image import placement
+from rammer.vdevice.ipu.codegen import placement as ipu_placement
+from rammer.vdevice.ipu.codegen.build import TABLES, emit
+from rammer.vdevice.ipu.codegen.tables import plan_text
 from rammer.vdevice.ipu.spec import parse_arch
-from rammer.vdevice.ipu.tables import plan_text
 from rammer.vdevice.proof.decoded import SCRATCH
 from rammer.vdevice.proof.verify import RULES, verify_image
+from rammer.vdevice.simt.codegen.table import Streams
 from rammer.vdevice.simt.decode import COPIES
-from rammer.vdevice.simt.table import Streams
 
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "LSTM": lambda: recurrent("LSTM", 4, 28, 1, 75, 96, 1),

@@ -17,25 +17,25 @@ from hypothesis import strategies as st
 import rammer
 from rammer import viz
 from rammer.cli.commands import main
-from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, DeviceError, InputError, LoweringError
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.testing.generate import random_graph, random_inputs
 from rammer.testing.plans import Net, place
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice
-from rammer.vdevice.ipu.access import Pattern, accesses, find_pattern, working_sets
-from rammer.vdevice.ipu.build import emit
+from rammer.vdevice.ipu.codegen.access import Pattern, accesses, find_pattern, working_sets
+from rammer.vdevice.ipu.codegen.build import emit
+from rammer.vdevice.ipu.codegen.memory import tile_memory
+from rammer.vdevice.ipu.codegen.placement import place as place_on_tiles
+from rammer.vdevice.ipu.codegen.sets import compute_sets
 from rammer.vdevice.ipu.kernels import MOST_HELD
-from rammer.vdevice.ipu.memory import tile_memory
-from rammer.vdevice.ipu.placement import place as place_on_tiles
-from rammer.vdevice.ipu.sets import compute_sets
 from rammer.vdevice.ipu.spec import MODELS, parse_arch
 
 ARCH = "gc2:8"
@@ -227,7 +227,7 @@ def test_models_of_the_paper(ipu: VDevice, name: str, policy: str) -> None:
 def test_wavefront_needs_fewer_supersteps(ipu: VDevice) -> None:
     """LSTM-TC with 4 layers: cells of a diagonal share a set, and the text stays small."""
     pytest.importorskip("torch", reason="the paper's models are built with PyTorch (extra torch)")
-    from benchmarks.ipu import model_with_layers
+    from benchmarks.gpu.ipu import model_with_layers
 
     model, inputs, wanted = model_with_layers("lstm_tc_unrolled", 4, steps=4)
     cycles = {}

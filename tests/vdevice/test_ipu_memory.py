@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import DeviceError
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, TensorId
 from rammer.plugins import PluginRegistry
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice
-from rammer.vdevice.ipu.memory import fits, tile_memory
-from rammer.vdevice.ipu.placement import place
-from rammer.vdevice.ipu.program import Placement
+from rammer.vdevice.ipu.codegen.memory import fits, tile_memory
+from rammer.vdevice.ipu.codegen.placement import place
+from rammer.vdevice.ipu.codegen.program import Placement
 from rammer.vdevice.ipu.spec import MODELS, parse_arch
 
 ARCH = "gc2:8"
@@ -233,7 +233,7 @@ def test_bow_is_a_faster_gc200() -> None:
 def test_lstm_tc_with_100_steps(ipu: VDevice, policy: str) -> None:
     """Four layers for a GC2: under 2 MB of C++ and tables."""
     pytest.importorskip("torch", reason="the paper's models are built with PyTorch (extra torch)")
-    from benchmarks.ipu import model_with_layers
+    from benchmarks.gpu.ipu import model_with_layers
 
     model, inputs, wanted = model_with_layers("lstm_tc_unrolled", 4, steps=100)
     with rammer.compile(model, "ipu", device="emulator", arch="gc2", policy=policy) as program:

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
-from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operations, ROperator
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgramBuilder, TaskUid
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, DType, TensorId, TensorType
+from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
-from rammer.vdevice.ipu.narrow import NARROWED
+from rammer.vdevice.ipu.codegen.narrow import NARROWED
 
 TESTS = Path(__file__).parents[1]
 REFUSED = Path(__file__).with_name("ipu_refused.txt")

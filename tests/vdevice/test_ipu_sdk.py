@@ -17,7 +17,7 @@ from rammer.errors import DeviceError, ToolchainError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.plugins import PluginRegistry
-from rammer.vdevice.ipu.build import emit
+from rammer.vdevice.ipu.codegen.build import emit
 from rammer.vdevice.ipu.hardware import find_hardware
 from rammer.vdevice.ipu.plugin import probe
 from rammer.vdevice.ipu.sdk import INCLUDE, find_sdk, host_cxx

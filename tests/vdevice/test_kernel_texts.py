@@ -14,20 +14,20 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RTask, TaskUid
 from rammer.kernels import candidates
+from rammer.planner.memory import plan_memory
 from rammer.vdevice.cuda import spec as cuda
 from rammer.vdevice.ipu import kernels as ipu_kernels
-from rammer.vdevice.ipu.build import CODELETS
-from rammer.vdevice.ipu.build import emit as emit_ipu
-from rammer.vdevice.ipu.codelets import PRELUDE
+from rammer.vdevice.ipu.codegen.build import CODELETS
+from rammer.vdevice.ipu.codegen.build import emit as emit_ipu
+from rammer.vdevice.ipu.codegen.codelets import PRELUDE
 from rammer.vdevice.ipu.spec import make_spec, parse_arch
 from rammer.vdevice.rocm import spec as rocm
 from rammer.vdevice.rocm.prelude import hip
-from rammer.vdevice.simt.image import make_program
-from rammer.vdevice.simt.prelude import CUDA
+from rammer.vdevice.simt.codegen.image import make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
 
 TILES = parse_arch("gc2:4")
 

@@ -18,13 +18,13 @@ from test_simt_races import why_not
 import rammer
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.tensor import Array
-from rammer.program import Program
+from rammer.runtime.program import Program
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.rocm.build import compile_code_object
 from rammer.vdevice.rocm.prelude import hip
+from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.prelude import CUDA
 
 KINDS = {"matmul": "imported_matmul16", "softmax": "imported_softmax40", "tanh": "imported_tanh3"}
 

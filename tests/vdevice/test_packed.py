@@ -11,7 +11,7 @@ import pytest
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import View
 from rammer.ir.tensor import Array, Digit, DType, Encoding, Layout, TensorType, pack
-from rammer.vdevice.placement import arrange
+from rammer.vdevice.image.placement import arrange
 from rammer.vdevice.proof import packed
 from rammer.vdevice.proof.packed import difference, value_of
 

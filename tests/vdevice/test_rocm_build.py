@@ -11,7 +11,6 @@ import pytest
 from simt_plans import chain, mirror, placed
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operations, attributes
@@ -19,6 +18,7 @@ from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.rocm import build
 from rammer.vdevice.rocm.build import HSACO, Resources, check_fits, compile_code_object, hip_compiler
@@ -27,10 +27,10 @@ from rammer.vdevice.rocm.driver import probe
 from rammer.vdevice.rocm.elf import arch_of, read_kernels
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.spec import FAMILIES, GPUS, choose_gpu, make_spec, of_device
+from rammer.vdevice.simt.codegen.image import RESOURCES, make_program
+from rammer.vdevice.simt.codegen.megakernel import program_text
+from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.device import GpuVDevice
-from rammer.vdevice.simt.image import RESOURCES, make_program
-from rammer.vdevice.simt.megakernel import program_text
-from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.toolchain import object_store
 
 GRAPH = chain(2)

@@ -13,17 +13,17 @@ from test_rocm_isa import REVERSE
 from test_simt_emulator import _tree
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, LoweringError
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import TensorType
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.rocm.prelude import hip
+from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.printer import emit
 
 GRAPH = chain(2)
 

@@ -14,21 +14,21 @@ from simt_plans import chain, mirror, placed
 from test_rocm_build import in_hip
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, TensorType
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.kernels import candidates
-from rammer.vdevice.library import Library
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.rocm.prelude import MATH, hip
 from rammer.vdevice.rocm.spec import FAMILIES, choose_gpu, make_spec
-from rammer.vdevice.simt.image import SOURCE, make_program
-from rammer.vdevice.simt.megakernel import _text, task_call
-from rammer.vdevice.simt.prelude import prelude
-from rammer.vdevice.simt.printer import emit
+from rammer.vdevice.simt.codegen.image import SOURCE, make_program
+from rammer.vdevice.simt.codegen.megakernel import _text, task_call
+from rammer.vdevice.simt.codegen.prelude import prelude
+from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.toolchain import c_compiler
+from rammer.vdevice.toolchain.library import Library
 
 MEET, MET = r"s_barrier(_signal)?\b", r"s_barrier(_wait)?\b"  # two instructions from gfx12 on
 GRAPH = chain(2)

@@ -14,11 +14,11 @@ from simt_standalone import program_file, program_outputs, program_text
 
 import rammer
 from rammer import config
-from rammer.demo import lstm_stack
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice import toolchain
 from rammer.vdevice.base import Image
 from rammer.vdevice.simt.emulator.compile import FLAGS

@@ -8,14 +8,14 @@ import numpy as np
 from simt_plans import spec
 from test_simt_residency import inputs_of, operations, recurrent
 
-from rammer.ir.dependency import read_elements
-from rammer.ir.intervals import expand
+from rammer.ir.analysis.dependency import read_elements
+from rammer.ir.analysis.intervals import expand
 from rammer.kernels import candidates
 from rammer.vdevice.rocm.prelude import hip
-from rammer.vdevice.simt.ahead import LEAST_BYTES, MOST_BYTES, SECTOR_BYTES, ahead
+from rammer.vdevice.simt.codegen.ahead import LEAST_BYTES, MOST_BYTES, SECTOR_BYTES, ahead
+from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.prelude import CUDA
 
 _LOOP = re.compile(
     r"n < (\d+); n \+= 256\) \{\s*const int64_t at = (.*);\s*if \(\(uint64_t\)at < (\d+)\) "

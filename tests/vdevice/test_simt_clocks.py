@@ -7,11 +7,11 @@ import pytest
 from simt_plans import chain, image, load, mirror, placed, values
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, InputError
 from rammer.ir.program import BarrierRTask
-from rammer.vdevice.simt.clocks import profiled, slot_times
-from rammer.vdevice.simt.table import LINE
+from rammer.tools.demo import lstm_stack
+from rammer.vdevice.simt.codegen.table import LINE
+from rammer.vdevice.simt.runtime.clocks import profiled, slot_times
 
 GRAPH = chain(3)
 LANES = [[0, [(1, 1)], 2], [[(0, 0)], 1]]

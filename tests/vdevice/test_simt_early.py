@@ -12,30 +12,30 @@ from simt_plans import spec
 from test_simt_residency import inputs_of, operations, recurrent, static
 
 import rammer
-from benchmarks.hops import ENTRY, standalone_text
-from benchmarks.sass import Listing, disassembled, listings
-from rammer.demo import lstm_stack
+from benchmarks.gpu.sass import Listing, disassembled, listings
+from benchmarks.on_paper.hops import ENTRY, standalone_text
 from rammer.errors import DeviceError, ToolchainError
-from rammer.ir.dependency import overlaps
+from rammer.ir.analysis.dependency import overlaps
+from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.expr import loads
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
-from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
 from rammer.ir.tile import Store, Sync, TileProgram, statements
 from rammer.kernels import candidates
-from rammer.program import Program
+from rammer.runtime.program import Program
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.simt import image as images
-from rammer.vdevice.simt.early import early_words, loads_early
+from rammer.vdevice.simt.codegen import image as images
+from rammer.vdevice.simt.codegen.early import early_words, loads_early
+from rammer.vdevice.simt.codegen.image import SimtProgram, make_image, make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
+from rammer.vdevice.simt.codegen.ready import early_operands, with_constants
+from rammer.vdevice.simt.codegen.table import NUMBER
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import SimtProgram, make_image, make_program
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
-from rammer.vdevice.simt.ready import early_operands, with_constants
-from rammer.vdevice.simt.rooms import compiled
-from rammer.vdevice.simt.table import NUMBER
+from rammer.vdevice.simt.tune.rooms import compiled
 
 ROOM = early_words(48, 4)
 POLICIES = ["wavefront", "list", "stationary"]
@@ -248,7 +248,7 @@ def test_nothing_spills() -> None:
 
 def _compiled() -> Program:
     import rammer
-    from rammer.demo import lstm_stack
+    from rammer.tools.demo import lstm_stack
 
     return rammer.compile(lstm_stack(4, 8, 256), "cuda", arch="sm_90", tune_seconds=0)
 

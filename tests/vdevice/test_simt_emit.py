@@ -15,10 +15,10 @@ from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
-from rammer.vdevice.simt.image import make_program
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import SimtPrinter, emit
-from rammer.vdevice.simt.table import END, ONLY_WAIT, Streams
+from rammer.vdevice.simt.codegen.image import make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import SimtPrinter, emit
+from rammer.vdevice.simt.codegen.table import END, ONLY_WAIT, Streams
 
 CHAIN = chain(4)
 LANES = [[0, [(1, 1)], 2, [(1, 2)]], [[(0, 0)], 1, [(0, 2)], 3]]

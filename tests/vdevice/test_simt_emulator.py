@@ -11,9 +11,7 @@ from handmade import Net, foreign, memory
 from simt_plans import SIZE, agree, chain, image, load, mirror, placed, values
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, DeviceError, InputError, LoweringError
-from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.expr import Call, Load, Range, Stage, TensorExpr
 from rammer.ir.graph import Graph
 from rammer.ir.index import var
@@ -21,14 +19,16 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import OpDef, Operations, ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RTask, TaskUid
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import Buffer, For, If, Kind, Scope, Store, Sync, TileProgram
 from rammer.kernels import candidates
+from rammer.tools.demo import lstm_stack
+from rammer.vdevice.simt.codegen.image import SOURCE, TABLE
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
+from rammer.vdevice.simt.codegen.table import END, Streams
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import SOURCE, TABLE
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
-from rammer.vdevice.simt.table import END, Streams
 
 CHAIN = chain(3)
 ACROSS = [[0, [(1, 1)], 2], [[(0, 0)], 1]]  # 0 on vEU 0, 1 on vEU 1, 2 on vEU 0

@@ -18,28 +18,28 @@ from simt_plans import spec
 
 import rammer
 from rammer.cost.price import fit
-from rammer.demo import lstm_stack
 from rammer.errors import VerificationError
-from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.memory import plan_memory
-from rammer.ir.near import Stay, own_scratch, stays
+from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
-from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import RProgram
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, TensorId, TensorType
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
-from rammer.program import Program
+from rammer.planner.memory import plan_memory
+from rammer.planner.near import Stay, own_scratch, stays
+from rammer.runtime.program import Program
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.testing.generate import random_graph, random_plan
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.interpreter import run_plan
+from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
 
 node = helper.make_node
 

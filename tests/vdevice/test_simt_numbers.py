@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rammer.vdevice.library import Library
+from rammer.vdevice.simt.codegen.prelude import CUDA, prelude
 from rammer.vdevice.simt.emulator.compile import part
-from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.toolchain import c_compiler
+from rammer.vdevice.toolchain.library import Library
 
 PROBE = """
 #define EXPORT extern "C" __attribute__((visibility("default")))

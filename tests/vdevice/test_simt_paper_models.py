@@ -13,13 +13,13 @@ from rammer.errors import ToolchainError
 from rammer.scheduler.plugin import rammer_policies
 from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.rocm.spec import FAMILIES
+from rammer.vdevice.simt.codegen.image import RESOURCES
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import RESOURCES
 
 pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
 
 from benchmarks.models import build
-from benchmarks.store import BuiltModel, Scale
+from benchmarks.models.store import BuiltModel, Scale
 
 MODELS = (
     *("resnext29", "nasnet_cifar", "alexnet", "deepspeech2_lstm", "deepspeech2_unrolled"),

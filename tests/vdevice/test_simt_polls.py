@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from test_simt_residency import inputs_of, recurrent
 
-from benchmarks.sass import Listing, disassembled, listings
+from benchmarks.gpu.sass import Listing, disassembled, listings
 from rammer.errors import DeviceError, ToolchainError
 from rammer.vdevice.cuda.build import compile_cubin
-from rammer.vdevice.simt import image as images
+from rammer.vdevice.simt.codegen import image as images
+from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.megakernel import AHEAD, COMMON, LOOP
+from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.megakernel import AHEAD, COMMON, LOOP
-from rammer.vdevice.simt.prelude import CUDA
 
 NEAR = "if (near && w < $AHEAD) on.veu = near[2 * w], on.order = near[2 * w + 1];\n    else on = waits[w];"
 FAR = "on = waits[w];"
@@ -55,7 +55,7 @@ def test_a_poll_is_the_first_load_of_a_wait(arch: str, ahead: bool, monkeypatch:
     """
     assert COMMON.count(NEAR) == 1
     if not ahead:
-        monkeypatch.setattr("rammer.vdevice.simt.megakernel.COMMON", COMMON.replace(NEAR, FAR))
+        monkeypatch.setattr("rammer.vdevice.simt.codegen.megakernel.COMMON", COMMON.replace(NEAR, FAR))
     plan = recurrent("wavefront", 2, 3, 64, 4).plan
     text = make_image(plan, make_program(plan, CUDA, rooms={}), {}).file(images.SOURCE).decode()
     try:
@@ -75,7 +75,7 @@ def test_lists_are_there_before_their_slots(monkeypatch: pytest.MonkeyPatch) -> 
     def ran(before: str, after: str) -> np.ndarray:
         assert (COMMON + LOOP).count(before) == 1
         for name, text in (("COMMON", COMMON), ("LOOP", LOOP)):
-            monkeypatch.setattr(f"rammer.vdevice.simt.megakernel.{name}", text.replace(before, after))
+            monkeypatch.setattr(f"rammer.vdevice.simt.codegen.megakernel.{name}", text.replace(before, after))
         image = make_image(plan, make_program(plan, CUDA), {})
         return EmulatorExecutable(image, poison=True, seed=1).run(inputs)["y"]
 

@@ -13,11 +13,11 @@ from simt_races import find_races
 from test_rocm_build import in_hip
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import ToolchainError
 from rammer.scheduler.plugin import rammer_policies
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.rocm.prelude import hip
-from rammer.vdevice.simt.image import make_image, make_program
+from rammer.vdevice.simt.codegen.image import make_image, make_program
 
 
 @lru_cache(maxsize=1)

@@ -8,8 +8,7 @@ import pytest
 from simt_plans import SIZE, chain, mirror
 
 import rammer
-from rammer.candidates import drop_spilled
-from rammer.demo import lstm_stack
+from rammer.compiler.candidates import drop_spilled
 from rammer.errors import DeviceError, ToolchainError
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -18,12 +17,13 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.plugins import PluginRegistry
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice, silent
 from rammer.vdevice.cuda.build import compile_cubin, nvrtc_version, read_registers
 from rammer.vdevice.rocm.build import hip_compiler
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import emit
-from rammer.vdevice.simt.registers import _entry, _text
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import emit
+from rammer.vdevice.simt.tune.registers import _entry, _text
 
 GPUS = [("cuda", "sm_90", "cuda"), ("rocm", "gfx906", "hip")]
 VALUES = 320  # that a thread holds at once: more than it has registers

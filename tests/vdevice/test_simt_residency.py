@@ -15,26 +15,26 @@ from onnx import TensorProto, helper, numpy_helper
 from simt_plans import spec
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, ToolchainError
-from rammer.ir.dependency import read_elements
-from rammer.ir.intervals import expand
+from rammer.ir.analysis.dependency import read_elements
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
-from rammer.program import Program
+from rammer.runtime.program import Program
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import spec as cuda
 from rammer.vdevice.rocm import spec as rocm
+from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.residency import make_resident
+from rammer.vdevice.simt.codegen.slices import Slice, slice_of
+from rammer.vdevice.simt.codegen.table import KEEP, Streams
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import gpu_spec
-from rammer.vdevice.simt.image import make_image, make_program
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.residency import make_resident
-from rammer.vdevice.simt.slices import Slice, slice_of
-from rammer.vdevice.simt.table import KEEP, Streams
 
 POLICIES = ["sequential", "wavefront", "round_robin", "list", "stationary"]
 

@@ -15,17 +15,17 @@ from fake_gpus import GRAPH, FakeGpu
 from simt_plans import SIZE, agree, values
 
 import rammer
-from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, DeviceError, InputError
-from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, TensorType
 from rammer.kernels import candidates
+from rammer.planner.memory import plan_memory
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import DeviceArrays, Image, TimedExecutable
-from rammer.vdevice.simt.image import RESOURCES
-from rammer.vdevice.simt.profile import PASSED, TASKS, lanes
-from rammer.vdevice.simt.table import END
+from rammer.vdevice.simt.codegen.image import RESOURCES
+from rammer.vdevice.simt.codegen.table import END
+from rammer.vdevice.simt.tune.profile import PASSED, TASKS, lanes
 
 
 def on_host(output: Any) -> Array:

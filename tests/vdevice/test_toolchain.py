@@ -24,14 +24,14 @@ import pytest
 
 import rammer
 from rammer import config
-from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ModelError, RammerError, ToolchainError
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice import toolchain
-from rammer.vdevice.cpu.compile import LIBRARIES, KernelCompiler
+from rammer.vdevice.cpu.codegen.compile import LIBRARIES, KernelCompiler
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import host
-from rammer.vdevice.cpu.runtime import Library
-from rammer.vdevice.objects import ObjectStore, share
+from rammer.vdevice.cpu.runtime.executable import Library
+from rammer.vdevice.toolchain.objects import ObjectStore, share
 
 TWICE = "#include <math.h>\n#include <stdint.h>\nfloat twice(float x) { return (float)INT32_C(2) * floorf(x); }\n"
 
@@ -376,7 +376,7 @@ class TestObjectStore:
         script = f"""
 import sys
 from pathlib import Path
-from rammer.vdevice.objects import ObjectStore
+from rammer.vdevice.toolchain.objects import ObjectStore
 store = ObjectStore(Path({str(tmp_path)!r}))
 for n in range(25):
     store.add([f"{{sys.argv[1]}}-{{n}}", f"shared-{{n}}"], b"code %d" % n)

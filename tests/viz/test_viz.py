@@ -14,9 +14,9 @@ from jobs import Job, make_problem, random_jobs
 
 from rammer import viz
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, RTask
+from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.testing.generate import random_graph, random_plan

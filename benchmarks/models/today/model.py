@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.models.spec import Example, Inputs, ModelSpec, export_torchscript
-from benchmarks.store import Scale
+from benchmarks.models.store import Scale
 
 PREFIX = "today_"
 

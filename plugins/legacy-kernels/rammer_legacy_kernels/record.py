@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rammer.errors import ArtifactError, RammerError, did_you_mean
-from rammer.ir.dependency import num_written, writers
+from rammer.ir.analysis.dependency import num_written, writers
 from rammer.ir.expr import TensorExpr
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel

@@ -21,17 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, RammerError
-from rammer.ir.dependency import reads
-from rammer.ir.evaluate import evaluate_expr
-from rammer.ir.intervals import expand
+from rammer.ir.analysis.dependency import reads
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, TensorType
-from rammer.vdevice.library import Library
+from rammer.vdevice.simt.codegen.megakernel import program_text
+from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.printer import EmittedKernel
 from rammer.vdevice.simt.emulator.compile import FLAGS, host_text
-from rammer.vdevice.simt.megakernel import program_text
-from rammer.vdevice.simt.prelude import CUDA
-from rammer.vdevice.simt.printer import EmittedKernel
 from rammer.vdevice.toolchain import c_compiler
+from rammer.vdevice.toolchain.library import Library
 from rammer_legacy_kernels.convert import COUNTING, convert_source
 from rammer_legacy_kernels.record import (
     MAX_BYTES,

@@ -16,9 +16,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.draft import Draft, Placement
+from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import TIE_US, count
-from rammer.scheduler.wavefront import WavefrontPolicy
 
 
 class ListPolicy:

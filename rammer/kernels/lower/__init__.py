@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 
 from rammer.errors import LoweringError
+from rammer.ir.analysis.simplify import simplify_body
 from rammer.ir.expr import Stage, TensorExpr, loads
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
-from rammer.ir.simplify import simplify_body
 from rammer.ir.tile import (
     Alloc,
     Body,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from rammer.errors import LoweringError
+from rammer.ir.analysis.simplify import simplify_index
 from rammer.ir.expr import Load, Range, Scalar, Stage, TensorExpr, loads, rename_tensors, rewrite
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Buffer, Scope
 from rammer.kernels.normal import indices

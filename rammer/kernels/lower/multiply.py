@@ -8,10 +8,10 @@ from math import prod
 from typing import NamedTuple
 
 from rammer.errors import LoweringError
+from rammer.ir.analysis.simplify import simplify_index
 from rammer.ir.expr import Call, Load, Range, Scalar, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import Digit
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, Kind, Operand, Scope, Stmt, Store
 from rammer.kernels.lower.bands import Band, looped, under

@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from rammer.ir.evaluate import identity
 from rammer.ir.expr import REDUCERS, Call, Const, Dynamic, Load, Range, Scalar, Select, Stage
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
+from rammer.ir.semantics.evaluate import identity
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Operand, Scope, Stmt, Store, Sync
 from rammer.kernels.lower.bands import Band, Nest, looped, under

@@ -6,10 +6,10 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+from rammer.ir.analysis.simplify import simplify_index
 from rammer.ir.expr import Load, Range, Scalar, Stage, loads
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.instruction import Instruction, place
-from rammer.ir.simplify import simplify_index
 from rammer.ir.tile import Apply, Body, Buffer, Kind, Operand, Scope
 from rammer.kernels.lower.bands import Band, Nest, cut, under
 from rammer.kernels.lower.context import Context, Home, Values, strides

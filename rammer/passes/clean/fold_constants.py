@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.graph import Graph
-from rammer.ir.grids import is_contraction
 from rammer.ir.operator import Operation, flops
+from rammer.ir.semantics.evaluate import evaluate_expr
+from rammer.ir.semantics.grids import is_contraction
 from rammer.ir.tensor import Array, TensorId
 from rammer.passes.editor import Editor
 

@@ -14,8 +14,8 @@ import numpy as np
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
+from rammer.ir.ops.toom_cook import matrices
 from rammer.ir.tensor import Array, DType, Shape
-from rammer.ir.toom_cook import matrices
 from rammer.passes.editor import Editor
 
 PIECES = 3  # along each side

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from rammer.ir.analysis.parts import Box, joined, needs, part, whole
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import ROperator
-from rammer.ir.parts import Box, joined, needs, part, whole
 from rammer.ir.tensor import Digit, Layout, TensorId, TensorType
 
 DIMS = (0, 2)  # along which results are cut: images, and rows

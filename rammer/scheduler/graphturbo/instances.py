@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.kernel import RKernel
 from rammer.scheduler.graphturbo.split import Group, Split
 

@@ -9,11 +9,11 @@ from itertools import takewhile
 from math import prod
 from typing import NamedTuple
 
-from rammer.ir.dependency import followed_axes
+from rammer.ir.analysis.dependency import followed_axes
+from rammer.ir.analysis.parts import Box, whole
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
-from rammer.ir.parts import Box, whole
 from rammer.ir.tensor import TensorId
 
 Axes = tuple[int | None, ...]

@@ -9,14 +9,15 @@ from typing import Literal, NamedTuple
 
 from rammer.cost.price import us_per_byte
 from rammer.cost.residency import levels
-from rammer.ir.dependency import Dependencies
+from rammer.ir.analysis.dependency import Dependencies
+from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import direct_ports, plan_memory
-from rammer.ir.pieces import WORTH_BYTES
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
+from rammer.planner.memory import plan_memory
+from rammer.planner.pieces import WORTH_BYTES
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, near_memories, parts_note
@@ -29,11 +30,11 @@ from rammer.scheduler.graphturbo.split import Splitter
 from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
 from rammer.scheduler.judge import Judge
+from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.select import Assignment, Market, count, select_veu
 from rammer.scheduler.timeline import simulate
-from rammer.scheduler.wavefront import WavefrontPolicy
 
 MOST_LAYERS = 600  # that are searched: what the search costs grows with their number, times that of cuts
 MOST_STEPS = 4_000  # of the search, from each start; with 16,000 ResNet-50 and MobileNet-v2 had the same plans

@@ -11,7 +11,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from rammer.ir.parts import Box, joined
+from rammer.ir.analysis.parts import Box, joined
 from rammer.scheduler.graphturbo.network import Network, Span
 from rammer.scheduler.graphturbo.split import Group, Split
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from rammer.cost.price import us_per_byte
 from rammer.cost.residency import levels
+from rammer.ir.analysis.parts import Box, whole
 from rammer.ir.device import Execution, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.parts import Box, whole
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import TensorId
@@ -30,9 +30,9 @@ from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.cut import CACHED
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, can_be_cut, in_parts, needed
+from rammer.scheduler.policies.waves import Trial
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
-from rammer.scheduler.waves import Trial
 
 MOST_OPERATORS = 8  # of a group: rows beside cuts add up from operator to operator
 MOST_CUTS = 32  # of an image into groups of rows

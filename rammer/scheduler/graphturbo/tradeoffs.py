@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.analysis.dependency import read_elements, written_elements
+from rammer.ir.analysis.storage import constant_key
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.memory import constant_key
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
-from rammer.scheduler.locality import consumed_near
+from rammer.scheduler.policies.locality import consumed_near
+from rammer.scheduler.policies.waves import draw
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Option, Options
 from rammer.scheduler.timeline import simulate
-from rammer.scheduler.waves import draw
 
 CODE = 0.9  # of what is left, the part for rTasks: the rest is for code, and for tiles that are fuller than others
 

@@ -9,14 +9,14 @@ from functools import cached_property
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
 from rammer.vdevice.base import Image, Progress, silent
-from rammer.vdevice.cpu.build import build_image, seal_image
-from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, known_calibration
-from rammer.vdevice.cpu.check import check_kernels, untried
-from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.codegen.build import build_image, seal_image
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler
 from rammer.vdevice.cpu.decode import decode
-from rammer.vdevice.cpu.profile import measure_kernels, refused_kernels
-from rammer.vdevice.cpu.runner import CpuRunner
+from rammer.vdevice.cpu.runtime.runner import CpuRunner
 from rammer.vdevice.cpu.spec import make_spec, usual_numbers
+from rammer.vdevice.cpu.tune.calibrate import Probe, calibrate, keep_calibration, known_calibration
+from rammer.vdevice.cpu.tune.check import check_kernels, untried
+from rammer.vdevice.cpu.tune.profile import measure_kernels, refused_kernels
 from rammer.vdevice.profiles import ProfileStore, profile_store
 from rammer.vdevice.proof.decoded import DecodedImage
 
@@ -48,7 +48,7 @@ class CpuVDevice(CpuRunner):
 
     def probe(self) -> Probe:
         """What measures this machine's cores. Raises ToolchainError."""
-        return Probe(self._compiler.library("calibrate.c"), self._host.cpus)
+        return Probe(self._compiler.library("tune/calibrate.c"), self._host.cpus)
 
     def calibrate(self, progress: Progress = silent) -> list[tuple[str, float, float]]:
         """Measure this machine's numbers and keep them for later specs: (name, what is usual, measured)."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.instruction import Instruction
-from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
-from rammer.vdevice.cpu.table import MAX_VEUS
+from rammer.vdevice.cpu.codegen import amx, dots, vnni
+from rammer.vdevice.cpu.runtime.table import MAX_VEUS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,12 @@
-"""The CPU as a vDevice, and rKernels in C for it."""
+"""Announce the CPU as a vDevice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rammer.errors import RammerError
 from rammer.hookspecs import hookimpl
 from rammer.vdevice.base import Availability, Progress, VDeviceEntry, later
-
-if TYPE_CHECKING:
-    from rammer.ir.device import VDeviceSpec
-    from rammer.ir.kernel import RKernel
-    from rammer.ir.operator import Operation
 
 
 def probe() -> Availability:
@@ -57,22 +50,6 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
             "threads of this machine, kernels in C with vector extensions",
             archs,
             calibrate=calibrate,
-            runs=later("rammer.vdevice.cpu.runner", "CpuRunner"),
+            runs=later("rammer.vdevice.cpu.runtime.runner", "CpuRunner"),
         )
     ]
-
-
-@hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
-    """Built-in kernels for every vDevice that takes C."""
-    if "c" not in spec.languages:
-        return []
-    from rammer.kernels import candidates
-    from rammer.kernels.problem import Tuning
-
-    found = {kernel.identity: kernel for kernel in candidates(operation, spec)}
-    asked = [Tuning(times * spec.num_veus, every_axis=True, small=True) for times in finer]
-    for tuning in (Tuning(small=True), *asked) if finer else ():
-        for kernel in candidates(operation, spec, tuning):
-            found.setdefault(kernel.identity, replace(kernel, finer=True))
-    return list(found.values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
-from rammer.vdevice.cpu.calibrate import Calibration
 from rammer.vdevice.cpu.host import ARCHES, Arch, Host
+from rammer.vdevice.cpu.tune.calibrate import Calibration
 
 DIRECT_BYTES = 128 << 10  # of an input or output: copying them takes longer than saying where they lie
 L2_SHARE = 0.8  # of a core's own cache that stays a plan's: code, stacks and tables take the rest

@@ -6,8 +6,8 @@ from rammer.vdevice.base import VDevice
 from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin, compiler_version, read_registers
 from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
+from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.device import Platform, open_gpu
-from rammer.vdevice.simt.prelude import CUDA
 
 PLATFORM = Platform(
     label="CUDA",

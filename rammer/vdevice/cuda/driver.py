@@ -18,10 +18,10 @@ from rammer.errors import DeviceError
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Availability
 from rammer.vdevice.cuda.spec import of_device
+from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.device import EMULATE
-from rammer.vdevice.simt.driver import Resident
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.megakernel import ENTRY
+from rammer.vdevice.simt.runtime.driver import Resident
 
 INSTALL = "pip install cupy-cuda13x"
 UPDATE = "update NVIDIA's driver"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rammer import config
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.instruction import Instruction
+from rammer.vdevice.simt.codegen.mma import LATER, SM_80, SM_80_FP32
+from rammer.vdevice.simt.codegen.wgmma import SM_90, SM_90_FP32
 from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
-from rammer.vdevice.simt.mma import LATER, SM_80, SM_80_FP32
-from rammer.vdevice.simt.wgmma import SM_90, SM_90_FP32
 
 TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
 
@@ -78,7 +78,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         registers_bytes=256 << 10,
         l2_bytes=32 * 0.7,  # less conflicts
         memories=("shared", "DRAM"),
-        launch_us=4.4,  # measured on an H200: a cooperative launch behind another (benchmarks/gpu_micro.py)
+        launch_us=4.4,  # measured on an H200: a cooperative launch behind another (benchmarks/gpu/micro.py)
         barrier_us=0.8,  # there, too: a counter in global memory that another SM sees
         kept_reads=5,  # there, too: to bring 80 KiB takes 5.1 us, to read it from L2 1.3 us more than near
         instructions=_instructions(gpu.arch),

@@ -8,9 +8,9 @@ from rammer.errors import DeviceError, LoweringError, did_you_mean
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, VDevice, silent
-from rammer.vdevice.ipu.access import accesses
-from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, MODEL, build_image, has_room
-from rammer.vdevice.ipu.codelets import codelets
+from rammer.vdevice.ipu.codegen.access import accesses
+from rammer.vdevice.ipu.codegen.build import DEVICES, EMULATOR, HARDWARE, MODEL, build_image, has_room
+from rammer.vdevice.ipu.codegen.codelets import codelets
 from rammer.vdevice.ipu.decode import decode
 from rammer.vdevice.ipu.hardware import find_hardware, require_hardware
 from rammer.vdevice.ipu.runtime import IpuExecutable

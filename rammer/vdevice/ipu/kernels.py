@@ -8,7 +8,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.kernels import candidates
 from rammer.kernels.problem import Tuning
-from rammer.vdevice.ipu.access import working_sets
+from rammer.vdevice.ipu.codegen.access import working_sets
 
 # (rTasks to aim for in multiples of the vEUs, the part of a tile that one rTask may take): the first with a candidate
 # that fits. Weights of other operators live on the tile too.

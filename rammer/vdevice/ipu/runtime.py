@@ -15,8 +15,8 @@ from rammer.errors import ArtifactError, DeviceError, closed
 from rammer.files import temporary_error
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
-from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, TABLES, fingerprint
-from rammer.vdevice.ipu.narrow import on_tile, to_tile
+from rammer.vdevice.ipu.codegen.build import DEVICES, EMULATOR, HARDWARE, TABLES, fingerprint
+from rammer.vdevice.ipu.codegen.narrow import on_tile, to_tile
 from rammer.vdevice.supersteps import Superstep, SuperstepProfile
 
 ERROR_BYTES = 4096

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rammer.ir.dependency import read_elements
-from rammer.ir.intervals import expand
+from rammer.ir.analysis.dependency import read_elements
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.vdevice.proof.decoded import DecodedImage, Numbers
 

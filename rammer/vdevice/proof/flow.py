@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from rammer.errors import VerificationError
-from rammer.ir.dependency import Elements, read_elements, written_elements
-from rammer.ir.intervals import NOTHING, Intervals, expand, merged, missing, union
+from rammer.ir.analysis.dependency import Elements, read_elements, written_elements
+from rammer.ir.analysis.intervals import NOTHING, Intervals, expand, merged, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, TensorId, TensorType

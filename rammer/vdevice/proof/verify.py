@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, VerificationError
-from rammer.ir.dependency import overlaps, read_elements
+from rammer.ir.analysis.dependency import overlaps, read_elements
+from rammer.ir.analysis.order import HappensBefore, PlanPosition
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.order import HappensBefore, PlanPosition
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import Position, RTask, TaskUid
-from rammer.ir.reuse import first_touched
 from rammer.ir.tensor import Array, TensorId, TensorType
+from rammer.ir.verify.reuse import first_touched
 from rammer.vdevice.base import Image, VDevice
 from rammer.vdevice.proof.copies import CopyReads, by_lane, sources
 from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers

@@ -12,8 +12,8 @@ from rammer.errors import ArtifactError, DeviceError, ToolchainError
 from rammer.vdevice.base import Registers
 from rammer.vdevice.rocm.elf import Kernel, arch_of, read_kernels
 from rammer.vdevice.rocm.spec import FAMILIES
+from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.gpu import Gpu, check_resident
-from rammer.vdevice.simt.megakernel import ENTRY
 from rammer.vdevice.toolchain import (
     MACHINE_CODE,
     ask,

@@ -23,10 +23,10 @@ from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Availability
 from rammer.vdevice.rocm import dlpack
 from rammer.vdevice.rocm.spec import GPUS, of_device
+from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.device import EMULATE
-from rammer.vdevice.simt.driver import Resident
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.megakernel import ENTRY
+from rammer.vdevice.simt.runtime.driver import Resident
 
 INSTALL = "pip install hip-python"
 INSTALL_ROCM = "install ROCm's HIP runtime (libamdhip64.so); ROCM_PATH or LD_LIBRARY_PATH say where it is"

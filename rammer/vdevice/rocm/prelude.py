@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rammer.ir.instruction import Instruction
-from rammer.vdevice import functions
+from rammer.vdevice.ctext import functions
 from rammer.vdevice.rocm import matrix_cores
-from rammer.vdevice.simt.prelude import Dialect
+from rammer.vdevice.simt.codegen.prelude import Dialect
 
 # A wave that has passed the barrier may still have stores on their way: every thread releases before the barrier,
 # and acquires after it. Polls are relaxed, so that they do not empty the cache each time.

@@ -12,9 +12,9 @@ import numpy as np
 from rammer.ir.kernel import RKernel
 from rammer.vdevice.base import Image
 from rammer.vdevice.proof.decoded import SCRATCH, DecodedImage, DecodedSlots, Numbers, read_table
-from rammer.vdevice.simt.prelude import Dialect
-from rammer.vdevice.simt.slices import slice_of
-from rammer.vdevice.simt.variants import Variants
+from rammer.vdevice.simt.codegen.prelude import Dialect
+from rammer.vdevice.simt.codegen.slices import slice_of
+from rammer.vdevice.simt.codegen.variants import Variants
 
 FILE, TEXT = "table.bin", "program.cu"
 ARRAYS = {

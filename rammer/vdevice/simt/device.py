@@ -13,17 +13,17 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
 from rammer.vdevice.proof.decoded import DecodedImage
+from rammer.vdevice.simt.codegen.image import RESOURCES, SimtProgram, checked_streams, make_image, make_program
+from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.decode import decode
-from rammer.vdevice.simt.driver import Driver
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.image import RESOURCES, SimtProgram, checked_streams, make_image, make_program
-from rammer.vdevice.simt.prelude import Dialect
-from rammer.vdevice.simt.profile import measure_kernels
-from rammer.vdevice.simt.registers import read_registers
-from rammer.vdevice.simt.rooms import MachineCode, compiled
-from rammer.vdevice.simt.runtime import GpuExecutable
+from rammer.vdevice.simt.runtime.driver import Driver
+from rammer.vdevice.simt.runtime.executable import GpuExecutable
+from rammer.vdevice.simt.tune.profile import measure_kernels
+from rammer.vdevice.simt.tune.registers import read_registers
+from rammer.vdevice.simt.tune.rooms import MachineCode, compiled
 
 EMULATED_VEUS = 8
 EMULATE = 'device="emulator" runs the program on the host'

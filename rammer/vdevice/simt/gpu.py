@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import Execution, Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
+from rammer.vdevice.simt.codegen.megakernel import header_bytes
 from rammer.vdevice.simt.instructions import folds
-from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
 MAX_ARGS = MAX_THREADS

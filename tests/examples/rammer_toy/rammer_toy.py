@@ -4,8 +4,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from rammer import BarrierRTask, VDevice, VDeviceEntry, VDeviceSpec, hookimpl
-from rammer.ir.evaluate import Memory
-from rammer.ir.execute import compute_rtask
+from rammer.ir.semantics.evaluate import Memory
+from rammer.ir.semantics.execute import compute_rtask
 
 
 class ToyExecutable:

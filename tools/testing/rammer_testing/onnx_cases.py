@@ -1,4 +1,4 @@
-"""The cases of onnx.backend.test, as BackendTest makes them for `rammer.backend` on the CPU.
+"""The cases of onnx.backend.test, as BackendTest makes them for `rammer.integrations.onnx_backend` on the CPU.
 
 Importing this reads all of them, which takes longer than most of them do: workers are forked from a process that has.
 """
@@ -18,9 +18,9 @@ from onnx.backend.test import BackendTest
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from rammer.backend import RammerBackend, RammerRep
 from rammer.errors import RammerError
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
+from rammer.integrations.onnx_backend import RammerBackend, RammerRep
 
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
 SUFFIX = "_cpu"  # that BackendTest gives names
@@ -61,7 +61,7 @@ class Result:
 
 
 class Directed(RammerBackend):
-    """rammer.backend on any vDevice, while BackendTest asks for the CPU."""
+    """rammer.integrations.onnx_backend on any vDevice, while BackendTest asks for the CPU."""
 
     device = "CPU"
 
@@ -162,7 +162,7 @@ def _operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def run_case(name: str, device: str = "CPU") -> Result:
-    """Run a case in this process; the device is one of `rammer.backend`: "CPU", "cuda:emulator:2"."""
+    """Run a case in this process; the device is one of `rammer.integrations.onnx_backend`: "CPU", "cuda:emulator:2"."""
     Directed.device = device
     Suite.known = DIFFERENCES.get(name)
     try:

@@ -1,6 +1,6 @@
 """Control flow: conditions are decided, and loops unrolled, at compile time.
 
-Where that cannot be, Undecided says so: a session then runs bodies as programs of their own (`rammer/stages.py`).
+Where that cannot be, Undecided says so: a session then runs bodies as programs of their own (`control_flow.py`).
 """
 
 from __future__ import annotations

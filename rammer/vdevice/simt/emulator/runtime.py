@@ -13,12 +13,12 @@ from rammer import config
 from rammer.errors import DeviceError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, SlotTimes
-from rammer.vdevice.library import Library
-from rammer.vdevice.memory import HostRooms, allocate, gather, tensor_at
-from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
+from rammer.vdevice.image.memory import HostRooms, allocate, gather, tensor_at
+from rammer.vdevice.simt.codegen.image import SOURCE, bound_in, checked_streams, failure, port_places
+from rammer.vdevice.simt.codegen.table import LINE
 from rammer.vdevice.simt.emulator.compile import compile_host
-from rammer.vdevice.simt.image import SOURCE, bound_in, checked_streams, failure, port_places
-from rammer.vdevice.simt.table import LINE
+from rammer.vdevice.simt.runtime.clocks import profiled, slot_times, state_words
+from rammer.vdevice.toolchain.library import Library
 
 _OK, _DIVERGED, _NO_MEMORY = range(3)
 

@@ -15,10 +15,10 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape
 from onnx.reference import ReferenceEvaluator
 
 import rammer
-from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.expected import expected
 from rammer.ir.operator import ROperator
-from rammer.ir.rounding import FACTOR_STEPS, OVERFLOW, Bounded, bounded
+from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.ir.semantics.expected import expected
+from rammer.ir.semantics.rounding import FACTOR_STEPS, OVERFLOW, Bounded, bounded
 from rammer.ir.tensor import Array
 from rammer_testing.fuzz.formulas import FORMULAS
 

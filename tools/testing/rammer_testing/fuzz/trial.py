@@ -21,7 +21,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.plugins import PluginRegistry
-from rammer.program import Program
+from rammer.runtime.program import Program
 from rammer.vdevice.base import Executable, Image, Progress, VDevice, silent
 from rammer_testing.fuzz.case import Case
 from rammer_testing.fuzz.oracle import (

@@ -236,7 +236,7 @@ MEMORY_PLANS = (
     bug(
         "memory",
         "bytes are reused too early",
-        "rammer.ir.memory:Lifetimes.precedes",
+        "rammer.planner.memory:Lifetimes.precedes",
         instead(lambda self, first, second: np.ones(np.broadcast(first, second).shape, bool)),
         ("cpu", "amx", "cuda"),
     ),

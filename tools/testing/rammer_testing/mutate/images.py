@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from rammer.ir.tensor import Array
-from rammer.vdevice.cpu.compile import Source
-from rammer.vdevice.cpu.table import PUBLISH, TICKETS
-from rammer.vdevice.ipu.program import Placement
+from rammer.vdevice.cpu.codegen.compile import Source
+from rammer.vdevice.cpu.runtime.table import PUBLISH, TICKETS
+from rammer.vdevice.ipu.codegen.program import Placement
 from rammer_testing.mutate.bug import HOST, IPU, SIMT, Bug, Hit, Plant, afterwards, bug, once
 
 HOSTED = (*HOST, *SIMT)  # whose operands have addresses
-TABLE = "rammer.vdevice.cpu.build:Table"
-STREAMS = "rammer.vdevice.simt.image:Streams"
+TABLE = "rammer.vdevice.cpu.codegen.build:Table"
+STREAMS = "rammer.vdevice.simt.codegen.image:Streams"
 Fields = dict[str, Any]
 
 
@@ -59,9 +59,21 @@ def _packed(weights: Mapping[str, Array]) -> dict[str, Array] | None:
 
 
 PACKING: tuple[Bug, ...] = (
-    bug("packing", "a packed constant is permuted", "rammer.vdevice.placement:arrange", _arranged(_roll), HOSTED),
-    bug("packing", "a packed constant has one wrong sign", "rammer.vdevice.placement:arrange", _arranged(_one), HOSTED),
-    bug("packing", "two constants are exchanged", "rammer.vdevice.placement:Places.pack", afterwards(_packed), HOSTED),
+    bug("packing", "a packed constant is permuted", "rammer.vdevice.image.placement:arrange", _arranged(_roll), HOSTED),
+    bug(
+        "packing",
+        "a packed constant has one wrong sign",
+        "rammer.vdevice.image.placement:arrange",
+        _arranged(_one),
+        HOSTED,
+    ),
+    bug(
+        "packing",
+        "two constants are exchanged",
+        "rammer.vdevice.image.placement:Places.pack",
+        afterwards(_packed),
+        HOSTED,
+    ),
 )
 
 
@@ -223,7 +235,7 @@ def _library(change: Callable[[str], str]) -> Plant:
     return afterwards(found)
 
 
-RUN = "rammer.vdevice.cpu.compile:KernelCompiler._library"
+RUN = "rammer.vdevice.cpu.codegen.compile:KernelCompiler._library"
 RUNTIME: tuple[Bug, ...] = (
     bug(
         "runtime",
@@ -256,7 +268,7 @@ RUNTIME: tuple[Bug, ...] = (
     bug(
         "runtime",
         "constants are exchanged in loading",
-        "rammer.vdevice.cpu.runtime:gather",
+        "rammer.vdevice.cpu.runtime.executable:gather",
         afterwards(once(lambda arrays: _swapped(arrays))),
         HOST,
     ),
@@ -288,7 +300,7 @@ def _reversed(fields: Fields) -> bool:
     return True
 
 
-PLACED = "rammer.vdevice.ipu.build:place"
+PLACED = "rammer.vdevice.ipu.codegen.build:place"
 
 
 def _group(change: Callable[[Any], Any]) -> Plant:

@@ -12,12 +12,12 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tile import Body, Buffer, Stmt, Store, Sync, TileProgram, statements, with_children
 from rammer.ir.tile import children as inside
-from rammer.vdevice.cpu.emit import emit, translation_unit
+from rammer.vdevice.cpu.codegen.emit import emit, translation_unit
 from rammer_testing.mutate.bug import HOST, SIMT, Bug, Hit, afterwards, bug, instead, replaced
 from rammer_testing.mutate.tiles import mutant
 
 OFFERED = "rammer.plugins:PluginRegistry.rkernels"
-PRELUDE = "rammer.vdevice.cpu.emit:_prelude"
+PRELUDE = "rammer.vdevice.cpu.codegen.emit:_prelude"
 Change = Callable[[RKernel], RKernel | None]
 
 
@@ -143,14 +143,14 @@ TEXTS: tuple[Bug, ...] = (
     bug(
         "text",
         "a sum over lanes leaves out a step",
-        "rammer.vdevice.cpu.emit:_folds",
+        "rammer.vdevice.cpu.codegen.emit:_folds",
         replaced(r"b = __builtin_shufflevector\(a, a, 1,[^;]*; a = a \+ b;", ""),
         HOST,
     ),
     bug(
         "text",
         "a transpose exchanges two rows",
-        "rammer.vdevice.cpu.emit:_transpose",
+        "rammer.vdevice.cpu.codegen.emit:_transpose",
         replaced(r"V\(q\[0 \* step\]\)", "V(q[1 * step])"),
         HOST,
     ),
@@ -172,14 +172,14 @@ TEXTS: tuple[Bug, ...] = (
     bug(
         "text",
         "a GPU waits for one slot less",
-        "rammer.vdevice.simt.image:program_text",
+        "rammer.vdevice.simt.codegen.image:program_text",
         replaced(r"- run\.base\) <= on\.order", "- run.base) < on.order"),
         SIMT,
     ),
     bug(
         "text",
         "a GPU does not sync behind a wait",
-        "rammer.vdevice.simt.image:program_text",
+        "rammer.vdevice.simt.codegen.image:program_text",
         replaced(r"mk_sync\(\);  // the block's writes", "// the block's writes"),
         SIMT,
     ),
@@ -224,7 +224,7 @@ CACHES: tuple[Bug, ...] = (
         "cache",
         "an old verdict says that a kernel is proven",
         (
-            ("rammer.candidates:_proof", instead(lambda kernel: "proven\0\0")),
+            ("rammer.compiler.candidates:_proof", instead(lambda kernel: "proven\0\0")),
             (OFFERED, afterwards(_every(_site("^term \\d+ of", 3)))),
         ),
     ),
@@ -232,7 +232,7 @@ CACHES: tuple[Bug, ...] = (
         "cache",
         "old verdicts say that a kernel is proven and was right",
         (
-            ("rammer.candidates:_proof", instead(lambda kernel: "proven\0\0")),
+            ("rammer.compiler.candidates:_proof", instead(lambda kernel: "proven\0\0")),
             ("rammer.vdevice.cpu.device:check_kernels", instead(lambda *_: {})),
             (OFFERED, afterwards(_every(_site("^term \\d+ of", 4)))),
         ),
@@ -250,7 +250,7 @@ CACHES: tuple[Bug, ...] = (
     bug(
         "cache",
         "two objects are exchanged",
-        "rammer.vdevice.cpu.build:_addresses",
+        "rammer.vdevice.cpu.codegen.build:_addresses",
         afterwards(_exchanged),
         HOST,
     ),

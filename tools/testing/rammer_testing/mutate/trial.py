@@ -19,7 +19,7 @@ import numpy as np
 import rammer
 from rammer import config
 from rammer.errors import RammerError, VerificationError
-from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 from rammer_testing.mutate.bug import NONE, Bug, Hits, plant
 from rammer_testing.mutate.networks import NETWORKS, Network

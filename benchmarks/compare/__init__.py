@@ -1,0 +1,1 @@
+"""Measure rammer against its peers and against other commits."""

@@ -1,0 +1,1 @@
+"""Measure on GPUs and other accelerators, or compile for them."""

@@ -1,0 +1,1 @@
+"""Measure one thing at a time: calls, caches, loops, checks, the machine's limits."""

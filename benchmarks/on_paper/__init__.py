@@ -1,0 +1,1 @@
+"""Estimate by the cost model alone, or compare its estimates with measured times."""

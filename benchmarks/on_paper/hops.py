@@ -1,0 +1,214 @@
+"""Hand-overs of a plan's longest chain on a GPU, part by part, by the machine code of its rKernels; no GPU needed.
+
+    python -m benchmarks.on_paper.hops lstm_tc_lstm [--arch h100:x2] [--policy stationary] [--costs results.json]
+
+A line for each kind of hand-over: fence, poll and dispatch as measured on an H200, or by a file of
+`benchmarks.gpu.micro`; and the rTask's time from its wait to its last sum, and from there to its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import click
+
+import rammer
+from benchmarks.gpu.sass import Cycles, disassembled, listings, walked
+from benchmarks.models import catalog
+from rammer.errors import ArtifactError
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tile import Body, For, Kind, children
+from rammer.scheduler.hand_overs import hops_of
+from rammer.vdevice.cuda.build import compile_cubin
+from rammer.vdevice.cuda.spec import choose_gpu
+from rammer.vdevice.simt.codegen.image import Function, SimtProgram
+from rammer.vdevice.simt.codegen.megakernel import STOPPED, header_bytes, task_call
+from rammer.vdevice.simt.codegen.prelude import CUDA, Dialect, prelude
+from rammer.vdevice.simt.codegen.printer import EmittedKernel
+from rammer.vdevice.simt.tune.rooms import compiled
+
+ENTRY = "hop_"  # before a kernel's symbol, of the function that calls it
+# Waits that are over: what stands behind them is read.
+WAITED = "INLINE bool mk_stopped(int, int, int *) { mk_sync(); return false; }\n"
+
+Way: TypeAlias = tuple[int, tuple[int, ...], bool]  # waves of a task, trips of its loops, and whether it syncs first
+
+
+@dataclass(frozen=True, slots=True)
+class HopCosts:
+    """Microseconds of the parts that are the same in every hand-over. `source`: who says so.
+
+    The defaults are estimates for GPUs of 2020 and later, from latencies that others published; a platform may know
+    better.
+    """
+
+    fence_us: float = 0.4  # until the writes of a vEU may be seen, and its counter is written
+    poll_us: float = 0.35  # until a poll of another vEU has seen the counter
+    dispatch_us: float = 0.1  # two block syncs, the instruction and its arguments from shared memory, the jump
+    source: str = "estimated"
+
+    @staticmethod
+    def read(path: str) -> HopCosts:
+        """Measured costs from a JSON file of these names, or of a GPU's benchmarks; what it leaves out stays estimated.
+
+        Raises ArtifactError.
+        """
+        try:
+            given = json.loads(Path(path).read_text())
+            given = given.get("hop_costs", given)
+            known = {f.name: float(given[f.name]) for f in fields(HopCosts) if f.name != "source" and f.name in given}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"{path}: no costs of hand-overs: {error}", hint='{"fence_us": 0.4, …}') from error
+        missing = [f.name for f in fields(HopCosts) if f.name != "source" and f.name not in known]
+        what = "measured" + (f", but for {', '.join(missing)}" if missing else "")
+        return replace(HopCosts(), **known, source=what)
+
+
+H200 = HopCosts(fence_us=0.3, poll_us=0.5, source="an H200's, the dispatch estimated")  # benchmarks/gpu/micro.py
+
+
+@dataclass(frozen=True)
+class HopRow:
+    """Equal hand-overs of the longest chain: how many, and what one of them takes."""
+
+    kind: str
+    rkernel: str
+    count: int
+    fence_us: float
+    poll_us: float
+    dispatch_us: float
+    compute_us: float
+    tail_us: float
+    sure: bool
+
+    @property
+    def us(self) -> float:
+        """Of one hand-over."""
+        return self.fence_us + self.poll_us + self.dispatch_us + self.compute_us + self.tail_us
+
+
+@dataclass(frozen=True)
+class Hops:
+    """The longest chain, in rows of equal hand-overs."""
+
+    rows: tuple[HopRow, ...]
+    source: str
+
+    @property
+    def total_us(self) -> float:
+        """Of all hand-overs of the chain."""
+        return sum(row.count * row.us for row in self.rows)
+
+    def __str__(self) -> str:
+        hops = sum(row.count for row in self.rows)
+        head = f"{'hops':>5} {'fence':>6} {'poll':>6} {'disp.':>6} {'comp.':>7} {'tail':>6} {'sum':>7} µs  rKernel"
+        lines = []
+        for r in self.rows:
+            fixed = f"{r.count:5} {r.fence_us:6.2f} {r.poll_us:6.2f} {r.dispatch_us:6.2f}"
+            own = f"{' ' if r.sure else '≥'}{r.compute_us:6.2f} {r.tail_us:6.2f}"
+            lines.append(f"{fixed} {own} {r.us:7.2f}     {r.rkernel}")
+        foot = (
+            f"{hops} hand-overs of the longest chain: {self.total_us / 1e3:.3f} ms; fence, poll and dispatch: "
+            f"{self.source}; the rest by latencies of the machine code (≥: a loop of unknown length counted once)"
+        )
+        return "\n".join([head, *lines, foot])
+
+    def to_json(self) -> str:
+        """Everything, for other programs."""
+        return json.dumps({"source": self.source, "total_us": self.total_us, "rows": [asdict(r) for r in self.rows]})
+
+
+def hops(plan: ExecutionPlan, arch: str, costs: HopCosts | None = None) -> Hops:
+    """Estimate the hand-overs of a plan's longest chain on a GPU: a model or an arch, as `rammer.compile` takes it.
+
+    Raises ToolchainError.
+    """
+    costs, gpu = costs or H200, choose_gpu(arch)
+    dialect = replace(CUDA, shares=gpu.shares)
+    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, gpu.arch), branches=False)
+    usual = called(program)
+    kinds = Counter((plan.graph.operators[hop.waits].kind, usual[hop.waits]) for hop in hops_of(plan) if hop.waits >= 0)
+    own_texts = {f for _, f in kinds if not isinstance(f.built.body, ForeignSource)}
+    text = standalone_text((f.emitted for f in own_texts), dialect)
+    found = listings(disassembled(compile_cubin(text, gpu.arch).data)) if own_texts else {}
+    rows = []
+    for (kind, function), count in kinds.most_common():
+        known = function in own_texts
+        own = walked(found[ENTRY + function.emitted.symbol], *way(function, dialect)) if known else Cycles(0, 0, False)
+        us = (own.compute / gpu.ghz / 1e3, own.tail / gpu.ghz / 1e3)
+        fixed = (costs.fence_us, costs.poll_us, costs.dispatch_us)
+        rows.append(HopRow(kind, function.kernel.name, count, *fixed, *us, own.sure))
+    return Hops(tuple(rows), costs.source)
+
+
+def called(program: SimtProgram) -> dict[int, Function]:
+    """By operator, the function of the program that most of its rTasks call."""
+    streams = program.streams
+    numbers: dict[int, Counter[int]] = {}
+    for operator, fn in zip(streams.operators.tolist(), streams.instructions[:, 0].tolist(), strict=False):
+        if operator >= 0 and fn >= 0:
+            numbers.setdefault(operator, Counter())[fn] += 1
+    return {n: program.functions[counted.most_common(1)[0][0]] for n, counted in numbers.items()}
+
+
+def way(function: Function, dialect: Dialect) -> Way:
+    """How a function's machine code is walked, behind its own wait if it has one."""
+    kernel = function.built
+    return -(-kernel.num_threads // dialect.wave), trips(kernel), function.emitted.waits
+
+
+def trips(kernel: RKernel) -> tuple[int, ...]:
+    """How often each loop of a kernel runs that no schedule unrolls, outermost first."""
+
+    def walk(body: Body) -> Iterable[int]:
+        for stmt in body:
+            if isinstance(stmt, For) and stmt.kind is Kind.SERIAL and stmt.stop - stmt.start > 1:
+                yield stmt.stop - stmt.start
+            yield from walk(children(stmt))
+
+    return () if isinstance(kernel.program, ForeignSource) else tuple(walk(kernel.program.body))
+
+
+def _whole(threads: int, dialect: Dialect) -> int:
+    """As many threads in whole waves."""
+    return -(-threads // dialect.wave) * dialect.wave
+
+
+def standalone_text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
+    """A text with a function for each kernel, whose arguments lie in shared memory, as a vEU has them."""
+    kernels = list({k.symbol: k for k in kernels}.values())
+    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED]
+    parts += [WAITED, *(k.text for k in kernels)]
+    for k in kernels:
+        parts.append(
+            f'extern "C" __global__ void __launch_bounds__({_whole(k.num_threads, dialect)}, {dialect.shares})\n'
+            f"{ENTRY}{k.symbol}(int rtask, int pc, int *bad) {{\n"
+            "  const int tid = threadIdx.x;\n  void *const *args = (void *const *)MK_ARENA;\n"
+            f"  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"
+            f"  {task_call(k, 'args', 'rtask')}\n  if (status) *bad = status;\n}}\n"
+        )
+    return "\n".join(parts)
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True)
+@click.option("--arch", default="h100", show_default=True, help="A model or an arch; :x2 has two vEUs on each SM.")
+@click.option("--policy", default="auto", show_default=True)
+@click.option("--costs", help="A JSON file of measured fence_us, poll_us and dispatch_us.")
+def main(models: tuple[str, ...], arch: str, policy: str, costs: str | None) -> None:
+    """Print the hand-overs of each of MODELS."""
+    measured = HopCosts.read(costs) if costs else None
+    for name in models:
+        path = catalog.prepare(name).built.path
+        with rammer.compile(path, "cuda", arch=arch, policy=policy, tune_seconds=0) as program:
+            click.echo(f"{name}, {policy} on {arch}\n{hops(program.plan, arch, measured)}")
+
+
+if __name__ == "__main__":
+    main()

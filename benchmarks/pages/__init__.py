@@ -1,0 +1,1 @@
+"""Write pages of docs/ from results, and format them."""

@@ -1,0 +1,1 @@
+"""Measure torch.compile and PyTorch's models."""

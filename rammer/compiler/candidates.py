@@ -1,0 +1,277 @@
+"""Which rKernels stay candidates: those that are proven, that the compiler takes, and that compute what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from rammer.compiler.once import Fault
+from rammer.errors import DeviceError, VerificationError
+from rammer.forkpool import Ahead, computed
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.semantics.evaluate import Mask
+from rammer.ir.tensor import Array, DType
+from rammer.ir.tile import TileProgram, statements
+from rammer.ir.verify import verify_plan
+from rammer.ir.verify.kernel import settled
+from rammer.vdevice.base import Progress, VDevice
+from rammer.vdevice.profiles import ProfileStore, profile_store, recipe_keys
+
+PROVEN, BROKEN, UNSHOWN = "proven", "broken", "not shown"
+MAX_NOTES = 8  # of one kind
+MOST_REJECTED = 2  # rKernels of an operation that are exchanged after a run: then something else is wrong
+Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
+Kept: TypeAlias = dict[Operation, list[RKernel]]
+
+
+def generated(operations: Sequence[Operation], make: Callable[[Operation], Sequence[RKernel]]) -> Kept:
+    """What `make` offers for operations, on all cores."""
+
+    def marked(operation: Operation) -> list[tuple[RKernel, bool]]:
+        return [(kernel, kernel.operation is operation) for kernel in make(operation)]
+
+    last = [marked(operation) for operation in operations[-1:]]  # loads generators, which children then need not
+    made = computed(marked, operations[:-1]) + last
+    return {  # from another process they bring copies of their operation
+        operation: [replace(k, operation=operation) if own and k.operation is not operation else k for k, own in found]
+        for operation, found in zip(operations, made, strict=True)
+    }
+
+
+class Prover:
+    """Proves the rKernels that plans use, by the rules of docs/semantics.md, and tries them out; `notes` say of which.
+
+    `check`: 0 tries none out, 1 some rTasks of each, and all of one that a rule cannot show, 2 all. `still`: inside of
+    it nothing else runs beside this process.
+    """
+
+    def __init__(
+        self,
+        vdevice: VDevice,
+        check: int,
+        progress: Progress,
+        still: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.notes: list[str] = []
+        self._others_still = still
+        self._vdevice, self._check, self._progress = vdevice, check, progress
+        self._settled: set[RKernel] = set()
+        self._ahead: Ahead[RKernel, str] | None = None
+
+    def begin(self, likely: Iterable[RKernel]) -> None:
+        """Begin to prove what a plan will probably use, beside this process; `end` ends it."""
+        recipes = recipe_keys([k for k in dict.fromkeys(likely) if isinstance(k.body, TileProgram)], self._vdevice.spec)
+        self._ahead = Ahead(_proof, _unproven(recipes, _proof_store().verdicts(recipes.values())))
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """What was begun stands still inside of it: something is measured."""
+        with self._others_still(), self._ahead.still() if self._ahead else nullcontext():
+            yield
+
+    def end(self) -> None:
+        """End what was begun and not asked for."""
+        if self._ahead:
+            self._ahead.end()
+
+    def settle(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
+        """None if what is used may be used. Else the candidates to plan with again, and which stand for which.
+
+        One that breaks a rule is left out; one that reads too much or is not proven says so. Nothing can be proven of
+        foreign text: all of its rTasks are tried out. Raises DeviceError if none is left.
+        """
+        used = [k for k in dict.fromkeys(used) if k not in self._settled]
+        fresh, foreign = [k for k in used if isinstance(k.body, TileProgram)], [k for k in used if k.is_foreign]
+        if self._ahead:
+            made = self._ahead.results(frozenset(fresh))
+            recipes = recipe_keys(list(made), self._vdevice.spec)
+            _proof_store().put_verdicts({recipes[k]: verdict for k, verdict in made.items()})
+            self._ahead = None
+        proofs = _proofs(fresh, self._vdevice)
+        wrong = {k: what for k, (verdict, _, what) in proofs.items() if verdict == BROKEN}
+        unshown = {k: what for k, (verdict, _, what) in proofs.items() if verdict == UNSHOWN}
+        self.notes += few([f"{k.name}: {what}" for k, what in unshown.items()], "rKernels are not proven")
+        untried: Mapping[RKernel, str] = dict.fromkeys(foreign, "")
+        if self._check:
+            left = [k for k in (*fresh, *foreign) if k not in wrong]
+            every = frozenset(left if self._check > 1 else (*unshown, *foreign))
+            tried = self._vdevice.rkernels_wrong(left, every=every, progress=self._progress)
+            wrong |= {k: f"tried out, {what}" for k, what in tried.items()}
+            untried = self._vdevice.rkernels_untried(left, every=every)
+            self.notes += few([f"{k.name}: {w}" for k, w in untried.items()], "rKernels are not tried out")
+        texts = {k: "not proven" if k in untried else "tried out and not proven" for k in foreign if k not in wrong}
+        self.notes += few([f"{_named(k)} is foreign text: {what}" for k, what in texts.items()], "rKernels are foreign")
+        judged = {
+            k: replace(k, overreads=more, unproven=k in unshown)
+            for k, (_, more, _) in proofs.items()
+            if (more or k in unshown) and k not in wrong
+        }
+        self._settled |= {judged.get(k, k) for k in (*fresh, *foreign)}
+        if not wrong and not judged:
+            return None
+        kept, notes = _without(candidates, wrong, self._vdevice, "is right")
+        self.notes += notes
+        return {operation: [judged.get(k, k) for k in options] for operation, options in kept.items()}, judged
+
+
+def _named(kernel: RKernel) -> str:
+    return f"{kernel.name} of plugin {kernel.origin}" if kernel.origin else kernel.name
+
+
+def as_unproven(candidates: Candidates) -> Kept:
+    """The candidates, marked: nobody will prove anything of them."""
+    return {operation: [replace(k, unproven=True) for k in options] for operation, options in candidates.items()}
+
+
+def standing_in(
+    plan: ExecutionPlan, candidates: Candidates, standing: Mapping[RKernel, RKernel]
+) -> ExecutionPlan | None:
+    """The plan with the rKernels that stand for its own; without memory, which goes by what they read.
+
+    None if it must be drawn again: one of its rKernels is no candidate, or must wait for more than it does.
+    """
+    kernels = tuple(standing.get(k, k) for k in plan.kernels)
+    offered = {k for options in candidates.values() for k in options}
+    if not offered.issuperset(kernels) or (plan.memory and (plan.memory.pieces or plan.memory.near)):
+        return None
+    plan = replace(plan, kernels=kernels, memory=None, rtask_us={}, prices={})
+    try:
+        verify_plan(plan)
+    except VerificationError:  # the wider reads reach results that nobody waits for
+        return None
+    return plan
+
+
+def drop_refused(
+    candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
+) -> tuple[Kept, list[str]]:
+    """The candidates that the device's compiler takes, in bounded time and memory, and notes on the others."""
+    refused = vdevice.rkernels_refused(_kernels(candidates), budget_s=budget_s, progress=progress)
+    return _without(candidates, refused, vdevice, "can be compiled")
+
+
+def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: Progress) -> tuple[Kept, list[str]]:
+    """The candidates that compute what they should when tried out, some rTasks (`check` 1) or all (2); and notes."""
+    kernels = _kernels(candidates)
+    every = frozenset(kernels if check > 1 else ())
+    wrong = vdevice.rkernels_wrong(kernels, every=every, progress=progress)
+    return _without(candidates, {k: f"tried out, {what}" for k, what in wrong.items()}, vdevice, "is right")
+
+
+def rejecting(
+    candidates: Candidates, fault: Fault, plan: ExecutionPlan, vdevice: VDevice, rejected: dict[Operation, int]
+) -> tuple[Kept, list[str]]:
+    """The candidates without the rKernel of the operator that a run of the plan's program has shown to be wrong, and a
+    note. `rejected` counts them.
+
+    Raises VerificationError R212 where no rKernel is to blame: no operator is, or another rKernel changes nothing.
+    """
+    hint = "please report it, with the model; RAMMER_CHECK=0 runs no program before it is handed out"
+    if fault.operator is None:
+        raise VerificationError("R212", fault.what, hint=hint)
+    op, kernel = plan.graph.operators[fault.operator], plan.kernels[fault.operator]
+    what = f"{op.kind} {op.name!r}, run once: {fault.what}"
+    count = rejected[op.operation] = rejected.get(op.operation, 0) + 1
+    if kernel not in candidates.get(op.operation, ()) or count > MOST_REJECTED:
+        raise VerificationError("R212", f"{what} (by rKernel {kernel.name}, the {count}. of its kind)", hint=hint)
+    return _without(candidates, {kernel: what}, vdevice, "is right")
+
+
+def drop_spilled(
+    candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
+) -> tuple[Kept, list[str]]:
+    """The candidates whose values all fit into registers, and notes on the others.
+
+    Only what the budget reaches is looked at; the program as a whole is looked at when it is built.
+    """
+    kernels = _kernels(candidates)
+    found = vdevice.rkernels_registers(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
+    spilled = {k: f"{needs.spilled_bytes} bytes per thread spill" for k, needs in found.items() if needs.spilled_bytes}
+    return _without(candidates, spilled, vdevice, "keeps its values in registers")
+
+
+def _kernels(candidates: Candidates) -> list[RKernel]:
+    return [k for options in candidates.values() for k in options]
+
+
+def _without(
+    candidates: Candidates, faults: Mapping[RKernel, str], vdevice: VDevice, virtue: str
+) -> tuple[Kept, list[str]]:
+    """The candidates without faults, and notes on the others. Raises DeviceError, naming the operation, if none is."""
+    kept = {operation: [k for k in options if k not in faults] for operation, options in candidates.items()}
+    for operation, options in candidates.items():
+        if options and not kept[operation]:
+            listed = "; ".join(f"{_named(k)}: {faults[k]}" for k in options)
+            raise DeviceError(
+                f"{operation.kind} {', '.join(map(str, operation.inputs))}: no rKernel for {vdevice.spec.arch} "
+                f"{virtue}: {listed}",
+                hint="please report it; a plugin's rammer_rkernels can offer others",
+            )
+    return kept, few([f"{_named(k)} is no candidate: {what}" for k, what in faults.items()])
+
+
+def few(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[str]:
+    """The first notes of a kind, and how many more there are."""
+    rest = [f"{len(notes) - MAX_NOTES} more {what}"] if len(notes) > MAX_NOTES else []
+    return [*notes[:MAX_NOTES], *rest]
+
+
+def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple[str, bool, str]]:
+    """What the rules find in kernels: the verdict, whether it reads too much, and a finding. Kept in the cache."""
+    recipes = recipe_keys(kernels, vdevice.spec)
+    store = _proof_store()
+    known = store.verdicts(recipes.values())
+    unproven = _unproven(recipes, known)
+    fresh = {recipes[k]: verdict for k, verdict in zip(unproven, computed(_proof, unproven), strict=True)}
+    store.put_verdicts(fresh)
+    parts = {k: (known | fresh)[key].split("\0", 2) for k, key in recipes.items()}
+    return {k: (verdict, bool(overreads), what) for k, (verdict, overreads, what) in parts.items()}
+
+
+def _proof_store() -> ProfileStore:
+    return profile_store("any", "proof")
+
+
+def _unproven(recipes: dict[RKernel, str], known: Container[str]) -> list[RKernel]:
+    """The first of equal kernels whose verdict is not known, those of the most statements before others."""
+    unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}
+    return sorted(unknown.values(), key=lambda kernel: -_num_statements(kernel))
+
+
+def _num_statements(kernel: RKernel) -> int:
+    return sum(1 for _ in statements(kernel.body.body)) if isinstance(kernel.body, TileProgram) else 0
+
+
+def _proof(kernel: RKernel) -> str:
+    """The verdict on a kernel, whether it reads too much, and a finding, with NUL between them."""
+    judged, findings = settled(kernel)
+    finding = next(iter(sorted(findings, key=lambda f: not f.broken)), None)
+    verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
+    return f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"
+
+
+def difference(got: Array, want: Array, defined: Mask | None = None) -> str:
+    """How far an array is off where it is `defined`, if by more than rounding explains; else nothing."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"it is {got.dtype}{list(got.shape)} and should be {want.dtype}{list(want.shape)}"
+    dtype = DType(got.dtype.name)
+    if not dtype.is_float:
+        off = np.argwhere((got != want) & (True if defined is None else defined))
+        return f"{len(off)} of {got.size} elements differ, first {off[0].tolist()}" if len(off) else ""
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    scale = np.abs(b[finite]).max(initial=0.0)
+    allowed = {1: dtype.epsilon, 2: 3e-2, 4: 1e-4, 8: 1e-11}[got.dtype.itemsize] * scale
+    with np.errstate(invalid="ignore"):
+        close = np.where(finite, np.abs(a - b) <= allowed, (a == b) | (np.isnan(a) & np.isnan(b)))
+    close |= False if defined is None else ~defined
+    if close.all():
+        return ""
+    at = tuple(map(int, np.unravel_index(int(np.argmin(close)), close.shape)))
+    return f"{int((~close).sum())} of {got.size} elements differ; {list(at)} is {got[at]}, not {want[at]}"

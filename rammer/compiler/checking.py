@@ -1,0 +1,103 @@
+"""Whether a compiled model computes what the model means: output by output, and the first operator that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rammer.compiler import CompileOptions, Model, load
+from rammer.compiler import compile as compile_model
+from rammer.compiler.candidates import difference
+from rammer.errors import DeviceError
+from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import Mask, evaluate_defined, evaluate_graph
+from rammer.ir.tensor import Array
+from rammer.runtime import measure
+from rammer.vdevice.base import Progress, silent
+
+Values = Mapping[str, Array]
+Defined = Mapping[str, Mask]  # which elements can be compared
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two ways to compute a tensor: `found` against `reference`, and how they differ, if they do."""
+
+    tensor: str
+    found: str
+    reference: str
+    differs: str = ""
+
+
+def check_model(
+    model: Model, how: CompileOptions, *, every: bool = False, seed: int = 0, progress: Progress = silent
+) -> list[Comparison]:
+    """Compare a model's outputs, on seeded inputs, as compiled, interpreted, and evaluated by the onnx package.
+
+    rKernels are tried out as ever (RAMMER_CHECK). Where an output differs, or with `every`, all
+    tensors are compared, up to the first operator that differs. Raises a RammerError where compiling does.
+    """
+    graph = load(model, **how.to_load)
+    with compile_model(graph, how=how, progress=progress) as program:
+        inputs = measure.random_inputs(program.inputs, seed)
+        found = program.run(inputs)
+    meaning, defined = evaluate_defined(lambda: evaluate_graph(graph, inputs))
+    rows = _compared(found, meaning, defined, "compiled", "interpreted")
+    rows += _against_onnx(model, inputs, meaning, defined) if not isinstance(model, Graph) and not how.constants else []
+    if every or any(row.differs for row in rows if row.found == "compiled"):
+        rows += _first_operator(graph, inputs, how, progress)
+    return rows
+
+
+def _compared(found: Values, wanted: Values, defined: Defined, one: str, other: str) -> list[Comparison]:
+    return [
+        Comparison(name, one, other, difference(found[name], value, defined[name])) for name, value in wanted.items()
+    ]
+
+
+def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress: Progress) -> list[Comparison]:
+    """Every tensor of the graph as an output, in the order in which they are computed, up to the first that differs."""
+    tensors = tuple(t for op in graph.operators for t in op.outputs)
+    shown = replace(graph, outputs=tensors)
+    meaning, defined = evaluate_defined(lambda: evaluate_graph(shown, inputs))
+    with compile_model(shown, how=how, progress=progress) as program:
+        found = program.run(inputs)
+    rows: list[Comparison] = []
+    for op in graph.operators:
+        for tensor in op.outputs:
+            what = difference(found[tensor], meaning[tensor], defined[tensor])
+            rows.append(Comparison(f"{op.kind} {op.name!r}", "compiled alone", "interpreted", what))
+            if what:
+                return rows
+    return rows
+
+
+def _against_onnx(model: Any, inputs: Values, meaning: Values, defined: Defined) -> list[Comparison]:
+    """What the onnx package's reference evaluator says of the same inputs."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    loaded = model
+    if isinstance(model, bytes):
+        loaded = onnx.load_model_from_string(model)
+    elif not isinstance(model, onnx.ModelProto):
+        loaded = onnx.load(model)
+    run: Any = ReferenceEvaluator(loaded).run
+    try:
+        values = run(None, dict(inputs))
+    except Exception as error:  # it raises whatever its operators' Python code does, and knows fewer of them than we do
+        return [Comparison(name, "interpreted", f"onnx ({type(error).__name__}: no answer)") for name in meaning]
+    names = [output.name for output in loaded.graph.output]
+    wanted = {n: v for n, v in zip(names, values, strict=True) if n in meaning}
+    return _compared(meaning, wanted, defined, "interpreted", "onnx")
+
+
+def require_agreement(rows: list[Comparison]) -> None:
+    """Raise DeviceError, naming the first tensor, if any two ways differ."""
+    for row in rows:
+        if row.differs:
+            raise DeviceError(
+                f"{row.tensor}: {row.found} and {row.reference} differ: {row.differs}",
+                hint="please report this, with the model",
+            )

@@ -1,0 +1,451 @@
+"""A program is run once before it is handed out, in a child process, and each operator compared with what it means.
+
+The image itself runs, slot by slot, on seeded inputs; what operators find and leave is kept although memory is reused.
+Then it runs as it always will, and must give the same bits. So what comes after proofs and trials (memory, packing,
+tables, text, runtime) is seen once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import inf, prod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import InputError
+from rammer.forkpool import Ahead, alone
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation, ROperator, flops
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.semantics.evaluate import evaluate_graph, sampled_places, stored_at
+from rammer.ir.semantics.expected import Expected, expected
+from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded, bounded_as, differs, unexplained
+from rammer.ir.tensor import Array, DType, TensorId, element
+from rammer.ir.tile import Apply, TileProgram, statements
+from rammer.ir.verify.replay import Kept, Replay
+from rammer.runtime.measure import random_inputs
+from rammer.runtime.report import CHECKED
+from rammer.vdevice.base import Bytes, CompiledOnly, Executable, Image, MayFork, RunsSlots, Stepped, ports_of
+from rammer.vdevice.image.placement import constant_value
+from rammer.vdevice.profiles import ProfileStore, generators
+
+SHARE, LEAST_S, MOST_S = 0.025, 0.04, 1.8  # of a compilation's time, that comparing may take; seconds at least, at most
+PATIENCE_S = 30.0  # without progress, after which a program hangs
+EMULATED_S = 600.0  # which an emulator may take for all
+NOWHERE = -1  # no operator: all vEUs run
+WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
+MOST_FLOPS = 1 << 19  # of the sampled elements of others
+TOGETHER, TOGETHER_S = 8, 0.002  # runs of all vEUs together, as races do not show in each, and when none is begun
+LATE_S = 0.01  # when no run is begun in which another vEU is late: seconds of the CPU, as those above
+UNWRITTEN = 0xFF  # each byte of memory before a run: NaN
+FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
+USUAL = 64.0  # steps of float32, or of double, at the largest element: outputs are seldom farther off
+USUAL_OF_OTHERS = 256.0  # where rKernels compute sums from other sums: large filters are off by 2e-5 (docs/numerics.md)
+OPERATOR_S, FLOPS_PER_S = 2.5e-4, 1.5e10  # that the meaning of a model takes: for each operator, and with one thread
+BESIDE_S = 4 * MOST_S  # that it may take beside a compilation: such models take many times as long to compile
+Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a program, and the operator that shows it first, if one does."""
+
+    what: str
+    operator: int | None = None
+
+
+def cpu_s() -> float:
+    """Seconds of CPUs that this process and those that it waited for have taken."""
+    return sum(os.times()[:4])
+
+
+def budget(compiled_s: float) -> float:
+    """Seconds of a CPU that comparing may take, after a compilation of so many: others' load is in neither."""
+    return min(max(SHARE * compiled_s, LEAST_S), MOST_S)
+
+
+class Judge:
+    """Computes what a program should give, in a child process beside its compilation; `end` it.
+
+    Nothing is begun where a program of a model with such operators was judged before: the verdict is probably known.
+    """
+
+    def __init__(self, model: Graph, spec: VDeviceSpec, store: ProfileStore, check: int) -> None:
+        self.inputs = random_inputs(ports_of(model)[0], 0)
+        self._model, self._step, self._store = model, FACTOR_STEPS.get(spec.precision, 0.0), store
+        self._seconds = inf if check > 1 else MOST_S
+        self._work_s = sum(OPERATOR_S + flops(op.operation.expr) / FLOPS_PER_S for op in model.operators)
+        operators = [(op.kind, op.inputs, op.outputs) for op in model.operators]
+        digest = hashlib.sha256(f"{operators}{model.types}{check}{spec.precision}{generators()}".encode())
+        self._key = f"begun {digest.hexdigest()}"
+        begins = check == 1 and self._work_s < BESIDE_S and not store.verdicts([self._key])
+        self._ahead = Ahead(self._meant_beside, [None] if begins else [])
+        self.still, self.end = self._ahead.still, self._ahead.end
+
+    @cached_property
+    def wanted(self) -> Wanted | None:
+        """Inputs, and what the model makes of them; None if that takes too long."""
+        self._store.put_verdicts({self._key: ""})
+        if self._ahead.begun:
+            return self._ahead.results((), MOST_S).get(None)
+        return self._meant() if self._work_s < self._seconds else None
+
+    def _meant_beside(self, _: None) -> Wanted | None:
+        one_thread()
+        return self._meant()
+
+    def _meant(self) -> Wanted | None:
+        for inputs in (self.inputs, without_indices(self.inputs)):
+            with suppress(InputError):
+                return inputs, evaluate_graph(self._model, inputs)
+        return None
+
+    def shared(self, graph: Graph) -> list[TensorId]:
+        """The tensors that a graph, which passes made of the model, computes like the model."""
+        computed = [t for op in graph.operators if not op.operation.expr.into for t in op.outputs]
+        types = {t: (kind.shape, kind.dtype) for t, kind in self._model.types.items() if t in self._model.producers}
+        return [t for t in computed if types.get(t) == (graph.types[t].shape, graph.types[t].dtype)]
+
+    def expected(self, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]) -> Expected:
+        """What the model makes of inputs, give or take what rounding in its operators does."""
+
+        def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+            tick()
+            return bounded(op.operation.expr, given, factor_step=self._step, careful=True)
+
+        return expected(self._model, inputs, local, tensors)
+
+
+def run_once(
+    executable: Executable, image: Image, judge: Judge, store: ProfileStore, seconds: float, every: bool
+) -> tuple[str, Fault | None]:
+    """Run a program once: what the report says of it, and what is wrong.
+
+    It takes `seconds` or a little more. What was found is kept in the store, by the image's content. Outputs are those
+    of the model, before any pass, where the judge has them in time. `every`: all operators and elements are compared,
+    whatever that takes.
+    """
+    if isinstance(executable, CompiledOnly):
+        return "not run: device is not here", None
+    if image.plan is None or not image.files:
+        return "not run: nothing was built", None
+    key = f"{'every' if every else 'some'} {_content(image)}"
+    known = _read(store.verdicts([key]).get(key), len(image.plan.kernels))
+    if known is None:
+        run = _Run(executable, image, image.plan, judge, inf if every else seconds, every)
+        known = run.made()
+        store.put_verdicts({key: json.dumps([known[0], known[1] and [known[1].what, known[1].operator]])})
+    return known
+
+
+def _content(image: Image) -> str:
+    """A fingerprint of an image and of the code that judges it."""
+    digest = hashlib.sha256(generators().encode() + Path(__file__).read_bytes())
+    for name, data in sorted(image.files.items()):
+        digest.update(f"\0{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    for name, array in image.weights.items():
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat.data)}".encode())  # at memory's speed
+    digest.update(f"{image.inputs}{image.outputs}".encode())
+    return digest.hexdigest()
+
+
+def _read(entry: object, num_operators: int) -> tuple[str, Fault | None] | None:
+    """What the cache has; nothing if that is no verdict."""
+    with suppress(ValueError, TypeError):
+        note, fault = json.loads(str(entry))
+        if fault is None:
+            return str(note), None
+        what, operator = fault
+        if operator is None or (type(operator) is int and 0 <= operator < num_operators):
+            return str(note), Fault(str(what), operator)
+    return None
+
+
+Run = Callable[[Mapping[str, Array]], tuple[str, Fault | None]]  # of inputs
+
+
+class _Run:
+    """A run of a program, and what it is compared with."""
+
+    def __init__(
+        self, executable: Executable, image: Image, plan: ExecutionPlan, judge: Judge, seconds: float, every: bool
+    ) -> None:
+        self._executable, self._image, self._plan, self._judge = executable, image, plan, judge
+        self._every, self._wanted = every, judge.wanted
+        self._seconds = seconds / 2 if self._wanted else seconds  # outputs that are right vouch for operators
+        self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child shows it: operator, steps
+
+    def made(self) -> tuple[str, Fault | None]:
+        """Run it: in a child where that is possible, slot by slot and then as a whole; else here, as a whole."""
+        executable = self._executable
+        if isinstance(executable, RunsSlots):
+            return self._beside(self._slot_by_slot, PATIENCE_S)
+        if isinstance(executable, MayFork) and executable.forks:
+            return self._beside(self._whole, EMULATED_S)
+        return self._seeded(self._whole)  # what a device holds does not survive a fork
+
+    def _beside(self, run: Run, patience_s: float) -> tuple[str, Fault | None]:
+        self._progress[0] = NOWHERE
+        ended = alone(lambda: self._seeded(run), lambda: int(self._progress[1]), patience_s)
+        if ended.made is not None:
+            return ended.made
+        operator = int(self._progress[0])
+        if operator == NOWHERE:
+            return CHECKED, Fault(f"when its vEUs run together, {ended.how}")
+        return CHECKED, Fault(ended.how, operator)
+
+    def _whole(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
+        if self._wanted is None:
+            return "not run: its meaning takes longer to compute than a run may take", None
+        return self._against_the_model(CHECKED, inputs, self._executable.run(inputs))
+
+    def _seeded(self, run: Run) -> tuple[str, Fault | None]:
+        refused = ""
+        for inputs in (self._judge.inputs, without_indices(self._judge.inputs)):
+            try:
+                return run(inputs)
+            except InputError as error:
+                refused = error.what
+        return f"not run: seeded inputs are refused: {refused}", None
+
+    def _slot_by_slot(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
+        plan, executable, progress, every = self._plan, self._executable, self._progress, self._every
+        assert isinstance(executable, RunsSlots)
+        if plan.memory is None or plan.memory.near:
+            return self._whole(inputs)  # of a vEU's scratch nothing is kept
+        began, work_s = time.monotonic(), 2 * self._seconds + time.thread_time()  # others may have the CPU, too
+        stepped = executable.stepped(inputs)
+
+        def run(slots: NDArray[np.int64]) -> None:
+            progress[0] = replay.now
+            progress[1] += 1
+            stepped.run(slots)
+
+        total = len(plan.kernels)
+        whole = {n: operation.outputs[0].size for n, operation in enumerate(k.operation for k in plan.kernels)}
+        chosen = whole if every else _chosen(plan, self._seconds)
+        replay = Replay(plan, inputs, stepped.arena, run, chosen)
+        count = 0
+        for n in replay:
+            progress[1] += 1
+            if time.thread_time() < work_s:
+                if what := _wrong(plan, n, replay, chosen[n]):
+                    return CHECKED, Fault(what, n)
+                count += 1
+            if not every and time.monotonic() > began + MOST_S:
+                return f"{CHECKED}: {count} of {total} operators, as far as {MOST_S:g} s reached", None
+        kept = {t: value.copy() for t in plan.graph.outputs if (value := replay.output(t)) is not None}
+        progress[0] = NOWHERE
+        used = _used(stepped.scratch)
+        for found, own in self._together(executable, inputs, stepped):
+            progress[1] += 1
+            if own and (now := _used(stepped.scratch)) != used:
+                return CHECKED, Fault(f"vEUs that run together use the scratch of {now} instead of {used}")
+            for tensor, value in kept.items():
+                if what := _unlike(found[tensor], value):
+                    return CHECKED, Fault(f"output {tensor!r}{what}", plan.graph.producers.get(tensor))
+        checked = CHECKED if count == total else f"{CHECKED}: {count} of {total} operators"
+        return self._against_the_model(checked, inputs, found)
+
+    @staticmethod
+    def _together(
+        executable: RunsSlots, inputs: Mapping[str, Array], memory: Stepped
+    ) -> Iterator[tuple[Mapping[str, Array], bool]]:
+        """Runs of all vEUs, and whether each did what is its own alone.
+
+        Each vEU is late once, as far as time allows: so a wait that is lost shows. Memory is filled before each run,
+        else what is not computed, or read too early, would be there from before.
+        """
+        for least, most, most_s, late in ((2, len(memory.scratch), LATE_S, True), (1, TOGETHER, TOGETHER_S, False)):
+            until = time.thread_time() + most_s  # others may have the CPU, too
+            for n in range(most):
+                if n >= least and time.thread_time() > until:
+                    break
+                for part in (memory.arena, *(memory.scratch if late else ())):
+                    part[...] = UNWRITTEN
+                yield (executable.run_late(inputs, n) if late else executable.run(inputs)), late
+
+    def _tick(self) -> None:
+        """Show that this process is alive."""
+        self._progress[1] += 1
+
+    def _against_the_model(
+        self, checked: str, inputs: Mapping[str, Array], found: Mapping[str, Array]
+    ) -> tuple[str, Fault | None]:
+        """Outputs of a run against those of the model.
+
+        What rounding may do to them, in the model's operators and in those that passes made of them, is computed where
+        they are farther off than programs usually are.
+        """
+        if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):
+            return f"{checked}; outputs are not compared with the model", None
+        explained: Expected = {}
+        own = all(k.faithful for k in set(self._plan.kernels))
+        steps = (
+            USUAL if own and not any("_transform" in op.kind for op in self._plan.graph.operators) else USUAL_OF_OTHERS
+        )
+        least = partial(_usual, doubles=self._plan.spec.doubles)
+        for tensor, value in self._wanted[1].items():
+            if not differs(found[tensor], Bounded(value, least(value, USUAL))).any():
+                continue
+            if not explained:
+                shared = self._judge.shared(self._plan.graph)
+                meant = self._judge.expected(inputs, shared, self._tick)
+                made = _of_plan(self._plan, inputs, shared, self._tick)
+                explained = {t: m.wider(made[t]) for t, m in meant.items()}
+                for t in shared:
+                    if what := explained[t].unlike(made[t].value, least(meant[t].value, USUAL)):
+                        return checked, Fault(f"{t!r}{what}, by what passes made of the model")
+            if what := explained[tensor].unlike(found[tensor], least(value, steps)):
+                return checked, Fault(f"output {tensor!r}{what}, though each operator is right")
+        return checked, None
+
+
+def _used(scratch: Sequence[Bytes]) -> list[int]:
+    """The vEUs whose scratch was written."""
+    return [veu for veu, part in enumerate(scratch) if (part != UNWRITTEN).any()]
+
+
+def _unlike(together: Array, alone: Array) -> str:
+    """The first element that is another one when all vEUs run; nothing if there is none."""
+    off = differs(together, Bounded(alone, np.zeros(alone.shape)))
+    if not off.any():
+        return ""
+    at = tuple(map(int, np.argwhere(off)[0]))
+    what = f"{list(at)} is {together[at]} when its vEUs run together"
+    return f"{what}, and {alone[at]} when its slots run one after another"
+
+
+def one_thread() -> None:
+    """Let products of NumPy's own OpenBLAS take one thread of this process: others would spin beside a compilation."""
+    for path in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
+
+
+def _usual(value: Array, steps: float, doubles: bool) -> Array:
+    """How far elements of an output usually are off, in steps at the largest one.
+
+    `doubles`: float64 is computed as such, else as float32.
+    """
+    finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
+    step = 2.0**-52 if doubles and value.dtype in (np.float64, np.complex128) else 2.0**-23
+    return np.full(value.shape, steps * step * float(finite.max(initial=0.0)))
+
+
+def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs with zeros for whole numbers: of those that are indices none may be in range."""
+    return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
+
+
+def _of_plan(
+    plan: ExecutionPlan, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]
+) -> Expected:
+    """What a plan's own operators make of inputs, give or take what rounding in its rKernels does."""
+
+    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+        tick()
+        kernel = plan.kernels[n]
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel), careful=True)
+
+    return expected(plan.graph, inputs, local, tensors)
+
+
+def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
+    """Operators to compare, and at how many elements: as many as fit into the time.
+
+    A few elements of each rKernel's first operator, then of others, at random; what time is left is for more of the
+    first ones. Of untried rKernels (those of plugins) more are compared in any case.
+    """
+    first = {kernel: n for n, kernel in reversed(list(enumerate(plan.kernels)))}
+    order = list(dict.fromkeys([*first.values(), *np.random.default_rng(0).permutation(len(plan.kernels)).tolist()]))
+    known: dict[tuple[object, RKernel], tuple[int, float]] = {}
+    untried = [n for k, n in first.items() if not isinstance(k.body, TileProgram)]
+    chosen: dict[int, int] = {}
+    for counts, some in ((_many, untried), (_few, order), (_many, list(first.values()))):
+        for n in some:
+            if (key := (counts, kernel := plan.kernels[n])) not in known:
+                known[key] = (many := counts(kernel)), _seconds(kernel.operation, many, formed=kernel.form is not None)
+            count, cost = known[key]
+            if (counts is _many and some is untried) or cost < seconds or not chosen:
+                seconds -= cost
+                chosen[n] = max(chosen.get(n, 0), count)
+    return chosen
+
+
+def _few(kernel: RKernel) -> int:
+    return FEWEST
+
+
+def _many(kernel: RKernel) -> int:
+    """All elements of small operators. Those of another form are computed from whole tiles of others."""
+    operation = kernel.operation
+    if kernel.form is not None:
+        return FEWEST
+    if not operation.expr.into and flops(operation.expr) <= WHOLE_FLOPS:
+        return operation.outputs[0].size
+    each = flops(operation.expr) / max(operation.outputs[0].size, 1)
+    return int(min(max(MOST_FLOPS / max(each, 1), FEWEST), MOST_PLACES))
+
+
+def _seconds(operation: Operation, count: int, formed: bool = False) -> float:
+    """What it takes to compare so many elements, estimated: each stage, each operation, and each byte that is kept."""
+    nbytes = sum(t.nbytes for t in (*operation.inputs, *operation.outputs))
+    work = flops(operation.expr) * count / max(operation.outputs[0].size, 1)
+    return (4e-3 if formed else 0.0) + 5e-4 * len(operation.expr.stages) + 2e-8 * work + 3e-10 * nbytes
+
+
+def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
+    """The first of so many elements of an operator's results that is not what its formula makes of its operands."""
+    op, kernel = plan.graph.operators[n], plan.kernels[n]
+    expr = op.operation.expr
+    names = [name for name, _ in expr.inputs]
+    given: dict[str, Array | Kept] = {
+        name: constant_value(plan.graph, t) if kept is None else kept
+        for name, t, kept in zip(names, op.inputs, replay.operands(n), strict=True)
+    }
+    bound = partial(bounded_as, expr, kernel.form, given, factor_step=_factor_step(kernel))
+    whole = not expr.into and count >= prod(expr.root.shape)
+    places = np.argwhere(np.ones(expr.root.shape, bool)) if whole else sampled_places(expr, count, n)
+    elements = stored_at(expr, given, places)
+    if expr.into:  # of what data put outside nothing is stored
+        ((_, kind),) = expr.outputs
+        inside = np.all([(e >= 0) & (e < extent) for e, extent in zip(elements, kind.shape, strict=True)], axis=0)
+        places, elements = places[inside], [e[inside] for e in elements]
+    arrays = (
+        {name: value.whole() if isinstance(value, Kept) else value for name, value in given.items()} if whole else {}
+    )
+    wanted = bounded_as(expr, kernel.form, arrays, factor_step=_factor_step(kernel)) if whole else bound(places)
+    for number, (tensor, result, both) in enumerate(zip(op.outputs, replay.results(n), wanted, strict=True)):
+        got, want = result.flat[element(result.kind, elements)], Bounded(*map(np.ravel, both))
+        at = unexplained(got, want, number, places, partial(bound, careful=True))
+        if at is not None:
+            return (
+                f"{tensor!r}{places[at].tolist()} is {got[at]} and should be {want.value[at]}, give or take "
+                f"{want.error[at]:.2g}"
+            )
+    return ""
+
+
+def _factor_step(kernel: RKernel) -> float:
+    """What an rKernel's instructions round factors by, relatively; 0.0 if they take them as they are, or in parts."""
+    body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
+    used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
+    rounds = [i for i in used if i.encoding is None or i.encoding.parts == 1]
+    return max((FACTOR_STEPS[i.precision] for i in rounds), default=0.0)

@@ -1,0 +1,1 @@
+"""Adapters for ONNX's backend interface, torch.compile and Dask."""

@@ -1,0 +1,1 @@
+"""Analyze tile programs and plans: accesses, footprints, dependencies, happens-before."""

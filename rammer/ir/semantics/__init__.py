@@ -1,0 +1,1 @@
+"""Evaluate expressions and plans by NumPy, and bound rounding errors. Known as: reference semantics."""

@@ -1,0 +1,162 @@
+"""What a model means on some inputs, and how far the rounding of a device may move its outputs.
+
+Bounds that follow each value through all operators (`rounding.py`) grow with every layer: of a recurrent network they
+soon allow anything. Here the network is computed twice side by side: as it means, and with every result moved by a
+random share of what rounding in its operator may do. How far outputs differ then says what rounding does to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from math import inf
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rammer.errors import InputError
+from rammer.ir.expr import COMPARISONS, Call, Cast, Load, TensorExpr, nodes
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.semantics.evaluate import Memory, evaluate_expr
+from rammer.ir.semantics.rounding import Bounded, differs, moved_by
+from rammer.ir.tensor import Array, DType, TensorId
+
+MOVES = 2.0  # times what moving results did to outputs, at the most
+SOME = 2  # elements of an output may jump where moving results moves none
+USUAL = 0.9  # of the elements of a tensor are no farther off than is usual
+STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
+Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
+
+
+class Meant(NamedTuple):
+    """What an output should be, and how far a device's may be off.
+
+    No element is farther off than `error`, and most are no farther off than `usual`: moving results moved `jumps`
+    elements farther.
+    """
+
+    value: Array
+    error: Array
+    usual: float
+    jumps: int
+
+    def wider(self, other: Meant) -> Meant:
+        """The same value, as far off as this or another evaluation allows."""
+        error = np.fmax(self.error, other.error)
+        return Meant(self.value, error, max(self.usual, other.usual), max(self.jumps, other.jumps))
+
+    def unlike(self, found: Array, least: Array) -> str:
+        """What is wrong with an output that may be off by `least` in any case; nothing if it is right.
+
+        Rounding takes an element across a step (`round`, a comparison) here and there. An error takes many.
+        """
+        far = differs(found, Bounded(self.value, np.fmax(self.error, least)))
+        if far.any():
+            at = tuple(map(int, np.argwhere(far)[0]))
+            return f"{list(at)} is {found[at]} and should be {self.value[at]}, give or take {self.error[at]:.2g}"
+        usual = np.where(np.isfinite(self.error), self.usual, self.error)
+        count = np.count_nonzero(differs(found, Bounded(self.value, np.fmax(usual, least))))
+        if count <= MOVES * self.jumps + SOME:
+            return ""
+        return (
+            f": {count} of {found.size} elements are off by more than {self.usual:.2g}, and rounding moves {self.jumps}"
+        )
+
+
+Expected: TypeAlias = dict[TensorId, Meant]
+
+
+def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: Iterable[TensorId] = ()) -> Expected:
+    """Compute what outputs, and other `tensors`, should be, give or take.
+
+    `local(n, operator, operands)` computes results, with bounds of what rounding inside of the operator does.
+    Raises InputError for indices outside.
+    """
+    random = np.random.default_rng(0)
+    values, moved = Memory(graph), Memory(graph)
+    asked = frozenset(tensors)
+    meant: Expected = {}
+    moved.arrays |= values.arrays
+    for name in graph.inputs:
+        values.write(name, np.asarray(inputs[name]))
+        moved.write(name, np.asarray(inputs[name]))
+    for n, op in enumerate(graph.operators):
+        expr = op.operation.expr
+        names = [name for name, _ in expr.inputs]
+        given, other = ({k: m.read(t) for k, t in zip(names, op.inputs, strict=True)} for m in (values, moved))
+        apart = {k: off for k in names if (off := _distance(given[k], other[k])) is not None}
+        found = [Bounded(v, 0.0) for v in evaluate_expr(expr, given)] if expr.into else local(n, op, given)
+        others = evaluate_expr(expr, other) if apart else [value for value, _ in found]
+        if jumps := _jumps(expr):
+            usual = {k: MOVES * float(np.quantile(off, USUAL)) for k, off in apart.items()}
+            others = _jumped(expr, other, usual, others)
+        for tensor, (value, error), own in zip(op.outputs, found, others, strict=True):
+            values.write(tensor, value)
+            moved.write(tensor, _moved(own, error, graph.types[tensor].dtype, jumps, random))
+            if tensor in asked:  # an update may change it later
+                meant[tensor] = _meant(values.read(tensor).copy(), moved.read(tensor))
+    return meant | {t: _meant(values.read(t), moved.read(t)) for t in graph.outputs}
+
+
+def _jumped(
+    expr: TensorExpr, operands: Mapping[str, Array], by: Mapping[str, float], results: list[Array]
+) -> list[Array]:
+    """The results, with those elements that jump where all operands grow or shrink by so much."""
+    found = list(results)
+    for sign in (1, -1):
+        moved = {k: (v + sign * by[k]).astype(v.dtype) if by.get(k) else v for k, v in operands.items()}
+        with suppress(InputError):
+            for n, other in enumerate(evaluate_expr(expr, moved) if any(by.values()) else ()):
+                found[n] = np.where(other != results[n], other, found[n])
+    return found
+
+
+def _moved(value: Array, error: Any, dtype: DType, jumps: bool, random: np.random.Generator) -> Array:
+    """A result, moved: where it may jump anywhere it can, up or down; else upwards, each other element."""
+    if not np.any(error):
+        return value
+    if dtype.is_float and dtype.bits < 32:  # rounds to one of two neighbours
+        error = error + dtype.epsilon * np.abs(value)
+    share = random.choice((-1, 1), np.shape(value)) if jumps else random.integers(0, 2, np.shape(value))
+    with np.errstate(all="ignore"):
+        by = np.where(error == 0, 0.0, share * error)
+        if dtype.part.is_float or dtype is DType.BOOL:
+            return np.asarray(moved_by(value, by))
+        ends = np.clip(value + by, float(dtype.info.min), float(dtype.info.max))
+        return np.where(by == 0, value, ends.astype(value.dtype))
+
+
+def _distance(value: Array, moved: Array) -> Array | None:
+    """How far each element was moved, without a bound where it became or was no number; None if none was."""
+    floats = value.dtype.kind in "fc"
+    if value is moved or np.array_equal(value, moved, equal_nan=floats):
+        return None
+    kind = np.complex128 if value.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        distance = np.abs(value.astype(kind) - moved.astype(kind))
+    same = (value == moved) | ((value != value) & (moved != moved))
+    return np.where(same, 0.0, np.where(np.isnan(distance), inf, distance))
+
+
+def _meant(value: Array, moved: Array) -> Meant:
+    """An output, which may be off as far as any of its elements was moved."""
+    if (distance := _distance(value, moved)) is None:
+        return Meant(value, np.zeros(value.shape), 0.0, 0)
+    finite = distance[np.isfinite(distance)]
+    usual = MOVES * float(np.quantile(finite, USUAL)) if finite.size else 0.0
+    error = np.where(np.isfinite(distance), MOVES * finite.max(initial=0.0), inf)
+    return Meant(value, error, usual, int(np.count_nonzero(finite > usual)))
+
+
+def _jumps(expr: TensorExpr) -> bool:
+    """Whether a result is no continuous function of floats that are read."""
+    if not any(kind.dtype.is_float for _, kind in expr.inputs):
+        return False
+    bodies = [node for stage in expr.stages for node in nodes(stage.body)]
+    floats = {name for name, kind in expr.inputs if kind.dtype.is_float} | {s.name for s in expr.stages}
+    steps = any(isinstance(node, Call) and node.fn in STEPS for node in bodies)
+    whole = any(isinstance(node, Cast) and not node.dtype.part.is_float for node in bodies)
+    moves = (d.value for node in bodies if isinstance(node, Load) for d in node.dynamic)
+    placed = any(isinstance(node, Load) and node.tensor in floats for value in moves for node in nodes(value))
+    return steps or whole or placed or any(not stage.dtype.part.is_float for stage in expr.stages)

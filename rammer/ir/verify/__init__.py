@@ -1,0 +1,517 @@
+"""The proof of a plan: rules with stable ids, explained in docs/semantics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from rammer.errors import RammerError, VerificationError
+from rammer.ir.analysis.dependency import Dependencies, num_written, read_elements, writers, written_elements
+from rammer.ir.analysis.intervals import NOTHING, Intervals, missing, union
+from rammer.ir.analysis.order import HappensBefore, PlanPosition, Slots
+from rammer.ir.analysis.storage import accesses, arguments, memory_owners, must_be_seen
+from rammer.ir.device import SyncModel
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.plan import ExecutionPlan, Pieces
+from rammer.ir.program import BarrierRTask, Position, RTask, Slot, TaskUid
+from rammer.ir.tensor import TensorId, TensorType
+from rammer.ir.verify.reuse import check_reuse
+
+__all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan", "verify_schedule"]
+
+
+class Evidence:
+    """What the rules look at; each part is computed once."""
+
+    def __init__(self, plan: ExecutionPlan, known: Evidence | None = None) -> None:
+        """`known`: of the same plan before its memory was planned."""
+        self.plan = plan
+        self.dependencies: Dependencies = known.dependencies if known else Dependencies(plan.graph, plan.kernels)
+        if known:
+            assert all(getattr(plan, part) is getattr(known.plan, part) for part in ("graph", "kernels", "programs"))
+            self.order, self.slots = known.order, known.slots
+
+    @cached_property
+    def order(self) -> HappensBefore:
+        return HappensBefore(self.plan.programs)
+
+    @cached_property
+    def slots(self) -> list[Slots]:
+        """Per operator, the slot of each rTask."""
+        return [
+            self.order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks)))
+            for n, kernel in enumerate(self.plan.kernels)
+        ]
+
+    def task(self, uid: TaskUid) -> str:
+        """An rTask, for people: its operator's name, its number, its slot."""
+        op = self.plan.graph.operators[uid.operator_id]
+        return f"rTask {uid.operator_id}.{uid.rtask_id} of {op.kind} {op.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: `check` raises VerificationError with the rule's id. `memory`: it looks at where tensors lie."""
+
+    name: str
+    check: Callable[[Evidence], None]
+    memory: bool = False
+
+
+def verify_plan(plan: ExecutionPlan, schedule: Evidence | None = None) -> None:
+    """Check every rule, in the order of `RULES`. Raises VerificationError at the first one broken.
+
+    `schedule`: what `verify_schedule` returned for the plan before its memory was planned.
+    """
+    evidence = Evidence(plan, schedule or verify_schedule(plan))
+    for rule in RULES.values():
+        if rule.memory:
+            rule.check(evidence)
+
+
+def verify_schedule(plan: ExecutionPlan) -> Evidence:
+    """Check the rules that do not look at memory. Planning memory relies on them: on a slot for each rTask, say.
+
+    Raises VerificationError at the first one broken.
+    """
+    evidence = Evidence(plan)
+    for rule in RULES.values():
+        if not rule.memory:
+            rule.check(evidence)
+    return evidence
+
+
+def _right_kernels(evidence: Evidence) -> None:
+    plan = evidence.plan
+    operators = plan.graph.operators
+    if len(plan.kernels) != len(operators):
+        raise VerificationError("R100", f"{len(plan.kernels)} kernels for {len(operators)} operators")
+    for n, (op, kernel) in enumerate(zip(operators, plan.kernels, strict=True)):
+        if kernel.operation is not op.operation:
+            raise VerificationError(
+                "R100",
+                f"operator {n} ({op.kind} {op.name!r}) has kernel {kernel.name!r}, made for another operation",
+                hint="choose among the candidates of the operator's own operation",
+            )
+
+
+def verify_graph(graph: Graph, before: Graph) -> None:
+    """Check what every pass keeps of the graph before it: ports, types, one producer per tensor, and an order.
+
+    Raises VerificationError.
+    """
+    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}
+    if (graph.inputs, graph.outputs, graph.symbols) != (before.inputs, before.outputs, before.symbols):
+        raise VerificationError("R110", f"{before} has other ports now: {graph}")
+    for tensor in (*before.inputs, *before.outputs):
+        kind = before.types[tensor]
+        if graph.types.get(tensor) != kind or (tensor in graph.views and tensor not in updated):
+            raise VerificationError("R110", f"port {tensor!r} was {kind} with memory of its own, and is no more")
+    for tensor, value in graph.constants.items():
+        if (value.shape, value.dtype) != (graph.types[tensor].shape, graph.types[tensor].dtype.numpy):
+            raise VerificationError(
+                "R110", f"constant {tensor!r} is {value.dtype}{value.shape}, not what its type says"
+            )
+    made = {*graph.inputs, *graph.constants}
+    written: set[TensorId] = set()  # owners of memory into which something was written before
+    for op in graph.operators:
+        for tensor in op.inputs:
+            root = graph.storage(tensor).root
+            if not {tensor, root} & made and root not in written:
+                raise VerificationError("R110", f"{op.kind} {op.name!r} reads {tensor!r}, which nothing made before it")
+        for tensor in op.outputs:
+            if tensor in made:
+                raise VerificationError("R110", f"{op.kind} {op.name!r} makes {tensor!r}, which exists already")
+            made.add(tensor)
+            written.add(graph.storage(tensor).root)
+    for tensor in graph.outputs:
+        if tensor not in made | written:
+            raise VerificationError("R110", f"nothing makes the output {tensor!r}")
+    _check_types(graph)
+
+
+def _check_types(graph: Graph) -> None:
+    for op in graph.operators:
+        for tensor, kind in zip((*op.inputs, *op.outputs), (*op.operation.inputs, *op.operation.outputs), strict=True):
+            if graph.types[tensor] != kind:
+                raise VerificationError(
+                    "R110",
+                    f"{op.kind} {op.name!r} takes {tensor!r} for {kind} in layout {_layout(kind)}, "
+                    f"but it is {graph.types[tensor]} in layout {_layout(graph.types[tensor])}",
+                    hint="retype the operation when a pass changes a tensor's layout",
+                )
+    for tensor, view in graph.views.items():
+        if tensor not in graph.types:
+            continue
+        kind, base = graph.types[tensor], graph.types[view.base]
+        end = view.offset + kind.span
+        if view.offset < 0 or end > base.span or kind.dtype is not base.dtype:
+            raise VerificationError(
+                "R110",
+                f"view {tensor!r} is {kind} at elements [{view.offset}, {end}) of {view.base!r}, which is {base}",
+                hint="a view lies inside its base and has its element type",
+            )
+
+
+def _layout(kind: TensorType) -> str:
+    if kind.layout is None:
+        return "row-major"
+    digits = kind.layout.digits
+    return " ".join(f"{d.dim}//{d.div}" + f"%{d.mod}" * bool(d.mod) + f"@{d.pitch}" * bool(d.pitch) for d in digits)
+
+
+def _lane_count(evidence: Evidence) -> None:
+    for number, program in enumerate(evidence.plan.programs):
+        if len(program) != evidence.plan.spec.num_veus:
+            raise VerificationError(
+                "R101",
+                f"programs[{number}] has {len(program)} lanes, {evidence.plan.spec.name} has "
+                f"{evidence.plan.spec.num_veus} vEUs",
+                hint="build it with RProgramBuilder(spec.num_veus)",
+            )
+
+
+def _every_rtask_once(evidence: Evidence) -> None:
+    kernels = evidence.plan.kernels
+    seen: dict[TaskUid, PlanPosition] = {}
+    for number, program in enumerate(evidence.plan.programs):
+        for position, uid in program.tasks():
+            place = PlanPosition(number, *position)
+            if not (0 <= uid.operator_id < len(kernels) and 0 <= uid.rtask_id < kernels[uid.operator_id].num_rtasks):
+                raise VerificationError(
+                    "R106", f"{place} holds rTask {uid.operator_id}.{uid.rtask_id}, which is unknown"
+                )
+            if uid in seen:
+                raise VerificationError("R106", f"{evidence.task(uid)} is in {seen[uid]} and again in {place}")
+            seen[uid] = place
+    if len(seen) < evidence.plan.num_rtasks:
+        lost = next(u for n, k in enumerate(kernels) for r in range(k.num_rtasks) if (u := TaskUid(n, r)) not in seen)
+        raise VerificationError(
+            "R106", f"{evidence.task(lost)} is in no slot", hint="append every rTask of every operator once"
+        )
+
+
+def _ordered(evidence: Evidence) -> None:
+    """R102 and R103 are what it takes for a happens-before order to exist."""
+    _ = evidence.order
+
+
+def _covers_dependency(evidence: Evidence) -> None:
+    order, slots = evidence.order, evidence.slots
+    first, second, edges = [], [], []
+    for n in range(len(evidence.plan.kernels)):
+        for producer, pairs in evidence.dependencies.edges(n):
+            first.append(slots[producer][pairs[:, 1]])
+            second.append(slots[n][pairs[:, 0]])
+            edges.append((n, producer, pairs))
+    if not edges:
+        return
+    ok = order.before(np.concatenate(first), np.concatenate(second))
+    if ok.all():
+        return
+    bad = int(np.argmin(ok))
+    for n, producer, pairs in edges:
+        if bad < len(pairs):
+            reader, writer = TaskUid(n, int(pairs[bad, 0])), TaskUid(producer, int(pairs[bad, 1]))
+            raise VerificationError(
+                "R104",
+                f"{evidence.task(reader)} in {order.position(order.task_slots[reader])} reads what "
+                f"{evidence.task(writer)} in {order.position(order.task_slots[writer])} writes, "
+                "but nothing makes it wait",
+                hint="RProgramBuilder.wait(reader, on=[writer]) before append(reader)",
+            )
+        bad -= len(pairs)
+
+
+def _global_sync_only(evidence: Evidence) -> None:
+    if evidence.plan.spec.sync is not SyncModel.GLOBAL:
+        return
+    for number, program in enumerate(evidence.plan.programs):
+        barriers = [[o for o, s in enumerate(lane) if isinstance(s, BarrierRTask)] for lane in program.lanes]
+        steps = max(map(len, barriers), default=0)
+        ends = [  # of each step the last slots of lanes that ran rTasks in it
+            {
+                Position(u, at[step] - 1)
+                for u, at in enumerate(barriers)
+                if step < len(at) and _ran(program[u], at[step])
+            }
+            for step in range(steps)
+        ]
+        for veu, lane in enumerate(program.lanes):
+            for step, order in enumerate(barriers[veu]):
+                slot = lane[order]
+                assert isinstance(slot, BarrierRTask)
+                if len(barriers[veu]) < steps or ends[step] - {Position(veu, order - 1)} != set(slot.waits):
+                    raise VerificationError(
+                        "R105",
+                        f"{PlanPosition(number, veu, order)} does not wait for all vEUs, "
+                        f"and {evidence.plan.spec.name} can only wait for all at once",
+                        hint="use RProgramBuilder.sync(), or one rProgram per wave",
+                    )
+
+
+def _ran(lane: Sequence[Slot], barrier: int) -> bool:
+    """Whether an rTask lies right before a barrier."""
+    return barrier > 0 and isinstance(lane[barrier - 1], RTask)
+
+
+def _covers_reuse(evidence: Evidence) -> None:
+    check_reuse(evidence.plan, evidence.order, evidence.slots, evidence.task)
+
+
+def _one_place(evidence: Evidence) -> None:
+    """An rTask has one address for each argument, so what it touches of it must lie in one piece."""
+    plan, memory = evidence.plan, evidence.plan.memory
+    if memory is None or not (cut := {**memory.pieces, **memory.near}):
+        return
+    for n, op in enumerate(plan.graph.operators):
+        for argument, root, found in arguments(plan.graph, plan.kernels, n):
+            if root in cut:
+                firsts = cut[root].firsts
+                low, high = (np.searchsorted(firsts, found[:, k] - k, "right") for k in range(2))
+                if (torn := np.flatnonzero((low != high) & (found[:, 1] > found[:, 0]))).size:
+                    (start, end), task = found[torn[0]].tolist(), TaskUid(n, int(torn[0]))
+                    raise VerificationError(
+                        "R111",
+                        f"{evidence.task(task)} touches elements [{start}, {end}) of {root!r} as "
+                        f"{(*op.outputs, *op.inputs)[argument]!r}, and they lie in several pieces",
+                        hint="cut a tensor only between elements that no rTask touches together",
+                    )
+
+
+def _one_veu(evidence: Evidence) -> None:
+    """What lies in a vEU's scratch is touched by that vEU alone, in one rProgram."""
+    plan, memory, order = evidence.plan, evidence.plan.memory, evidence.order
+    if memory is None or not memory.near:
+        return
+    seen = must_be_seen(plan)
+    for owner, rows in accesses(plan, order, memory.near).items():
+        if owner in seen:
+            raise VerificationError(
+                "R113", f"{owner!r} lies in scratch, but {seen[owner]}", hint="put it into the arena"
+            )
+        pieces = memory.near[owner]
+        which = np.searchsorted(pieces.firsts, rows[:, 0], "right") - 1
+        veus, slots = np.array(pieces.veus)[which], rows[:, 2]
+        program = np.full(len(pieces.firsts), len(plan.programs))
+        np.minimum.at(program, which, order.program[slots])
+        wrong = np.flatnonzero((order.veu[slots] != veus) | (order.program[slots] != program[which]))
+        if wrong.size:
+            n = int(wrong[0])
+            position = order.position(int(slots[n]))
+            slot = plan.programs[position.program].lanes[position.veu][position.order]
+            assert isinstance(slot, RTask)
+            raise VerificationError(
+                "R113",
+                f"{evidence.task(slot.uid)} in {position} touches {owner!r} from element "
+                f"{pieces.firsts[int(which[n])]} on, which lies in the scratch of vEU {int(veus[n])} in rProgram "
+                f"{int(program[which[n]])}",
+                hint="only what one vEU touches, in one rProgram, may lie in its scratch",
+            )
+
+
+def _offset(offsets: Mapping[TensorId, int], tensor: TensorId) -> int:
+    if tensor not in offsets:
+        raise VerificationError("R108", f"{tensor!r} has no place in the arena", hint="plan_memory places every owner")
+    return offsets[tensor]
+
+
+def _fits_device(evidence: Evidence) -> None:
+    plan = evidence.plan
+    for n, kernel in enumerate(plan.kernels):
+        for what, wanted, limit in (
+            ("bytes of scratch", kernel.scratch_bytes, plan.spec.scratch_bytes),
+            ("threads", kernel.num_threads, plan.spec.max_threads),
+        ):
+            if wanted > limit:
+                raise VerificationError(
+                    "R108",
+                    f"kernel {kernel.name!r} of {plan.graph.operators[n].name!r} needs {wanted} {what}, "
+                    f"{plan.spec.name} has {limit}",
+                    hint="choose a kernel with smaller tiles",
+                )
+    if plan.memory is None:
+        return
+    memory, graph = plan.memory, plan.graph
+    seen = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)}
+    if memory.near and plan.spec.level(plan.spec.resident) is None:
+        raise VerificationError(
+            "R108", f"{len(memory.near)} results lie in scratch, and {plan.spec.name} has no level where they may stay"
+        )
+    for tensor in memory_owners(graph):
+        kind, near = graph.types[tensor], memory.near.get(tensor)
+        pieces = near or memory.pieces.get(tensor) or Pieces((0,), (_offset(memory.offsets, tensor),))
+        place, room = ("scratch", plan.spec.scratch_bytes) if near else ("arena", memory.arena_bytes)
+        if near and any(not 0 <= veu < plan.spec.num_veus for veu in near.veus):
+            raise VerificationError("R108", f"{tensor!r} lies in the scratch of vEUs {near.veus}, not all of which are")
+        elements = kind.span
+        ends = (*pieces.firsts[1:], elements)
+        if pieces.firsts[0] or any(f >= e for f, e in zip(pieces.firsts, ends, strict=True) if elements):
+            raise VerificationError("R108", f"pieces of {tensor!r} begin at {pieces.firsts}, of {elements} elements")
+        if tensor in memory.pieces and tensor in seen:
+            raise VerificationError("R108", f"{tensor!r} is an input or output, and lies in pieces")
+        for first, stop, start in zip(pieces.firsts, ends, pieces.offsets, strict=True):
+            end = start + (stop - first) * kind.element_bytes
+            if start < 0 or end > room:
+                raise VerificationError("R108", f"{tensor!r} at [{start}, {end}) leaves the {place} of {room} bytes")
+            if (start - first * kind.element_bytes) % memory.alignment:
+                raise VerificationError("R108", f"{tensor!r} at {start} is not aligned to {memory.alignment} bytes")
+
+
+def _written_once(evidence: Evidence) -> None:
+    plan, graph = evidence.plan, evidence.plan.graph
+    given = {graph.storage(t).root for t in graph.inputs} | set(graph.constants)
+    written: dict[TensorId, list[tuple[int, int, int, int]]] = {}  # owner -> (start, stop, operator, output)
+    for n, position, tensor in _outputs(plan):
+        root, low, high = graph.extent(tensor)
+        written.setdefault(root, []).append((low, high, n, position))
+        if root in given and not _updates(graph, graph.operators[n]):
+            raise VerificationError(
+                "R109", f"{graph.operators[n].name!r} writes into {root!r}, an input or a constant of the graph"
+            )
+        try:
+            writers(plan.kernels[n], position)
+        except RammerError as error:
+            raise VerificationError("R109", error.what, hint=error.hint) from error
+    for root, parts in written.items():
+        parts.sort()
+        if clash := _clash(plan, parts):
+            (n, position), (m, output) = clash
+            raise VerificationError(
+                "R109",
+                f"{graph.operators[n].outputs[position]!r} and {graph.operators[m].outputs[output]!r} "
+                f"share elements of {root!r}, so both would be written there",
+                hint="views in which operators write must lie side by side, or between each other's elements",
+            )
+    whole = {root: _hulls(plan, parts) for root, parts in written.items()}
+    for n, op in enumerate(graph.operators):
+        for position, tensor in enumerate(op.inputs):
+            root, low, high = graph.extent(tensor)
+            if root in given or _contains(whole.get(root, NOTHING), low, high):
+                continue
+            elements = read_elements(plan.kernels[n], position)
+            wanted = union(elements.sets) + low
+            _check_defined(f"{op.kind} {op.name!r}", tensor, missing(wanted, _exactly(plan, written.get(root, []))))
+    for tensor in graph.outputs:
+        root, low, high = graph.extent(tensor)
+        if root not in given and low < high:
+            gaps = missing(np.array([[low, high]]), _exactly(plan, written.get(root, [])))
+            _check_defined("the caller", tensor, gaps)
+
+
+def _updates(graph: Graph, op: ROperator) -> bool:
+    """Whether an operator changes an input in its own memory."""
+    return (
+        bool(op.operation.expr.into)
+        and op.inputs[0] in graph.inputs
+        and graph.views.get(op.outputs[0]) == (op.inputs[0], 0)
+    )
+
+
+def _in_place(evidence: Evidence) -> None:
+    """What an input was is gone once it is updated: nobody but the update may refer to it by that name."""
+    graph = evidence.plan.graph
+    for op in graph.operators:
+        if not op.operation.expr.into:
+            continue
+        old, new = op.inputs[0], op.outputs[0]
+        if not _updates(graph, op):
+            raise VerificationError("R112", f"{op.name!r} updates {old!r}, and {new!r} is not that input's memory")
+        reads = [
+            (f"{other.kind} {other.name!r}", t) for other in graph.operators if other is not op for t in other.inputs
+        ]
+        reads += [("the caller", t) for t in graph.outputs] + [(f"{op.kind} {op.name!r}", t) for t in op.inputs[1:]]
+        for reader, tensor in reads:
+            if graph.storage(tensor).root == old and not _seen_through(graph, tensor, new):
+                raise VerificationError(
+                    "R112",
+                    f"{reader} reads {tensor!r}, which lies in {old!r}, and {op.name!r} changes that in place",
+                    hint="only what the update returns may be read",
+                )
+
+
+def _seen_through(graph: Graph, tensor: TensorId, new: TensorId) -> bool:
+    """Whether a view is one of what an update returns."""
+    while tensor != new and tensor in graph.views:
+        tensor = graph.views[tensor].base
+    return tensor == new
+
+
+def _outputs(plan: ExecutionPlan) -> Iterator[tuple[int, int, TensorId]]:
+    for n, op in enumerate(plan.graph.operators):
+        for position, tensor in enumerate(op.outputs):
+            yield n, position, tensor
+
+
+def _clash(
+    plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Two outputs (operator, number) that are written to the same element of an owner, whose parts are given in order.
+
+    Where they lie between the same ends, the elements decide.
+    """
+    pairs = [(a[2:], b[2:]) for a, b in pairwise(parts) if b[0] < a[1]]
+    if not pairs or not any(_pitched(plan.graph, n, position) for _, _, n, position in parts):
+        return pairs[0] if pairs else None
+    spans = [union(written_elements(plan.kernels[n], position).sets) + first for first, _, n, position in parts]
+    part = np.repeat(np.arange(len(parts)), [len(s) for s in spans])
+    flat = np.concatenate(spans)
+    order = np.argsort(flat[:, 0], kind="stable")
+    over = np.flatnonzero(flat[order[1:], 0] < flat[order[:-1], 1])
+    if not len(over):
+        return None
+    first, second = (parts[part[order[over[0] + k]]] for k in (0, 1))
+    return first[2:], second[2:]
+
+
+def _pitched(graph: Graph, operator: int, output: int) -> bool:
+    layout = graph.operators[operator].operation.outputs[output].layout
+    return layout is not None and layout.pitched
+
+
+def _hulls(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:
+    """Elements of an owner that lie in outputs which their kernels write from end to end."""
+    full = [[s, e] for s, e, n, position in parts if num_written(plan.kernels[n], position) == e - s]
+    return union([np.array([part]) for part in full])
+
+
+def _contains(intervals: Intervals, low: int, high: int) -> bool:
+    at = int(np.searchsorted(intervals[:, 0], low, "right")) - 1
+    return low >= high or (at >= 0 and bool(intervals[at, 1] >= high))
+
+
+def _exactly(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:
+    """Elements of an owner that some rTask writes."""
+    return union([union(written_elements(plan.kernels[n], p).sets) + start for start, _, n, p in parts])
+
+
+def _check_defined(reader: str, tensor: TensorId, gaps: Intervals) -> None:
+    if len(gaps):
+        raise VerificationError(
+            "R109",
+            f"{reader} reads {tensor!r}, whose elements [{gaps[0, 0]}, {gaps[0, 1]}) no rTask writes",
+            hint="the digits of the producer's kernel must cover all of its output",
+        )
+
+
+RULES: dict[str, Rule] = {
+    "R100": Rule("right-kernel", _right_kernels),
+    "R110": Rule("well-typed", lambda evidence: _check_types(evidence.plan.graph)),
+    "R101": Rule("lane-count", _lane_count),
+    "R106": Rule("every-rtask-once", _every_rtask_once),
+    "R102": Rule("barrier-target", _ordered),
+    "R103": Rule("no-deadlock", _ordered),
+    "R105": Rule("global-sync-only", _global_sync_only),
+    "R109": Rule("written-once", _written_once),
+    "R112": Rule("in-place", _in_place),
+    "R104": Rule("covers-dependency", _covers_dependency),
+    "R108": Rule("fits-device", _fits_device, memory=True),
+    "R111": Rule("one-place", _one_place, memory=True),
+    "R113": Rule("one-veu", _one_veu, memory=True),
+    "R107": Rule("covers-reuse", _covers_reuse, memory=True),
+}

@@ -1,0 +1,227 @@
+"""A plan's rTasks one after another: what each operator found and what it left is kept, though memory is reused."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.ir.analysis.dependency import writes
+from rammer.ir.analysis.intervals import expand
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
+from rammer.ir.semantics.evaluate import Elements, logical
+from rammer.ir.tensor import Array, TensorId, TensorType, element
+
+Bytes = NDArray[np.uint8]
+Slots = NDArray[np.int64]  # rows of [program, vEU, order]
+
+
+def in_order(program: RProgram) -> Iterator[tuple[Position, TaskUid]]:
+    """The rTasks of an rProgram in an order that its lanes and waits allow: of those that are ready, one of the first
+    operator, so that operators are mixed as little as possible."""
+    done = [0] * len(program)
+    waiting: dict[int, list[int]] = defaultdict(list)  # lane -> lanes that wait for it
+    ready: list[tuple[int, int]] = []
+
+    def look(veu: int) -> None:
+        """Pass barriers that are met, and see what the lane can do next."""
+        lane = program[veu]
+        while done[veu] < len(lane):
+            slot = lane[done[veu]]
+            if not isinstance(slot, BarrierRTask):
+                heapq.heappush(ready, (slot.uid.operator_id, veu))
+                return
+            if (unmet := next((w.veu for w in slot.waits if done[w.veu] <= w.order), None)) is not None:
+                waiting[unmet].append(veu)
+                return
+            passed(veu)
+
+    def passed(veu: int) -> None:
+        done[veu] += 1
+        for other in waiting.pop(veu, ()):
+            look(other)
+
+    for veu in range(len(program)):
+        look(veu)
+    while ready:
+        _, veu = heapq.heappop(ready)
+        slot = program[veu][done[veu]]
+        assert not isinstance(slot, BarrierRTask)
+        yield Position(veu, done[veu]), slot.uid
+        passed(veu)
+        look(veu)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Elements):
+    """A tensor as an operator found or left it, in its layout."""
+
+    kind: TensorType
+    flat: Array
+
+    def at(self, places: Sequence[NDArray[np.int64]]) -> Array:
+        found: Array = self.flat[element(self.kind, places)]
+        return found
+
+    def whole(self) -> Array:
+        """All elements."""
+        return logical(self.flat, self.kind)
+
+
+class Replay:
+    """Runs the slots of a plan in an `arena` by `run`, and keeps operands and results of the operators that are asked
+    for: iterating gives the number of each when its results are there.
+
+    Results are copied when their operator is done. They are copied rTask by rTask if another operator begins before
+    that and reads some of them, or writes over them (in place, or because the plan is wrong).
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        inputs: Mapping[TensorId, Array],
+        arena: Bytes,
+        run: Callable[[Slots], None],
+        operators: Collection[int],
+    ) -> None:
+        self._plan, self._graph, self._arena, self._run = plan, plan.graph, arena, run
+        self._wanted = frozenset(operators)
+        assert plan.memory is not None
+        self._memory = plan.memory
+        graph = plan.graph
+        tensors = {t for n in operators for t in (*graph.operators[n].inputs, *graph.operators[n].outputs)}
+        self._roots = {graph.storage(t).root for t in tensors} - graph.constants.keys()
+        self._copies: dict[TensorId, list[Bytes]] = {
+            r: [np.empty(graph.types[r].nbytes, np.uint8)] for r in self._roots
+        }
+        self._spans: dict[TensorId, tuple[TensorId, int, int]] = {}
+        self._versions: dict[tuple[int, TensorId], int] = {}  # (operator, owner): which copy it reads
+        for tensor, value in inputs.items():
+            root, begin, end = self._span(tensor)
+            if root in self._roots:
+                self._copies[root][0][begin:end] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        self.now = -1  # the operator that runs
+
+    def __iter__(self) -> Iterator[int]:
+        left = [kernel.num_rtasks for kernel in self._plan.kernels]
+        begun: dict[int, list[int]] = {}  # operators that are not done: rTasks that are
+        mixed: set[int] = set()  # operators whose results are copied at once
+        for number, program in enumerate(self._plan.programs):
+            for n, batch in groupby(in_order(program), key=lambda item: item[1].operator_id):
+                slots = [(number, *position, uid.rtask_id) for position, uid in batch]
+                self.now = n
+                if n not in begun:
+                    self._begin(n, begun, mixed)
+                for part in [[s] for s in slots] if n in mixed else [slots]:
+                    self._run(np.array([s[:3] for s in part], np.int64))
+                    begun[n] += [s[3] for s in part]
+                    if n in mixed:
+                        self._copy_rtasks(n, [s[3] for s in part])
+                left[n] -= len(slots)
+                if left[n] == 0:
+                    if n not in mixed:
+                        self._copy(n)
+                    del begun[n]
+                    mixed.discard(n)
+                    if n in self._wanted:
+                        yield n
+        self.now = -1
+
+    def operands(self, operator: int) -> list[Kept | None]:
+        """What an operator reads; None for constants."""
+        inputs = self._graph.operators[operator].inputs
+        return [self._kept(t, self._versions.get((operator, self._graph.storage(t).root))) for t in inputs]
+
+    def results(self, operator: int) -> list[Kept]:
+        """What it left."""
+        found = [self._kept(t, -1) for t in self._graph.operators[operator].outputs]
+        return [kept for kept in found if kept is not None]
+
+    def output(self, tensor: TensorId) -> Array | None:
+        """An output of the graph once all is done, where it lies in the arena; None if it is a constant."""
+        kind = self._graph.types[tensor]
+        if self._graph.storage(tensor).root in self._graph.constants:
+            return None
+        return logical(self._region(tensor).view(kind.dtype.numpy), kind)
+
+    def _kept(self, tensor: TensorId, version: int | None) -> Kept | None:
+        if version is None:
+            return None
+        root, begin, end = self._span(tensor)
+        kind = self._graph.types[tensor]
+        return Kept(kind, self._copies[root][version][begin:end].view(kind.dtype.numpy))
+
+    def _begin(self, n: int, begun: dict[int, list[int]], mixed: set[int]) -> None:
+        """Note what an operator reads, and whom it writes over."""
+        op = self._graph.operators[n]
+        for tensor in op.inputs:
+            root = self._graph.storage(tensor).root
+            if root in self._roots:
+                self._versions[n, root] = len(self._copies[root]) - 1
+        if op.operation.expr.into:
+            root = self._graph.storage(op.outputs[0]).root
+            if root in self._roots:
+                self._copies[root].append(self._copies[root][-1].copy())
+        mine = [self._place(t) for t in op.outputs]
+        read = {self._graph.storage(t).root for t in op.inputs}
+        for m in begun:
+            results = self._graph.operators[m].outputs
+            written = any(a < d and c < b for a, b in mine for c, d in map(self._place, results))
+            if (written or not read.isdisjoint(self._graph.storage(t).root for t in results)) and m not in mixed:
+                self._copy_rtasks(m, begun[m])
+                mixed.add(m)
+            if written:
+                mixed.add(n)
+        if any(self._is_scattered(t) for t in op.outputs):
+            mixed.add(n)
+        begun[n] = []
+
+    def _is_scattered(self, tensor: TensorId) -> bool:
+        """Whether other tensors may lie between elements of a tensor: it has a pitch, or lies in pieces."""
+        layout = self._graph.types[tensor].layout
+        return bool(layout and layout.pitched) or self._graph.storage(tensor).root in self._memory.pieces
+
+    def _copy(self, n: int) -> None:
+        for tensor in self._graph.operators[n].outputs:
+            root, begin, end = self._span(tensor)
+            if root in self._roots:
+                self._copies[root][-1][begin:end] = self._region(tensor)
+
+    def _copy_rtasks(self, n: int, rtasks: Sequence[int]) -> None:
+        for position, tensor in enumerate(self._graph.operators[n].outputs):
+            root, begin, end = self._span(tensor)
+            if root not in self._roots:
+                continue
+            dtype = self._graph.types[tensor].dtype.numpy
+            to = self._copies[root][-1][begin:end].view(dtype)
+            whole = self._arena[: len(self._arena) // dtype.itemsize * dtype.itemsize].view(dtype)
+            for rtask in rtasks:
+                elements = expand(writes(self._plan.kernels[n], position, rtask))
+                first = elements[:1] + begin // dtype.itemsize  # where a tensor lies in pieces, all are in that one's
+                for base in self._memory.bases(root, dtype.itemsize, first).tolist():
+                    to[elements] = whole[elements + (base + begin) // dtype.itemsize]
+
+    def _span(self, tensor: TensorId) -> tuple[TensorId, int, int]:
+        """The owner of a tensor's memory, and its bytes there."""
+        if tensor not in self._spans:
+            root, low, high = self._graph.extent(tensor)
+            itemsize = self._graph.types[tensor].dtype.itemsize
+            self._spans[tensor] = root, low * itemsize, high * itemsize
+        return self._spans[tensor]
+
+    def _place(self, tensor: TensorId) -> tuple[int, int]:
+        """The bytes of the arena between which a tensor lies."""
+        root, begin, end = self._span(tensor)
+        if root in self._memory.pieces:
+            return 0, len(self._arena)
+        at = self._memory.offsets[root]
+        return at + begin, at + end
+
+    def _region(self, tensor: TensorId) -> Bytes:
+        return self._arena[slice(*self._place(tensor))]

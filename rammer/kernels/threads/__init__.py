@@ -1,0 +1,1 @@
+"""Generate schedules for vEUs of many threads."""

@@ -1,0 +1,276 @@
+"""Candidates for vDevices whose vEUs have many threads: any expression, tiled for tasks of a block of threads each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from math import lcm, prod
+
+from rammer.cost.estimate import estimated_us
+from rammer.errors import LoweringError
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Stage, loads
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.software_pipeline import pipelined
+from rammer.ir.tensor import DType, Layout
+from rammer.ir.tile import Kind, TileProgram
+from rammer.kernels.problem import Problem
+from rammer.kernels.sched import Sched
+from rammer.kernels.schedule import Loop, Schedule, group
+from rammer.kernels.threads import cell as threads_cell
+from rammer.kernels.threads import group as threads_group
+from rammer.kernels.threads import moves as threads_moves
+from rammer.kernels.threads import product as threads_product
+from rammer.kernels.threads import tensor as threads_tensor
+from rammer.kernels.threads.product import STAGED, Staging, most_threads, padded, powers, sides
+from rammer.kernels.threads.terms import SHORT, largest, packed_terms, term_lanes
+from rammer.kernels.tiling import cut, output_order
+
+MAX_CANDIDATES = 6
+MOST_PRODUCTS = 4
+MOST_TENSOR = 3
+MOST_GROUP = 2  # on top: their tiles are large, and finer ones must stay
+MOST_CELLS = 5
+MOST_APART = 4
+PLANES = (8, 16, 32, 64)  # channels of an image, for one rTask
+FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
+PLACES = 3  # of passes in scratch: one is used, the others are under way
+KEPT = 4  # results of a reduction that one thread holds at once
+
+
+def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """One to eight rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
+    problem = Problem.of(operation, spec)
+    found = products(operation, spec)
+    if not found:
+        apart, most = Problem.of(operation, spec, flat=False), most_threads(spec)
+        found = ranked(apart, threads_cell.schedules(apart, most))[:MOST_CELLS]
+        found = found or fitting(apart, threads_moves.schedules(apart, most))
+        found = found or fitting(apart, threads_cell.sums(apart, most))
+    if len(found) < MOST_PRODUCTS:
+        found += fitting(problem, schedules(problem))
+    if not found:
+        found = fitting(problem, schedules(problem, FINE))
+    if not found and problem.keep:  # compute again what does not fit into scratch
+        problem = Problem.of(operation, spec, keep=frozenset())
+        found = fitting(problem, schedules(problem, FINE))
+    if not found:
+        raise LoweringError(
+            f"{operation.kind}: no tiling fits {spec.scratch_bytes} bytes of scratch",
+            hint="give the vDevice more scratch, or split the operator",
+        )
+    return found[: MAX_CANDIDATES + sum(map(threads_group.in_groups, found))]
+
+
+def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """Kernels with tiles in registers, the best guess first; none if the operation is no product worth it."""
+    problem = padded(Problem.of(operation, spec, flat=False))
+    p = sides(problem)
+    if p is None:
+        return []
+    staging = Staging(problem, p)
+    found: list[RKernel] = []
+    if unit := threads_tensor.instruction_for(staging):
+        chosen = threads_tensor.tiles(staging, unit)
+        found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
+    if matrices := threads_group.product(problem):
+        groups = threads_group.tiles(matrices)
+        found += ranked(problem, (threads_group.schedule(matrices, tile) for tile in groups))[:MOST_GROUP]
+    tiles = threads_product.tiles(staging)
+    shorter = (threads_product.shorter(staging, t, PLACES) for t in tiles) if problem.spec.copies_later else ()
+    plain = map(partial(threads_product.schedule, staging), (*tiles, *(t for t in shorter if t is not None)))
+    return by_price([*found, *ranked(problem, plain)[:MOST_PRODUCTS]], problem.spec)
+
+
+def apart(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """A few kernels by which one vEU may have all of some channels of an image, that of a reader's rTasks, too.
+
+    Tiles of a product stay inside of one image; other operators are cut by powers of two of their second axis.
+    """
+    problem = padded(Problem.of(operation, spec, flat=False))
+    if (p := sides(problem)) is not None:
+        if (inside := threads_product.images_apart(p)) is None:
+            return []
+        staging = Staging(problem, inside)
+        tiles = threads_product.tiles(staging)
+        return ranked(problem, map(partial(threads_product.schedule, staging), tiles))[:MOST_APART]
+    problem = Problem.of(operation, spec)
+    extents, axes = dict(problem.root.axes), output_order(problem)
+    if len(axes) < 3 or not prod(extents.values()):
+        return []
+    images, channels = extents[axes[0]], extents[axes[1]]
+    steps = [step for step in PLANES if step < channels]
+    found = (schedules(problem, (images * -(-channels // step),), {axes[1]: step}) for step in steps)
+    return fitting(problem, chain.from_iterable(found))
+
+
+def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
+    """Kernels of schedules, and pipelines of them, by price."""
+    spec = problem.spec
+    kernels = fitting(problem, schedules)
+    if spec.copies_later is not None:
+        piped = (k for kernel in kernels if (k := in_pipeline(kernel, PLACES)) is not None)
+        kernels += [k for k in piped if k.scratch_bytes <= spec.scratch_bytes * STAGED]
+    return by_price(kernels, spec)
+
+
+def by_price(kernels: Iterable[RKernel], spec: VDeviceSpec) -> list[RKernel]:
+    """By the price of their counted work on all vEUs, the most efficient second: vEUs may be full anyway."""
+    us = {kernel: estimated_us(kernel, spec) for kernel in kernels}
+    found = sorted(us, key=lambda k: us[k] * -(-k.num_rtasks // spec.num_veus))
+    efficient = sorted(found[1:], key=lambda k: us[k] * k.num_rtasks)[:1]
+    return [*found[:1], *efficient, *(k for k in found[1:] if k not in efficient)]
+
+
+def in_pipeline(kernel: RKernel, places: int) -> RKernel | None:
+    """The rKernel with copies of later passes under way; None if its loops copy nothing, or more than copies."""
+    if not isinstance(kernel.body, TileProgram) or pipelined(kernel.body, places) is None:
+        return None
+    text = f"{kernel.schedule}; {places} places"
+    return replace(kernel, name=kernel.name.replace("_x", f"_p{places}_x", 1), schedule=text, places=places)
+
+
+def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
+    """Kernels of distinct schedules whose scratch fits a vEU."""
+    distinct: dict[object, Schedule] = {}
+    for schedule in wanted:
+        distinct.setdefault((schedule.loops, schedule.stages, schedule.packing), schedule)
+    kernels = map(problem.kernel, distinct.values())
+    return [k for k in kernels if k.scratch_bytes <= problem.spec.scratch_bytes]
+
+
+def schedules(
+    problem: Problem, counts: Iterable[int] = (), coarse: Mapping[str, int] | None = None
+) -> Iterator[Schedule]:
+    """Tasks cut from the outer axes of the output; inside, threads count through all points of a stage.
+
+    `coarse`: steps of which an axis' steps are multiples.
+    """
+    root = problem.root
+    extents = dict(root.axes)
+    if not prod(extents.values()):
+        yield Schedule(f"{problem.operation.kind}_empty", tuple(Loop(a) for a in (*extents, *dict(root.reduce))))
+        return
+    most = most_threads(problem.spec)
+    grains = [(a, extents[a], lcm(problem.span(a), (coarse or {}).get(a, 1))) for a in output_order(problem)]
+    for want in counts or task_counts(problem, most):
+        s = Sched(problem).nest(cut(grains, want))
+        steps = s.steps
+        threads = max(threads_for(problem, stage, steps, most) for stage in problem.stages.values())
+        packing: dict[str, Layout] = {}
+        nests = {s.name: stage_loops(problem, s, steps, threads, packing) for s in problem.stages.values()}
+        yield (
+            s.place(problem.placed, nests)
+            .nest(nests[root.name])
+            .pack(packing.items())
+            .on_threads(threads)
+            .build(f"x{threads}")
+        )
+
+
+def task_counts(problem: Problem, threads: int) -> list[int]:
+    """How many tasks to aim for: fill the threads of every vEU if there is so much to do, then coarser and finer."""
+    veus = problem.spec.num_veus
+    items = max(
+        prod(e for _, e in s.axes) * -(-prod(e for _, e in s.reduce) // (4 * SHORT)) for s in problem.stages.values()
+    )
+    full = max(min(-(-items // threads), 8 * veus), 1)
+    rounds = [n * veus for n in (1, 2, 4) if n * veus < full]
+    if full > veus:
+        return [full, *rounds[::-1]]
+    return sorted({min(4 * full, veus), min(2 * full, veus), full, max(full // 2, 1), max(full // 8, 1)}, reverse=True)
+
+
+def points_of(stage: Stage, steps: Mapping[str, int]) -> int:
+    """About how many points of a stage a task computes: axes that the tasks cut are cut here too."""
+    return prod(min(e, steps.get(a, e)) for a, e in stage.axes)
+
+
+def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: int) -> int:
+    """Threads that a stage can keep busy: whole waves, a power of two of them."""
+    depth = prod(e for _, e in stage.reduce)
+    items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
+    least = min(wave_of(problem), most)
+    if not stage.reduce and items >= (wide := vector_lanes(problem, stage)) * least:
+        items = -(-items // wide)
+    return least * min(1 << (-(-items // least) - 1).bit_length(), most // least)
+
+
+def wave_of(problem: Problem) -> int:
+    """Threads that run in step: tasks have whole waves, and neighbours of a wave read neighbours in memory."""
+    return max(problem.spec.wave, 1)
+
+
+def stage_loops(
+    problem: Problem, stage: Stage, steps: Mapping[str, int], threads: int, packing: dict[str, Layout]
+) -> tuple[Loop, ...]:
+    """Threads across the points, and across the terms of a reduction where there are too few points for all.
+
+    Adds to `packing` the layout of a static operand whose terms such threads would not find side by side.
+    """
+    every = group([a for a, _ in stage.axes])
+    points = points_of(stage, steps)
+    if not stage.reduce:
+        wide = vector_lanes(problem, stage)
+        if wide > 1 and points >= wide * wave_of(problem):
+            return (Loop(every, wide * threads), Loop(every, wide, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
+        return (Loop(every, threads), Loop(every, 1, Kind.THREAD))
+    reduce = [a for a, _ in stage.reduce]
+    along = contiguous(problem, stage)
+    if along not in reduce and sharing_threads(problem, stage, points, threads, False) > 1:
+        along = packed_terms(problem, stage, packing) or along
+    inner = reduce if along not in reduce else [*(a for a in reduce if a != along), along]
+    wide = term_lanes(problem, stage, packing) if along in reduce else 1
+    sharing = sharing_threads(problem, stage, points, threads, along in reduce, wide)
+    rows = threads // sharing
+    kept = min(-(-points // rows), KEPT)
+    outer, held = (Loop(every, kept * rows),), (Loop(every, rows, Kind.UNROLLED),)
+    mine = Loop(every, 1, Kind.THREAD)
+    if sharing == 1:
+        return (*outer, mine, *(Loop(a) for a in inner), *held)
+    terms = group(inner) if wide == 1 else inner[0]
+    lanes = Loop(terms, wide, Kind.THREAD)
+    pair = (mine, lanes) if along in reduce else (lanes, mine)
+    vector = (Loop(terms, 1, Kind.VECTOR),) if wide > 1 else ()
+    return (*outer, *pair, Loop(terms, wide * sharing), *held, *vector)
+
+
+def vector_lanes(problem: Problem, stage: Stage) -> int:
+    """Neighbours that one thread computes at once: a vector if all operands lie that way, otherwise one."""
+    lanes = problem.spec.lanes
+    axis, extent = next(((a, e) for a, e in reversed(stage.axes) if e > 1), ("", 0))
+    read = [ld for ld, _ in loads(stage.body)]
+    kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
+    if lanes < 2 or extent % lanes or kinds != {DType.F32} or any(ld.dynamic for ld in read):
+        return 1
+    steps = {problem.lane_stride(ld.tensor, ld.index, axis, stage) for ld in read}
+    return lanes if steps <= {0, 1} else 1
+
+
+def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1) -> int:
+    """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory.
+
+    Each of them takes `wide` neighbouring terms at once.
+    """
+    depth = prod(e for _, e in stage.reduce) // wide
+    if depth < SHORT:
+        return 1
+    most = min(powers(depth)[-1], threads & -threads)
+    idle = threads >> max(points - 1, 0).bit_length()
+    wave = min(max(wave_of(problem) // wide, 1), threads)
+    wanted = max(idle, wave if coalesced and depth >= wave else 1)
+    return min(powers(wanted)[-1], most)
+
+
+def contiguous(problem: Problem, stage: Stage) -> str | None:
+    """The axis along which the largest operand lies in memory, if one step of it is one element."""
+    load = largest(problem, stage)
+    if load is None:
+        return None
+    for axis, extent in (*reversed(stage.axes), *reversed(stage.reduce)):
+        if extent > 1 and problem.lane_stride(load.tensor, load.index, axis, stage) == 1:
+            return axis
+    return None

@@ -1,0 +1,159 @@
+"""Schedules for point-wise roots over products of few rows: cells of recurrent networks, on many threads.
+
+Neighbouring threads of a wave share each unit: all of its gates are sums in their registers, combined by a fold, and
+the first of them goes on alone. No thread waits for another wave, so a cell has no block sync of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from rammer.ir.expr import Load, Stage, loads
+from rammer.ir.index import Index, var
+from rammer.ir.tensor import DType, Layout
+from rammer.ir.tile import Kind, Scope
+from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.sched import Sched
+from rammer.kernels.schedule import Schedule, group
+from rammer.kernels.threads.product import powers
+from rammer.kernels.threads.terms import largest, packed_terms, term_lanes
+
+MOST_SUMS = 16  # of a thread, each of them a vector where terms are loaded by vectors
+UNITS = (4, 8, 16, 20, 32, 64)  # of a task: 256 make 13 of 20, for vEUs that are too few for 16
+BETWEEN = (20, 32)  # units of a task of plain sums, beside the powers of two that `threads` offers
+
+
+def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
+    """For tasks of some units each, of at most `most` threads; nothing if the root is no such cell."""
+    root = problem.root
+    products = [s for s in problem.placed if s.reduce]
+    if root.reduce or not products or not problem.spec.folds or not root.axes:
+        return
+    lane, units = root.axes[-1]
+    rows = [(a, e) for a, e in root.axes[:-1] if e > 1]
+    beside = [s.name for s in problem.placed if not s.reduce]
+    sums = sum(prod(e for _, e in s.axes) // max(units, 1) for s in products)
+    if sums > MOST_SUMS or not all(_own(problem, s) for s in products):
+        return
+    if any(name == s.name for s in products for name, _ in problem.expr.outputs):
+        return  # a sum that is a result, too, would have to leave the registers
+    combined = {unit.meaning.root.combine for unit in problem.spec.folds}
+    if any(s.dtype.accumulator is not DType.F32 or s.combine not in combined for s in products):
+        return  # threads would fold them in scratch, where those of all units have one place
+    if not all(name in dict(problem.expr.outputs) for name in beside) or not _at_points(problem, beside):
+        return
+    packing = _packing(problem, products)
+    for step in dict.fromkeys(min(count, 1 << (units - 1).bit_length()) for count in UNITS):
+        sharing = _sharing(problem, products, packing, step, most)
+        threads = min(step * sharing, most)
+        if sharing > 1 and threads % problem.spec.wave == 0:
+            s = _units(Sched(problem), lane, step, threads, sharing)
+            alone = group(())  # of no axes: one point, the first thread's
+            first = Sched(problem).split(alone, sharing).bind(alone)
+            for name, walk in _operands(problem, lane):
+                s = s.compute_at(name, first.unroll(*walk), scope=Scope.REGISTER)
+            for stage in products:
+                nest = _terms(Sched(problem, stage), stage, packing, sharing)
+                s = s.compute_at(stage.name, nest, scope=Scope.REGISTER)
+            s = s.nest(first.loops).unroll(*dict(rows))
+            for name in beside:
+                s = s.compute_at(name, scope=Scope.REGISTER)
+            yield s.pack(packing.items()).on_threads(threads).build(f"cell{step}_s{sharing}_x{threads}")
+
+
+def sums(problem: Problem, most: int) -> Iterator[Schedule]:
+    """For tasks of all gates' sums of some units each, if the root is such a product of one row with constants."""
+    root, types = problem.root, dict(problem.expr.inputs)
+    if len(problem.stages) > 1 or len(root.reduce) != 1 or not problem.spec.folds or not root.axes:
+        return
+    lane, units = root.axes[-1]
+    gates = prod(e for _, e in root.axes[:-1])
+    weights = largest(problem, root)
+    plain = root.dtype is DType.F32 and root.epilogue is None and not any(ld.dynamic for ld, _ in loads(root.body))
+    if (
+        not plain
+        or root.combine != "sum"
+        or not 1 < gates <= MOST_SUMS
+        or weights is None
+        or weights.tensor not in problem.static
+    ):
+        return
+    if types[weights.tensor].size != gates * units * root.reduce[0][1]:
+        return  # of several rows
+    packing = _packing(problem, [root])
+    for step in BETWEEN:
+        sharing = _sharing(problem, [root], packing, step, most)
+        threads = min(step * sharing, most)
+        if sharing > 1 and step < units and threads % problem.spec.wave == 0:
+            s = _units(Sched(problem), lane, step, threads, sharing)
+            s = _terms(s, root, packing, sharing, whole=True).pack(packing.items()).on_threads(threads)
+            yield s.build(f"sum{step}_s{sharing}_x{threads}")
+
+
+def _units(s: Sched, lane: str, step: int, threads: int, sharing: int) -> Sched:
+    """Tasks of `step` units, and the units that their threads compute at once."""
+    together = threads // sharing
+    return s.split(lane, step, Kind.TASK).split(lane if step > together else None, together).bind(lane)
+
+
+def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, list[str]]]:
+    """What the point-wise part reads at its own point of memory, which is prefetched, and the axes of each copy."""
+    inputs = dict(problem.expr.inputs)
+    read: dict[str, tuple[Index, ...]] = {}
+    for stage in problem.stages.values():
+        for load, _ in all_loads(stage) if not stage.reduce else ():
+            if load.tensor in inputs and not load.dynamic:
+                read.setdefault(load.tensor, load.index)
+    for name, index in read.items():
+        if _at_points(problem, [name]):
+            others = [d for d, ix in enumerate(index) if ix != var(lane) and inputs[name].shape[d] > 1]
+            yield name, [f"{name}{d}" for d in others]
+
+
+def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
+    """Layouts of weights whose terms do not lie side by side: an unrolled network has them columns by columns."""
+    found: dict[str, Layout] = {}
+    for stage in products:
+        ((axis, _),), load = stage.reduce, largest(problem, stage)
+        if load is not None and problem.lane_stride(load.tensor, load.index, axis, stage) != 1:
+            packed_terms(problem, stage, found)
+    return found
+
+
+def _terms(s: Sched, stage: Stage, packing: Mapping[str, Layout], sharing: int, whole: bool = False) -> Sched:
+    """The nest of a product: terms dealt out to threads in vectors, all sums of a unit beside each other. `whole`: it
+    is all that there is, and loops around it go along the units.
+    """
+    wide = term_lanes(s.problem, stage, packing)
+    ((axis, _),) = stage.reduce
+    s = s.bind(axis, wide).split(axis, wide * sharing)
+    s = s.unroll(*(a for a, e in stage.axes if e > 1 and not (whole and a == stage.axes[-1][0])))
+    return s.vectorize(axis) if wide > 1 else s
+
+
+def _sharing(problem: Problem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:
+    """How many threads share each of so many units, a power of two: as many as there are, as a wave has, and as have
+    terms to load.
+    """
+    deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
+    return min(problem.spec.wave, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
+
+
+def _own(problem: Problem, stage: Stage) -> bool:
+    """Whether a sum is of what lies in memory, over one axis, and is read at the root's own point alone."""
+    known = {name for name, _ in problem.expr.inputs}
+    inside = all(ld.tensor in known and not ld.dynamic for ld, _ in loads(stage.body))
+    return inside and len(stage.reduce) == 1 and stage.epilogue is None and _at_points(problem, [stage.name])
+
+
+def _at_points(problem: Problem, names: list[str]) -> bool:
+    """Whether stages are read at the root's own point: with its axes as they are, or at constants."""
+    axes = {var(a) for a, _ in problem.root.axes}
+    lane = var(problem.root.axes[-1][0])
+
+    def own(load: Load) -> bool:
+        return lane in load.index and all(ix in axes or not ix.terms for ix in load.index)
+
+    read = [ld for s in problem.stages.values() for ld, _ in all_loads(s) if ld.tensor in names]
+    return all(own(ld) for ld in read)

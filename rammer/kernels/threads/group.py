@@ -1,0 +1,187 @@
+"""Schedules for products by instructions of several waves, which read both operands from scratch by themselves.
+
+A task computes a tile of rows x columns. Chunk by chunk both operands are copied to scratch, rounded and as the
+instruction wants them to lie, and a group of waves multiplies all terms of a chunk at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product as combinations
+from math import prod
+
+from rammer.ir.expr import Load
+from rammer.ir.index import var, variables
+from rammer.ir.instruction import Instruction
+from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import Digit, DType, Layout
+from rammer.ir.tile import Apply, Kind, TileProgram, statements
+from rammer.kernels.problem import Problem
+from rammer.kernels.sched import Sched, copy_axes
+from rammer.kernels.schedule import Loop, Schedule
+from rammer.kernels.threads.product import REFINED, STAGED, Sides, sides
+
+MOST_TERMS = 128  # of a chunk
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The instruction, groups and blocks along rows and columns, and terms of a chunk."""
+
+    unit: Instruction
+    groups: tuple[int, int]
+    blocks: tuple[int, int]
+    chunk: int
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Rows and columns."""
+        down, along, _ = (extent for _, extent in self.unit.axes)
+        return down * self.groups[0] * self.blocks[0], along * self.groups[1] * self.blocks[1]
+
+    @property
+    def threads(self) -> int:
+        """Of a task."""
+        return self.unit.threads * prod(self.groups)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An operand: the dimension of its rows (or columns), that of the terms, and whether it is made to lie so."""
+
+    load: Load
+    line: int
+    term: int
+    packed: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of two matrices, for each point of the batch."""
+
+    problem: Problem
+    sides: Sides
+    row: str
+    column: str
+    term: str
+    operands: tuple[Rows, Rows]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Of all axes."""
+        return dict((*self.sides.stage.axes, *self.sides.stage.reduce))
+
+
+def product(problem: Problem) -> Product | None:
+    """The root as a product of matrices of float32 that lie in memory; None if it is none."""
+    p = sides(problem)
+    if p is None or p.limits or not p.slow or len(p.stage.reduce) != 1 or p.stage.dtype is not DType.F32:
+        return None
+    ((term, _),) = p.stage.reduce
+    row, column = max(p.slow, key=dict(p.stage.axes).__getitem__), p.fast[-1]
+    inputs = dict(problem.expr.inputs)
+    operands = []
+    for load, line in ((p.a, row), (p.b, column)):
+        kind = inputs.get(load.tensor)
+        if kind is None or kind.dtype is not DType.F32 or kind.layout is not None:
+            return None
+        dims = [[d for d, ix in enumerate(load.index) if axis in variables(ix)] for axis in (line, term)]
+        if any(len(found) != 1 for found in dims) or dims[0] == dims[1]:
+            return None
+        (across,), (deep,) = dims
+        if load.index[across] != var(line) or load.index[deep] != var(term):
+            return None
+        operands.append(Rows(load, across, deep, problem.packable(load, term)))
+    return Product(problem, p, row, column, term, (operands[0], operands[1]))
+
+
+def in_groups(kernel: RKernel) -> bool:
+    """Whether an rKernel is one of these."""
+    body = kernel.body
+    return isinstance(body, TileProgram) and any(
+        isinstance(s, Apply) and s.instruction.staged for s in statements(body.body)
+    )
+
+
+def tiles(p: Product) -> list[Tile]:
+    """Tiles of different numbers of tasks by the counted work of drafts, those soonest done alone first.
+
+    Drafted are those that copy the fewest bytes for a product; of these, the longest chunks and the most threads.
+    """
+    least: dict[int, tuple[float, int, int]] = {}
+    found: dict[int, list[Tile]] = {}
+    for tile in _divided(p):
+        (rows, columns), (_, kind), count = tile.sizes, tile.unit.tensors[1], tasks(p, tile)
+        copied = kind.element_bytes * (1 / rows + 1 / columns), -tile.chunk, -tile.threads
+        if copied < least.setdefault(count, copied):
+            least[count], found[count] = copied, []
+        if copied == least[count]:
+            found.setdefault(count, []).append(tile)
+    us = {t: p.problem.alone_us(schedule(p, t), p.problem.spec.num_veus) for same in found.values() for t in same}
+    return sorted((min(same, key=us.__getitem__) for same in found.values()), key=us.__getitem__)[:REFINED]
+
+
+def tasks(p: Product, tile: Tile) -> int:
+    """How many tasks there are of a tile."""
+    (rows, columns), extents = tile.sizes, p.extents
+    others = prod(e for a, e in p.sides.stage.axes if a not in (p.row, p.column))
+    return others * -(-extents[p.row] // rows) * -(-extents[p.column] // columns)
+
+
+def _divided(p: Product) -> Iterator[Tile]:
+    """All that fit: sums into registers, chunks of both operands into scratch, and no more than there is."""
+    spec, extents = p.problem.spec, p.extents
+    for unit in (i for i in spec.multipliers if i.staged):
+        (_, kind), (_, depth) = unit.tensors[1], unit.axes[2]
+        count = spec.max_threads // unit.threads
+        shapes = [(n, m) for n in range(1, count + 1) for m in range(1, count + 1) if n * m <= count]
+        for groups, blocks in combinations(shapes, ((1, 1), (2, 1), (1, 2))):
+            if unit.registers("sums") * prod(blocks) > spec.registers * spec.lanes * 3 // 4:
+                continue
+            for chunk in range(depth, min(extents[p.term], MOST_TERMS) + 1, depth):
+                tile = Tile(unit, groups, blocks, chunk)
+                rows, columns = tile.sizes
+                fits = (rows + columns) * chunk * kind.element_bytes <= spec.scratch_bytes * STAGED
+                filled = rows < 2 * extents[p.row] and columns < 2 * extents[p.column]
+                if extents[p.term] % chunk == 0 and fits and filled:
+                    yield tile
+
+
+def schedule(p: Product, tile: Tile) -> Schedule:
+    """The loops of a tile."""
+    unit, (rows, columns), (down, along) = tile.unit, tile.sizes, tile.blocks
+    (_, height), (_, width), _ = unit.axes
+    across, own = unit.digits("sums")
+    axes, steps = (p.row, p.column), {p.row: rows, p.column: columns}
+    s = Sched(p.problem).nest(Loop(a, steps.get(a, 1), Kind.TASK) for a, _ in p.sides.stage.axes)
+    s = s.bind(p.row, down * height).bind(p.column, along * width)
+    s = s.nest(Loop(axes[d.dim], d.div, Kind.THREAD) for d in across).split(p.term, tile.chunk)
+    for number, operand in enumerate(p.operands):
+        nest, layout = _copied(p, tile, number)
+        s = s.compute_at(operand.load.tensor, nest, layout=layout)
+        if operand.packed:
+            rest = (Digit(d) for d in range(len(operand.load.index)) if d not in (operand.line, operand.term))
+            s = s.pack([(operand.load.tensor, Layout((*rest, *layout.digits)))])  # as the copy lies, piece by piece
+    s = s.unroll(p.row, size=height).unroll(p.column, size=width)
+    s = s.nest(Loop(axes[d.dim], d.div, Kind.UNROLLED) for d in own).reorder(p.term)
+    s = s.on_threads(tile.threads).tensorize(unit)
+    return s.build(f"{unit.precision}_g{rows}x{columns}_k{tile.chunk}_x{tile.threads}")
+
+
+def _copied(p: Product, tile: Tile, number: int) -> tuple[Sched, Layout]:
+    """The copy of an operand: threads are neighbours where they write, and along memory where that is another way."""
+    operand, lanes, threads = p.operands[number], p.problem.spec.lanes, tile.threads
+    (_, kind), lines = tile.unit.meaning.inputs[number], tile.sizes[number]
+    names = copy_axes(p.problem, operand.load.tensor)
+    line, term = names[operand.line], names[operand.term]
+    assert kind.layout is not None  # pieces of eight rows of 16 bytes
+    whole = kind.layout.digits[0].div  # terms of a piece's row
+    inside = whole // lanes  # of them
+    beside = min(lines, threads // inside)
+    parts = (Loop(line, 1, Kind.THREAD), *((Loop(term, lanes, Kind.THREAD),) if inside > 1 else ()))
+    transposed = not operand.packed and operand.term != len(names) - 1
+    s = Sched(p.problem).split(line, beside).split(term, threads // (inside * beside) * whole).bind(term, whole)
+    s = s.nest(parts[::-1] if transposed else parts).vectorize(term)
+    k, m = operand.term, operand.line
+    return s, Layout((Digit(k, whole), Digit(m, 8), Digit(m, 1, 8), Digit(k, 1, whole)), kind.layout.encoding)

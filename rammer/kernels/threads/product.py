@@ -1,0 +1,529 @@
+"""Schedules for sums of products on many threads: tiles of the output in registers, both operands staged in scratch.
+
+A task computes a tile of `slow` x `fast` points; of these each thread holds a block of neighbours along `slow` and of
+equally spaced ones along `fast`, the side that lies along memory. Convolutions are the same thing: padding is a stage
+of its own, so that the staged box of x holds zeros where x ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product as combinations
+from itertools import takewhile
+from math import ceil, prod
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from rammer.cost.estimate import byte_us
+from rammer.cost.issue import near_us
+from rammer.cost.work import DIVISION, Issued, Work, line_words
+from rammer.ir.analysis.simplify import scalar_conditions
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Call, Cast, Const, Load, Range, Scalar, Select, Stage, loads
+from rammer.ir.index import bounds, simplify, substitute, var, variables
+from rammer.ir.tensor import Digit, DType, Layout
+from rammer.ir.tile import Kind
+from rammer.kernels.lower.reduce import WAYS
+from rammer.kernels.problem import Problem
+from rammer.kernels.sched import Sched, copy_axes
+from rammer.kernels.schedule import Loop, Schedule, group
+
+MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
+MIN_TERMS = 8
+MAX_UNROLLED = 256  # products of a thread in one piece of code
+USUAL = 32, 8  # terms of a chunk, and of one thread, by which tiles are first compared
+MOST_PADDING = 1.2  # of the terms of a sum
+MOST_POINTS = 16  # of a thread along a side
+STAGED = 0.6  # of scratch: the rest holds weights that stay with the vEU
+REFINED = 5  # numbers of tasks whose tiles are looked at closely
+ALIKE = 1.02  # of chunks so close the shortest is taken
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The output axes of a product by the operand that moves with them. `limits`: tiles of an axis must divide it."""
+
+    stage: Stage
+    slow: tuple[str, ...]
+    fast: tuple[str, ...]
+    batch: tuple[str, ...]
+    a: Load  # moves with slow
+    b: Load  # moves with fast
+    limits: dict[str, int]
+
+
+def padded(problem: Problem) -> Problem:
+    """The problem with padding of operands moved into stages of their own, which cover what is read and no more."""
+    keep = set(problem.keep)
+    stages: list[Stage] = []
+    for stage in problem.expr.stages:
+        if stage.reduce and isinstance(stage.body, Call) and stage.body.fn == "mul":
+            args = []
+            for n, arg in enumerate(stage.body.args):
+                arg, made = _unpadded(problem, arg, stage, f"{stage.name}_p{n}")
+                args.append(arg)
+                if made is not None:
+                    stages.append(made)
+                    keep.add(made.name)
+            stage = replace(stage, body=Call("mul", tuple(args)))
+        stages.append(stage)
+    return replace(problem, expr=replace(problem.expr, stages=tuple(stages)), keep=frozenset(keep))
+
+
+def _unpadded(problem: Problem, value: Scalar, reader: Stage, name: str) -> tuple[Scalar, Stage | None]:
+    match value:
+        case Cast(arg):
+            arg, made = _unpadded(problem, arg, reader, name)
+            return replace(value, arg=arg), made
+        case Select(where, Load(tensor, index, ()), Const(0)):
+            pass
+        case _:
+            return value, None
+    kind = problem.expr.type_of(tensor)
+    env = {a: (0, e - 1) for a, e in (*reader.axes, *reader.reduce)}
+    spans = [bounds(ix, env) for ix in index]
+    at = {ix: d for d, ix in enumerate(index)}
+    if any(r.index not in at or (r.low, r.high) != (0, kind.shape[at[r.index]]) for r in where):
+        return value, None
+    axes = tuple((f"p{d}", high - low + 1) for d, (low, high) in enumerate(spans))
+    place = tuple(var(a) + low for (a, _), (low, _) in zip(axes, spans, strict=True))
+    guards = tuple(Range(place[at[r.index]], r.low, r.high) for r in where)
+    made = Stage(name, axes, Select(guards, Load(tensor, place), Const(0.0)), dtype=kind.dtype)
+    return Load(name, tuple(ix - low for ix, (low, _) in zip(index, spans, strict=True))), made
+
+
+def sides(problem: Problem) -> Sides | None:
+    """The root as a product that is worth tiling, or None."""
+    stage = problem.root
+    if stage.combine != "sum" or not stage.reduce or not stage.dtype.is_float or list(scalar_conditions(stage.body)):
+        return None
+    if not (isinstance(stage.body, Call) and stage.body.fn == "mul"):
+        return None
+    first, second = (_only_load(arg) for arg in stage.body.args)
+    if first is None or second is None or first.tensor == second.tensor:
+        return None
+    if any(s.reduce or s.name not in (first.tensor, second.tensor) for s in problem.placed):
+        return None
+    others = [ld.tensor for s in problem.placed for ld, _ in loads(s.body)]
+    others += [ld.tensor for ld, _ in loads(stage.epilogue)] if stage.epilogue is not None else []
+    if first.tensor in others or second.tensor in others:
+        return None
+    moves: dict[str, list[str]] = {"first": [], "second": [], "both": []}
+    limits: dict[str, int] = {}
+    for axis, extent in stage.axes:
+        ins = [any(axis in variables(ix) for ix in ld.index) for ld in (first, second)]
+        if all(ins):
+            side = next((n for n, ld in enumerate((first, second)) if _steady(ld, stage, axis, extent)), None)
+            if side is None:
+                moves["both"].append(axis)
+                continue
+            limits[axis] = _steady((first, second)[side], stage, axis, extent)
+            ins[side] = False
+        moves["first" if ins[0] else "second" if ins[1] else "both"].append(axis)
+    extents = dict(stage.axes)
+    last = next((a for a, e in reversed(stage.axes) if e > 1), None)
+    if last in moves["first"]:
+        first, second = second, first
+        moves["first"], moves["second"] = moves["second"], moves["first"]
+    if last not in moves["second"]:
+        return None
+    slow, fast = (tuple(a for a in moves[s] if extents[a] > 1) for s in ("first", "second"))
+    sizes = [prod(limits.get(a, extents[a]) for a in axes) for axes in (slow, fast)]
+    if sizes[0] < MIN_POINTS[0] or sizes[1] < MIN_POINTS[1] or prod(e for _, e in stage.reduce) < MIN_TERMS:
+        return None
+    batch = tuple(a for a in extents if a not in slow and a not in fast)
+    return Sides(stage, slow, fast, batch, first, second, limits)
+
+
+def images_apart(p: Sides) -> Sides | None:
+    """The sides with tiles that span no axis outside of what `slow` moves along: what a task makes lies together in
+    memory, with what others make of the same images. None if tiles span none anyway.
+    """
+    outer = [a for a, _ in takewhile(lambda axis: axis[0] not in p.slow, p.stage.axes) if a in p.fast]
+    if not any(extent > 1 for a, extent in p.stage.axes if a in outer) or len(outer) == len(p.fast):
+        return None
+    return replace(p, fast=tuple(a for a in p.fast if a not in outer), batch=(*p.batch, *outer))
+
+
+def _only_load(value: Scalar) -> Load | None:
+    found = [ld for ld, _ in loads(value)]
+    return found[0] if len(found) == 1 and not found[0].dynamic else None
+
+
+def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
+    """The largest run of `axis` inside of which the load stands still (a group of a convolution); 0 if none."""
+    env = {a: (0, max(e - 1, 0)) for a, e in (*stage.axes, *stage.reduce)}
+    for size in range(extent // 2, MIN_POINTS[0] - 1, -1):
+        if extent % size == 0:
+            inside = {axis: var("_g") * size + var("_l")}
+            limits = {**env, "_g": (0, extent // size - 1), "_l": (0, size - 1)}
+            if not any("_l" in variables(simplify(substitute(ix, inside), limits)) for ix in load.index):
+                return size
+    return 0
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Steps of the tasks per axis, terms staged at a time, and how many tasks there are.
+
+    `us`: of one task, by what it would issue.
+    """
+
+    steps: dict[str, int]
+    chunk: int
+    tasks: int
+    us: float
+
+    def alone_us(self, spec: VDeviceSpec) -> float:
+        """Microseconds of the operation alone on all vEUs."""
+        return -(-self.tasks // spec.num_veus) * self.us
+
+
+Pair: TypeAlias = tuple[int, int]  # along slow and fast
+T = TypeVar("T", bound=Tile)
+
+
+@dataclass(frozen=True)
+class Points(Tile):
+    """A tile by points of a thread, and threads, along slow and fast."""
+
+    points: Pair
+    threads: Pair
+    split: int  # threads that share each sum
+
+
+class Staged(NamedTuple):
+    """An operand that is staged: its dimensions in the order of memory and of scratch; `packed`: it is made to lie so.
+
+    Of one of words in memory the same dimension is innermost in both (`straight`), or another one is (`turned`).
+    """
+
+    load: Load
+    names: list[str]
+    order: tuple[int, ...]
+    packed: bool
+    straight: bool
+    turned: bool
+    moves: tuple[tuple[str, ...], ...]  # the axes that move through each dimension in scratch
+    along: int  # the dimension in scratch that lies along memory
+    itemsize: int
+
+
+class Staging:
+    """What the tasks of a product copy into scratch, whatever multiplies there, and what they take."""
+
+    def __init__(self, problem: Problem, p: Sides) -> None:
+        self.problem, self.p, self.extents = problem, p, dict(p.stage.axes)
+        self.deep, self.terms = max(p.stage.reduce, key=lambda axis: axis[1])
+        self.window = [a for a, _ in p.stage.reduce if a != self.deep]
+        self.passes = prod(e for a, e in p.stage.reduce if a != self.deep)  # for each term of the deepest axis
+        self.copies = [self._copied(*side) for side in ((p.a, p.slow), (p.b, p.fast))]
+        nbytes = sum(t.nbytes for _, t in (*problem.expr.inputs, *problem.expr.outputs))
+        self._byte_us, _ = byte_us(nbytes, problem.spec)
+        self.room = int(problem.spec.scratch_bytes * STAGED)
+        self._boxes: dict[object, tuple[int, ...]] = {}
+        self._steps: dict[tuple[tuple[str, ...], int], dict[str, int]] = {}
+
+    def steps(self, slow: int, fast: int) -> dict[str, int]:
+        """Steps of tasks of at most so many points along both sides."""
+        for side in ((self.p.slow, slow), (self.p.fast, fast)):
+            if side not in self._steps:
+                self._steps[side] = box(self.p, *side)
+        return {**self._steps[self.p.slow, slow], **self._steps[self.p.fast, fast], **dict.fromkeys(self.p.batch, 1)}
+
+    def begun(self, steps: Mapping[str, int]) -> Sched:
+        """A schedule with nothing but tasks of such steps."""
+        axes = (*self.p.batch, *self.p.slow, *self.p.fast)
+        return Sched(self.problem).nest(Loop(a, steps[a], Kind.TASK) for a in axes)
+
+    def tasks(self, steps: Mapping[str, int]) -> int:
+        """How many tasks such steps make."""
+        return prod(-(-self.extents[a] // s) for a, s in steps.items())
+
+    def box(self, staged: Staged, steps: Mapping[str, int], chunk: int) -> tuple[int, ...]:
+        """The extents of an operand that a chunk of the sum needs, in scratch."""
+        sizes = {**dict(self.p.stage.reduce), **steps, self.deep: chunk}
+        key = staged.load.tensor, *(sizes[a] for names in staged.moves for a in names)
+        if key not in self._boxes:
+            env = {a: (0, n - 1) for a, n in sizes.items()}
+            spans = [bounds(staged.load.index[d], env) for d in staged.order]
+            self._boxes[key] = tuple(high - low + 1 for low, high in spans)
+        return self._boxes[key]
+
+    def rows(self, staged: Staged, steps: Mapping[str, int], chunk: int) -> tuple[int, ...]:
+        """Of the box those extents that lie inside of the terms."""
+        terms = max(n for n, names in enumerate(staged.moves) if self.deep in names)
+        return self.box(staged, steps, chunk)[terms + 1 :]
+
+    def pads(self) -> list[int]:
+        """Elements left free after each row in scratch, so that few threads that turn an operand meet in one bank."""
+        return [self.problem.spec.lanes if staged.turned else 0 for staged in self.copies]
+
+    def nbytes(self, steps: Mapping[str, int], chunk: int) -> int:
+        """Bytes that a chunk takes of scratch, without padding of its rows."""
+        return sum(prod(self.box(s, steps, chunk)) * s.itemsize for s in self.copies)
+
+    def us(
+        self, steps: Mapping[str, int], chunk: int, threads: int, product: Work, after: Issued, syncs: int = 0
+    ) -> float:
+        """Microseconds of a task: chunk by chunk both operands are copied, and `product` is done."""
+        spec, chunks = self.problem.spec, -(-self.terms // chunk)
+        copies, far, moved = Issued(), 0.0, 0
+        for staged in self.copies:
+            extents = self.box(staged, steps, chunk)
+            size, joined = prod(extents), self.joined(staged, steps)
+            run = self.run(staged, extents, threads) or extents[staged.along]
+            each = -(-extents[staged.along] // run) * -(-(size // extents[staged.along] * run) // threads)
+            count = each / joined
+            lines = max(spec.wave * joined / min(extents[staged.along], line_words(spec)), 1.0)  # of one load
+            words = each * max(spec.wave / spec.issue.banks, 1.0)
+            copies += Issued(DIVISION * len(staged.order) * count, lines * count, words)
+            far += count
+            moved += chunks * size * staged.itemsize
+        rounds = chunks * ceil(far / spec.issue.pending)
+        loop = Work(chunks, copies, (product,), True, {}, {})
+        whole = Work(1, after, (loop,), False, {}, {}, 2 * chunks + syncs, rounds)
+        return near_us(whole, spec, threads) + moved * self._byte_us
+
+    def run(self, staged: Staged, extents: tuple[int, ...], threads: int) -> int:
+        """Neighbours in memory that threads copy together from each row of a turned operand; 0 if it is not turned."""
+        run = 2 * self.problem.spec.lanes
+        while run * prod(extents) < threads * extents[staged.along] and run < extents[staged.along]:
+            run *= 2
+        return run if staged.turned else 0
+
+    def joined(self, staged: Staged, steps: Mapping[str, int]) -> int:
+        """Neighbours that a thread copies at once: a vector where they are so in memory and in scratch, or one."""
+        lanes = self.problem.spec.lanes
+        if not staged.straight or len(staged.moves[-1]) != 1:
+            return 1
+        (axis,) = staged.moves[-1]
+        whole = steps.get(axis, 1) % lanes == 0 and self.extents.get(axis, 1) % lanes == 0
+        return lanes if whole and staged.load.index[staged.order[-1]] == var(axis) else 1
+
+    def _copied(self, load: Load, axes: tuple[str, ...]) -> Staged:
+        problem, order = self.problem, scratch_order(load, axes)
+        names = copy_axes(problem, load.tensor)
+        free = load.tensor in problem.static and problem.expr.type_of(load.tensor).layout is None
+        packed = free and order != tuple(range(len(order)))
+        names = [names[d] for d in order] if packed else names
+        dtype = problem.expr.type_of(load.tensor).dtype
+        words = load.tensor not in problem.stages and dtype is DType.F32
+        along = next(n for n, d in enumerate(order) if names[-1].endswith(str(d)))
+        same = along == len(order) - 1
+        moves = tuple(tuple(sorted(variables(load.index[d]))) for d in order)
+        return Staged(load, names, order, packed, words and same, words and not same, moves, along, dtype.itemsize)
+
+
+def tiles(staging: Staging) -> list[Points]:
+    """Tiles of different numbers of tasks by what they would issue: the soonest done, and the most efficient."""
+    usual: dict[int, list[int]] = {}
+
+    def way(points: Pair, threads: Pair, split: int) -> Iterator[Points | None]:
+        steps = staging.steps(points[0] * threads[0], points[1] * threads[1])
+        if split not in usual:
+            least, every = max(USUAL[0] // staging.passes, USUAL[1] * split), chunks(staging, split)
+            usual[split] = [c for c in reversed(every) if c < 2 * least] or every[:1]
+        return (_fitted(staging, steps, points, split, chunk) for chunk in usual[split])
+
+    def again(tile: Points) -> Iterator[Points | None]:
+        every = chunks(staging, tile.split)
+        return (_fitted(staging, tile.steps, tile.points, tile.split, chunk) for chunk in every)
+
+    return compared((way(*divided) for divided in _divided(staging)), again, staging.problem.spec, efficient=True)
+
+
+def compared(
+    ways: Iterable[Iterable[T | None]],
+    again: Callable[[T], Iterable[T | None]],
+    spec: VDeviceSpec,
+    *,
+    efficient: bool = False,
+) -> list[T]:
+    """The first tile of each way that fits, the best for each number of tasks; those soonest done alone first.
+
+    Each of the few best is compared with its variants: `again`. `efficient`: add the tile that takes least of all vEUs.
+    """
+    found: dict[int, T] = {}
+    for way in ways:
+        tile = next((tile for tile in way if tile is not None), None)
+        if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
+            found[tile.tasks] = tile
+    ranked = sorted(found.values(), key=lambda t: t.alone_us(spec))[:REFINED]
+    if efficient and found:
+        ranked.append(min(found.values(), key=lambda t: t.us * t.tasks))
+    refined = (soonest(again(tile)) for tile in {id(tile): tile for tile in ranked}.values())
+    return [tile for tile in refined if tile is not None]
+
+
+def _divided(staging: Staging) -> Iterator[tuple[Pair, Pair, int]]:
+    """Points of a thread, threads along both sides, and threads that share a sum: powers of two that the vEU holds."""
+    spec, p = staging.problem.spec, staging.p
+    most = [prod(staging.extents[a] for a in axes) for axes in (p.slow, p.fast)]
+    threads = most_threads(spec)
+    for split in powers(min(spec.max_threads, staging.terms // 2)):
+        for down in powers(spec.max_threads // split):
+            along = threads // (split * down)  # where that is more than there is, tiles shrink to fewer threads
+            if not along:
+                continue
+            for rows, columns in combinations(powers(MOST_POINTS), repeat=2):
+                held = rows * columns + rows + columns
+                if held <= spec.registers * spec.lanes and rows * down < 2 * most[0] and columns * along < 2 * most[1]:
+                    yield (rows, columns), (down, along), split
+
+
+def most_threads(spec: VDeviceSpec) -> int:
+    """The most whole waves of a task whose number is a power of two."""
+    wave = min(spec.wave, spec.max_threads)
+    return wave * powers(spec.max_threads // wave)[-1]
+
+
+def powers(most: int) -> list[int]:
+    """Powers of two up to a number."""
+    return [1 << n for n in range(max(most, 1).bit_length())]
+
+
+def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, chunk: int) -> Points | None:
+    """The tile of such steps in whole waves; None if it does not fit the vEU."""
+    spec, p = staging.problem.spec, staging.p
+    held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
+    points = (min(points[0], held[0]), min(points[1], held[1]))
+    down, along = (-(-h // n) for h, n in zip(held, points, strict=True))
+    while down * along * split % spec.wave and down * (along + 1) * split <= spec.max_threads:
+        along += 1
+    threads = down * along * split
+    if threads > spec.max_threads or threads % min(spec.wave, spec.max_threads):
+        return None
+    tree = threads * prod(points) * staging.p.stage.dtype.itemsize if split > 1 else 0
+    if staging.nbytes(steps, chunk) + tree > staging.room:
+        return None
+    product = _product(staging, steps, points, along, down, split, chunk)
+    sums = float(prod(points))
+    shared, syncs = Issued(), 0
+    left = split
+    while left > 1:  # the tree of `lower/reduce.py`
+        ways = min(left, WAYS)
+        shared, syncs, left = shared + Issued(sums * ways, sums * ways, sums), syncs + 1, left // ways
+    us = staging.us(steps, chunk, threads, product, Issued(stores=sums) + shared, syncs)
+    return Points(steps, chunk, staging.tasks(steps), us, points, (down, along), split)
+
+
+def _product(
+    staging: Staging, steps: dict[str, int], points: Pair, along: int, down: int, split: int, chunk: int
+) -> Work:
+    """The products of a chunk: what a wave issues of them, and transfers from scratch."""
+    spec, (rows, columns) = staging.problem.spec, points
+    across = min(spec.wave, along)
+    beside = min(max(spec.wave // across, 1), down)
+    terms = max(spec.wave // (across * beside), 1)  # that a wave has at once
+    joined, banks = min(rows, spec.lanes), spec.issue.banks
+    near = neighbours(staging, steps, columns, along)
+    loads = rows / joined * max(joined * beside * terms / banks, 1.0)
+    loads += columns / near * max(near * across * terms / banks, 1.0)
+    own, count = chunk // split, rows * columns
+    together = unrolled(own, count, bool(staging.window))
+    return Work(own // together * staging.passes, Issued(together * count, together * loads), (), True, {}, {})
+
+
+def neighbours(staging: Staging, steps: Mapping[str, int], columns: int, along: int) -> int:
+    """Of a thread's points along memory, how many lie side by side: a vector of scratch, where all lie so, and `along`
+    threads fill its banks with one number each: with fewer, vectors take more transfers than numbers.
+    """
+    b, lanes = staging.copies[1], staging.problem.spec.lanes
+    last = next(a for a, e in reversed(staging.p.stage.axes) if e > 1)
+    straight = b.moves[-1] == (last,) == staging.p.fast[-1:] and b.load.index[b.order[-1]] == var(last)
+    whole = steps[last] % lanes == 0 and staging.extents[last] % lanes == 0
+    full = along % staging.problem.spec.issue.banks == 0
+    return min(columns & -columns, lanes) if straight and whole and full else 1
+
+
+def unrolled(terms: int, points: int, window: bool) -> int:
+    """Terms of a chunk that are unrolled, so that loads of one hide behind products of another."""
+    return next((n for n in (8, 4, 2) if terms % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
+
+
+def chunks(staging: Staging, split: int) -> list[int]:
+    """How many terms may be staged at a time, the fewest first: equal parts of the sum, or with a little padding."""
+    sizes = [-(-staging.terms // pieces) for pieces in powers(staging.terms // split)]
+    found = {-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)}
+    padded = {chunk: -(-staging.terms // chunk) * chunk for chunk in found}
+    return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
+
+
+def shorter(staging: Staging, tile: Points, places: int) -> Points | None:
+    """The tile with a shorter chunk, of which so many fit where one of its own does not; None if there is none."""
+    if places * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
+        return None
+    fits = [c for c in chunks(staging, tile.split) if places * staging.nbytes(tile.steps, c) <= staging.room]
+    return _fitted(staging, tile.steps, tile.points, tile.split, fits[-1]) if fits else None
+
+
+def soonest(ways: Iterable[T | None]) -> T | None:
+    """Of those that fit, the tile that takes least, or with less scratch hardly more."""
+    fitting = [way for way in ways if way is not None]
+    best = min((way.us for way in fitting), default=0.0)
+    return min((way for way in fitting if way.us <= ALIKE * best), key=lambda way: way.chunk, default=None)
+
+
+def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
+    """Steps of at most `size` points in all that waste little at the edges, long along memory."""
+    extents = dict(p.stage.axes)
+    options = []
+    for a in axes:
+        limit = p.limits.get(a, extents[a])
+        sizes = {min(1 << n, limit) for n in range(size.bit_length())} | {-(-limit // n) for n in range(1, 9)}
+        options.append([s for s in sorted(sizes, reverse=True) if s <= size and (a not in p.limits or limit % s == 0)])
+    best: tuple[float, tuple[int, ...]] = (-1.0, ())
+    for steps in combinations(*options):
+        if prod(steps) > size:
+            continue
+        count = prod(-(-extents[a] // s) for a, s in zip(axes, steps, strict=True))
+        used = prod(extents[a] for a in axes) / (count * size)
+        score = used * min(steps[-1] / min(8, extents[axes[-1]]), 1.0) ** 0.25 + 1e-3 * sum(steps) / size
+        best = max(best, (score, steps))
+    return dict(zip(axes, best[1], strict=True))
+
+
+def schedule(staging: Staging, tile: Points) -> Schedule:
+    """The loops of a tile."""
+    p, chunk, deep = staging.p, tile.chunk, staging.deep
+    slow, fast = group(p.slow), group(p.fast)
+    (rows, columns), (down, along) = tile.points, tile.threads
+    threads, split = down * along * tile.split, deep if tile.split > 1 else None
+    terms = chunk // tile.split
+    together = unrolled(terms, rows * columns, bool(staging.window))
+    near = neighbours(staging, tile.steps, columns, along)
+    s = staging.begun(tile.steps).split(slow, down * rows).split(fast, along * columns)
+    s = s.bind(split, terms).bind(slow, rows).bind(fast if along > 1 else None, near).split(deep, chunk)
+    s = copies(s, staging, tile, threads, staging.pads()).split(deep, together)
+    s = s.unroll(deep if together > 1 else None).reorder(*staging.window).unroll(slow)
+    s = s.unroll(fast if columns > near else None, size=near * along)
+    s = s.split(fast if near > 1 else None, 1, Kind.VECTOR if near == staging.problem.spec.lanes else Kind.UNROLLED)
+    return s.on_threads(threads).build(f"{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}")
+
+
+def copies(s: Sched, staging: Staging, tile: Tile, threads: int, pads: Sequence[int]) -> Sched:
+    """Pack constants, and copy both factors inside the innermost loop so far, with `pads` elements after their rows.
+
+    By vectors where that can be; where threads are neighbours in memory and not in scratch, in short runs of both
+    orders.
+    """
+    lanes = staging.problem.spec.lanes
+    for staged, pad in zip(staging.copies, pads, strict=True):
+        tensor, every, nest = staged.load.tensor, group(staged.names), Sched(staging.problem)
+        if staged.packed:
+            s = s.pack([(tensor, Layout(tuple(map(Digit, staged.order))))])
+        if run := staging.run(staged, staging.box(staged, tile.steps, tile.chunk), threads):
+            nest = nest.split(staged.names[-1], run)
+        elif staging.joined(staged, tile.steps) > 1:
+            nest = nest.split(every, lanes * threads).bind(every, lanes).vectorize(every)
+        if not nest.loops or run:
+            nest = nest.split(every, threads).bind(every)
+        s = s.compute_at(tensor, nest, order=staged.order, pad=pad)
+    return s
+
+
+def scratch_order(load: Load, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Dimensions of the staged box, those that move with the tile innermost."""
+    moves = [bool(variables(ix) & set(axes)) for ix in load.index]
+    return tuple(sorted(range(len(moves)), key=lambda d: (moves[d], d)))

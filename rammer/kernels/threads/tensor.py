@@ -1,0 +1,144 @@
+"""Schedules for sums of products by instructions that a wave's threads execute together.
+
+As in `threads_product` a task computes a tile of `slow` x `fast` points, both operands staged in scratch. Here a wave
+computes blocks of points as large as the instruction's, and each of its threads holds some points of every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product as combinations
+from math import prod
+
+from rammer.cost.work import PARTS, Issued, Work
+from rammer.ir.index import Index
+from rammer.ir.instruction import Instruction
+from rammer.ir.tile import Kind
+from rammer.kernels.schedule import Loop, Schedule, group
+from rammer.kernels.threads.product import USUAL, Pair, Staging, Tile, compared, copies, powers
+
+MOST_APPLIED = 32  # instructions of a wave in one piece of code
+
+
+@dataclass(frozen=True)
+class Blocks(Tile):
+    """A tile by waves along slow and fast, and blocks of each wave."""
+
+    waves: Pair
+    blocks: Pair
+
+
+def instruction_for(staging: Staging) -> Instruction | None:
+    """The fastest one for the product, whose terms must fill its depth; None if the vEU has none."""
+    problem, p = staging.problem, staging.p
+    if any(staging.deep in staged.moves[-1] for staged in staging.copies):
+        return None  # a window along memory whose terms are points of neighbours, too
+    own = p.stage.dtype, *(problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b))
+    for found in problem.spec.multipliers:
+        suits = found.threads == problem.spec.wave and own == tuple(kind.dtype for _, kind in found.tensors)
+        divides = staging.terms % found.extent("term") == 0
+        if suits and divides and _divs(found, 0) == _divs(found, 1):
+            return found
+    return None
+
+
+def _divs(unit: Instruction, number: int) -> list[int]:
+    """Of the digits along the terms of an operand: one nest of loops walks both operands."""
+    across, own = unit.digits(unit.meaning.inputs[number][0])
+    return sorted((d.div for d in (*across, *own) if d.dim == 1 - number), reverse=True)
+
+
+def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
+    """Tiles of different numbers of tasks by what they would issue, those soonest done alone first."""
+    every = chunks(staging, unit)
+    usual = [c for c in reversed(every) if c < 2 * USUAL[0] // staging.passes] or every[:1]
+    ways = ((_fitted(staging, unit, *way, chunk) for chunk in usual) for way in _divided(staging, unit))
+    return compared(
+        ways, lambda t: (_fitted(staging, unit, t.waves, t.blocks, chunk) for chunk in every), staging.problem.spec
+    )
+
+
+def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]:
+    """Waves of a task, and blocks that registers of a wave hold, along both sides: no more than there is."""
+    spec, p = staging.problem.spec, staging.p
+    sums, a, b = (unit.registers(name) for name, _ in unit.tensors)
+    (_, height), (_, width), _ = unit.axes
+    most = [
+        -(-prod(staging.extents[axis] for axis in axes) // size) for axes, size in ((p.slow, height), (p.fast, width))
+    ]
+    room = spec.registers * spec.lanes
+    sizes = sorted({n * times for n in powers(room // sums) for times in (1, 3)})
+    waves = range(1, spec.max_threads // unit.threads + 1)
+    for down, along in combinations(waves, repeat=2):
+        if down * along not in waves:
+            continue
+        for high, broad in combinations(sizes, repeat=2):
+            fits = sums * high * broad + a * high + b * broad <= room
+            if fits and down * high < 2 * most[0] and along * broad < 2 * most[1]:
+                yield (down, along), (high, broad)
+
+
+def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chunk: int) -> Blocks | None:
+    """The tile with such a chunk; None if it does not fit the vEU."""
+    spec = staging.problem.spec
+    (_, height), (_, width), (_, depth) = unit.axes
+    steps = staging.steps(waves[0] * blocks[0] * height, waves[1] * blocks[1] * width)
+    if staging.nbytes(steps, chunk) > staging.room:
+        return None
+    (sums, a, b), banks = (unit.registers(name) for name, _ in unit.tensors), spec.issue.banks
+    each = max(unit.threads / banks, 1.0)
+    held = a * blocks[0] + b * blocks[1]
+    split = PARTS * held if unit.parts else 0.0
+    own = Issued(split, held * each, made=height * width * depth / unit.gain * prod(blocks))
+    joined = together(chunk // depth, blocks)
+    product = Work(chunk // depth // joined * staging.passes, sum([own] * joined, Issued()), (), True, {}, {})
+    us = staging.us(steps, chunk, prod(waves) * unit.threads, product, Issued(stores=sums * prod(blocks) * each))
+    return Blocks(steps, chunk, staging.tasks(steps), us, waves, blocks)
+
+
+def together(steps: int, blocks: Pair) -> int:
+    """How many steps of a chunk are one piece of code: loads of one hide behind the products of another."""
+    return next((n for n in (4, 2) if steps % n == 0 and n * prod(blocks) <= MOST_APPLIED), 1)
+
+
+def chunks(staging: Staging, unit: Instruction) -> list[int]:
+    """How many terms may be staged at a time: equal parts of the sum."""
+    depth = unit.extent("term")
+    return [n for n in range(depth, staging.terms + 1, depth) if staging.terms % n == 0]
+
+
+def gaps(staging: Staging, unit: Instruction, tile: Blocks) -> list[int]:
+    """Elements after each staged row, of both operands, so that few threads of a wave read from one bank."""
+    banks, found = staging.problem.spec.issue.banks, []
+    for dim, (staged, (name, _)) in enumerate(zip(staging.copies, unit.meaning.inputs, strict=True)):
+        places = {unit.held(name, Index(thread), Index()) for thread in range(unit.threads)}
+        *outer, last = staging.rows(staged, tile.steps, tile.chunk)
+        meeting = []
+        for gap in range(banks):
+            row = prod(outer) * (last + gap)  # from one term to the next
+            at = [(place[dim].const + place[1 - dim].const * row) % banks for place in places]
+            meeting.append(max(map(at.count, at)))
+        found.append(meeting.index(min(meeting)))
+    return found
+
+
+def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
+    """The loops of a tile."""
+    p, deep, chunk, (down, along) = staging.p, staging.deep, tile.chunk, tile.blocks
+    sides = slow, fast = group(p.slow), group(p.fast)
+    (height, width, depth) = (extent for _, extent in unit.axes)
+    rows, columns = tile.waves[0] * down * height, tile.waves[1] * along * width
+    (sums, _), (a, _), _ = unit.tensors
+    threads, own = unit.digits(sums)
+    spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
+    count, joined = prod(tile.waves) * unit.threads, together(chunk // depth, tile.blocks)
+    s = staging.begun(tile.steps).split(slow, rows).split(fast, columns).bind(slow, down * height)
+    s = s.bind(fast, along * width).nest(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads).split(deep, chunk)
+    s = copies(s, staging, tile, count, gaps(staging, unit, tile)).reorder(*staging.window).split(deep, joined * depth)
+    s = s.unroll(deep if joined > 1 else None, size=depth)
+    s = s.unroll(slow, size=height).unroll(fast, size=width)  # blocks of rows, of columns, and the sums of a thread
+    s = s.nest(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own)
+    s = s.nest(Loop(deep, div, Kind.SERIAL if div in spread else Kind.UNROLLED) for div in _divs(unit, 0))
+    s = s.on_threads(count).tensorize(unit)
+    return s.build(f"{unit.precision}_{rows}x{columns}_k{chunk}_x{count}")

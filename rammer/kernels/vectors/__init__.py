@@ -1,0 +1,1 @@
+"""Generate schedules for vEUs of one thread with vector registers or a matrix unit."""

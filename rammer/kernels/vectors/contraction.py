@@ -1,0 +1,256 @@
+"""Schedules for sums of products: matrix products and convolutions, vectors along the axis of the weights.
+
+The register block is `vectors` x `rows`: vectors of the lane axis times neighbours of a row axis, each step of the
+reduction loading `vectors` weight vectors and `rows` single numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm, prod
+
+from rammer.cost.issue import pass_cycles
+from rammer.cost.work import Issued
+from rammer.ir.analysis.simplify import scalar_conditions
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Stage, loads
+from rammer.ir.index import bounds, var, variables
+from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tile import Kind
+from rammer.kernels.lanes import lane_axis
+from rammer.kernels.packing import dim_of, panels
+from rammer.kernels.problem import Problem
+from rammer.kernels.product import Product, copyable, pays
+from rammer.kernels.sched import Sched, cuts
+from rammer.kernels.schedule import Loop, Schedule, copied, distinct
+from rammer.kernels.tiling import stage_loops, task_counts
+from rammer.kernels.vectors.orders import Orders
+
+MAX_VECTORS = 8
+MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
+MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
+MANY_ROWS = 16  # of a task: several register blocks
+
+
+@dataclass(frozen=True)
+class Block:
+    vectors: int
+    rows: int
+
+
+def blocks(problem: Problem, width: int, height: int) -> list[Block]:
+    """Register blocks for `width` vectors and `height` rows, the cheapest first by a model of issue slots."""
+    limit = problem.spec.registers - 3
+    found: list[tuple[float, int, Block]] = []
+    for vectors in range(1, min(MAX_VECTORS, width) + 1):
+        for rows in range(1, min(16, height) + 1):
+            if vectors * rows + vectors + 1 > limit:
+                continue
+            block = Block(vectors, rows)
+            cost = cycles(problem.spec, block, width, height) * (1.03 if height % rows else 1.0)  # the code comes twice
+            found.append((round(cost, 6), -vectors * rows, block))
+    found.sort(key=lambda item: item[:2])
+    return [b for _, _, b in found]
+
+
+def cycles(spec: VDeviceSpec, block: Block, width: int, height: int) -> float:
+    """Cycles of one step of the reduction for so many vectors and rows, in such blocks."""
+    whole, rest = divmod(height, block.rows)
+    steps = whole * _step(spec, block.vectors, block.rows) + (_step(spec, block.vectors, rest) if rest else 0.0)
+    return steps * -(-width // block.vectors)
+
+
+def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
+    """Cycles of one step of the reduction, its weights in the vEU's own cache."""
+    issued = Issued(arithmetic=vectors * rows, loads=vectors + rows)
+    return pass_cycles(issued, spec, sums=True, streamed=4.0 * vectors * spec.lanes)
+
+
+def schedules(problem: Problem) -> Iterator[Schedule]:
+    """Nothing if the root is no product; otherwise schedules by task count and register block."""
+    p = problem.matched.output
+    if p is None or not pays(problem, p):
+        return
+    wanted = [
+        (want, second) for n, want in enumerate(task_counts(problem)) for second in (False, True)[: 1 if n else 2]
+    ]
+    yield from distinct(
+        _schedule(problem, p, want, second) for want, second in wanted if not (second and _by_rows(problem, p, want))
+    )
+
+
+def _by_rows(problem: Problem, p: Product, want: int) -> bool:
+    """Whether a near matrix is cut by rows in any case, as there are enough.
+
+    Alone columns may be as fast. But who reads single rows need not wait for all of them, nor take them from two vEUs.
+    """
+    return _near_matrix(problem, p) and max(e for a, e in p.stage.axes if a != p.lane) >= MANY_ROWS * want
+
+
+def _near_matrix(problem: Problem, p: Product) -> bool:
+    """Whether rows are cut along a single axis, and all weights stay in the cache of a vEU that has some of them."""
+    weights = problem.expr.type_of(p.w.tensor).nbytes
+    return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.spec.own_cache / 2
+
+
+def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
+    """`second`: cut by the other axis. None if there is none."""
+    stage, lanes, extents = p.stage, problem.lanes, dict(p.stage.axes)
+    tasks, block = _tasks(problem, p, want, second)
+    if block is None:
+        return None
+    panel, shown = block.vectors * lanes, _is_shown(problem, p)
+    reduce, digits = _reduction(problem, p)
+    across = Sched(problem)
+    if tasks.left(p.lane) > p.group > panel:
+        across = across.split(p.lane, p.group)
+    elif p.row and tasks.left(p.row) > p.row_group:
+        across = across.split(p.row, p.row_group)
+    outer = [a for a in extents if a not in (p.lane, p.row)]
+    batch = [  # each has weights of its own
+        a for a in outer if a != stage.axes[-1][0] and extents[a] > 1 and any(a in variables(ix) for ix in p.w.index)
+    ]
+    within = Sched(problem).reorder(*(a for a in outer if a not in batch)).split(p.row, block.rows).loops
+    across = across.split(p.lane, panel)
+    orders = Orders(problem, p, panel, block.rows, () if shown else reduce, tasks.steps, across.loops, within)
+
+    def sums(s: Sched) -> Sched:
+        return s.unroll(p.row if block.rows > 1 else None).vectorize(p.lane, lanes)
+
+    s = (tasks if shown else tasks.place(problem.placed)).reorder(*batch).nest(orders.best())
+    if shown:  # a register block is stored, and what reads it follows while it is in the private cache
+        s = s.compute_at(stage.name, sums(Sched(problem, stage).nest(reduce)))
+    if problem.packable(p.w, p.lane):
+        s = s.pack([(p.w.tensor, panels(p.w, p.lane, panel, digits))])
+    elif problem.lane_stride(p.w.tensor, p.w.index, p.lane, stage) != 1:
+        if copyable(problem, p):
+            s = _panel_copy(s, p, s.loops.index(Loop(p.lane, panel)))
+    elif orders.copies_panels:
+        s = _panel_copy(s, p, max(n for n, lp in enumerate(s.loops) if lp not in within))
+    s = s.pack(epilogue_packing(problem, stage, p.lane, panel))
+    return sums(s if shown else s.nest(reduce)).build(f"{block.rows}x{panel}")
+
+
+def _tasks(problem: Problem, p: Product, want: int, second: bool) -> tuple[Sched, Block | None]:
+    """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are."""
+    lanes, shown = problem.lanes, _is_shown(problem, p)
+    most = MAX_PICKED_ROWS if p.mixed else p.row_group
+
+    def ranked(s: Sched) -> list[Block]:
+        vectors, rows = (
+            -(-min(s.left(p.lane), p.group) // lanes),
+            min(s.steps.get(p.row or "", p.row_group), p.row_group),
+        )
+        return [b for b in blocks(problem, vectors, rows) if b.rows <= most]
+
+    s = Sched(problem)
+    best = _small(ranked(s), problem, p)
+    if not best:
+        return s, None
+    block = best[0]
+    ((lane, extent, grain),) = by_lane = cuts(problem, [p.lane], block.vectors * lanes)
+    rows = cuts(problem, (a for a, e in p.stage.axes if a != lane and e > 1))
+    for n, (a, e, span) in enumerate(rows):
+        if a == p.row:
+            whole = p.row_group if p.row_group < e else block.rows
+            exact = shown or p.row_group < e
+            rows[n] = a, e, lcm(span, whole) if exact else -(-whole // span) * span
+    weights, data = (prod(problem.expr.type_of(load.tensor).shape) for load in (p.w, p.x))
+    units = prod(-(-e // g) for _, e, g in rows)
+    first_rows = (data >= weights or _near_matrix(problem, p)) and units >= want
+    first_rows = first_rows or (bool(rows) and -(-extent // grain) < want)
+    s = s.tasks([*rows, *by_lane] if first_rows != second else [*by_lane, *rows], want)
+    fitting = _small([b for b in ranked(s) if _fits(b, s.steps, p, lanes)], problem, p)
+    if shown:  # a block that is stored must not reach into another task
+        fitting = [b for b in fitting if s.steps.get(p.row or "", b.rows) % b.rows == 0]
+    return s, (fitting[0] if fitting else None)
+
+
+def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
+    """Of register blocks those that touch no more than is wanted; the smallest if all touch more."""
+    if not problem.tuning.most_bytes or not ranked:
+        return ranked
+    touched = {b: _touched(b, problem, p) for b in ranked}
+    fitting = [b for b in ranked if touched[b] <= problem.tuning.most_bytes]
+    return fitting or [min(ranked, key=lambda b: touched[b])]
+
+
+def _touched(b: Block, problem: Problem, p: Product) -> int:
+    """Bytes that a register block sums, and reads for it: all terms of a panel and of the rows."""
+    extents = {a: 1 for a, _ in p.stage.axes} | dict(p.stage.reduce)
+    extents |= {p.lane: b.vectors * problem.lanes} | ({p.row: b.rows} if p.row else {})
+    env = {a: (0, e - 1) for a, e in extents.items()}
+    nbytes = extents[p.lane] * b.rows * p.stage.dtype.itemsize
+    for load in (p.x, p.w):
+        kind = problem.expr.type_of(load.tensor)
+        spans = [high - low + 1 for low, high in (bounds(ix, env) for ix in load.index)]
+        nbytes += prod(min(s, e) for s, e in zip(spans, kind.shape, strict=True)) * kind.dtype.itemsize
+    return nbytes
+
+
+def _is_shown(problem: Problem, p: Product) -> bool:
+    """Whether the product is an output that the root reads."""
+    return p.stage.name != problem.root.name
+
+
+def _fits(b: Block, steps: dict[str, int], p: Product, lanes: int) -> bool:
+    panel = b.vectors * lanes
+    lane_step = steps.get(p.lane)
+    if lane_step is not None and lane_step % panel:
+        return False
+    if p.group % panel and p.group < dict(p.stage.axes)[p.lane]:
+        return False
+    return p.row not in steps or min(steps[p.row], p.row_group) >= b.rows
+
+
+def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:
+    """Reduction loops outermost first, and the same order as digits of the packed weights.
+
+    Axes that pick a place in x come outside of those that walk along memory, channels blocked as x blocks them.
+    """
+    kind = problem.expr.type_of(p.x.tensor)
+    reduce = dict(p.stage.reduce)
+    blocked: dict[str, int] = {}
+    if kind.layout is not None:
+        for digit in kind.layout.digits:
+            if digit.mod:
+                for axis in reduce:
+                    if axis in variables(p.x.index[digit.dim]) and reduce[axis] > digit.mod:
+                        blocked[axis] = digit.mod
+    guarded = {n for r in scalar_conditions(p.stage.body) for n in variables(r.index)}
+    first = [a for a in reduce if a in blocked]
+    window = [a for a in reduce if a not in blocked and a in guarded]
+    last = [a for a in reduce if a not in blocked and a not in guarded]
+    if p.mixed:  # neighbouring places share the vectors that are picked from x, once both loops are unrolled
+        window, last = [], [*window[:-1], *last, *window[-1:]]
+    near = last[-2:] if p.mixed and prod(reduce[a] for a in last[-2:]) <= MAX_PICKED else []
+    loops = [*(Loop(a, blocked[a]) for a in first), *(Loop(a) for a in window)]
+    loops += [Loop(a, 1, Kind.UNROLLED if a in near else Kind.SERIAL) for a in last]
+    loops += [Loop(a) for a in first]
+    places = {a: d for d, ix in enumerate(p.w.index) for a in reduce if ix == var(a)}
+    digits = [Digit(places[a], blocked[a]) for a in first if a in places]
+    digits += [Digit(places[a]) for a in (*window, *last) if a in places]
+    digits += [Digit(places[a], 1, blocked[a]) for a in first if a in places]
+    return tuple(loops), tuple(digits)
+
+
+def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> list[tuple[str, Layout]]:
+    """Static vectors along the lane axis, padded to whole panels, so that a last panel needs no guard."""
+    if stage.epilogue is None or dict(stage.axes)[lane] % panel == 0:
+        return []
+    found = {}
+    for load, _ in loads(stage.epilogue):
+        alone = load.index == (var(lane),) and not load.dynamic
+        if load.tensor in problem.static and alone and dict(problem.expr.inputs)[load.tensor].layout is None:
+            found[load.tensor] = Layout((Digit(0, panel), Digit(0, 1, panel)))
+    return list(found.items())
+
+
+def _panel_copy(s: Sched, p: Product, depth: int) -> Sched:
+    """Copy the weights that are read inside loop number `depth` before it, lanes innermost."""
+    problem, lane = s.problem, dim_of(p.w, p.lane)
+    copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
+    order = (*(d for d in range(len(copy.axes)) if d != lane), lane)
+    nest = stage_loops(problem, copy, lane_axis(problem, copy))
+    return s.compute_at(p.w.tensor, nest, depth=depth, order=order)

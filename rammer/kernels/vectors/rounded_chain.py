@@ -1,0 +1,123 @@
+"""Schedules of attention whose products an instruction makes, of operands that are rounded in scratch.
+
+Both matrices are copied once for all rows of a task, as panels of columns. A block of rows goes through all stages,
+and what the second product multiplies is copied behind the stage that computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rammer.ir.expr import Call, Load
+from rammer.ir.index import var, variables
+from rammer.ir.instruction import Instruction
+from rammer.ir.tensor import DType
+from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.product import Product
+from rammer.kernels.sched import Sched, cuts
+from rammer.kernels.schedule import Schedule, distinct
+from rammer.kernels.tiling import kept_bytes, task_counts
+from rammer.kernels.vectors import chain
+from rammer.kernels.vectors.matrix_unit import Unit, copy_of_columns, in_rows, inner_loops
+
+
+def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
+    """Nothing if the operation is no such chain, or the unit copies no columns; else one schedule per task count."""
+    copies = ((block, copy_of_columns(problem.spec, block)) for block in unit.products)
+    by = next((_By(unit.copy, columns, block) for block, columns in copies if columns is not None), None)
+    both = problem.matched.chain if by and not unit.exact and not unit.turned else None
+    if by is None or both is None or not _suits(problem, *both, unit):
+        return
+    yield from distinct(_schedule(problem, *both, by, want) for want in task_counts(problem))
+
+
+def _suits(problem: Problem, first: Product, last: Product, unit: Unit) -> bool:
+    """Whether both products are of numbers as they lie in rows and columns, read by nobody else."""
+    kinds = dict(problem.expr.inputs)
+    matrices = first.x.tensor, first.w.tensor, last.w.tensor
+    read = [ld.tensor for s in problem.stages.values() for ld, _ in all_loads(s)]
+    if any(read.count(name) != 1 or name not in kinds for name in matrices):
+        return False
+    if any(kinds[name].layout is not None or kinds[name].dtype is not DType.F32 for name in matrices):
+        return False
+    for p in (first, last):
+        extents, factors = dict(p.stage.axes), p.stage.body.args if isinstance(p.stage.body, Call) else ()
+        whole = p.group == extents[p.lane] and p.row is not None and p.row_group == extents[p.row]
+        if p.mixed or not whole or len(p.stage.reduce) != 1 or not all(isinstance(f, Load) for f in factors):
+            return False
+        ((deep, _),) = p.stage.reduce
+        if not _apart(p.w, p.lane, deep) or not any(
+            problem.lane_stride(p.w.tensor, p.w.index, axis, p.stage) == 1 for axis in (p.lane, deep)
+        ):
+            return False
+    ((deep, _),) = last.stage.reduce
+    return in_rows(problem, first, unit) and last.x.index[-2:] == (var(str(last.row)), var(deep))
+
+
+def _apart(load: Load, across: str, deep: str) -> bool:
+    """Whether columns and terms each move through one dimension, and nothing else does."""
+    moving = [ix for ix in load.index if variables(ix) & {across, deep}]
+    return sorted(moving, key=str) == sorted((var(across), var(deep)), key=str)
+
+
+class _By(NamedTuple):
+    """What copies rows, what copies columns, and what multiplies these."""
+
+    rows: Instruction
+    columns: Instruction
+    block: Instruction
+
+
+def _schedule(problem: Problem, first: Product, last: Product, by: _By, want: int) -> Schedule | None:
+    """None where scratch has no room for both matrices and the rows of a block."""
+    row, batch = str(last.row), chain.batch_axes(problem, last)
+    width, height = by.block.extent("column"), by.block.extent("row")
+    span = problem.span(row)
+    grain = span * -(-height // span)
+    s = Sched(problem).tasks([*cuts(problem, batch), (row, dict(problem.root.axes)[row], grain)], want)
+    most = _most_rows(problem, (first, last), batch, by)
+    if not most:
+        return None
+    rows = -(-s.left(row) // -(-s.left(row) // most))
+    rows = -(-rows // height) * height
+
+    def block(s: Sched, p: Product) -> Sched:
+        return inner_loops(s.split(p.lane, width).split(row if rows > height else None, height), p)
+
+    product = block(Sched(problem, first.stage).tensorize(by.block), first)
+    s = s.reorder(*batch).split(row, rows).place(problem.placed, {first.stage.name: product})
+    for p in (first, last):
+        s = s.compute_at(p.x.tensor, order=_dims(p, p.x, row), instruction=by.rows)
+    for p in (first, last):
+        order, depth = _dims(p, p.w, p.lane), len(s.loops) - 2
+        s = s.compute_at(p.w.tensor, depth=depth, order=order, instruction=by.columns)
+    return block(s.tensorize(by.block), last).build(f"{rows}x{width}_{by.block.precision}")
+
+
+def _dims(p: Product, load: Load, across: str) -> tuple[int, int]:
+    """The dimensions along which an operand's rows, or columns, and its terms are counted."""
+    ((deep, _),) = p.stage.reduce
+    return load.index.index(var(across)), load.index.index(var(deep))
+
+
+def _most_rows(problem: Problem, products: tuple[Product, Product], batch: list[str], by: _By) -> int:
+    """How many rows, in whole blocks, scratch has room for beside both matrices; 0 if it has none."""
+    height = by.block.extent("row")
+    sums = height * by.block.extent("column") * DType.F32.itemsize
+
+    def copied(rows: int, deep: int, copy: Instruction) -> int:
+        """Bytes of rows, or columns, in whole blocks."""
+        across, along = (extent for _, extent in copy.axes)
+        ((_, kind),) = copy.meaning.outputs
+        return -(-rows // across) * across * -(-deep // along) * along * kind.element_bytes
+
+    def needed(rows: int) -> int:
+        total = kept_bytes(problem.placed, {**dict.fromkeys(batch, 1), str(products[1].row): rows})
+        for p in products:
+            ((_, deep),) = p.stage.reduce
+            total += copied(dict(p.stage.axes)[p.lane], deep, by.columns) + copied(rows, deep, by.rows) + sums
+        return total
+
+    counts = range(height, chain.MOST_ROWS + 1, height)
+    return max((n for n in counts if needed(n) <= problem.spec.scratch_bytes), default=0)

@@ -1,0 +1,281 @@
+"""Schedules of convolutions in Winograd's form: which parts of weights and input are transformed when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache
+from math import inf
+from typing import NamedTuple
+
+from rammer.ir.index import var
+from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import Digit, Layout
+from rammer.kernels.packing import panels
+from rammer.kernels.problem import Problem
+from rammer.kernels.sched import Sched
+from rammer.kernels.schedule import Loop, Schedule
+from rammer.kernels.tiling import cut, least_us, task_counts
+from rammer.kernels.vectors import contraction
+from rammer.kernels.vectors.contraction import Block, blocks
+from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
+
+TILE = 4  # outputs of a tile along each side
+PLANES = (TILE + TAPS - 1) ** 2
+MAX_SCHEDULES = 1
+FIRST = 2  # plans of a part, by which it is compared to others: one rTask per vEU, cut by channels, and by rows
+# Times what is to be beaten: a part whose first plan takes more has no plan that is chosen. None of 69
+# convolutions of eleven models was given another one, at 1.1 neither; three of four plans are counted.
+HOPELESS = 1.25
+# Of the direct form's counted time: below, the direct form is not tried. Of 17 convolutions that were measured
+# (docs/measurements.md), the two that lost were counted with 0.84.
+CERTAIN = 0.7
+WHOLE = 0.9  # of the work of several tasks: at most, for a single one to be tried
+MAX_NEAR_TILES = 6  # more tiles share weights that come from a farther cache
+
+
+class Order(Enum):
+    """What the loops share. Sums of several parts are kept in registers or near them, for all that is inside."""
+
+    WEIGHTS = "weights"  # weights outside, strips of the image inside: one part only
+    STRIPS = "strips"  # strips outside, parts of the channels inside
+    PARTS = "parts"  # parts outside, strips inside: sums of the whole task wait
+    NEAR = "near"  # strips outside; weights of a few channels are transformed right before their products
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to walk a convolution: tile rows and columns, outputs and channels that are worked on at once."""
+
+    order: Order
+    chunk: int  # channels of a part
+    held: int  # channels whose transformed weights are held at once
+    outs: int
+    rows: int
+    columns: int
+    tasks: tuple[Loop, ...]
+
+    @property
+    def tiles(self) -> int:
+        return self.rows * self.columns
+
+
+class Form(NamedTuple):
+    """The rewritten convolution, how it is scheduled, and its microseconds on vEUs that do nothing else."""
+
+    problem: Problem
+    schedule: Schedule
+    alone_us: float
+
+
+def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
+    """A few rKernels, the fastest first, and one of a single rTask where cutting costs much.
+
+    None where the direct form is no dearer, or tiny, or the only one allowed. Second: whether the direct form need not
+    be tried.
+
+    They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
+    """
+    cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
+    if not cached or len(problem.root.reduce) != 3 or problem.spec.direct:
+        return [], False
+    conv = convolution(problem.unmerged)
+    if conv is None or not _saves_products(conv) or (direct := next(contraction.schedules(problem), None)) is None:
+        return [], False
+    direct_us = problem.alone_us(direct, problem.spec.num_veus)
+    if direct_us < least_us(problem.spec):
+        return [], False
+    forms = schedules(problem.unmerged, direct_us)
+    made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
+    return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
+
+
+def _saves_products(conv: Convolution) -> bool:
+    """Whether there are fewer products than in the direct form: of 3x3 taps in steps of two there are as many."""
+    return PLANES * conv.rows.pieces * conv.columns.pieces < TILE * TILE * conv.rows.taps * conv.columns.taps
+
+
+def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
+    """Up to `most` forms that take no more than `worth_us` by their counted work, the fastest first.
+
+    And one of a single rTask if cutting repeats much work: for graphs that have other work at the same time.
+    """
+    if (conv := convolution(problem)) is None:
+        return []
+    of_part = [plans for part in _parts(problem, conv) if (plans := list(dict.fromkeys(_plans(problem, conv, *part))))]
+    chunks = {plan.chunk for plans in of_part for plan in plans}
+    of_chunk = {n: replace(problem, expr=rewritten(problem, conv, TILE, n)) for n in chunks}
+
+    @cache
+    def form(plan: Plan) -> Form:
+        own = of_chunk[plan.chunk]
+        schedule = _schedule(own, conv, plan)
+        return Form(own, schedule, own.alone_us(schedule, own.spec.num_veus))
+
+    if most == MAX_SCHEDULES:  # other cuts are tried of the best part only, by its first ones
+        first_us = min((form(plans[0]).alone_us for plans in of_part), default=inf)
+        near_us = HOPELESS * first_us if first_us <= HOPELESS * worth_us else 0.0
+        of_part = [plans for plans in of_part if form(plans[0]).alone_us <= near_us]
+        best = min(of_part, key=lambda plans: min(form(plan).alone_us for plan in plans[:FIRST]), default=[])
+        of_part = [best, *(plans[:FIRST] for plans in of_part)]
+    found = sorted(dict.fromkeys(plan for plans in of_part for plan in plans), key=lambda plan: form(plan).alone_us)
+    found = [plan for plan in found if form(plan).alone_us <= worth_us]
+    chosen = [form(plan) for plan in found if plan.tasks][:most]
+    for whole in [form(plan) for plan in found if not plan.tasks][:1]:
+        if not chosen or whole.alone_us < WHOLE * chosen[0].problem.alone_us(chosen[0].schedule, 1):
+            chosen.append(whole)
+    return chosen
+
+
+def _vectors(problem: Problem, channels: int) -> int:
+    return -(-channels // problem.lanes)
+
+
+def _plans(problem: Problem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
+    """Ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
+    extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
+    plane, deep = 4 * PLANES, held * side
+    down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
+    line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # of rows transformed
+    room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
+    widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
+    fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
+    outs = fitting[0] if fitting else widths[-1]
+    most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
+    if order is Order.NEAR:
+        most = min(most, MAX_NEAR_TILES)
+    if most < min(4, down * across):
+        return
+    columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
+    rows = _even(down, most // across) if columns == across else 1
+    by_outs = [(conv.o, extents[conv.o], outs if conv.groups == 1 else conv.outs)]
+    by_rows = [*((n, extents[n], 1) for n in conv.batch), (conv.rows.axis, conv.rows.extent, TILE)]
+    for want in dict.fromkeys((*task_counts(problem), 1)):
+        for axes in (by_outs + by_rows, by_rows + by_outs):
+            tasks = cut(axes, want)
+            high = {lp.axis: lp.step for lp in tasks}.get(conv.rows.axis)
+            part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
+            plan = Plan(order, chunk, held, outs, part, columns, tasks)
+            if _waiting(conv, plan) <= room / 2:
+                yield plan
+
+
+def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
+    """Orders of the loops, with the channels of a part and those whose weights are held."""
+    lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
+    if conv.rows.pieces == 1:
+        yield Order.WEIGHTS, depth, depth
+    smaller = [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
+    chunks = [depth] if conv.rows.pieces > 1 else []
+    chunks += [c for c in smaller if c * side <= 4 * lanes][:1] or smaller[-1:]
+    for chunk in chunks:
+        yield Order.STRIPS, chunk, chunk
+        yield Order.PARTS, chunk, chunk
+    if conv.rows.pieces == 1 == conv.columns.pieces:
+        held = [
+            n
+            for n in (16, 8, 4, 2)
+            if depth % n == 0 and n < depth and 4 * PLANES * n * lanes <= problem.spec.near_bytes / 2
+        ]
+        yield from ((Order.NEAR, depth, n) for n in held[:1])
+
+
+def _even(units: int, most: int) -> int:
+    """At most `most` of the units at a time, in equal parts if that takes not many more of them."""
+    most = max(min(most, units), 1)
+    exact = max(n for n in range(1, most + 1) if units % n == 0)
+    return exact if 2 * exact > most else -(-units // -(-units // most))
+
+
+def _waiting(conv: Convolution, plan: Plan) -> int:
+    """Bytes of the sums that wait for further parts."""
+    if plan.order in (Order.WEIGHTS, Order.NEAR):
+        return 0
+    steps = {lp.axis: lp.step for lp in plan.tasks}
+    outs = min(steps.get(conv.o, conv.outs), conv.outs)
+    tiles = plan.tiles
+    if plan.order is Order.PARTS:
+        tall = steps.get(conv.rows.axis, conv.rows.extent)
+        tiles = -(-tall // TILE) * -(-conv.columns.extent // TILE)
+    return 4 * TILE * TILE * tiles * outs
+
+
+def _block(problem: Problem, conv: Convolution, plan: Plan) -> Block:
+    """The register block of products: the best one that does not reach into the next group, which reads others."""
+    found = blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)
+    return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
+
+
+def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
+    """Of the rewritten problem."""
+    lanes, rows, columns = problem.lanes, conv.rows.axis, conv.columns.axis
+    block = _block(problem, conv, plan)
+    s = Sched(problem).nest(plan.tasks)
+
+    def outer(axis: str, step: int) -> tuple[Loop, ...]:
+        return (Loop(axis, step),) if s.left(axis) > step else ()
+
+    head = s.nest(outer(conv.o, conv.outs) if conv.groups > 1 else ())
+    images = [lp for n in conv.batch for lp in outer(n, 1)]
+    strips = (*outer(rows, TILE * plan.rows), *outer(columns, TILE * plan.columns))
+    own = Loop(conv.o, plan.outs)
+    outs = [own] if own not in head.loops and min(s.left(conv.o), conv.outs) > plan.outs else []
+    parts = [Loop(a) for a, _ in problem.expr.stage("xm").axes if a in ("aa", "kk")]
+    match plan.order:
+        case Order.WEIGHTS:
+            s = head.nest((*outs, *images, *strips))
+            weights, data = len(head.loops) + len(outs), len(s.loops)
+        case Order.PARTS:
+            s = head.nest((*images, *parts, *outs, *strips))
+            weights, data = len(s.loops) - len(strips), len(s.loops)
+        case _:
+            s = head.nest((*images, *strips, *parts, *outs))
+            weights, data = len(s.loops), len(s.loops) - len(outs)
+    products = len(s.loops)
+    s = s.nest(lp for lp in (Loop(conv.o, lanes), Loop(rows, TILE), Loop(columns, TILE)) if lp not in s.loops)
+    s = _stages(s, conv, plan, weights - 1, data - 1, products - 1)
+    s = s.reorder(rows, "qq").unroll(columns).vectorize(conv.o).pack([(conv.w.tensor, _packing(conv, lanes))])
+    return s.build(f"f{TILE}_{block.rows}x{block.vectors * lanes}_{plan.order.value}", kind="winograd")
+
+
+def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, products: int) -> Sched:
+    """Compute the stages besides the root: inside of which loop, by which loops, in which memory order."""
+    problem, lanes, o = s.problem, s.problem.lanes, conv.o
+    block, near = _block(problem, conv, plan), plan.order is Order.NEAR
+
+    def order(stage: str, *names: str) -> tuple[int, ...]:
+        axes = [a for a, _ in problem.expr.stage(stage).axes]
+        rest = [a for a in axes if a not in names]
+        return tuple(axes.index(a) for a in (*rest, *(n for n in names if n in axes)))
+
+    none = Sched(problem)
+    entries = (Loop("cc", plan.chunk),) if conv.columns.pieces > 1 else ()
+    panel = none.split(o, block.vectors * lanes)
+    outer = panel.split("cc", plan.held).reorder("pp", "qq") if near else none.reorder("pp", "qq").nest(panel.loops)
+    sums = outer.split("tt", block.rows).reorder("cc").unroll("tt" if block.rows > 1 else None)
+    sums = sums.vectorize(o, lanes if block.vectors > 1 else 1)
+    by_entry = none.split(o, lanes).nest(entries).reorder("cc")
+    of_weights = by_entry.reorder("pp", "ss").unroll("qq").vectorize(o)
+    of_data = none.split("cc", lanes).split("tt", plan.columns).nest(entries).reorder("tt", "pp", "ss").unroll("qq")
+    places = {"inside": "xm" if near else "", "gap": 0 if near else lanes}
+    s = s.compute_at(
+        "wt",
+        none.reorder("ss", "rr").unroll("pp").vectorize(o),
+        depth=len(by_entry.loops) - 1,
+        order=order("wt", "pp", "ss", o),
+        inside="wu",
+    )
+    s = s.compute_at("wu", of_weights, depth=1 if near else weights, order=order("wu", "pp", "qq", "cc", o), **places)
+    rows = none.reorder("jj", "rr").unroll("pp").vectorize("cc")
+    s = s.compute_at("xt", rows, depth=1, order=order("xt", "pp", "jj", "cc"), inside="xv")
+    s = s.compute_at("xv", of_data.vectorize("cc"), depth=data, order=order("xv", "pp", "qq", "tt", "cc"), gap=lanes)
+    s = s.compute_at("xm", sums, depth=products, order=order("xm", "pp", "qq", "tt", o), gap=lanes)
+    rows = none.reorder("qq", "pp").unroll("ii").vectorize(o)
+    return s.compute_at("yt", rows, order=order("yt", "ii", "qq", o))
+
+
+def _packing(conv: Convolution, lanes: int) -> Layout:
+    """Weights in the order in which they are transformed: one vector of outputs, all channels and taps of it."""
+    inner = (Digit(conv.w.index.index(var(n))) for n in (conv.c, conv.rows.tap, conv.columns.tap))
+    return panels(conv.w, conv.o, lanes, [*inner])

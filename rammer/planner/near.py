@@ -1,0 +1,166 @@
+"""Results that stay in the scratch of the vEU that makes them, until the rTasks that it runs later have read them.
+
+A vEU keeps its scratch from one rTask to the next. What one vEU alone touches, in one rProgram, need not lie where all
+vEUs see it: each piece of such a result has a place beside the scratch of the rTasks that run meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.ir.analysis.order import HappensBefore
+from rammer.ir.analysis.storage import accesses, must_be_seen
+from rammer.ir.plan import ExecutionPlan, Pieces
+from rammer.ir.program import RTask
+from rammer.ir.tensor import ALIGNMENT, TensorId, aligned_bytes
+
+MOST_PIECES = 1 << 14  # of a plan: what planning costs grows with their number
+
+Numbers = NDArray[np.int64]
+
+
+class Lane(NamedTuple):
+    """A lane of a plan: what shares one scratch, which the next rProgram does not find again."""
+
+    program: int
+    veu: int
+
+
+@dataclass(slots=True)
+class Stay:
+    """A piece of an owner in scratch: bytes [begin, end) of it, from its first access to the last, orders of a lane."""
+
+    owner: TensorId
+    lane: Lane
+    first: int
+    last: int
+    begin: int
+    end: int
+
+    def meets(self, other: Stay) -> bool:
+        """Whether both are needed at the same time, in one scratch."""
+        return self.lane == other.lane and self.first <= other.last and other.first <= self.last
+
+
+def stays(plan: ExecutionPlan, order: HappensBefore) -> list[Stay]:
+    """All pieces that lie in scratch, each with the accesses of its own vEU; none of what nobody touches."""
+    near, found = plan.memory.near if plan.memory else {}, list[Stay]()
+    for owner, rows in accesses(plan, order, near).items():
+        pieces, kind = near[owner], plan.graph.types[owner]
+        sizes = np.diff(np.append(np.array(pieces.firsts) * kind.element_bytes, kind.nbytes)).tolist()
+        which = np.searchsorted(pieces.firsts, rows[:, 0], "right") - 1
+        for n, (begin, size, veu) in enumerate(zip(pieces.offsets, sizes, pieces.veus, strict=True)):
+            slots = rows[which == n, 2]
+            if len(slots := slots[order.veu[slots] == veu]):
+                lane = Lane(int(order.program[slots[0]]), veu)
+                orders = order.order[slots]
+                found.append(Stay(owner, lane, int(orders.min()), int(orders.max()), begin, begin + size))
+    return found
+
+
+def own_scratch(plan: ExecutionPlan, lane: Lane) -> Numbers:
+    """Bytes that each slot of a lane uses of scratch itself, from its begin on."""
+    slots = plan.programs[lane.program].lanes[lane.veu]
+    uses = (plan.kernels[s.uid.operator_id].scratch_bytes if isinstance(s, RTask) else 0 for s in slots)
+    return np.array([aligned_bytes(n) for n in uses], np.int64)
+
+
+def plan_near(plan: ExecutionPlan, order: HappensBefore, alone: Collection[TensorId] = ()) -> dict[TensorId, Pieces]:
+    """Owners that lie in scratch, all of each: first those that move most bytes for the room and slots they take.
+
+    An owner of which some piece is touched by several vEUs, or finds no room, is none of them; nor are those `alone`.
+    """
+    graph = plan.graph
+    if not plan.spec.resident:
+        return {}
+    made = {graph.storage(t).root for op in graph.operators for t in op.outputs}
+    wanted = sorted(made - must_be_seen(plan).keys() - set(alone))
+    cut: dict[TensorId, list[Stay]] = {}
+    gain: dict[TensorId, float] = {}
+    firsts: dict[TensorId, list[int]] = {}
+    for owner, rows in accesses(plan, order, wanted).items():
+        if len(rows) and (found := _pieces(plan, order, owner, rows)):
+            firsts[owner], cut[owner] = found
+            moved = float((rows[:, 1] - rows[:, 0]).sum()) * graph.types[owner].element_bytes
+            gain[owner] = moved / sum((s.end - s.begin) * (s.last - s.first + 1) for s in cut[owner])
+    rooms: dict[Lane, _Room] = {}
+    near: dict[TensorId, Pieces] = {}
+    count = 0
+    for owner in sorted(cut, key=lambda t: (-gain[t], t)):
+        if count + len(cut[owner]) > MOST_PIECES:
+            continue
+        for lane in {s.lane for s in cut[owner]} - rooms.keys():
+            rooms[lane] = _Room(own_scratch(plan, lane), plan.spec.scratch_bytes)
+        if all(rooms[s.lane].place(s) for s in cut[owner]):
+            count += len(cut[owner])
+            places = tuple(s.begin for s in cut[owner])
+            near[owner] = Pieces(tuple(firsts[owner]), places, tuple(s.lane.veu for s in cut[owner]))
+        else:
+            for s in cut[owner]:
+                rooms[s.lane].forget(s)
+    return near
+
+
+def _pieces(
+    plan: ExecutionPlan, order: HappensBefore, owner: TensorId, rows: Numbers
+) -> tuple[list[int], list[Stay]] | None:
+    """An owner cut between elements that no rTask touches together; None if some piece is several vEUs', or too large.
+
+    Where pieces begin: their first element, and in scratch as far behind an aligned place as in the owner.
+    """
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    begins = np.flatnonzero(np.append(True, rows[1:, 0] >= np.maximum.accumulate(rows[:, 1])[:-1]))
+    slots = rows[:, 2]
+    lane = order.program[slots] * order.num_veus + order.veu[slots]
+    if (np.maximum.reduceat(lane, begins) != np.minimum.reduceat(lane, begins)).any():
+        return None
+    kind = plan.graph.types[owner]
+    firsts = np.append(0, rows[begins[1:], 0])
+    starts = firsts * kind.element_bytes
+    sizes = np.diff(np.append(starts, kind.nbytes))
+    if sizes.max() > plan.spec.scratch_bytes:
+        return None
+    early, late = np.minimum.reduceat(order.order[slots], begins), np.maximum.reduceat(order.order[slots], begins)
+    columns = (c.tolist() for c in (lane[begins], early, late, starts % ALIGNMENT, starts % ALIGNMENT + sizes))
+    found = [Stay(owner, Lane(*divmod(at, order.num_veus)), *numbers) for at, *numbers in zip(*columns, strict=True)]
+    return firsts.tolist(), found
+
+
+class _Room:
+    """Scratch of one lane: what rTasks use of it, slot by slot, and the pieces that stay there."""
+
+    def __init__(self, used: Numbers, nbytes: int) -> None:
+        self._used, self._nbytes = used, nbytes
+        self._there: list[Stay] = []
+
+    def place(self, piece: Stay) -> bool:
+        """Put a piece where nothing else lies from its first access to its last; whether there is such a place."""
+        skew = piece.begin
+        begin, size = int(self._used[piece.first : piece.last + 1].max()), aligned_bytes(piece.end)
+        for other in sorted(self._there, key=lambda s: s.begin):
+            if piece.meets(other) and other.begin < begin + size and begin < other.end:
+                begin = aligned_bytes(other.end)
+        if begin + size > self._nbytes:
+            return False
+        piece.begin, piece.end = begin + skew, begin + piece.end
+        self._there.append(piece)
+        return True
+
+    def forget(self, piece: Stay) -> None:
+        """Take a piece away again, if it is there."""
+        self._there = [s for s in self._there if s is not piece]
+
+
+def scratch_ends(plan: ExecutionPlan, found: Sequence[Stay]) -> dict[Lane, Numbers]:
+    """Of each lane, slot by slot: the end of what an rTask, and what stays there meanwhile, take of scratch."""
+    lanes = [Lane(p, v) for p, program in enumerate(plan.programs) for v in range(len(program.lanes))]
+    ends = {lane: own_scratch(plan, lane) for lane in lanes}
+    for stay in found:
+        span = ends[stay.lane][stay.first : stay.last + 1]
+        np.maximum(span, aligned_bytes(stay.end), out=span)
+    return ends

@@ -1,0 +1,70 @@
+"""Timing programs side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rammer.ir.tensor import Array, DType
+from rammer.runtime.program import Program
+from rammer.vdevice.base import Port, TimedExecutable
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds of single runs."""
+
+    seconds: list[float]
+
+    @property
+    def median_ms(self) -> float:
+        return float(np.median(self.seconds)) * 1e3
+
+    @property
+    def min_ms(self) -> float:
+        return min(self.seconds) * 1e3
+
+    def summary(self) -> dict[str, Any]:
+        return {"min_ms": self.min_ms, "median_ms": self.median_ms, "n": len(self.seconds)}
+
+
+def random_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
+    """Seeded values: standard normal floats and parts of complex numbers, small non-negative integers, booleans."""
+    random = np.random.default_rng(seed)
+
+    def draw(port: Port) -> Array:
+        shape, dtype = port.type.shape, port.type.dtype
+        if dtype.is_complex:
+            return np.asarray(random.standard_normal((*shape, 2)).astype(dtype.part.numpy).view(dtype.numpy)[..., 0])
+        if dtype.is_float:
+            return np.asarray(random.standard_normal(shape)).astype(dtype.numpy)
+        return np.asarray(random.integers(0, 2, shape)).astype(DType(dtype).numpy)
+
+    return {port.name: draw(port) for port in ports}
+
+
+def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Samples]:
+    """Run the programs in turn on the same inputs until the time is over; a warm-up round comes first."""
+    inputs = {name: random_inputs(p.inputs, 0) for name, p in programs.items()}
+    samples: dict[str, list[float]] = {name: [] for name in programs}
+    for name, program in programs.items():
+        program.run(inputs[name])
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or any(len(s) < 3 for s in samples.values()):
+        for name, program in programs.items():
+            for _ in range(4):  # a few runs in a row: the first finds cold caches
+                start = time.perf_counter()
+                program.run(inputs[name])
+                samples[name].append(time.perf_counter() - start)
+    return {name: Samples(s) for name, s in samples.items()}
+
+
+def profile(programs: Mapping[str, Program], seconds: float) -> None:
+    """Let the programs' reports say where their time goes, where the vDevice can tell."""
+    for program in programs.values():
+        if isinstance(program.executable, TimedExecutable):
+            program.profile(random_inputs(program.inputs, 0), seconds=seconds / len(programs))

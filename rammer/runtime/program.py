@@ -1,0 +1,445 @@
+"""A compiled program: what `rammer.compile` returns and `rammer.load_program` loads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rammer import config, files
+from rammer.errors import ArtifactError, DeviceError, InputError, closed, message
+from rammer.ir.tensor import Array
+from rammer.runtime import artifact
+from rammer.runtime.call import as_array, check_names, on_gpu
+from rammer.runtime.report import Report
+from rammer.runtime.state import Memory, Stateful
+from rammer.runtime.usage import Usage, usage_of
+from rammer.vdevice import forks
+from rammer.vdevice.base import (
+    BindsPorts,
+    ChecksInputs,
+    DeviceArrays,
+    Executable,
+    Image,
+    KeepsState,
+    Port,
+    Progress,
+    Room,
+    SlotTimes,
+    TimedExecutable,
+    VDevice,
+    silent,
+)
+
+if TYPE_CHECKING:
+    from rammer.ir.plan import ExecutionPlan
+    from rammer.scheduler.timeline import Timeline
+
+MIN_PROFILED = 4  # runs, however slow
+
+
+class Program(Stateful):
+    """A network ready to run on one vDevice. Safe to call from several threads; runs take turns.
+
+    `run({name: array})` gives `{name: array}`; calling it with arrays in order gives the array, or a tuple of several.
+    If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
+    CuPy arrays (on AMD GPUs `RocmArray`s), and nothing passes through the host but inputs that lie on it. Outputs
+    without elements are NumPy's.
+
+    With `state`, a run's outputs that are the next run's inputs stay where they were written. Nobody gives such inputs,
+    and such outputs are given only if they are named: `run(["y", "h_out"], {…})`; `stream()` begins another state.
+    `image` is what was built: files by name, ports, and the plan if it was compiled here.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        vdevice: VDevice,
+        report: Report,
+        *,
+        sources: Sequence[str] = (),
+        executable: Executable | None = None,
+    ) -> None:
+        self.image = image
+        self._vdevice = vdevice
+        self._executable: Executable = executable or vdevice.load(image)
+        self._report = report
+        self._sources = sources  # files of the model
+        self._lock, self._forks = threading.Lock(), forks.count
+        self._ports = {p.name: p for p in self.inputs}
+        self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
+        self._memory = Memory(image.state)
+        self._is_plain = not image.state and image.signature is None  # what the vDevice takes and gives is all
+        self._takes_turns = isinstance(self._executable, BindsPorts)
+        self._keeps_state = isinstance(self._executable, KeepsState)
+        checks = self._is_plain and isinstance(self._executable, ChecksInputs)
+        self._try_run = cast("ChecksInputs", self._executable).try_run if checks else None
+        self._called = (  # looked up in every call
+            tuple(name for name in self._ports if name not in image.state.values()),
+            tuple(p.name for p in self.outputs if p.name not in image.state),
+        )
+        self._closed = False
+
+    @property
+    def target(self) -> str:
+        """The name of the vDevice."""
+        return self.image.target
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        return self.image.ports[0]
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        return self.image.ports[1]
+
+    @property
+    def state_pairs(self) -> Mapping[str, str]:
+        """Outputs that are inputs of the next run."""
+        return self.image.state
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The execution plan. Raises ArtifactError for a loaded program: it was compiled elsewhere."""
+        if self.image.plan is None:
+            raise ArtifactError(
+                "a loaded program keeps an outline of its plan alone",
+                hint="outline() can be drawn; compile for the plan",
+            )
+        return self.image.plan
+
+    def outline(self) -> tuple[ExecutionPlan, Timeline]:
+        """The plan for drawing (rammer.viz), and the timeline that the scheduler believed in.
+
+        A loaded program's plan has names where graph and rKernels were. Raises ArtifactError if it was saved without.
+        """
+        if self.image.plan is not None:
+            from rammer.scheduler.timeline import simulate
+
+            return self.image.plan, simulate(self.image.plan)
+        from rammer.runtime.outline import OUTLINE, unpack  # no run needs it
+
+        return unpack(self.image.file(OUTLINE), self._report)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the program was compiled elsewhere, and so keeps an outline of its plan alone."""
+        return self.image.plan is None
+
+    @property
+    def executable(self) -> Executable:
+        """The backend's handle: for measuring tools."""
+        return self._executable
+
+    def report(self) -> Report:
+        """What was compiled, what the scheduler believed about it, and what `profile` has measured."""
+        return self._report
+
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self._called
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Bound:
+        """A call of the same arrays every time: what they hold is read, and outputs are written, in place.
+
+        Nothing is checked or allocated again. An array may be an input and an output (a state that is handed on).
+        `outputs`: NumPy arrays, one for each output; new ones if none are given. Raises InputError as `run` does.
+        """
+        check_names(inputs, self._ports)
+        known = {port.name: port for port in self.outputs}
+        if outputs is None:
+            outputs = {name: np.zeros(port.shape, port.dtype.numpy) for name, port in known.items()}
+        check_names(outputs, known, what="output")
+        read, written = (
+            {name: _in_place(name, value, ports[name]) for name, value in given.items()}
+            for given, ports in ((inputs, self._ports), (outputs, known))
+        )
+        if fixed := [name for name, array in written.items() if not array.flags.writeable]:
+            raise InputError(f"output {fixed[0]!r} cannot be written", hint="np.empty(port.shape, port.dtype.numpy)")
+        return Bound(self, read, written)
+
+    def _bound(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """What a bound call does."""
+        if isinstance(self._executable, BindsPorts):
+            return self._executable.bind(inputs, {p.name: outputs[p.name] for p in self.outputs})
+
+        def call() -> None:
+            for name, found in self._run(inputs).items():
+                outputs[name][...] = found
+
+        return call
+
+    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs of a run of the stream that has this memory, and holds its turn."""
+        if self._is_plain and self._fits(inputs):  # nothing to convert or remember: a run may take microseconds
+            if self._takes_turns:
+                self._require_open()
+                found = self._executable.run(inputs)
+            else:
+                found = self._execute(inputs)
+            return found if outputs is self._called[1] else {n: found[n] for n in outputs}
+        pairs = self.image.state
+        check_names(inputs, self._ports, pairs.values())
+        if pairs and self._keeps_state:
+            return self._run_in_rooms(cast("KeepsState", self._executable), memory, inputs, outputs)
+        before = {n: memory.value(n) for n in pairs.values() if n not in inputs}
+        for name in [n for n, value in before.items() if value is None]:
+            before[name] = np.zeros(self._ports[name].shape, self._ports[name].dtype.numpy)
+        found = self._run({**before, **inputs})
+        memory.advance({taker: found[output] for output, taker in pairs.items()})
+        return {n: deepcopy(found[n]) if n in pairs else found[n] for n in outputs}
+
+    def _run_in_rooms(
+        self, executable: KeepsState, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]
+    ) -> dict[str, Any]:
+        """A run that reads the state where it lies, and writes the next one beside it, or changes it there."""
+        pairs = {o: n for o, n in self.image.state.items() if self._ports[n].type.size}
+        changed = {o: n for o, n in pairs.items() if o in self.image.in_place}
+        kinds = {n: self._ports[n].type for n in pairs.values()}
+        reads = {n: memory.room(n, executable) for n in kinds if n not in inputs}
+        fresh = [n for n in kinds if reads.get(n) is None]
+        values = {n: self._given(n, inputs.get(n, memory.value(n)), executable) for n in fresh}
+        arrays = {n: self._given(n, v, executable) for n, v in inputs.items() if n not in kinds}
+        with self._turn():
+            self._require_open()
+            for name, value in values.items():
+                reads[name] = executable.room(kinds[name])
+                if value is not None:  # copied: what is somebody's stays theirs
+                    executable.fill(reads[name], value)
+            writes = {}
+            for output, name in pairs.items():
+                if output not in changed:
+                    spare = memory.spare(name, executable)
+                    writes[output] = executable.room(kinds[name]) if spare is None else spare
+            wanted = [name for name in outputs if name not in changed]
+            sized = {n: a for n, a in arrays.items() if self._ports[n].type.size}
+            found = executable.run_bound(sized, {**reads, **writes}, wanted)
+            found |= {o: deepcopy(reads[changed[o]]) for o in outputs if o in changed}
+        memory.advance({n: reads[n] if o in changed else writes[o] for o, n in pairs.items()}, executable)
+        found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
+        return {name: found[name] for name in outputs}
+
+    def again(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Again | None:
+        """Runs like the last one of a stream, with these inputs or others of their shapes; None if there are no rooms.
+
+        `outputs` are none that are state.
+        """
+        executable, pairs = self._executable, self.image.state
+        if not isinstance(executable, KeepsState) or not all(p.type.size for p in self.outputs):
+            return None
+        reads = {name: memory.room(name, executable) for name in pairs.values()}
+        if any(room is None for room in reads.values()) or not pairs:
+            return None
+        arrays = {name: _as_array(name, value, self._ports[name]) for name, value in inputs.items()}
+        writes = {o: executable.room(self._ports[n].type) for o, n in pairs.items() if o not in self.image.in_place}
+        sized = {name: array for name, array in arrays.items() if array.size}
+
+        def run(changed: Mapping[str, Array], places: Mapping[str, Any]) -> dict[str, Array]:
+            with self._turn():
+                self._require_open()
+                return executable.run_bound({**sized, **changed}, places, outputs)
+
+        return Again(run, reads, writes, {o: n for o, n in pairs.items() if o in writes}, memory, executable)
+
+    def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
+        """A value of an input that is in no room of this program. Raises InputError."""
+        if value is None or (on_gpu(value) and isinstance(executable, DeviceArrays)):
+            return value
+        if on_gpu(value):
+            raise self._not_on_gpu(name)
+        return _as_array(name, deepcopy(value) if isinstance(value, Room) else value, self._ports[name])
+
+    def _not_on_gpu(self, name: str) -> InputError:
+        return InputError(f"input {name!r} lies on a GPU, the program runs on the host", hint="copy it to the host")
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise closed()
+
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """All outputs."""
+        resident = [name for name, value in inputs.items() if on_gpu(value)]
+        if not resident:
+            return self._execute(self._checked(inputs))
+        with self._turn():
+            self._require_open()
+            if not isinstance(self._executable, DeviceArrays):
+                raise self._not_on_gpu(resident[0])
+            host = {n: _as_array(n, v, self._ports[n]) for n, v in inputs.items() if n not in resident}
+            given = {n: v for n, v in {**inputs, **host}.items() if self._ports[n].type.size}
+            return self._all_outputs(self._executable.run_device(given))
+
+    def _fits(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether all inputs are NumPy arrays just as the vDevice takes them."""
+        if len(inputs) != len(self._exact):
+            return False
+        for name, dtype, shape in self._exact:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                return False
+        return True
+
+    def _execute(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        with self._turn():
+            self._require_open()
+            return self._all_outputs(self._executable.run(arrays))
+
+    def _all_outputs(self, found: dict[str, Any]) -> dict[str, Any]:
+        """In the model's order, with those that have no elements, of which the vDevice knows nothing."""
+        if self.image.signature is None:
+            return found
+        empty = {p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in self.outputs if not p.type.size}
+        return {p.name: empty[p.name] if p.name in empty else found[p.name] for p in self.outputs}
+
+    def profile(self, inputs: Mapping[str, Any], *, seconds: float = 0.5) -> Usage:
+        """Run for some time and measure where it goes; `report` then includes it.
+
+        Raises DeviceError where the vDevice does not time its rTasks.
+        """
+        executable = self._executable
+        if not isinstance(executable, TimedExecutable):
+            raise DeviceError(f"vDevice {self.target!r} does not time its rTasks", hint="profile on the cpu")
+        check_names(inputs, self._ports, self._memory.inputs)
+        zeros = {n: np.zeros(self._ports[n].shape, self._ports[n].dtype.numpy) for n in self._memory.inputs}
+        arrays = self._checked({**zeros, **inputs})
+        runs: list[SlotTimes] = []
+        stop = time.monotonic() + seconds
+        with self._turn():
+            while len(runs) < MIN_PROFILED or time.monotonic() < stop:
+                runs.append(executable.run_timed(arrays)[1])
+        usage = usage_of(runs, self._report.num_operators)
+        self._report = replace(self._report, usage=usage)
+        return usage
+
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Arrays for the vDevice, checked but for their names."""
+        arrays = {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
+        return {name: array for name, array in arrays.items() if array.size}
+
+    def _turn(self) -> threading.Lock:
+        """The lock of this process: a child forked while another thread ran has nobody to release the parent's."""
+        if self._forks != forks.count:
+            self._lock, self._forks = threading.Lock(), forks.count
+        return self._lock
+
+    def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
+        """Write the program to one file that `rammer.load_program` loads without compiling.
+
+        The first time this may compile the plan's rKernels once more, apart from those that were only tried: then
+        equal programs are equal files. Raises ArtifactError, also for a path that is no plain file or the model's own.
+        """
+        files.check_new(path, sources=self._sources, raises=ArtifactError)
+        sealed = self._vdevice.seal(self.image, progress=progress)
+        if (plan := self.image.plan) is not None:  # it was compiled here
+            from rammer.runtime.outline import OUTLINE, pack
+            from rammer.vdevice.proof.verify import verify_image
+
+            if config.integer("RAMMER_VERIFY"):
+                verify_image(sealed, plan, self._vdevice)
+            if sealed.files:
+                sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(plan)})
+        artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+        """Pickle by content: what `save` writes, machine code included."""
+        from rammer.runtime.load import unpickled
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "program")
+            self.save(path)
+            with open(path, "rb") as file:
+                return unpickled, (file.read(),)
+
+    def close(self) -> None:
+        """Free the device's threads and memory. Later runs raise InputError."""
+        with self._turn():
+            if not self._closed:
+                self._closed = True
+                self._executable.close()
+                self._vdevice.close()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        def ports(items: Sequence[Port]) -> str:
+            return ", ".join(map(str, items))
+
+        state = "".join(f", {output} → {taker}" for output, taker in self.image.state.items())
+        return message(f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>")
+
+
+class Again:
+    """Runs of a stream in turn, of which only some inputs differ; nothing is checked or looked up again.
+
+    A call takes those, and gives outputs by name. `finish` hands the state back to the stream.
+    """
+
+    __slots__ = ("_keeper", "_memory", "_pairs", "_reads", "_run", "_writes", "runs")
+
+    def __init__(
+        self,
+        run: Callable[[Mapping[str, Array], Mapping[str, Any]], dict[str, Array]],
+        reads: dict[str, Any],
+        writes: dict[str, Any],
+        pairs: Mapping[str, str],
+        memory: Memory,
+        keeper: object,
+    ) -> None:
+        self._run, self._reads, self._writes, self._pairs = run, reads, writes, tuple(pairs.items())
+        self._memory, self._keeper = memory, keeper
+        self.runs = 0
+
+    def __call__(self, changed: Mapping[str, Array]) -> dict[str, Array]:
+        found = self._run(changed, {**self._reads, **self._writes})
+        self.runs += 1
+        for output, name in self._pairs:
+            self._reads[name], self._writes[output] = self._writes[output], self._reads[name]
+        return found
+
+    def finish(self) -> None:
+        """Let the stream begin where these runs ended."""
+        self._memory.advance(self._reads, self._keeper)
+
+
+class Bound:
+    """A program with its arrays: `bound()` runs it once on what `inputs` hold, and fills `outputs`."""
+
+    __slots__ = ("_call", "inputs", "outputs", "program")
+
+    def __init__(self, program: Program, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        self.program, self.inputs, self.outputs = program, inputs, outputs
+        self._call = program._bound(inputs, outputs)
+
+    def __call__(self) -> None:
+        self._call()
+
+    def __repr__(self) -> str:
+        return f"<Bound call of {self.program!r}>"
+
+
+def _in_place(name: str, value: Any, port: Port) -> Array:
+    """The very memory of an array. Raises InputError for what would have to be converted."""
+    if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
+        raise InputError(f"{name!r}: a {type(value).__name__} has no memory to be bound", hint="np.asarray(…)")
+    array = as_array(name, value, port.dtype)
+    port.check(array.dtype.name, array.shape)
+    if array.dtype != port.dtype.numpy:
+        raise InputError(f"{name!r}: {array.dtype!r} is of another machine's byte order", hint="astype(…)")
+    return array
+
+
+def _as_array(name: str, value: Any, port: Port) -> Array:
+    """The value as a contiguous array of the port's exact type."""
+    array = as_array(name, value, port.dtype)
+    port.check(array.dtype.name, array.shape)
+    return np.asarray(array, port.dtype.numpy, order="C")  # its bytes may be in another machine's order

@@ -1,0 +1,93 @@
+"""The report of a compilation: sizes, the schedule's expectations, time per phase, and a table per operator."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from rammer.errors import ArtifactError
+from rammer.runtime.usage import Usage
+
+CHECKED = "checked by one run"  # how a report begins to say so; what follows depends on the time that there was
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator of the plan; times are what the scheduler believed, in microseconds."""
+
+    name: str
+    kind: str
+    rkernel: str
+    num_rtasks: int
+    rtask_us: float
+    mflop: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Plain data, so that it can be saved with the program."""
+
+    target: str
+    arch: str
+    policy: str
+    num_veus: int
+    num_operators: int
+    num_rkernels: int
+    num_rtasks: int
+    num_barriers: int
+    num_rprograms: int
+    arena_bytes: int
+    weight_bytes: int
+    estimated_us: float
+    estimated_utilisation: float
+    estimated_overhead: float
+    phases_s: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+    operators: list[OperatorRow] = field(default_factory=list)
+    moved: dict[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, estimated
+    hand_overs: int = 0  # of the longest chain of waits of one vEU for another
+    handed_bytes: int = 0  # that the rTasks of that chain wrote
+    checked: str = ""  # whether the program was run and compared with its meaning, or why not
+    usage: Usage | None = None  # of the last `Program.profile`
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(replace(self, usage=None))
+        return {**data, "usage": self.usage and self.usage.to_json()}
+
+    def to_save(self) -> dict[str, Any]:
+        """Without the time that compiling and running took, nor what was checked in it: both differ the next time."""
+        checked = CHECKED if self.checked.startswith(CHECKED) else self.checked
+        return {**self.to_json(), "phases_s": {}, "usage": None, "checked": checked}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Report:
+        """Raises ArtifactError for data of another form."""
+        try:
+            return cls(**{**data, "operators": [OperatorRow(**row) for row in data["operators"]]})
+        except (KeyError, TypeError) as error:
+            raise ArtifactError(f"the program's report is damaged: {error}", hint="compile the model again") from error
+
+    def __repr__(self) -> str:
+        return f"<Report for {self.target}: {self.num_operators} rOperators, {self.estimated_us:.0f} µs>"
+
+    def __str__(self) -> str:
+        mib = 1 << 20
+        lines = [
+            f"target {self.target} ({self.arch}), policy {self.policy}, {self.num_veus} vEUs",
+            f"{self.num_operators} rOperators with {self.num_rkernels} rKernels; {self.num_rtasks} rTasks and "
+            f"{self.num_barriers} barrier-rTasks in {self.num_rprograms} rProgram(s)",
+            f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
+            f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
+            f"launches and barriers {self.estimated_overhead:.1%}",
+            f"longest chain: {self.hand_overs} hand-overs between vEUs, of {self.handed_bytes / 1024:.1f} KiB",
+            *([f"operands, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
+            *([self.checked] if self.checked else []),
+            *([str(self.usage)] if self.usage else []),
+        ]
+        if self.phases_s:
+            lines.append("compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()))
+        return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
+
+
+def _bytes_by_level(moved: dict[str, int]) -> str:
+    return ", ".join(f"{nbytes / (1 << 20):.2f} MiB from {level}" for level, nbytes in moved.items())

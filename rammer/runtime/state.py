@@ -1,0 +1,191 @@
+"""State: outputs that are inputs of the next run. They stay where they were written, in memory of a stream of runs."""
+
+from __future__ import annotations
+
+import copy
+import re
+import threading
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from rammer.errors import InputError, did_you_mean
+from rammer.ir.tensor import TensorType
+from rammer.runtime.call import Runnable
+
+# words that say on which side of a run a value is: without them the names of a pair are the same
+_BEFORE = ("past_key_values", "past", "previous", "prev", "initial", "init", "input", "in", "old")
+_AFTER = ("present_key_values", "present", "updated", "current", "final", "output", "out", "next", "new", "y")
+
+
+class Memory:
+    """The state of one stream of runs, by the input that takes it. Its runs take turns.
+
+    A value is read where the last run has written it; the next one is written where the one before it was.
+    """
+
+    def __init__(self, pairs: Mapping[str, str], axes: Mapping[str, tuple[int, str]] | None = None) -> None:
+        self.pairs = dict(pairs)  # output -> input
+        self.axes = dict(axes or {})  # of inputs that are longer than their value: the dimension, and its symbol
+        self.lengths: dict[str, int] = {}  # of symbols
+        self._lock = threading.RLock()
+        self.turn: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
+        self._values: dict[str, Any] = {}
+        self._spare: dict[str, Any] = {}
+        self._keepers: dict[str, object] = {}
+
+    @property
+    def inputs(self) -> Collection[str]:
+        return self.pairs.values()
+
+    def value(self, name: str) -> Any:
+        """What the next run reads, or None: zeros."""
+        return self._values.get(name)
+
+    def room(self, name: str, keeper: object) -> Any:
+        """The same, if it lies in a room of this program's, or None."""
+        return self._values[name] if self._keepers.get(name) is keeper else None
+
+    def spare(self, name: str, keeper: object) -> Any:
+        """A room of this program's where a value of an input was that nobody needs any more, or None."""
+        return self._spare.pop(name, None) if self._keepers.get(name) is keeper else None
+
+    def advance(self, values: Mapping[str, Any], keeper: object = None) -> None:
+        """The values of the next run, the stream's own from now on; `keeper`: whose rooms they are, if any's."""
+        for name, value in values.items():
+            self._spare.pop(name, None)
+            if keeper is not None and self._keepers.get(name) is keeper and value is not self._values[name]:
+                self._spare[name] = self._values[name]
+            self._values[name], self._keepers[name] = value, keeper
+
+    def reset(self, values: Mapping[str, Any]) -> None:
+        """Start again from copies of these values, and from zeros where none is given."""
+        for name in values:
+            if name not in self.inputs:
+                hint = did_you_mean(name, self.inputs) or f"those are {', '.join(self.inputs) or '(none)'}"
+                raise InputError(f"reset names {name!r}, which is no input with state", hint=hint)
+        with self._lock:
+            self._values, self._keepers, self.lengths = copy.deepcopy(dict(values)), {}, {}
+
+    def copies(self) -> dict[str, Any]:
+        """The state, for whoever wants to look at it."""
+        with self._lock:
+            found = copy.deepcopy(self._values)
+            for name, (axis, symbol) in self.axes.items():
+                if name in found and symbol in self.lengths:
+                    found[name] = found[name][(slice(None),) * axis + (slice(self.lengths[symbol]),)].copy()
+            return found
+
+
+class Stateful(Runnable):
+    """What may have state: its runs are one stream, and it has others.
+
+    State outputs are given only to those who name them: otherwise nobody copies them.
+    """
+
+    _memory: Memory
+
+    @abstractmethod
+    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs of a run of the stream that has this memory, and holds its turn."""
+
+    def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        if not self._memory.pairs:  # no state, no turns
+            return self.evaluate(self._memory, inputs, outputs)
+        with self._memory.turn:
+            return self.evaluate(self._memory, inputs, outputs)
+
+    def _named_only(self) -> Sequence[str]:
+        return tuple(self._memory.pairs)
+
+    def stream(self) -> Stream:
+        """Another, independent stream of runs: the same code and weights, and a state of its own, which begins anew."""
+        return Stream(self, Memory(self._memory.pairs, self._memory.axes))
+
+    def reset(self, **values: Any) -> None:
+        """Forget the state: the next run starts from these values, and from zeros where none is given."""
+        self._memory.reset(values)
+
+    def state(self) -> dict[str, Any]:
+        """A copy of what the next run starts from, by input; zeros are left out before the first run."""
+        return self._memory.copies()
+
+
+class Stream(Stateful):
+    """A stream of runs of a Program or a Session, with a state of its own. Streams run from several threads."""
+
+    def __init__(self, owner: Stateful, memory: Memory) -> None:
+        self._owner, self._memory = owner, memory
+
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self._owner._names()
+
+    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        return self._owner.evaluate(memory, inputs, outputs)
+
+    def stream(self) -> Stream:
+        return self._owner.stream()
+
+    def __repr__(self) -> str:
+        return f"<Stream of {self._owner!r}>"
+
+
+def checked_pairs(
+    given: Mapping[str, str] | bool | None, inputs: Mapping[str, object], outputs: Mapping[str, object]
+) -> dict[str, str]:
+    """The pairs that `state=` means: output -> input; True finds them by their names.
+
+    Inputs and outputs have types, which are equal in a pair that is found. Raises InputError.
+    """
+    if given is True:
+        return _found(inputs, outputs)
+    pairs = dict(given or {})
+    for known, names, what in ((outputs, pairs.keys(), "output"), (inputs, pairs.values(), "input")):
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"{what}s are {', '.join(known)}"
+                raise InputError(f"state= names {name!r}, which is no {what} of the model", hint=hint)
+    if len(set(pairs.values())) < len(pairs):
+        raise InputError("state= names an input twice", hint="each input takes one output")
+    if same := [name for name, taker in pairs.items() if name == taker]:
+        raise InputError(f"state= names {same[0]!r} as its own next value", hint="it never changes: leave it out")
+    return pairs
+
+
+def same_types(
+    pairs: dict[str, str], inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]
+) -> dict[str, str]:
+    """The pairs. Raises InputError unless a program, whose shapes are fixed, can take each output as its input."""
+    for output, taker in pairs.items():
+        if outputs[output] != inputs[taker]:
+            raise InputError(
+                f"state= makes {output!r}, {outputs[output]}, the next {taker!r}, {inputs[taker]}",
+                hint="rammer.Session takes state whose shape changes",
+            )
+    return pairs
+
+
+def _found(inputs: Mapping[str, object], outputs: Mapping[str, object]) -> dict[str, str]:
+    """Pairs of one type whose names differ in words of before and after alone, where no other name would fit."""
+    stems = [{name: _stem(name, words) for name in names} for names, words in ((inputs, _BEFORE), (outputs, _AFTER))]
+    pairs = {}
+    for output, stem in stems[1].items():
+        takers = [name for name, other in stems[0].items() if other == stem and inputs[name] == outputs[output]]
+        givers = [name for name, other in stems[1].items() if other == stem]
+        if len(takers) == len(givers) == 1 and takers[0] != output:
+            pairs[output] = takers[0]
+    if not pairs:
+        raise InputError(
+            f"state=True finds no pair among inputs {', '.join(inputs)} and outputs {', '.join(outputs)}",
+            hint='name them: state={"h_out": "h_in"}; their types must be equal',
+        )
+    return pairs
+
+
+def _stem(name: str, words: Sequence[str]) -> str:
+    """A name without the words of a side."""
+    parts = "_".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()
+    if torch := re.fullmatch(r"([hc])_?[0n]", parts):
+        return torch[1]
+    return re.sub(rf"(?:(?<=_)|^)(?:{'|'.join(words)})(?=_|$)", "", parts).strip("_").replace("__", "_")

@@ -1,0 +1,1 @@
+"""The built-in scheduling policies, and what they share."""

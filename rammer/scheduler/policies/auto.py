@@ -1,0 +1,115 @@
+"""Policy "auto": the cheapest plan of all policies that apply. Beyond the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from rammer.cost.residency import levels
+from rammer.cost.weights import recurrent_operators
+from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.plan import ExecutionPlan
+from rammer.scheduler.judge import Judge, Judged
+from rammer.scheduler.plugin import BUILT_IN
+from rammer.scheduler.policies.wavefront import WavefrontPolicy
+from rammer.scheduler.policy import Policy, Problem, images_of
+from rammer.scheduler.policy_options import Wishes, described, wishes_of
+
+# Of a plan's time, what parts must be believed to spare to be drawn, which takes a second or two. Of what is believed a
+# third came true at most where it was measured (docs/measurements.md, "Groups in parts").
+PAYS = 0.08
+
+
+@dataclass
+class AutoPolicy:
+    """Plans of several policies, compared by price.
+
+    Wavefront's is left only for one that is faster. Where graphturbo's is drawn, tensors lie as that wants them. Where
+    vEUs have nothing but memory of their own it is graphturbo's choice: it alone knows what they have room for.
+    """
+
+    name = "auto"
+
+    tries: Literal["few", "all"] = field(
+        default="few",
+        metadata={
+            "few": "wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; else, where large "
+            "tensors lie between operators, graphturbo:rules=parts; and stationary where vEUs keep weights that they "
+            "read again and again, and the graph has such",
+            "all": "wavefront, sequential, graphturbo, and stationary where it applies",
+        },
+    )
+
+    def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
+        """What graphturbo wants, if its plan is drawn."""
+        if self.tries == "all" or spec.private:
+            return wishes_of(BUILT_IN["graphturbo"](), graph, spec)
+        return wishes_of(_of_images(), graph, spec) if _has_images(graph, spec) else Wishes()
+
+    def schedule(self, problem: Problem) -> ExecutionPlan:
+        if problem.spec.private:
+            plan = BUILT_IN["graphturbo"]().schedule(problem)
+            return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})")
+        judge = Judge(problem)
+        best = judge.believed(WavefrontPolicy().schedule(problem.usual))
+        tried = []
+        for policy in _all(problem) if self.tries == "all" else _few(problem, best):
+            tried.append(policy.name)
+            cuts = wishes_of(policy, problem.graph, problem.spec).finer
+            other = judge.believed(policy.schedule(problem if cuts else problem.usual))
+            if judge.prefers(other, best):
+                best = other
+        if not tried:
+            return best.plan
+        notes = (*best.plan.notes, f"compared with wavefront's plan: {', '.join(tried)}")
+        return replace(best.plan, policy=f"{best.plan.policy} (chosen by {described(self, self.name)})", notes=notes)
+
+
+def _has_images(graph: Graph, spec: VDeviceSpec) -> bool:
+    """Whether each vEU can have equally many images of its own."""
+    images = images_of(graph)
+    return spec.num_veus > 1 and images > 0 and images % spec.num_veus == 0
+
+
+def _few(problem: Problem, known: Judged) -> Iterator[Policy]:
+    """What pays for drawing it, beside wavefront, of which a plan is known."""
+    if _has_images(problem.graph, problem.spec):
+        yield _of_images()
+    elif _has_large_results(problem) and _spared_by_parts_us(problem) > PAYS * known.us:
+        yield BUILT_IN["graphturbo"](rules="parts")
+    if problem.spec.kept_reads and _steps(problem) >= problem.spec.kept_reads:
+        yield BUILT_IN["stationary"]()
+
+
+def _has_large_results(problem: Problem) -> bool:
+    """Whether some result finds no room in half of the vEUs' own caches."""
+    graph, spec = problem.graph, problem.spec
+    room = spec.own_cache * spec.num_veus // 2
+    return any(graph.types[t].filled_bytes > room for op in graph.operators for t in op.outputs)
+
+
+def _spared_by_parts_us(problem: Problem) -> float:
+    from rammer.scheduler.graphturbo.strips import gain_us, worthwhile  # few graphs ask, and loading it takes time
+    from rammer.scheduler.select import Market
+
+    return gain_us(worthwhile(problem, Market(problem)))
+
+
+def _steps(problem: Problem) -> int:
+    """How many operators read the same weights, at most."""
+    return max(map(len, recurrent_operators(problem.graph).values()), default=0)
+
+
+def _of_images() -> Policy:
+    return BUILT_IN["graphturbo"](rules="images")
+
+
+def _all(problem: Problem) -> Iterator[Policy]:
+    """Those beside wavefront that say something about this device and this graph."""
+    yield BUILT_IN["sequential"]()
+    if problem.spec.sync is SyncModel.FINE and recurrent_operators(problem.graph):
+        yield BUILT_IN["stationary"]()
+    if len(levels(problem.spec)) > 1:
+        yield BUILT_IN["graphturbo"](uncut=False)

@@ -1,0 +1,591 @@
+"""A model that takes inputs of any shape: a Program is compiled for each signature when it is first seen, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from rammer.compiler import CompileOptions, compile
+from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords
+from rammer.errors import InputError, ModelError, message, require_compiler
+from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.ir.tensor import Array, Shape, TensorType
+from rammer.plugins import PluginRegistry
+from rammer.runtime.call import as_array, check_names, on_gpu
+from rammer.runtime.program import Again
+from rammer.runtime.state import Memory, Stateful, checked_pairs
+from rammer.session.buckets import Buckets, Need, cut, fill, length_name, masked, require_prefix
+from rammer.session.cache import Kept, ProgramCache
+from rammer.session.growing_cache import Fit, Growing, Grown
+from rammer.session.inputs import Inputs, Request, SessionPort, is_flag, is_small
+from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
+from rammer.session.report import SessionReport
+from rammer.vdevice.base import Progress, silent
+
+if TYPE_CHECKING:
+    import onnx
+
+    from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
+    from rammer.frontend.onnx.ports import Place
+    from rammer.session.control_flow import Stages
+
+HASHED_BYTES = 64  # values of more bytes are known by their digest
+REMEMBERED = 4096  # signatures for which padding was proven
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a program was made from."""
+
+    imported: Imported
+    grown: Grown | None = None
+    values: Mapping[str, Array] = field(default_factory=dict)  # of outputs, where nothing is left to compute
+
+
+class Session(Stateful, InferenceSession):
+    """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
+
+    `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. Inputs that decide shapes
+    (axes, sizes, conditions) are found when they do; a Program is compiled per shape of the inputs and value of those.
+    The last `max_programs` used are kept, each with its weights; compiled kernels are shared through the disk cache.
+    `dims` fixes symbolic dimensions; other options are those of `rammer.compile`. Lists of tensors are Python lists,
+    optional values without one None. `buckets={"batch": [1, 8, 64]}` fills a dimension up to one of these extents with
+    zeros, and cuts outputs, where that is proven to change nothing; else a run raises ModelError with the node's name.
+    `state={"h_out": "h_in"}` makes outputs inputs of the next run, as in a Program; `stream()` begins another state.
+    `bounds={"past": 256}`: caches that grow along this dimension by Concat get room for so many places, and one program
+    serves all lengths; refused as for `buckets` where that is not exact. Loops and branches that only values decide run
+    their bodies as programs of their own, `max_steps` times at most. `providers`, `provider_options` and `sess_options`
+    are ONNX Runtime's.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
+        target: str | None = None,
+        *,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        sess_options: Any = None,
+        max_programs: int = 8,
+        max_steps: int = 100_000,
+        dims: Mapping[str, int] | None = None,
+        buckets: Mapping[str, Sequence[int]] | None = None,
+        state: Mapping[str, str] | bool | None = None,
+        bounds: Mapping[str, int] | None = None,
+        registry: PluginRegistry | None = None,
+        how: CompileOptions | None = None,
+        **keywords: Unpack[DeviceKeywords],
+    ) -> None:
+        require_compiler()
+        # onnx takes 0.2 s to import; who only runs programs needs none of it
+        from rammer.frontend.onnx import Source
+
+        if max_programs < 1:
+            raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
+        if target is not None and not isinstance(target, str):
+            raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
+        number = None  # of the device that providers choose
+        if providers is not None:
+            if target is not None:
+                raise InputError("target= and providers= are both given", hint="give one of them")
+            target, number = chosen_target(providers, provider_options, registry or PluginRegistry())
+        how = CompileOptions.of({"target": target, **keywords}, "Session()", how, DEVICE_OPTIONS)
+        device = number if how.device is None else how.device
+        if sess_options is not None and device is None and how.vdevice == "cpu":
+            device = threads_of(sess_options)
+        self._how = how.but(target=how.vdevice, device=device)
+        self._registry = registry or PluginRegistry()
+        # What does not exist, or is not available, is an error here and not of the first run.
+        _, vdevice = self._how.open(self._registry)
+        vdevice.close()
+        self._source = model if isinstance(model, Source) else Source(model)
+        self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
+        self._outputs = {port.name: port for port in self._source.outputs}
+        self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
+        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Need, ...]]] = {}
+        self._growths: dict[Hashable, Fit] = {}
+        self._masks: dict[Hashable, tuple[Need, ...]] = {}  # by padded signature
+        self._cache = ProgramCache(max_programs, self._key, self._compile)
+        inputs, outputs = (
+            {name: (port.type, _fixed(port)) for name, port in ports.items()}
+            for ports in (self._inputs.ports, self._outputs)
+        )
+        pairs = checked_pairs(state, inputs, outputs)
+        self._growing = Growing(bounds or {}, self._inputs.ports, pairs, bool(buckets))
+        for name, port in self._inputs.ports.items() if bounds else ():
+            if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
+                raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
+        self._memory = Memory(pairs, self._growing.axes)
+        self._max_programs, self._max_steps = max_programs, max_steps
+        self._stages: Stages | None = None  # once it is cut
+        self._cutting = threading.Lock()
+        self._fixes = self._source.num_nodes == 1  # whether any value that decides shapes is part of a signature
+        self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # why it must not be
+        self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
+
+    # what ONNX Runtime's sessions say
+
+    @property
+    def target(self) -> str:
+        """The name of the vDevice."""
+        return self._how.vdevice
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says about itself."""
+        return ModelMetadata(**self._source.metadata)
+
+    def get_inputs(self) -> list[SessionPort]:
+        """The inputs, in order."""
+        return [self._inputs.shown(port) for port in self._inputs.ports.values()]
+
+    def get_outputs(self) -> list[SessionPort]:
+        """The outputs, in order."""
+        return [self._inputs.shown(port) for port in self._outputs.values()]
+
+    def report(self) -> SessionReport:
+        """Hits, misses, seconds of compilation, and the programs that are kept."""
+        c, kept = self._cache.counts(), self._cache.kept()
+        programs = tuple((k.signature, k.runs, k.compile_s) for k in kept)
+        own = SessionReport(
+            c.hits, c.misses, c.compiled_ahead, c.put_out, c.compile_s, self._buckets.padding(), programs
+        )
+        for label, part in self._stages.sessions() if self._stages else ():
+            own = own.with_part(label, part.report())
+        return own
+
+    # running
+
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        pairs = self._memory.pairs
+        inputs = tuple(name for name in self._inputs.ports if name not in pairs.values())
+        return inputs, tuple(name for name in self._outputs if name not in pairs)
+
+    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs of a run of the stream that has this memory, and holds its turn."""
+        if self._stages is None:
+            try:
+                return self.evaluate_uncut(memory, inputs, outputs)
+            except ModelError as error:
+                self._cut(error)
+        return self._evaluate_cut(memory, inputs, outputs)
+
+    def evaluate_uncut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """The same by one program. Raises Undecided for a loop or a branch that it cannot have."""
+        check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
+        if self._growing.axes:
+            return self._evaluate_growing(memory, inputs, outputs)
+        kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
+        given = {**kept, **inputs}
+        return self._run(self._request(memory, given), memory, inputs, outputs)
+
+    def _request(self, memory: Memory, given: Mapping[str, Any]) -> Request:
+        """What is given, and zeros for state that is not."""
+        shapes, arrays = self._inputs.flat(given)
+        extents = self._inputs.extents(shapes)
+        for name in memory.inputs:
+            if name not in given:
+                arrays[name] = self._inputs.zeros(self._inputs.ports[name], extents)
+                shapes[name] = arrays[name].shape
+        return Request(shapes, arrays)
+
+    def _cut(self, error: ModelError) -> None:
+        """Run the model in parts from now on. Raises the error if that is not what it takes."""
+        from rammer.frontend.onnx import NotConstant
+        from rammer.session.control_flow import Stages
+
+        if not isinstance(error, NotConstant) or not error.cuts:
+            raise error
+        if self._whole:
+            what = f"{error.what}, and so it runs apart from what is around it"
+            raise ModelError(what, hint=f"leave out {self._whole}, for which a model has to be one program") from error
+        with self._cutting:
+            self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
+
+    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
+        """A session for a part of the model, as this one is for all of it."""
+        limits = self._max_programs, self._max_steps
+        part = Session(
+            source, max_programs=limits[0], max_steps=limits[1], state=pairs, how=self._how, registry=self._registry
+        )
+        part._fixes = part._fixes or fixes
+        return part
+
+    def _evaluate_cut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        assert self._stages is not None
+        check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
+        kept = {name: deepcopy(value) for name in memory.inputs if (value := memory.value(name)) is not None}
+        request = self._request(memory, {**kept, **inputs})
+        if resident := [name for name, array in request.arrays.items() if on_gpu(array)]:
+            raise InputError(
+                f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
+            )
+        values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
+        found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
+        memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
+        return {name: found[name] for name in outputs}
+
+    @contextmanager
+    def again(
+        self, memory: Memory, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
+    ) -> Iterator[Again | None]:
+        """Runs like the last one of a stream, of which only inputs that are `changing` differ, in nothing but values.
+
+        None where these decide what runs, or where state is handed on from outside of a program.
+        """
+        if self._stages is not None or not self._deciding.isdisjoint(changing):
+            yield None
+            return
+        state = {name: memory.value(name) for name in memory.inputs}
+        kept, _ = self._cache.acquire(self._request(memory, {**state, **inputs}), ahead=True)
+        again, runs = None, 0
+        try:
+            program = kept.program
+            if program and program.state_pairs == memory.pairs and {p.name for p in program.outputs} >= {*outputs}:
+                names = {p.name for p in program.inputs} - {*memory.inputs}
+                again = program.again(memory, {name: inputs[name] for name in names}, outputs)
+            yield again
+        finally:
+            if again:
+                again.finish()
+                runs = again.runs
+            self._cache.release(kept, runs)
+
+    def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
+        """What the outputs that are tensors would be for these inputs."""
+        imported = self._import(Request(*self._inputs.flat(inputs)))
+        return {name: imported.graph.types[p] for name, p in imported.outputs.items() if isinstance(p, str)}
+
+    def _evaluate_growing(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """The same where caches have more room than they take."""
+        caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
+        lengths = self._growing.lengths(memory, caches)
+        given = {n: value for n, value in inputs.items() if n not in caches}
+        kept = {
+            n: value for n in memory.inputs if n not in self._growing.axes and (value := memory.value(n)) is not None
+        }
+        shapes, arrays = self._inputs.flat({**kept, **given})
+        extents = self._inputs.extents(shapes)
+        for name in memory.inputs:
+            if name not in shapes:
+                port = self._inputs.ports[name]
+                full = self._inputs.zeros(port, extents | self._growing.bounds)
+                shapes[name] = full.shape
+                if name not in self._growing.axes:
+                    arrays[name] = full
+        shapes = {name: shapes[name] for name in self._inputs.ports if name in shapes}
+        shapes = self._buckets.with_extents(shapes, self._growing.rooms)
+        arrays = {n: fill(n, a, shape) if (shape := shapes.get(n)) else a for n, a in arrays.items()}
+        exact = Request(shapes, arrays)
+        request = Request(*self._buckets.padded(shapes, arrays))
+        program, _ = self._cache.acquire(request)
+        if request.shapes != shapes and not self._growing.has_room(lengths, _grown(program).steps):
+            self._cache.release(program)
+            request = exact
+            program, _ = self._cache.acquire(request)
+        try:
+            assert program.program is not None
+            fit = self._fit(exact, request, _grown(program))
+            self._growing.require_room(lengths, fit.steps)
+            self._growing.require_followed(extents, fit.after(lengths))
+            fed = request.arrays | fit.fed(lengths)
+            inside = program.program.state_pairs
+            names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
+            try:
+                found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
+            except BaseException:
+                self._growing.tidy(memory, lengths)
+                raise
+        finally:
+            self._cache.release(program)
+        memory.lengths = fit.after(lengths)
+        return fit.cut(found, lengths)
+
+    def _fit(self, exact: Request, request: Request, grown: Grown) -> Fit:
+        """What a run has of a program for its extents or for larger ones. Raises ModelError if it does not serve it."""
+        key = self._key(exact), self._key(request)
+        fit: Fit | None = self._growths.get(key)
+        if fit is None:
+            extents, true = (
+                self._inputs.symbols(request.shapes, self._growing.axes),
+                self._buckets.extents(exact.shapes),
+            )
+            fit = self._growing.fit(self._loads(request), grown, extents, true)
+            self._remember(self._growths, key, fit)
+        return fit
+
+    def _loads(self, request: Request) -> Callable[[Mapping[str, int]], Imported]:
+        """Imports the model for a request but for some extents."""
+
+        def load(extents: Mapping[str, int]) -> Imported:
+            shapes = self._buckets.with_extents(request.shapes, extents)
+            arrays = dict(request.arrays)
+            for name in arrays.keys() & shapes.keys():
+                if not on_gpu(arrays[name]):
+                    arrays[name] = fill(name, cut(arrays[name], shapes[name]), shapes[name])
+            return self._import(Request(shapes, arrays))
+
+        return load
+
+    def _run(self, exact: Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """Outputs by name, from the program of this signature or from one of padded extents."""
+        request, true_shapes = self._fitted(exact)
+        kept, _ = self._cache.acquire(request)
+        try:
+            program, places = kept.program, kept.info.imported.outputs
+            # state that this program keeps in place; what is padded, a list, or changes its shape is kept from outside
+            inside = program.state_pairs if program and not true_shapes else {}
+            outside = {output: taker for output, taker in memory.pairs.items() if output not in inside}
+            found = {name: value.copy() for name, value in kept.info.values.items()}
+            if program:
+                names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
+                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
+                fed = {name: request.arrays[name] for name in names}
+                found = program.evaluate(memory if inside else Memory(program.state_pairs), fed, tensors)
+        finally:
+            self._cache.release(kept)
+        found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
+        memory.advance({taker: deepcopy(_gathered(places[output], found)) for output, taker in outside.items()})
+        return {name: _gathered(places[name], found) for name in outputs}
+
+    def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
+        """The request of the program that serves this one, and the true shapes of outputs if that is padded."""
+        padded = Request(*self._buckets.padded(exact.shapes, exact.arrays))
+        masks = self._masks_of(padded)
+        true_shapes: dict[str, Shape] = {}
+        if padded.shapes != exact.shapes:
+            true_shapes, masks = self._proven(exact, padded, masks)
+        if not masks:
+            return padded, true_shapes
+        extents = self._buckets.extents(exact.shapes)
+        lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
+        return Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
+
+    def _masks_of(self, padded: Request) -> tuple[Need, ...]:
+        """What a padded program has to mask, as slightly smaller shapes show; nothing if these are refused."""
+        shapes = self._buckets.probe(padded.shapes)
+        if shapes == padded.shapes:
+            return ()
+        key = self._key(padded)
+        if (masks := self._masks.get(key)) is None:
+            arrays = {n: a if on_gpu(a) or n not in shapes else cut(a, shapes[n]) for n, a in padded.arrays.items()}
+            try:
+                masks = self._compared(Request(shapes, arrays), padded)[1]
+            except ModelError:
+                masks = ()  # each run says by itself why it is refused
+            self._remember(self._masks, self._key(padded), masks)
+        return masks
+
+    def _proven(
+        self, exact: Request, padded: Request, masks: tuple[Need, ...]
+    ) -> tuple[dict[str, Shape], tuple[Need, ...]]:
+        """The true shapes of outputs, and masks, these if they do. Raises ModelError for what depends on padding."""
+        fit = self._fits.get(self._key(exact))
+        if fit is None:
+            graph, needed = self._compared(exact, padded)
+            shapes = {name: graph.types[name].shape for name in graph.outputs}
+            fit = shapes, masks if set(needed) <= set(masks) else needed
+            self._remember(self._fits, self._key(exact), fit)
+        return fit
+
+    def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Need, ...]]:
+        """The exact graph, and what is to be masked in the padded one. Raises ModelError."""
+        graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
+        filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
+        return graph, require_prefix(graph, self._import(padded).graph, filled)
+
+    @staticmethod
+    def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+        """A bounded number of proofs."""
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[key] = value
+
+    # programs
+
+    def _key(self, request: Request) -> Hashable:
+        values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
+        return tuple(sorted(request.shapes.items())), values, request.masks
+
+    def _compile(self, request: Request) -> Kept[_Made]:
+        start = time.perf_counter()
+        grown = None
+        if self._growing.axes:
+            extents = self._inputs.symbols(request.shapes, self._growing.axes)
+            probe = self._buckets.extents(self._buckets.probe(request.shapes))
+            grown = self._growing.grown(self._loads(request), extents, probe)
+            imported, graph = grown.imported, grown.graph
+        else:
+            imported = self._import(request)
+            graph = masked(imported.graph, request.masks) if request.masks else imported.graph
+        pairs = {
+            o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
+        }
+        values = _constants(graph) if self._fixes else None
+        program = None
+        if graph.outputs and values is None:
+            program = compile(graph, state=pairs, how=self._how, registry=self._registry)
+        text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
+        return Kept(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
+
+    def _import(self, request: Request) -> Imported:
+        """The graph for a signature, with the values of those inputs fixed that decide shapes."""
+        from rammer.frontend.onnx import NotConstant
+
+        deciding = self._deciding & request.arrays.keys()
+        while True:
+            constants = {name: _host(name, request.arrays[name]) for name in deciding}
+            try:
+                imported = self._source.load(shapes=request.shapes, dims=self._inputs.dims, constants=constants)
+                break
+            except NotConstant as error:
+                found = set(error.inputs) & request.arrays.keys()
+                error.cuts = self._cuts(error, [request.arrays[name] for name in found])
+                if error.cuts or not found - deciding:
+                    raise
+                deciding |= found
+        self._deciding = self._deciding | deciding  # a new set: other threads read the old one
+        return imported
+
+    def _cuts(self, error: NotConstant, values: Sequence[Any]) -> bool:
+        """Whether the model is better cut than compiled for these values of inputs."""
+        from rammer.frontend.onnx import Undecided
+
+        if isinstance(error, Undecided):
+            return not values or not all(map(is_flag, values))
+        return not (self._fixes or self._whole or all(map(is_small, values)))
+
+    # ahead of time
+
+    def warm(
+        self,
+        signatures: Sequence[Mapping[str, Any]],
+        *,
+        background: bool = False,
+        progress: Progress = silent,
+    ) -> Future[int]:
+        """Compile ahead: the result is how many programs were compiled.
+
+        A signature has extents of symbolic dimensions by name, shapes of inputs (tuples), and arrays of those whose
+        values decide shapes: {"batch": 8, "x": (8, 3), "axes": np.array([1])}. In the background errors are those of
+        the future; `progress` is called there with ("programs", done, total). `close` ends it after the current one.
+        Of a model with loops that only values decide, what depends on inputs alone is compiled; the rest when it runs.
+        """
+        requests = [self._inputs.asked(signature, self._growing.bounds) for signature in signatures]
+        future: Future[int] = Future()
+        future.set_running_or_notify_cancel()
+
+        def work() -> None:
+            compiled = 0
+            try:
+                for number, request in enumerate(requests):
+                    progress("programs", number, len(requests))
+                    compiled += self._ahead(request)
+                progress("programs", len(requests), len(requests))
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(compiled)
+
+        if background:
+            threading.Thread(target=work, name="rammer warm", daemon=True).start()
+        else:
+            work()
+            future.result()
+        return future
+
+    def _ahead(self, request: Request) -> int:
+        """Compile what is known to be needed for a signature: how many programs that were."""
+        if self._stages is None:
+            try:
+                return self.ahead_uncut(request)
+            except ModelError as error:
+                self._cut(error)
+        assert self._stages is not None
+        return self._stages.ahead({name: self._inputs.example(name) for name in request.shapes}, request)
+
+    def ahead_uncut(self, request: Request) -> int:
+        """The same for one program. Raises Undecided for a loop or a branch that it cannot have."""
+        kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
+        self._cache.release(kept)
+        return int(is_new)
+
+    def close(self) -> None:
+        """Close all programs, when their runs are done. Later runs raise InputError."""
+        self._cache.close()
+        if self._stages:
+            self._stages.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        def ports(items: Sequence[SessionPort]) -> str:
+            return ", ".join(f"{p.name}: {p.type}{'' if p.shape is None else p.shape}" for p in items)
+
+        signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
+        return message(f"<Session: {signature}, {len(self._cache.kept())} programs>")
+
+
+def _fixed(port: Declared) -> list[int | None] | None:
+    """The dimensions that do not change: those that do may have other names in the next value of a state."""
+    return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
+
+
+def _grown(kept: Kept[_Made]) -> Grown:
+    assert kept.info.grown is not None
+    return kept.info.grown
+
+
+def _constants(graph: Graph) -> dict[str, Array] | None:
+    """The outputs of a graph that has computed all of them by being imported."""
+    only_copies = len(graph.operators) <= len(graph.outputs)
+    if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
+        return None
+    return evaluate_graph(replace(graph, inputs=()), {})
+
+
+def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
+    """An output: an array, a list of arrays, or no value."""
+    if place is None:
+        return None
+    return found[place] if isinstance(place, str) else [found[name] for name in place]
+
+
+def _tensors(place: Place) -> tuple[str, ...]:
+    return () if place is None else (place,) if isinstance(place, str) else place
+
+
+def _host(name: str, value: Any) -> Array:
+    if on_gpu(value):
+        raise InputError(f"input {name!r} decides shapes, and lies on a GPU", hint="give it as a NumPy array")
+    return np.asarray(value)
+
+
+def _content(name: str, value: Any) -> Hashable:
+    """What tells values apart: their bytes, or a digest of them."""
+    data = _host(name, value).tobytes()
+    return data if len(data) <= HASHED_BYTES else hashlib.sha256(data).digest()
+
+
+def _shape_text(given: Any) -> str:
+    if given is None:
+        return "none"
+    return (
+        f"[{', '.join(map(_shape_text, given))}]"
+        if given and isinstance(given[0], tuple)
+        else "×".join(map(str, given))
+    )

@@ -1,0 +1,359 @@
+"""Whether a graph for larger extents computes, in its first elements, what the graph for smaller ones does.
+
+Both are imported from one model. They are compared operator by operator: where each element of the smaller result is
+the same formula of the same elements in both, what lies behind them cannot matter. Which elements are the same,
+`embedding.py` says: they may lie apart in a dimension that two others were joined to. A sum over a padded dimension is
+another formula, and so is what counts from such a dimension's end. A sum, softmax or product whose operands are masked
+is the same again: behind the true extent, then an input of the graph, they have the value that changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from rammer.errors import InputError, ModelError, did_you_mean
+from rammer.frontend.builder import GraphBuilder
+from rammer.ir.graph import Graph
+from rammer.ir.operator import Operation, ROperator
+from rammer.ir.tensor import Array, DType, Shape, TensorId
+from rammer.runtime.call import on_gpu
+from rammer.session.embedding import Different, Embedding, is_prefix, prefix, results
+
+if TYPE_CHECKING:
+    from rammer.frontend.onnx import Declared
+
+
+_NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # of a reduction; else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What an operator's operand is to be behind the true extent of a dimension, which is that of a symbol."""
+
+    operator: int
+    operand: int
+    axis: int
+    symbol: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A constant that is rows of a table, from the place on where a cache's new rows go."""
+
+    operator: int
+    operand: int
+    axis: int
+    symbol: str
+    table: Array = field(compare=False, repr=False)
+
+
+Need: TypeAlias = Mask | Moved  # what a padded graph needs so that its first elements are those of the exact one
+
+
+@dataclass(frozen=True, slots=True)
+class AllRows:
+    """The graph of all rows that a cache may have, at once, and where those of an exact and of a padded graph begin.
+
+    What the model computes from the place of a row (positions, masks that look back) is the same constant there.
+    """
+
+    graph: Graph
+    symbol: str
+    places: tuple[int, int]
+    rows: tuple[int, int]
+
+    def moved(self, operator: int, operand: int, exact: Array, padded: Array) -> Moved | None:
+        """How both constants are rows of one here; None if they are not."""
+        table = self.graph.constants.get(self.graph.operators[operator].inputs[operand])
+        if table is None or table.ndim != padded.ndim or table.dtype != padded.dtype:
+            return None
+        for axis in range(table.ndim):
+            if all(self._are_rows(table, axis, n, part) for n, part in enumerate((exact, padded))):
+                shape = tuple(e if d == axis else padded.shape[d] for d, e in enumerate(table.shape))
+                return Moved(operator, operand, axis, self.symbol, cut(table, shape))
+        return None
+
+    def _are_rows(self, table: Array, axis: int, which: int, part: Array) -> bool:
+        """Whether a constant is the rows from a place on, of each the first elements."""
+        begin, count = self.places[which], self.rows[which]
+        rows = table[(slice(None),) * axis + (slice(begin, begin + count),)]
+        return part.shape[axis] == count and _begins(part, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A cache with new rows behind it, by a Concat that becomes an update of a cache which is as long as the result."""
+
+    cache: TensorId
+    new: TensorId
+    output: TensorId
+    axis: int
+    symbol: str
+
+
+def place_name(symbol: str) -> str:
+    """The input of a masked graph that says where the new rows of a cache go."""
+    return f"place in {symbol}"
+
+
+def length_name(symbol: str) -> str:
+    """The input of a masked graph that has a symbol's true extent."""
+    return f"length of {symbol}"
+
+
+def require_prefix(
+    exact: Graph,
+    padded: Graph,
+    filled: Mapping[str, tuple[int, int]] | None = None,
+    appended: Collection[TensorId] = (),
+    rows: AllRows | None = None,
+) -> tuple[Need, ...]:
+    """What the padded graph needs so that its first elements are those of the exact one; usually nothing.
+
+    `filled` has the true and the padded extent of symbols. What makes `appended` tensors is taken to be the same: it
+    becomes an update. Constants may be those of other `rows`. Raises ModelError naming the first operator whose results
+    would depend on the padding.
+    """
+    masks: list[Need] = []
+    same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
+    inside: dict[TensorId, Embedding] = {}  # of tensors that are not simply the first elements
+    for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
+        if small.kind != large.kind or len(small.inputs) != len(large.inputs):
+            raise _refusal(small, "it becomes another operator")
+        for operand, (a, b) in enumerate(zip(small.inputs, large.inputs, strict=True)):
+            if a in exact.constants and b in padded.constants:
+                values = exact.constants[a], padded.constants[b]
+                if not _begins(*values):
+                    moved = rows.moved(n, operand, *values) if rows else None
+                    if moved is None:
+                        raise _refusal(small, f"its constant {a!r} becomes another one")
+                    masks.append(moved)
+            elif same.get(a) != b:
+                raise _refusal(small, f"its input {a!r} becomes another one")
+        if set(small.outputs) & set(appended):
+            same |= zip(small.outputs, large.outputs, strict=True)
+            continue
+        kinds = zip(small.operation.inputs, large.operation.inputs, strict=True)
+        operands = [inside.get(t) or prefix(a.shape, b.shape) for t, (a, b) in zip(small.inputs, kinds, strict=True)]
+        needed = _masks(n, small.operation, large.operation, filled or {}) if all(map(is_prefix, operands)) else ()
+        try:
+            found = results(small.operation, large.operation, operands, masked=bool(needed))
+        except Different as error:
+            raise _refusal(small, str(error)) from None
+        inside |= {t: e for t, e in zip(small.outputs, found, strict=True) if not is_prefix(e)}
+        masks += needed
+        same |= zip(small.outputs, large.outputs, strict=True)
+    if len(exact.operators) != len(padded.operators):
+        longer = max(exact, padded, key=lambda g: len(g.operators))
+        raise _refusal(longer.operators[min(len(exact.operators), len(padded.operators))], "it comes or goes")
+    for output in exact.outputs:
+        if same.get(output) != output:
+            raise ModelError(f"output {output!r} cannot be padded: another operator computes it")
+        if output in inside:
+            raise _refusal(
+                exact.operators[exact.producers[output]], "a dimension of its result is joined of padded ones"
+            )
+    return tuple(masks)
+
+
+def masked(graph: Graph, needs: Collection[Need], appended: Collection[Appended] = ()) -> Graph:
+    """The graph with what it needs, and caches that are updated. The symbols' true extents, and the places of new
+    rows, are inputs, int64 scalars, after the others.
+    """
+    masks = [need for need in needs if isinstance(need, Mask)]
+    moved = [need for need in needs if isinstance(need, Moved)]
+    builder = GraphBuilder(graph.name)
+    made = {a.output: a for a in appended}
+    wholes = {a.cache: graph.types[a.output] for a in appended}
+    for tensor in graph.inputs:
+        kind = wholes.get(tensor, graph.types[tensor])
+        builder.input(tensor, kind.shape, kind.dtype)
+    known = {t: t for t in graph.inputs} | {t: builder.constant(value, t) for t, value in graph.constants.items()}
+    lengths = {s: builder.input(length_name(s), (), DType.I64) for s in sorted({m.symbol for m in masks})}
+    places = {s: builder.input(place_name(s), (), DType.I64) for s in sorted({a.symbol for a in appended})}
+    for n, op in enumerate(graph.operators):
+        operands = [known[t] for t in op.inputs]
+        if op.outputs[0] in made:
+            known[op.outputs[0]] = _append(builder, known, made[op.outputs[0]], places, op.name)
+            continue
+        for rows in (m for m in moved if m.operator == n):
+            count = builder.types[operands[rows.operand]].shape[rows.axis]
+            at = builder.add("add", builder.constant(np.arange(count)), places[rows.symbol], name=op.name)
+            operands[rows.operand] = builder.add(
+                "gather", builder.constant(rows.table), at, axis=rows.axis, name=op.name
+            )
+        for mask in (m for m in masks if m.operator == n):
+            kind = builder.types[operands[mask.operand]]
+            place = np.arange(kind.shape[mask.axis]).reshape(-1, *(1,) * (kind.rank - mask.axis - 1))
+            inside = builder.add("less", builder.constant(place), lengths[mask.symbol], name=op.name)
+            neutral = builder.constant(_value(mask.value, kind.dtype))
+            operands[mask.operand] = builder.add("where", inside, operands[mask.operand], neutral, name=op.name)
+        found = builder.add(op.kind, *operands, name=op.name, **op.operation.keywords)
+        known |= zip(op.outputs, found if isinstance(found, tuple) else (found,), strict=True)
+    for tensor in graph.outputs:
+        builder.output(known[tensor], tensor)
+    return builder.build()
+
+
+def _append(
+    builder: GraphBuilder, known: Mapping[TensorId, TensorId], rows: Appended, places: Mapping[str, TensorId], name: str
+) -> TensorId:
+    """The cache with its new rows."""
+    kind = builder.types[known[rows.new]]
+    count = np.arange(kind.shape[rows.axis]).reshape([-1 if d == rows.axis else 1 for d in range(kind.rank)])
+    at = builder.add("add", builder.constant(count), places[rows.symbol], name=name)
+    moves = tuple(-1 if d == rows.axis else d for d in range(kind.rank))
+    found: TensorId = builder.add(
+        "update", known[rows.cache], known[rows.new], at, name=name, moves=moves, how="elements"
+    )
+    return found
+
+
+def _value(value: float, dtype: DType) -> Array:
+    """A neutral value in an element type: integers have no infinity, but nothing beyond their limits."""
+    if not dtype.is_float and value in (inf, -inf):
+        value = dtype.info.max if value > 0 else dtype.info.min
+    return np.asarray(value).astype(dtype.numpy)
+
+
+def _masks(number: int, small: Operation, large: Operation, filled: Mapping[str, tuple[int, int]]) -> tuple[Mask, ...]:
+    """Masks with which an operator's reduction over padded dimensions is the exact one; none if nobody knows any."""
+    rank = large.inputs[0].rank if large.inputs else 0
+    match large.kind:
+        case "softmax" | "log_softmax":
+            wanted = [(0, large.keywords.get("axis", -1) % rank, -inf)]
+        case "reduce":
+            value = _NEUTRAL.get(large.attr("fn"), 0)
+            wanted = [(0, axis % rank, value) for axis in large.attr("axes")]
+        case "matmul":
+            ranks = [kind.rank for kind in large.inputs]
+            wanted = [(0, ranks[0] - 1, 0.0), (1, max(ranks[1] - 2, 0), 0.0)]
+        case _:
+            return ()
+    masks = []
+    for operand, axis, value in wanted:
+        kind = large.inputs[operand]
+        extents = small.inputs[operand].shape[axis], kind.shape[axis]
+        if extents[0] == extents[1]:
+            continue
+        meant = [symbol for symbol, known in filled.items() if known == extents]
+        if len(meant) != 1 or (kind.dtype.is_float and float(_value(value, kind.dtype)) != value):
+            return ()
+        masks.append(Mask(number, operand, axis, meant[0], value))
+    return tuple(masks)
+
+
+def cut(array: Array, shape: Shape) -> Array:
+    """The first elements in every dimension."""
+    return array if array.shape == shape else np.ascontiguousarray(array[tuple(slice(e) for e in shape)])
+
+
+def fill(name: str, array: Any, shape: Shape) -> Array:
+    """The array with zeros behind it in every dimension that is larger."""
+    if tuple(array.shape) == shape:
+        return array  # type: ignore[no-any-return]
+    if on_gpu(array):
+        raise InputError(f"input {name!r} is to be padded, and lies on a GPU", hint="give it as a NumPy array")
+    padded = np.zeros(shape, array.dtype)
+    padded[tuple(slice(e) for e in array.shape)] = array
+    return padded
+
+
+def require_symbols(keyword: str, names: Iterable[str], ports: Sequence[Declared]) -> None:
+    """Raise InputError for a name that is no symbolic dimension of an input."""
+    symbols = sorted({e for port in ports for e in port.shape or () if isinstance(e, str)})
+    for name in names:
+        if name not in symbols:
+            hint = did_you_mean(name, symbols) or f"symbolic dimensions are {', '.join(symbols) or '(none)'}"
+            raise InputError(f"{keyword}= names {name!r}, which is no symbolic dimension of the model", hint=hint)
+
+
+class Buckets:
+    """Extents that symbolic dimensions are filled up to. A larger one than all of them stays as it is."""
+
+    def __init__(self, buckets: Mapping[str, Sequence[int]], ports: Sequence[Declared]) -> None:
+        require_symbols("buckets", buckets, ports)
+        for name, extents in buckets.items():
+            if not extents or min(extents) < 1:
+                raise InputError(f"buckets= gives {name!r} {list(extents)}", hint="for example [1, 8, 64]")
+        self._buckets = {name: sorted(extents) for name, extents in buckets.items()}
+        self._ports = {port.name: port for port in ports}
+        self._given = self._fed = 0
+        self._lock = threading.Lock()
+
+    def padding(self) -> float:
+        """The part of all elements so far that was filled in."""
+        return 1 - self._given / self._fed if self._fed else 0.0
+
+    def padded(self, shapes: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Shapes and arrays of inputs, filled up; lists stay as they are."""
+        if not self._buckets:
+            return shapes, arrays
+        extents = self.extents(shapes)
+        filled = self.with_extents(
+            shapes, {s: next((e for e in self._buckets[s] if e >= extent), extent) for s, extent in extents.items()}
+        )
+        changed = {n: fill(n, arrays[n], shape) for n, shape in filled.items() if n in arrays and shape is not None}
+        with self._lock:
+            self._given += sum(prod(shapes[n]) for n in changed)
+            self._fed += sum(prod(filled[n]) for n in changed)
+        return filled, arrays | changed
+
+    def extents(self, shapes: Mapping[str, Any]) -> dict[str, int]:
+        """The extents of symbols that have buckets."""
+        return {
+            symbol: extent
+            for name, shape in shapes.items()
+            for symbol, extent in self._named(name, shape)
+            if symbol in self._buckets
+        }
+
+    def probe(self, padded: Mapping[str, Any]) -> dict[str, Any]:
+        """Shapes of which these are padded ones, in which no two symbols are alike: they show what is to be masked."""
+        smaller: dict[str, int] = {}
+        seen: Counter[int] = Counter()
+        for symbol, extent in self.extents(padded).items():
+            seen[extent] += 1
+            smaller[symbol] = max(extent - seen[extent], 1) if extent in self._buckets[symbol] else extent
+        return self.with_extents(padded, smaller)
+
+    def _named(self, name: str, shape: Any) -> Iterator[tuple[str | int | None, int]]:
+        """The extents of an input with what the model calls them; none of a list."""
+        port = self._ports[name]
+        if shape is not None and port.shape is not None and not port.is_list:
+            yield from zip(port.shape, shape, strict=True)
+
+    def with_extents(self, shapes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, Any]:
+        """The shapes with other extents of symbols."""
+
+        def changed(symbol: str | int | None, extent: int) -> int:
+            return extents.get(symbol, extent) if isinstance(symbol, str) else extent
+
+        found = dict(shapes)
+        for name, shape in shapes.items():
+            if named := list(self._named(name, shape)):
+                found[name] = tuple(changed(symbol, extent) for symbol, extent in named)
+        return found
+
+
+def _refusal(op: ROperator, why: str) -> ModelError:
+    return ModelError(
+        f"its results would depend on padding: {why}",
+        node=op.name,
+        op=op.kind,
+        hint="leave the dimension out of buckets= or bounds=; each extent is then compiled by itself",
+    )
+
+
+def _begins(small: Array, large: Array) -> bool:
+    """Whether one constant is the first elements of the other."""
+    fits = small.ndim == large.ndim and all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
+    return fits and small.dtype == large.dtype and cut(large, small.shape).tobytes() == small.tobytes()

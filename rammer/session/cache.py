@@ -1,0 +1,131 @@
+"""A cache of programs by signature: each is compiled on first use, and closed once evicted and idle."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rammer.errors import closed
+from rammer.runtime.program import Program
+
+RequestT = TypeVar("RequestT")
+InfoT = TypeVar("InfoT")
+
+
+@dataclass
+class Kept(Generic[InfoT]):
+    """A compiled signature, and what its user wants to know about it. `program` is None if there is nothing to run."""
+
+    program: Program | None
+    info: InfoT
+    signature: str
+    compile_s: float
+    runs: int = 0
+    users: int = 0  # that run it now
+    is_out: bool = False
+
+    def close_unused(self) -> None:
+        """Close an evicted program if no thread runs it."""
+        if self.program and self.is_out and not self.users:
+            self.program.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What happened so far. A miss is a run that had to compile first."""
+
+    hits: int = 0
+    misses: int = 0
+    compiled_ahead: int = 0
+    put_out: int = 0
+    compile_s: float = 0.0
+
+
+class ProgramCache(Generic[RequestT, InfoT]):
+    """The `limit` programs used last. Safe to use from several threads; one compiles at a time, as that measures.
+
+    `key` tells requests apart; it may come to tell more of them apart while one is compiled.
+    """
+
+    def __init__(
+        self, limit: int, key: Callable[[RequestT], Hashable], compile: Callable[[RequestT], Kept[InfoT]]
+    ) -> None:
+        self._limit, self._key, self._compile = limit, key, compile
+        self._kept: OrderedDict[Hashable, Kept[InfoT]] = OrderedDict()
+        self._hits = self._misses = self._ahead = self._put_out = 0
+        self._compile_s = 0.0
+        self._lock = threading.Lock()  # of all above, held shortly
+        self._compiling = threading.Lock()
+        self._closed = False
+
+    def acquire(self, request: RequestT, *, ahead: bool = False) -> tuple[Kept[InfoT], bool]:
+        """The program of a signature, and whether it had to be compiled. It stays open until `release`."""
+        kept = self._find(request, ahead)
+        if kept is not None:
+            return kept, False
+        with self._compiling:
+            kept = self._find(request, ahead)  # another thread may have compiled it
+            return (kept, False) if kept is not None else (self._add(request, ahead), True)
+
+    def release(self, kept: Kept[InfoT], more: int = 0) -> None:
+        """Say that a run is done, and `more` like it."""
+        with self._lock:
+            kept.users -= 1
+            kept.runs += more
+            self._hits += more
+        kept.close_unused()
+
+    def counts(self) -> Counts:
+        """Hits, misses, and what they cost."""
+        with self._lock:
+            return Counts(self._hits, self._misses, self._ahead, self._put_out, self._compile_s)
+
+    def kept(self) -> tuple[Kept[InfoT], ...]:
+        """The programs, the one used last at the end."""
+        with self._lock:
+            return tuple(self._kept.values())
+
+    def close(self) -> None:
+        """Close all programs, those that run when they are done. Later requests raise InputError."""
+        with self._lock:
+            self._closed = True
+        self._shrink(0)
+
+    def _find(self, request: RequestT, ahead: bool) -> Kept[InfoT] | None:
+        with self._lock:
+            if self._closed:
+                raise closed("session", "open another one")
+            key = self._key(request)
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                kept.users += 1
+                kept.runs += not ahead
+                self._hits += not ahead
+            return kept
+
+    def _add(self, request: RequestT, ahead: bool) -> Kept[InfoT]:
+        kept = self._compile(request)
+        kept.users, kept.runs = 1, int(not ahead)
+        with self._lock:
+            self._compile_s += kept.compile_s
+            self._misses += not ahead
+            self._ahead += ahead
+            self._kept[self._key(request)] = kept
+            limit = 0 if self._closed else self._limit
+        self._shrink(limit)
+        return kept
+
+    def _shrink(self, limit: int) -> None:
+        """Put out those that were used longest ago."""
+        out = []
+        with self._lock:
+            while len(self._kept) > limit:
+                out.append(self._kept.popitem(last=False)[1])
+                out[-1].is_out = True
+                self._put_out += 1
+        for kept in out:
+            kept.close_unused()

@@ -1,0 +1,442 @@
+"""A model that is cut where a body runs as often as values say: programs in turn with loops and branches.
+
+What lies between two cuts is a session of its own, and so is each body. Where it is cut shows when a signature is
+imported: what is known then stays part of a program. What a loop carries on is state of its body.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from onnx import GraphProto, NodeProto, TypeProto, helper
+
+from rammer.errors import InputError, ModelError, closed
+from rammer.frontend.onnx import NotConstant, Source, Undecided
+from rammer.frontend.onnx.handlers.control import scan_ways
+from rammer.frontend.onnx.parts import Part, label_of
+from rammer.frontend.onnx.ports import type_of
+from rammer.ir.tensor import Array
+from rammer.runtime.state import Memory
+from rammer.session.inputs import Request
+
+if TYPE_CHECKING:
+    from rammer.runtime.program import Again
+    from rammer.session import Session
+
+Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
+# of a model, pairs of its state, and whether all values that decide shapes are part of a signature
+Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
+
+
+class Stages:
+    """A model in parts. Safe to use from several threads.
+
+    `opener` makes sessions of parts, whose state is pairs of an output and an input. A loop takes `max_steps` at most.
+    """
+
+    def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
+        self._model = _Model(source, opener, max_steps)
+        self._whole = _Segment(self._model, self._model.cutter.whole())
+
+    def run(self, values: Mapping[str, Any], outputs: Sequence[str]) -> Values:
+        """These outputs, for values of all inputs."""
+        known = dict(values)
+        self._each(lambda step: known.update(step.run(known)))
+        return {name: known[name] for name in outputs}
+
+    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+        """Compile the parts that depend on inputs alone, of which there are examples: how many programs that were."""
+        compiled = 0
+
+        def compile(step: _Step) -> None:
+            nonlocal compiled
+            compiled += step.ahead(examples, request)
+
+        self._each(compile)
+        return compiled
+
+    def _each(self, do: Callable[[_Step], None]) -> None:
+        """Do something with each step in turn, and cut what has to be for that."""
+        todo: list[_Step] = [self._whole]
+        while todo:
+            step = todo.pop()
+            if step.steps is None:
+                try:
+                    do(step)
+                    continue
+                except NotConstant as error:
+                    if not error.cuts:
+                        raise
+                    step.cut(error)
+            todo += reversed(step.steps or ())
+
+    def close(self) -> None:
+        """Close all sessions, and open no other."""
+        self._model.is_closed = True
+        for _, session in self.sessions():
+            session.close()
+
+    def sessions(self) -> list[tuple[str, Session]]:
+        """The sessions of parts, and what each is for."""
+        return [(piece.label, session) for piece in self._whole.pieces() for session in piece.opened()]
+
+
+class _Model:
+    """What is cut, how its parts become sessions, and how far loops may go."""
+
+    def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
+        self.cutter = source.cutter()
+        self.opset = source.opset
+        self.max_steps, self.max_bytes = max_steps, source.limits.tensor_bytes
+        self._source, self._opener = source, opener
+        self.is_closed = False
+
+    def open(self, part: Part, types: Mapping[str, TypeProto], pairs: Mapping[str, str], fixes: bool) -> Session:
+        if self.is_closed:
+            raise closed("session", "open another one")
+        return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes)
+
+
+class _Piece:
+    """A part as a session, opened when the types of its inputs are first seen."""
+
+    def __init__(
+        self, model: _Model, part: Part, label: str, pairs: Mapping[str, str] | None = None, fixes: bool = False
+    ) -> None:
+        self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
+        self._model = model
+        self._opened: dict[tuple[bytes, ...], tuple[Session, dict[str, str]]] = {}
+        self._lock = threading.Lock()
+
+    def session(self, values: Mapping[str, Any]) -> tuple[Session, dict[str, str]]:
+        """The session for such values, and what of it is state: output -> input. Lists and None are none."""
+        types = {name: type_of(values[name]) for name in self.part.inputs}
+        key = tuple(kind.SerializeToString() for kind in types.values())
+        with self._lock:
+            if key not in self._opened:
+                pairs = {o: n for o, n in self.pairs.items() if isinstance(values[n], np.ndarray)}
+                self._opened[key] = self._model.open(self.part, types, pairs, self._fixes), pairs
+            return self._opened[key]
+
+    def opened(self) -> list[Session]:
+        with self._lock:
+            return [session for session, _ in self._opened.values()]
+
+
+class _Step(ABC):
+    """What runs as a whole, until it is cut into `steps`."""
+
+    steps: tuple[_Step, ...] | None = None
+
+    @abstractmethod
+    def run(self, values: Mapping[str, Any]) -> Values:
+        """The values of its outputs. Raises Undecided where it has to be cut."""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[_Piece]:
+        """The parts that it runs."""
+
+    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+        """Compile what is known to be needed for a request, if it is: how many programs that were."""
+        return 0
+
+    def cut(self, error: NotConstant) -> None:
+        """Cut it at the node that the error names. Raises the error if that cannot be."""
+        raise error
+
+
+class _Segment(_Step):
+    """What lies between cuts."""
+
+    def __init__(self, model: _Model, part: Part, label: str = "part", fixes: bool = False) -> None:
+        self._model, self._piece = model, _Piece(model, part, label, fixes=fixes)
+        self._lock = threading.Lock()
+
+    def run(self, values: Mapping[str, Any]) -> Values:
+        part = self._piece.part
+        given = {name: values[name] for name in part.inputs}
+        return self._piece.session(given)[0].evaluate_uncut(Memory({}), given, part.outputs)
+
+    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+        names = self._piece.part.inputs
+        if not all(name in examples for name in names):
+            return 0
+        shapes = {name: request.shapes[name] for name in names}
+        return self._piece.session(examples)[0].ahead_uncut(Request(shapes, request.arrays))
+
+    def cut(self, error: NotConstant) -> None:
+        with self._lock:
+            if self.steps is None:  # another thread may have cut it
+                steps = self._controlled(error) if isinstance(error, Undecided) else self._valued(error)
+                self.steps = tuple(step for step in steps if not isinstance(step, _Segment) or step.outputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self._piece.part.outputs
+
+    def _controlled(self, error: Undecided) -> tuple[_Step, ...]:
+        """What comes before a node with bodies, this node, and what comes after it."""
+        before, node, after = self._model.cutter.split(self._piece.part, error.at)
+        kind = _KINDS.get(node.op_type)
+        if kind is None or node.domain not in ("", "ai.onnx") or (kind is _Scan and self._model.opset < 9):
+            raise error
+        return _Segment(self._model, before), kind(self._model, node), _Segment(self._model, after)
+
+    def _valued(self, error: NotConstant) -> tuple[_Step, ...]:
+        """What a node's values are computed from, and it with the rest; or, with values that are given, it alone."""
+        cutter, whole = self._model.cutter, self._piece.part
+        before, node, after = cutter.split(whole, error.at, operands=False)
+        if cutter.feeds(before, node):
+            return _Segment(self._model, before), _Segment(self._model, cutter.without(whole, before))
+        alone = cutter.without(whole, before, after)
+        return (
+            _Segment(self._model, before),
+            _Segment(self._model, alone, label_of(node), fixes=True),
+            _Segment(self._model, after),
+        )
+
+    def pieces(self) -> Iterator[_Piece]:
+        if self.steps is None:
+            yield self._piece
+        for step in self.steps or ():
+            yield from step.pieces()
+
+
+class _Control(_Step):
+    """A node that runs bodies."""
+
+    def __init__(self, model: _Model, node: NodeProto) -> None:
+        self.model, self.node, self.label = model, node, label_of(node)
+        self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+    def body(self, name: str, num_inputs: int, num_outputs: int) -> Part:
+        """A body. Raises ModelError for another number of inputs or outputs."""
+        graph: GraphProto = self.attributes[name]
+        for what, wanted, seen in (
+            ("inputs", num_inputs, len(graph.input)),
+            ("results", num_outputs, len(graph.output)),
+        ):
+            if wanted != seen:
+                raise self.fail(f"the {name} has {seen} {what} instead of {wanted}")
+        return self.model.cutter.body(graph)
+
+    def value(self, values: Mapping[str, Any], position: int) -> Any:
+        """An operand; None if it is missing."""
+        names = self.node.input
+        return values[names[position]] if position < len(names) and names[position] else None
+
+    def number(self, values: Mapping[str, Any], position: int, what: str) -> int:
+        """An operand of one element."""
+        given = self.value(values, position)
+        if given is None or isinstance(given, list):
+            raise self.fail(f"{what} is {'missing' if given is None else 'a list'}")
+        value = np.asarray(given)
+        if value.size != 1:
+            raise self.fail(f"{what} has {value.size} elements instead of one")
+        return int(value.item())
+
+    def fail(self, what: str, hint: str = "") -> ModelError:
+        """An error that names the node."""
+        return ModelError(what, node=self.label, op=self.node.op_type, hint=hint)
+
+    def results(self, found: Sequence[Any]) -> Values:
+        return {name: value for name, value in zip(self.node.output, found, strict=True) if name}
+
+
+class _If(_Control):
+    def __init__(self, model: _Model, node: NodeProto) -> None:
+        super().__init__(model, node)
+        self._branches = [
+            _Piece(model, self.body(name, 0, len(node.output)), f"{self.label} {name}")
+            for name in ("else_branch", "then_branch")
+        ]
+
+    def run(self, values: Mapping[str, Any]) -> Values:
+        piece = self._branches[bool(self.number(values, 0, "the condition"))]
+        given = {name: values[name] for name in piece.part.inputs}
+        found = piece.session(given)[0].evaluate(Memory({}), given, piece.part.outputs)
+        return self.results([found[name] for name in piece.part.outputs])
+
+    def pieces(self) -> Iterator[_Piece]:
+        yield from self._branches
+
+
+class _Loop(_Control):
+    def __init__(self, model: _Model, node: NodeProto) -> None:
+        super().__init__(model, node)
+        part = self.body("body", len(node.input), 1 + len(node.output))
+        end = 1 + len(node.input) - 2
+        self._again, self._collected = part.outputs[0], part.outputs[end:]
+        pairs = zip(part.outputs[1:end], part.inputs[2:], strict=False)
+        self._piece = _Piece(model, part, f"{self.label} body", dict(pairs))
+        counter = self.attributes["body"].input[0].type.tensor_type.shape
+        self._counter_shape = (1,) * min(len(counter.dim), 1)
+
+    def run(self, values: Mapping[str, Any]) -> Values:
+        limit = None if self.value(values, 0) is None else self.number(values, 0, "the trip count")
+        if limit is not None and limit < 0:
+            raise self.fail(f"the trip count is {limit}")
+        alive = self.value(values, 1) is None or bool(self.number(values, 1, "the condition"))
+        part = self._piece.part
+        first = {name: self.value(values, n) for n, name in enumerate(part.inputs[: part.num_formal])}
+        given = first | self._at(0) | _captured(part, values)
+        with _Steps(self, self._piece, given, self._collected, (self._again,)) as steps:
+            for step in count():
+                if not alive or (limit is not None and step >= limit):
+                    break
+                alive = bool(np.all(steps.take(self._at(step))[self._again]))
+            joined = [np.stack(rows) for rows in steps.collected()] if step else steps.nothing()
+            return self.results([*steps.carried(), *joined])
+
+    def _at(self, step: int) -> Values:
+        number, flag = self._piece.part.inputs[:2]
+        return {number: np.full(self._counter_shape, step, np.int64), flag: np.asarray(True)}
+
+    def pieces(self) -> Iterator[_Piece]:
+        yield self._piece
+
+
+class _Scan(_Control):
+    def __init__(self, model: _Model, node: NodeProto) -> None:
+        super().__init__(model, node)
+        self._num_scanned = self.attributes["num_scan_inputs"]
+        self._num_states = len(node.input) - self._num_scanned
+        part = self.body("body", len(node.input), len(node.output))
+        pairs = zip(part.outputs[: self._num_states], part.inputs, strict=False)
+        self._piece = _Piece(model, part, f"{self.label} body", dict(pairs))
+
+    def run(self, values: Mapping[str, Any]) -> Values:
+        part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.node.input))]
+        scanned = [
+            np.moveaxis(array, self._axis(axis, array.ndim), 0)[:: -1 if back else 1]
+            for array, (axis, back) in zip(operands[self._num_states :], self._ways("input"), strict=True)
+        ]
+        lengths = {len(array) for array in scanned}
+        if len(lengths) != 1 or 0 in lengths:
+            raise self.fail(f"scanned inputs have {sorted(lengths)} elements")
+        (length,) = lengths
+
+        def at(step: int) -> Values:
+            names = part.inputs[self._num_states : part.num_formal]
+            return {name: np.ascontiguousarray(array[step]) for name, array in zip(names, scanned, strict=True)}
+
+        states = dict(zip(part.inputs, operands[: self._num_states], strict=False))
+        given = at(0) | states | _captured(part, values)
+        with _Steps(self, self._piece, given, part.outputs[self._num_states :]) as steps:
+            for step in range(length):
+                steps.take(at(step))
+            joined = [
+                np.stack(rows[::-1] if back else rows, self._axis(axis, rows[0].ndim + 1))
+                for rows, (axis, back) in zip(steps.collected(), self._ways("output"), strict=True)
+            ]
+            return self.results([*steps.carried(), *joined])
+
+    def _ways(self, side: str) -> list[tuple[int, int]]:
+        """Axis and direction of every scanned input, or collected output."""
+        number = self._num_scanned if side == "input" else len(self.node.output) - self._num_states
+        return scan_ways(self.attributes, side, number, self.fail)
+
+    def _axis(self, axis: int, rank: int) -> int:
+        if not -rank <= axis < rank:
+            raise self.fail(f"axis {axis} does not exist in a tensor of rank {rank}")
+        return axis % rank
+
+    def pieces(self) -> Iterator[_Piece]:
+        yield self._piece
+
+
+class _Steps:
+    """The steps that a loop takes in one run. State stays where the body's session has written it."""
+
+    def __init__(
+        self,
+        control: _Control,
+        piece: _Piece,
+        given: Mapping[str, Any],
+        collected: Sequence[str],
+        asked: Sequence[str] = (),
+    ) -> None:
+        self._control, self._piece, self._given = control, piece, dict(given)
+        self._rows: dict[str, list[Array]] = {name: [] for name in collected}
+        self._asked = asked
+        self._taken = self._bytes = 0
+        self._held = ExitStack()  # the program of a body whose signature does not change
+        self._again: Again | None = None
+        self._open(given)
+
+    def __enter__(self) -> _Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def _open(self, state: Mapping[str, Any]) -> None:
+        self._session, pairs = self._piece.session(self._given)
+        self._memory = Memory(pairs)
+        self._memory.advance({name: state[name] for name in pairs.values()})
+        self._handed = {output: name for output, name in self._piece.pairs.items() if output not in pairs}
+        self._wanted = tuple(dict.fromkeys((*self._asked, *self._rows, *self._handed)))
+
+    def take(self, changed: Mapping[str, Any]) -> Values:
+        """Take a step with these inputs: what it gives."""
+        model = self._control.model
+        if self._taken >= model.max_steps:
+            raise self._control.fail(
+                f"has taken {self._taken:,} steps, and would go on", hint="Session(…, max_steps=…) lets it take more"
+            )
+        try:
+            found = self._again(changed) if self._again else self._run(changed)
+        except InputError as error:
+            raise self._control.fail(f"step {self._taken}: {error.what}") from error
+        self._taken += 1
+        for name, rows in self._rows.items():
+            rows.append(found[name])
+            self._bytes += found[name].nbytes
+            if rows[0].shape != rows[-1].shape:
+                raise self._control.fail(f"{name!r} collects rows of shapes {rows[0].shape} and {rows[-1].shape}")
+        if self._bytes > model.max_bytes:
+            raise self._control.fail(f"collects more than {model.max_bytes} bytes", hint="take fewer steps")
+        if self._handed:  # a list that was empty, or a value that was missing, may have a type now
+            self._given |= {name: found[output] for output, name in self._handed.items()}
+            if self._piece.session(self._given)[0] is not self._session:
+                self._open(self._given | self._memory.copies())
+        return found
+
+    def _run(self, changed: Mapping[str, Any]) -> Values:
+        """A step whose signature may be another one; all later ones have that of the second, if it is held."""
+        self._given.update(changed)
+        inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
+        if self._taken == 1 and not self._handed:
+            held = self._session.again(self._memory, inputs, changed.keys(), self._wanted)
+            self._again = self._held.enter_context(held)
+        return self._again(changed) if self._again else self._session.evaluate(self._memory, inputs, self._wanted)
+
+    def carried(self) -> list[Any]:
+        """What the last step has carried on."""
+        self._held.close()
+        last = self._memory.copies()
+        return [last[name] if name in last else deepcopy(self._given[name]) for name in self._piece.pairs.values()]
+
+    def collected(self) -> list[list[Array]]:
+        """What the steps have added to each output."""
+        return list(self._rows.values())
+
+    def nothing(self) -> list[Array]:
+        """What no steps at all add to each output."""
+        types = self._session.output_types(self._given) if self._rows else {}
+        return [np.zeros((0, *types[name].shape), types[name].dtype.numpy) for name in self._rows]
+
+
+def _captured(part: Part, values: Mapping[str, Any]) -> Values:
+    """What a body takes from around it."""
+    return {name: values[name] for name in part.inputs[part.num_formal :]}
+
+
+_KINDS: dict[str, type[_If] | type[_Loop] | type[_Scan]] = {"If": _If, "Loop": _Loop, "Scan": _Scan}

@@ -1,0 +1,339 @@
+"""Caches that grow by Concat, in memory of a bounded size: a step writes its rows at the end, and the rest is masked.
+
+The model is imported for a cache that a step fills up to the bound. There the Concat becomes an update of a cache of
+that size, at the place where its rows end; this and the length behind which is masked are inputs of the program. It is
+proven as padding is: against the model imported for shorter caches, whose formulas must be the same in each element.
+
+What a model computes from the place of a row (positions, their rotations, masks that look back) is a constant of an
+imported graph. It is sought in the model imported for all rows at once: where it is rows of a constant there, a step
+takes them from that one, at its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from rammer.errors import InputError, ModelError, did_you_mean
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import Array, TensorId
+from rammer.runtime.state import Memory
+from rammer.session.buckets import AllRows, Appended, Mask, Need, length_name, masked, place_name, require_prefix
+
+if TYPE_CHECKING:
+    from rammer.frontend.onnx import Declared, Imported
+
+Extents: TypeAlias = Mapping[str, int]  # by symbol
+Load: TypeAlias = "Callable[[Extents], Imported]"
+
+MOVES = ("transpose", "reshape", "expand")  # of elements, all of them
+SHORTEST = 2  # rows of a cache that programs are proven against: an extent of 1 is broadcast
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What runs of some extents have of a program for them or for larger ones."""
+
+    needs: tuple[Need, ...]
+    extents: Extents  # true ones, of symbols with buckets
+    steps: Extents  # rows that come in a run, by the symbol of the cache
+    cuts: Mapping[TensorId, Mapping[int, str]]  # output -> dimensions that are longer than they should be, by symbol
+
+    def fed(self, lengths: Extents) -> dict[str, Array]:
+        """The inputs that say how long the caches are, and what is given."""
+        found = {place_name(symbol): at for symbol, at in lengths.items()}
+        found |= {length_name(symbol): at for symbol, at in self._ends(lengths).items()}
+        return {name: np.asarray(at, np.int64) for name, at in found.items()}
+
+    def after(self, lengths: Extents) -> dict[str, int]:
+        return {symbol: at + self.steps[symbol] for symbol, at in lengths.items()}
+
+    def cut(self, found: Mapping[TensorId, Any], lengths: Extents) -> dict[TensorId, Any]:
+        """Outputs without what lies behind the ends of caches and of what is given."""
+        ends = self._ends(lengths)
+        return {
+            name: array[
+                tuple(slice(ends[self.cuts[name][d]] if d in self.cuts[name] else None) for d in range(array.ndim))
+            ]
+            if name in self.cuts
+            else array
+            for name, array in found.items()
+        }
+
+    def _ends(self, lengths: Extents) -> dict[str, int]:
+        return {**self.extents, **self.after(lengths)}
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The graph of a step, and what a run has to know of it."""
+
+    graph: Graph
+    imported: Imported
+    steps: Extents  # rows that are written in a run, by the symbol of the cache
+    fit: Fit  # of the extents that it was proven with
+    rows: Graph | None  # all rows at once, if it has constants that are rows of tables
+
+
+class Growing:
+    """The caches of a model with `bounds`: symbol -> rows that a cache may have.
+
+    `is_filled`: runs may be given fewer rows than their programs store, so that anything may lie behind a cache's end;
+    else zeros do. Raises InputError for a symbol that is no dimension of state, or that other inputs have, too.
+    """
+
+    def __init__(
+        self,
+        bounds: Mapping[str, int],
+        inputs: Mapping[str, Declared],
+        pairs: Mapping[str, str],
+        is_filled: bool = False,
+    ) -> None:
+        self._is_filled = is_filled
+        self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
+        self.axes: dict[str, tuple[int, str]] = {}  # cache -> the dimension that grows, and its symbol
+        self.follows: dict[
+            str, str
+        ] = {}  # dimensions of other inputs, that are a cache and its new rows -> which cache
+        self._come: str | int | None = None  # the symbol of these rows, or how many they are
+        others: dict[str, str] = {}
+        for name, port in inputs.items():
+            for axis, extent in enumerate(port.shape or ()):
+                if not isinstance(extent, str):
+                    continue
+                if name not in self._outputs:
+                    others[extent] = name
+                elif extent in self.bounds:
+                    if name in self.axes:
+                        raise InputError(f"bounds= names {extent!r}, a dimension of {name!r}, which has it twice")
+                    self.axes[name] = axis, extent
+        known = {symbol for _, symbol in self.axes.values()}
+        for symbol, most in bounds.items():
+            if symbol not in known | others.keys():
+                raise InputError(
+                    f"bounds= names {symbol!r}, which is no dimension of state",
+                    hint=did_you_mean(symbol, known) or 'state={"present": "past"} makes an input state',
+                )
+            if most < SHORTEST + 2:
+                raise InputError(f"bounds= gives {symbol!r} {most} places", hint=f"{SHORTEST + 2} at least")
+        for symbol, name in others.items():
+            named = self.bounds.get(symbol)
+            if named is None and not any(part.strip() in known for part in symbol.split("+")):
+                continue
+            if symbol in known or len(known) != 1 or named not in (None, *(self.bounds[cache] for cache in known)):
+                raise InputError(
+                    f"bounds= names {symbol!r}, a dimension of {name!r}, which is no state",
+                    hint="one that is a cache and its new rows has the bound of this cache",
+                )
+            (self.follows[symbol],) = known
+            self.bounds.pop(symbol, None)
+        self.rooms = {symbol: self.bounds[cache] for symbol, cache in self.follows.items()}
+
+    def lengths(self, memory: Memory, given: Mapping[str, Array]) -> dict[str, int]:
+        """How long a stream's caches are. Those that are given, or that it was reset to, get their full room."""
+        lengths = dict(memory.lengths)
+        for name, (axis, symbol) in self.axes.items():
+            value = given[name] if name in given else None if symbol in memory.lengths else memory.value(name)
+            if value is None:
+                continue
+            length, most = value.shape[axis], self.bounds[symbol]
+            if lengths.setdefault(symbol, length) != length and name not in given:
+                raise InputError(f"{name!r} has {length} places along {symbol!r}, another cache {lengths[symbol]}")
+            if length > most:
+                raise InputError(f"{name!r} has {length} places along {symbol!r}", hint=f"bounds= grants {most}")
+            lengths[symbol] = length
+            shape = (*value.shape[:axis], most, *value.shape[axis + 1 :])
+            whole = np.zeros(shape, value.dtype)
+            whole[(slice(None),) * axis + (slice(length),)] = value
+            memory.advance({name: whole})
+        memory.lengths = lengths
+        return lengths | {symbol: 0 for symbol in self.bounds if symbol not in lengths}
+
+    def has_room(self, lengths: Extents, steps: Extents) -> bool:
+        """Whether a run that writes so many rows fits."""
+        return all(lengths[symbol] + steps[symbol] <= most for symbol, most in self.bounds.items())
+
+    def require_room(self, lengths: Extents, steps: Extents) -> None:
+        """Raise InputError where a run would fill a cache beyond its bound."""
+        for symbol, most in self.bounds.items():
+            if lengths[symbol] + steps[symbol] > most:
+                raise InputError(
+                    f"caches have {lengths[symbol]} of {most} places along {symbol!r}, and {steps[symbol]} more come",
+                    hint="reset() begins anew; a larger bounds= takes more",
+                )
+
+    def grown(self, load: Load, extents: Extents, probe: Extents) -> Grown:
+        """The graph of a step for any lengths up to the bounds.
+
+        `load` imports the model for extents of symbols, `extents` are those of all symbols of other inputs, `probe`
+        smaller ones of those that are padded. Raises ModelError naming the operator that does something else for a
+        longer cache.
+        """
+        if self.follows and self._come is None:
+            self._come = self._find_come(load, extents)
+        load = self._followed(load, extents)
+        steps = self._steps(load(dict.fromkeys(self.bounds, SHORTEST)).graph)
+        for symbol, most in self.bounds.items():
+            if most - steps[symbol] <= SHORTEST:
+                raise InputError(f"bounds= gives {symbol!r} {most} places, and a run adds {steps[symbol]}")
+        whole = load({symbol: most - steps[symbol] for symbol, most in self.bounds.items()})
+        rows = None
+        try:
+            fit = self._fit(load, whole.graph, extents, probe, steps, None)
+        except ModelError:
+            rows = self._all_rows(load, whole.graph, extents)
+            if rows is None:
+                raise
+            fit = self._fit(load, whole.graph, extents, probe, steps, rows)
+        appended = [
+            Appended(name, self._concat(whole.graph, name).inputs[1], self._outputs[name], axis, symbol)
+            for name, (axis, symbol) in self.axes.items()
+        ]
+        return Grown(masked(whole.graph, fit.needs, appended), whole, steps, fit, rows)
+
+    def fit(self, load: Load, grown: Grown, extents: Extents, true: Extents) -> Fit:
+        """What runs of `true` extents have of it. Raises ModelError where it does not serve them."""
+        if true == grown.fit.extents:
+            return grown.fit
+        fit = self._fit(self._followed(load, extents), grown.imported.graph, extents, true, grown.steps, grown.rows)
+        if not set(fit.needs) <= set(grown.fit.needs):
+            raise ModelError("what has to be masked depends on how much is given", hint="leave out buckets=")
+        return fit
+
+    def _fit(
+        self, load: Load, whole: Graph, extents: Extents, true: Extents, steps: Extents, rows: Graph | None
+    ) -> Fit:
+        """Compare the graph with those of shorter caches and of true extents."""
+        full = {symbol: most - steps[symbol] for symbol, most in self.bounds.items()}
+        lengths = [dict.fromkeys(self.bounds, SHORTEST), {symbol: at - 1 for symbol, at in full.items()}]
+        lengths += [{symbol: (at + 1) // 2 for symbol, at in full.items()}] if rows else []
+        found = []
+        for past in lengths:
+            small = load({**true, **past}).graph
+            come = self._steps(small)
+            filled = {s: (past[s] + come[s], most) for s, most in self.bounds.items()}
+            filled |= {s: (true[s], extents[s]) for s in true if true[s] != extents[s]}
+            table = None
+            if rows is not None:
+                (symbol,) = self.bounds
+                table = AllRows(rows, symbol, (past[symbol], full[symbol]), (come[symbol], steps[symbol]))
+            found.append(require_prefix(small, whole, filled, self._outputs_of_caches(), table))
+        if any(needs != found[0] for needs in found):
+            raise ModelError("what has to be masked depends on how long a cache is", hint="leave out bounds=")
+        cuts: dict[TensorId, dict[int, str]] = {}
+        for name in whole.outputs:
+            shapes = small.types[name].shape, whole.types[name].shape
+            longer = {d: pair for d, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]}
+            meant = {d: [s for s, known in filled.items() if known == pair] for d, pair in longer.items()}
+            if wrong := [d for d, symbols in meant.items() if len(symbols) != 1]:
+                raise ModelError(f"output {name!r}: dimension {wrong[0]} does not grow as one cache does")
+            cuts |= {name: {d: symbols[0] for d, symbols in meant.items()}} if meant else {}
+        needs = tuple(need for need in found[0] if self._is_filled or not self._is_zero(whole, need, found[0]))
+        return Fit(needs, true, come, cuts)
+
+    def _is_zero(self, graph: Graph, need: Need, needs: Collection[Need]) -> bool:
+        """Whether a product's operand need not be masked: behind its end are a cache's zeros, and the other is."""
+        if not isinstance(need, Mask) or graph.operators[need.operator].kind != "matmul":
+            return False
+        tensor = graph.operators[need.operator].inputs[need.operand]
+        while tensor not in self._outputs_of_caches():
+            maker = graph.operators[graph.producers[tensor]] if tensor in graph.producers else None
+            if maker is None or maker.kind not in MOVES:
+                return False
+            tensor = maker.inputs[0]
+        return any(isinstance(n, Mask) and (n.operator, n.operand) == (need.operator, 1 - need.operand) for n in needs)
+
+    def tidy(self, memory: Memory, lengths: Extents) -> None:
+        """Put zeros where a run that failed may have stored rows."""
+        for name, (axis, symbol) in self.axes.items():
+            if (value := memory.value(name)) is not None:
+                whole = deepcopy(value)
+                whole[(slice(None),) * axis + (slice(lengths[symbol], None),)] = 0
+                memory.advance({name: whole})
+
+    def _find_come(self, load: Load, extents: Extents) -> str | int:
+        """What says how many rows come: a symbol of other inputs, or a number. Raises ModelError."""
+        ((symbol, most),) = self.bounds.items()
+        few = min(most - SHORTEST, SHORTEST + 3)
+        trials: list[tuple[str | int, int]] = [(other, few) for other in extents if other not in self.follows]
+        for come, rows in [*trials, *((extent, extent) for extent in {1, *extents.values()})]:
+            changed = {come: rows} if isinstance(come, str) else {}
+            try:
+                graph = load({**changed, symbol: SHORTEST, **dict.fromkeys(self.follows, SHORTEST + rows)}).graph
+                if self._steps(graph)[symbol] == rows:
+                    return come
+            except ModelError:
+                continue
+        named = ", ".join(map(repr, self.follows))
+        raise ModelError(f"{named} is not {symbol!r} and new rows", hint="leave out bounds=")
+
+    def _followed(self, load: Load, extents: Extents) -> Load:
+        """The same, with those dimensions of other inputs that grow as a cache does."""
+        if not self.follows:
+            return load
+
+        def loaded(changed: Extents) -> Imported:
+            come = {**extents, **changed}[self._come] if isinstance(self._come, str) else self._come or 0
+            return load({**changed, **{follower: changed[s] + come for follower, s in self.follows.items()}})
+
+        return loaded
+
+    def require_followed(self, given: Extents, after: Extents) -> None:
+        """Raise InputError where such a dimension is not as long as the cache is with its new rows."""
+        for symbol, extent in given.items():
+            cache = self.follows.get(symbol)
+            if cache is not None and extent != after[cache]:
+                raise InputError(f"{symbol!r} is {extent}, where {cache!r} and the new rows are {after[cache]}")
+
+    def _outputs_of_caches(self) -> set[TensorId]:
+        return {self._outputs[name] for name in self.axes}
+
+    def _all_rows(self, load: Load, whole: Graph, extents: Extents) -> Graph | None:
+        """The graph for all rows of the one kind of cache at once, if a symbol says how many rows come."""
+        if len(self.bounds) != 1:
+            return None
+        ((symbol, most),) = self.bounds.items()
+        for other in extents.keys() - self.follows.keys():
+            try:
+                nearly = load({symbol: SHORTEST, other: most - SHORTEST}).graph
+                if self._steps(nearly)[symbol] != most - SHORTEST:
+                    continue
+                rows = load({symbol: 0, other: most}).graph
+            except ModelError:
+                continue  # it says something else
+            if [op.kind for op in rows.operators] == [op.kind for op in whole.operators]:
+                return rows
+        return None
+
+    def _concat(self, graph: Graph, name: str) -> ROperator:
+        """The operator that appends to a cache. Raises ModelError."""
+        output, (axis, _) = self._outputs[name], self.axes[name]
+        op = graph.operators[graph.producers[output]]
+        rank = graph.types[name].rank
+        appends = op.kind == "concat" and len(op.inputs) == 2 and op.operation.attr("axis") % rank == axis
+        if not appends or op.inputs[0] != name:
+            raise ModelError(
+                f"{output!r} is not {name!r} with new rows behind it",
+                node=op.name,
+                op=op.kind,
+                hint="leave out bounds=",
+            )
+        if others := [n for n in graph.consumers[name] if graph.operators[n] is not op]:
+            other = graph.operators[others[0]]
+            raise ModelError(f"it reads {name!r} as it was before", node=other.name, op=other.kind)
+        return op
+
+    def _steps(self, graph: Graph) -> dict[str, int]:
+        """The rows that come in a run."""
+        found: dict[str, set[int]] = {}
+        for name, (axis, symbol) in self.axes.items():
+            found.setdefault(symbol, set()).add(graph.types[self._concat(graph, name).inputs[1]].shape[axis])
+        for symbol, counts in found.items():
+            if len(counts) > 1:
+                raise ModelError(f"caches grow by different numbers of rows along {symbol!r}: {sorted(counts)}")
+        return {symbol: counts.pop() for symbol, counts in found.items()}

@@ -1,0 +1,198 @@
+"""What a call of a session gives: checked against what the model declares."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from rammer.errors import InputError
+from rammer.ir.tensor import Array
+from rammer.runtime.call import as_array, check_names, on_gpu
+from rammer.session.buckets import Need, require_symbols
+from rammer.vdevice.base import Room, conversion_hint
+
+if TYPE_CHECKING:
+    from rammer.frontend.onnx import Declared
+
+Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # of a list, the shapes of its elements; of no value, None
+Arrays: TypeAlias = "dict[str, Any]"  # elements of lists by names of their own
+
+SMALL_BYTES = 128  # of integers that are part of a signature for deciding shapes
+
+
+@dataclass(frozen=True)
+class SessionPort:
+    """An input or output: symbolic dimensions are their names, unknown ones None; no shape, if not even the rank is
+    known. `type` is the standard's name: "tensor(float)".
+    """
+
+    name: str
+    shape: list[int | str | None] | None = field(hash=False)  # a list, as in ONNX Runtime
+    type: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a call gives: shapes by input, arrays by name of a tensor."""
+
+    shapes: Shapes
+    arrays: Arrays = field(compare=False)
+    masks: tuple[Need, ...] = ()  # of operands that are padded
+
+
+class Inputs:
+    """The inputs that a model declares; `dims` are the extents of symbolic dimensions that are fixed."""
+
+    def __init__(self, ports: Mapping[str, Declared], dims: Mapping[str, int]) -> None:
+        require_symbols("dims", dims, tuple(ports.values()))
+        self.ports, self.dims = ports, dims
+        self.optional = tuple(name for name, port in ports.items() if port.is_optional)
+
+    def shown(self, port: Declared) -> SessionPort:
+        """An input or output with what is fixed of it."""
+        shape = None if port.shape is None else [self.dims.get(e, e) if isinstance(e, str) else e for e in port.shape]
+        return SessionPort(port.name, shape, port.type)
+
+    def zeros(self, port: Declared, extents: Mapping[str, int]) -> Array:
+        """What a state starts from."""
+        shape = [extents.get(e) if isinstance(e, str) else e for e in port.shape or ()]
+        known = [e for e in shape if e is not None]
+        if port.is_list or port.shape is None or len(known) < len(shape):
+            raise InputError(f"the shape of state {port.name!r} is open", hint="give it once, or reset(…) to a value")
+        return np.zeros(known, port.dtype.numpy)
+
+    def symbols(self, shapes: Shapes, without: Container[str]) -> dict[str, int]:
+        """The extents of symbols of inputs other than some."""
+        named = ((self.ports[name], shape) for name, shape in shapes.items() if name not in without)
+        return {
+            symbol: extent
+            for port, shape in named
+            if port.shape is not None and shape is not None and not port.is_list
+            for symbol, extent in zip(port.shape, shape, strict=True)
+            if isinstance(symbol, str)
+        }
+
+    def flat(self, inputs: Mapping[str, Any]) -> tuple[Shapes, Arrays]:
+        """Shapes by input and arrays by tensor, checked against what the model declares."""
+        shapes: Shapes = {}
+        arrays: Arrays = {}
+        for name, port in self.ports.items():
+            value = inputs.get(name)
+            if value is None:
+                if port.is_optional:
+                    shapes[name] = None
+                elif name in inputs:
+                    raise InputError(f"input {name!r} is None", hint="only inputs of optional type may be")
+                continue
+            if not port.is_list:
+                arrays[name] = self._array(port, name, value)
+                shapes[name] = tuple(arrays[name].shape)
+                continue
+            if not isinstance(value, list | tuple):
+                raise InputError(f"input {name!r} is a {type(value).__name__}", hint="it is a list of tensors")
+            parts = _parts(name, len(value))
+            arrays |= {part: self._array(port, part, v) for part, v in zip(parts, value, strict=True)}
+            shapes[name] = tuple(tuple(arrays[part].shape) for part in parts)
+        return shapes, arrays
+
+    def _array(self, port: Declared, name: str, value: Any) -> Any:
+        if on_gpu(value) or isinstance(value, Room):  # state that a program keeps
+            return value
+        array = as_array(name, value, port.dtype)
+        if array.dtype.newbyteorder("=") != port.dtype.numpy:
+            raise InputError(
+                f"input {name!r}: dtype {array.dtype.name}, the model takes {port.dtype.value}",
+                hint=conversion_hint(port.dtype),
+            )
+        return array
+
+    def extents(self, shapes: Shapes) -> dict[str, int]:
+        """The symbolic dimensions' extents. Raises InputError for shapes that the model does not admit."""
+        extents: dict[str, int] = dict(self.dims)
+        for name, given in shapes.items():
+            port = self.ports[name]
+            if port.shape is None or given is None:
+                continue
+            for shape in given if port.is_list else (given,):
+                said = ", ".join("?" if e is None else str(e) for e in port.shape)
+                if len(shape) != len(port.shape):
+                    raise InputError(f"input {name!r}: rank {len(shape)}, the model takes [{said}]")
+                for axis, (got, extent) in enumerate(zip(shape, port.shape, strict=True)):
+                    wanted = extent
+                    if isinstance(extent, str):  # elements of a list may differ
+                        wanted = self.dims.get(extent) if port.is_list else extents.setdefault(extent, got)
+                    if wanted is not None and got != wanted:
+                        symbol = f", where {extent!r} is {wanted}" if isinstance(extent, str) else ""
+                        raise InputError(f"input {name!r}: dimension {axis} is {got}, the model takes [{said}]{symbol}")
+        return extents
+
+    def value(self, name: str, request: Request) -> Any:
+        """What is given for an input: an array, a list of arrays, or None."""
+        shape = request.shapes.get(name)
+        if shape is None or not self.ports[name].is_list:
+            return request.arrays.get(name)
+        return [request.arrays[part] for part in _parts(name, len(shape))]
+
+    def example(self, name: str) -> Any:
+        """Something of an input's type, without elements."""
+        port = self.ports[name]
+        tensor = np.zeros(0, port.dtype.numpy)
+        return [tensor] if port.is_list else tensor
+
+    def asked(self, signature: Mapping[str, Any], bounds: Mapping[str, int]) -> Request:
+        """What a run of a signature would give, as far as it decides what is compiled."""
+        symbols = {e for port in self.ports.values() for e in port.shape or () if isinstance(e, str)}
+        check_names({n: v for n, v in signature.items() if n not in symbols}, self.ports, tuple(self.ports))
+        extents = (
+            dict(self.dims)
+            | dict(bounds)
+            | {n: v for n, v in signature.items() if n in symbols and n not in self.ports}
+        )
+        shapes: Shapes = {}
+        given: dict[str, Any] = {}
+        for name, port in self.ports.items():
+            value = signature.get(name)
+            if isinstance(value, np.ndarray | np.generic) or (port.is_list and _holds_arrays(value)):
+                given[name] = value
+            elif value is not None or (port.is_optional and name in signature):
+                shapes[name] = value if value is None else tuple(value)
+            elif port.is_optional:
+                shapes[name] = None
+            elif port.is_list or port.shape is None:
+                raise InputError(f"the signature says nothing about input {name!r}", hint=f"give {name!r} its shape")
+            else:
+                known = [extents.get(e) if isinstance(e, str) else e for e in port.shape]
+                if None in known:
+                    open_ = port.shape[known.index(None)]
+                    hint = f"for example {{{open_!r}: 8}}" if open_ else f"give {name!r} its shape"
+                    raise InputError(f"the signature leaves dimension {open_ or '?'!r} of {name!r} open", hint=hint)
+                shapes[name] = tuple(known)
+        more, arrays = self.flat(given)
+        ordered = {name: (shapes | more)[name] for name in self.ports if name in shapes or name in more}
+        self.extents(ordered)
+        return Request(ordered, arrays)
+
+
+def _parts(name: str, number: int) -> tuple[str, ...]:
+    """The names of the elements of a list."""
+    # onnx is imported by now
+    from rammer.frontend.onnx.ports import element_names
+
+    return element_names(name, number)
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(v, np.ndarray) for v in value)
+
+
+def is_small(value: Any) -> bool:
+    """Whether it is made of a few integers, as axes and sizes are."""
+    return value.dtype.kind in "iub" and value.nbytes <= SMALL_BYTES
+
+
+def is_flag(value: Any) -> bool:
+    """Whether there are few values that it may have."""
+    return str(value.dtype) == "bool" and value.size == 1

@@ -1,0 +1,30 @@
+"""Announce the built-in rKernels of every vDevice that takes C, whichever backend it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rammer.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.operator import Operation
+
+
+@hookimpl
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
+    """Built-in kernels for every vDevice that takes C."""
+    if "c" not in spec.languages:
+        return []
+    from rammer.kernels import candidates
+    from rammer.kernels.problem import Tuning
+
+    found = {kernel.identity: kernel for kernel in candidates(operation, spec)}
+    asked = [Tuning(times * spec.num_veus, every_axis=True, small=True) for times in finer]
+    for tuning in (Tuning(small=True), *asked) if finer else ():
+        for kernel in candidates(operation, spec, tuning):
+            found.setdefault(kernel.identity, replace(kernel, finer=True))
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""Generate and build C for CPUs."""

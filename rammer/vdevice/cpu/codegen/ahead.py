@@ -1,0 +1,125 @@
+"""Which rTasks ask for the weights of the rTasks after them, so that these find them near. Beyond the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TypeAlias
+
+from rammer.ir.analysis.dependency import reads, writes
+from rammer.ir.analysis.intervals import Intervals
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask, TaskUid
+from rammer.ir.remembered import remembered
+from rammer.ir.tensor import TensorId
+from rammer.vdevice.cpu.runtime.table import LINE_BYTES
+
+SMALLEST = 16 << 10  # bytes: less comes fast enough by itself
+DENSE = 0.5  # of the bytes between the first and the last one: a part with less of them is not asked for
+
+Part: TypeAlias = tuple[TensorId, int, int]  # a tensor, and of its bytes the first that an rTask touches, and the end
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Lines of a weight that an rTask asks for while it computes."""
+
+    operator: int  # that reads the weight
+    position: int  # of its inputs
+    first: int  # byte
+    lines: int
+
+
+def aheads(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid, Ahead]:
+    """What rTasks ask for; `capacity` says for how many lines an rTask of an rKernel can ask.
+
+    A part of a weight is asked for if the lane touched more than its own cache holds since it last read that part, by
+    the rTasks just before its reader; by the last of these the first lines, which are needed first.
+    """
+    near = plan.spec.own_cache
+    found: dict[TaskUid, Ahead] = {}
+    for program in plan.programs:
+        for lane in program.lanes:
+            tasks = [slot.uid for slot in lane if isinstance(slot, RTask)]
+            touched = [list(_parts(plan, task)) for task in tasks]
+            latest: dict[Part, None] = {}  # what the lane touched, by the last time
+            for order, task in enumerate(tasks):
+                static = plan.graph.operators[task.operator_id].operation.static
+                for position, (part, is_static) in enumerate(zip(touched[order], static, strict=False)):
+                    if is_static and part[2] - part[1] >= SMALLEST and not _lies_near(part, latest, near):
+                        before = _just_before(order, touched, near)
+                        _ask(plan, capacity, found, (task, position, part), [tasks[n] for n in before], near)
+                for part in touched[order]:
+                    latest.pop(part, None)
+                    latest[part] = None
+    return found
+
+
+def _ask(
+    plan: ExecutionPlan,
+    capacity: Mapping[RKernel, int],
+    found: dict[TaskUid, Ahead],
+    wanted: tuple[TaskUid, int, Part],
+    before: Sequence[TaskUid],
+    near: int,
+) -> None:
+    """Distribute a part, up to half a cache, over those of the rTasks `before` that ask for nothing else."""
+    task, position, (_, first, end) = wanted
+    left = -(-min(end - first, near // 2) // LINE_BYTES)
+    for asking in before:
+        lines = 0 if asking in found else min(left, capacity[plan.kernels[asking.operator_id]])
+        if lines:
+            found[asking] = Ahead(task.operator_id, position, first, lines)
+            first += lines * LINE_BYTES
+            left -= lines
+
+
+def _just_before(order: int, touched: Sequence[Sequence[Part]], near: int) -> Iterator[int]:
+    """The rTasks of a lane before one of them, the last first, until they touch more than a cache holds."""
+    seen: set[Part] = set()
+    nbytes = 0
+    for before in range(order - 1, -1, -1):
+        yield before
+        nbytes += sum(end - first for _, first, end in set(touched[before]) - seen)
+        seen.update(touched[before])
+        if nbytes > near:
+            return
+
+
+def _lies_near(part: Part, latest: dict[Part, None], near: int) -> bool:
+    """Whether since a part was touched no more was than a cache holds."""
+    if part not in latest:
+        return False
+    room = near
+    for _, first, end in takewhile(lambda other: other != part, reversed(latest)):
+        room -= end - first
+        if room < 0:
+            return False
+    return True
+
+
+def _parts(plan: ExecutionPlan, task: TaskUid) -> Iterator[Part]:
+    """What an rTask touches: of every input, then of every output."""
+    op, kernel = plan.graph.operators[task.operator_id], plan.kernels[task.operator_id]
+    for position, tensor in enumerate((*op.inputs, *op.outputs)):
+        yield tensor, *_span(kernel, position, task.rtask_id)
+
+
+@remembered(1 << 13)
+def _span(kernel: RKernel, position: int, rtask_id: int) -> tuple[int, int]:
+    """The bytes of an argument from the first that an rTask touches to the last; none if they lie scattered."""
+    inputs = kernel.input_types()
+    if position < len(inputs):
+        elements: Intervals = reads(kernel, position, rtask_id)
+        itemsize = inputs[position].element_bytes
+    else:
+        elements = writes(kernel, position - len(inputs), rtask_id)
+        itemsize = kernel.operation.outputs[position - len(inputs)].dtype.itemsize
+    if not len(elements):
+        return 0, 0
+    first, end = int(elements[0, 0]), int(elements[-1, 1])
+    if int((elements[:, 1] - elements[:, 0]).sum()) < DENSE * (end - first):
+        return 0, 0
+    return first * itemsize, end * itemsize

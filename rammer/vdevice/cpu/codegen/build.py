@@ -1,0 +1,164 @@
+"""A plan becomes an image: machine code, the table that vEUs walk, and packed constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rammer.errors import DeviceError
+from rammer.ir.analysis.storage import direct_ports
+from rammer.ir.expr import Cast, nodes
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask, TaskUid
+from rammer.ir.tensor import Array, DType
+from rammer.planner.handover import has_parts
+from rammer.vdevice.base import Image, Progress, ports_of
+from rammer.vdevice.cpu.codegen.ahead import aheads
+from rammer.vdevice.cpu.codegen.compile import CompiledKernels, KernelCompiler
+from rammer.vdevice.cpu.runtime.table import ABI, PUBLISH, RUNTIME, TABLE, Table, fingerprint
+from rammer.vdevice.image.arena import ALIGNMENT, ARENA, aligned
+from rammer.vdevice.image.memory import allocate
+from rammer.vdevice.image.placement import Places, ports_alone
+
+
+def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
+    """Emit, compile and lay out a plan. Raises ToolchainError, DeviceError."""
+    graph, spec = plan.graph, plan.spec
+    if plan.memory is None:
+        raise DeviceError(
+            "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
+        )
+    kernels = list(dict.fromkeys(plan.kernels))
+    compiled = compiler.compile(kernels, progress)
+    compiler.forget(but=kernels)
+    numbers = {kernel: n for n, kernel in enumerate(kernels)}
+
+    places = Places(plan, plan.memory)
+    first_args: list[list[int]] = []
+    args: list[tuple[int, int]] = []
+    for n in range(len(graph.operators)):
+        operands = places.operands(n)
+        firsts = []
+        for mine in operands.places:
+            firsts.append(len(args))
+            args += mine
+        first_args.append([firsts[n] for n in operands.chosen])
+
+    asking = aheads(plan, compiled.capacity)
+    asked = [(ARENA, 0, 0)]
+    for a in asking.values():
+        where, start = args[first_args[a.operator][0] + len(graph.operators[a.operator].outputs) + a.position]
+        asked.append((where, start + a.first, a.lines))
+
+    alone = ports_alone(graph, plan.memory)
+    scratch = max((k.scratch_bytes for k in kernels), default=0)
+    header = {
+        "abi": ABI,
+        "arch": spec.arch,
+        "num_veus": spec.num_veus,
+        "num_programs": len(plan.programs),
+        "arena_bytes": plan.memory.arena_bytes,
+        # of a vEU, and from one to the next: no two share a line, nor begin in the same sets of a cache
+        "scratch_bytes": scratch,
+        "scratch_stride": aligned(scratch) + ALIGNMENT,
+        "kernels": _addresses(kernels, compiled),
+        "inputs": [places.find(t, None) for t in graph.inputs],
+        "outputs": [places.find(t, None) for t in graph.outputs],
+        "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
+        "alone": alone,
+        "direct": [t for t in direct_ports(graph, spec.direct_bytes) if t in alone],
+        "keeps_subnormals": _has_subnormals(graph),
+    }
+    weights = places.pack(allocate)
+    header["weights"] = list(weights)
+    ahead = {task: n for n, task in enumerate(asking, 1)}
+    tickets = {k: compiled.tickets[k] if has_parts(k) else () for k in kernels}
+    lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead, tickets)
+    base, offset = np.array(args, np.int64).reshape(-1, 2).T
+    table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))
+    return Image(
+        "cpu",
+        fingerprint(spec.arch),
+        *ports_of(graph),
+        {TABLE: table.to_bytes(), RUNTIME: compiler.runtime(), **_code(compiled)},
+        weights,
+        plan,
+    )
+
+
+def lanes_of(
+    plan: ExecutionPlan,
+    kernel_number: list[int],
+    first_args: list[list[int]],
+    ahead: Mapping[TaskUid, int],
+    tickets: Mapping[RKernel, Sequence[int]],
+) -> dict[str, Array]:
+    """The arrays of a plan's lanes; `kernel_number` is by operator, `first_args` and `ahead` by rTask, and `tickets`
+    of an rKernel for each of its rTasks, if it has any."""
+    num_veus = plan.spec.num_veus
+    slots: list[tuple[int, int, int, int, int, int]] = []
+    waits: list[tuple[int, int]] = []
+    operators: list[int] = []
+    bounds = [0]
+    awaited: list[int] = []
+    for program in plan.programs:
+        first = len(slots)
+        starts = []
+        for lane in program.lanes:
+            starts.append(len(slots))
+            for slot in lane:
+                if isinstance(slot, RTask):
+                    n, rtask = slot.uid
+                    given = tickets[plan.kernels[n]] if num_veus > 1 else ()
+                    count = given[rtask] if given else 0
+                    slots.append((kernel_number[n], rtask, first_args[n][rtask], 0, ahead.get(slot.uid, 0), count))
+                    operators.append(n)
+                else:
+                    slots.append((-1, len(slot.waits), len(waits), 0, 0, 0))
+                    operators.append(-1)
+                    waits += [(w.veu, w.order) for w in slot.waits]
+            bounds.append(len(slots))
+        bounds += [len(slots)] * (num_veus - len(program.lanes))
+        for n in range(first, len(slots)):
+            kernel, count, at, *_ = slots[n]
+            if kernel < 0:
+                awaited += [starts[veu] + order for veu, order in waits[at : at + count]]
+    table = np.array(slots, np.int32).reshape(-1, 6)
+    table[awaited, 3] |= PUBLISH
+    return {
+        "bounds": np.array(bounds, np.int64),
+        "slots": table,
+        "waits": np.array(waits, np.int32).reshape(-1, 2),
+        "operators": np.array(operators, np.int32),
+    }
+
+
+def _has_subnormals(graph: Graph) -> bool:
+    """Whether numbers that are subnormal in float32 are ordinary ones of some type: its smallest powers of two are."""
+    if any(kind.dtype is DType.F8E8M0 for kind in graph.types.values()):
+        return True
+    stages = (stage for operation in {op.operation for op in graph.operators} for stage in operation.expr.stages)
+    values = (v for stage in stages for v in (stage.body, stage.epilogue) if v is not None)
+    return any(isinstance(n, Cast) and n.dtype is DType.F8E8M0 for value in values for n in nodes(value))
+
+
+def seal_image(image: Image, plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
+    """The image with other objects, that hold nothing but the plan's rKernels. Raises ToolchainError."""
+    kernels = list(dict.fromkeys(plan.kernels))
+    compiled = compiler.compile_only(kernels, progress)
+    table = Table.from_bytes(image.files[TABLE])
+    table = replace(table, header={**table.header, "kernels": _addresses(kernels, compiled)})
+    return replace(image, files={TABLE: table.to_bytes(), RUNTIME: image.files[RUNTIME], **_code(compiled)})
+
+
+def _addresses(kernels: Sequence[RKernel], compiled: CompiledKernels) -> list[list[str | int]]:
+    """For every rKernel the object that holds it, its symbol and its number of arguments."""
+    return [[*compiled.where[k], len(k.operation.outputs) + len(k.operation.inputs)] for k in kernels]
+
+
+def _code(compiled: CompiledKernels) -> dict[str, bytes]:
+    return {f"{name}.so": data for name, data in compiled.objects.items()}

@@ -1,0 +1,360 @@
+"""C for CPUs: prefetches, blocks of sums on a matrix unit, and loops around register blocks that are repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import Call, Cast, Const, Load, Scalar
+from rammer.ir.index import Index, bounds, substitute, var, variables
+from rammer.ir.instruction import place
+from rammer.ir.tensor import DType, Encoding, TensorType
+from rammer.ir.tile import (
+    NEXT,
+    Apply,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    Prefetch,
+    Stmt,
+    Store,
+    TileProgram,
+    children,
+    statements,
+    uses,
+)
+from rammer.vdevice.cpu.codegen.nests import Nest, NestPrinter
+from rammer.vdevice.cpu.codegen.prefetch import has_pieces, in_blocks, loaded, register_block, steps
+from rammer.vdevice.cpu.codegen.rolled import rolled
+from rammer.vdevice.cpu.codegen.tickets import tickets
+from rammer.vdevice.cpu.runtime.table import LINE_BYTES
+from rammer.vdevice.ctext.vectors import depends
+
+MAX_STEPS = 32  # stores of an unrolled body: twice as many won nothing, and took clang a fifth longer
+# Vectors that an unrolled body loads. Beyond, a core's prefetcher sees too many streams: a cell that loads 16 in a step
+# took 2.1 or 4.0 us unrolled, by where its code happened to lie, and 2.1 in a loop as it is.
+MAX_LOADED = 16
+SELDOM = 32  # times as many sums are computed in another loop of the kernel
+MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
+TICKETS = "rammer_tickets"  # of the rTask: those that this vEU has to do
+TAKE = f"{TICKETS}->mine = rammer_take({TICKETS})"
+FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang looks for blocks among them all
+MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
+
+
+class CpuPrinter(NestPrinter):
+    """Prints one tile program for a core with caches.
+
+    Names of its own begin with `rammer_`: operands of plugins have names, too, which must not be shadowed.
+    """
+
+    pieces = narrow_stores = True
+
+    def __init__(self, program: TileProgram, lanes: int) -> None:
+        super().__init__(program, lanes)
+        self.loops: list[Nest] = []  # that are functions of their own
+        self._handed: tuple[str, str] | None = None  # to functions: the prefix of their names, and arguments
+        self._scopes: dict[str, tuple[Buffer, Body]] = {}  # of register buffers
+        many = self.numbers(program.body)[1] > MAX_GATHERED
+        self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
+        self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
+        self._sums = _sums(program.body, 1)
+        self._many = max(self._sums.values(), default=0)
+        self._asking = ""  # the variable of the loop that asks for what runs next
+        self._tickets, self.tickets = tickets(program)
+
+    def declare(self, buffer: Buffer, body: Body) -> None:
+        super().declare(buffer, body)
+        self._scopes[buffer.name] = buffer, body
+
+    def _apart(self, loop: For) -> list[str]:
+        """A call of an unrolled loop of long functions, which is printed as a function: nothing if it stays here."""
+        names = {b.name for b in (*self.program.arguments, *self.program.scratch)}
+        found = rolled(loop, names, self._scopes, self.lanes)
+        if found is None or self._handed is None or self._held is not None:
+            return []
+        loops = [s for s in statements((loop,)) if isinstance(s, For)]
+        self.env |= {s.var: (s.start, s.stop - 1) for s in loops}
+        if any(map(self.square, loops)):
+            return []
+        for copy in found.copies:
+            self.declare(copy, found.body)
+        if not all(copy.name in self.wide for copy in found.copies):
+            return []
+        lines = (*super().scratch(), *self.body(found.body, 1))
+        inside = {s.var for s in loops}
+        numbers = [v for v in self.env if v not in inside and uses(found.body, v)]
+        vectors = [f"const {self.vectors[copy.dtype]} *restrict {copy.name}" for copy in found.copies]
+        prefix, handed = self._handed
+        nest = Nest(f"{prefix}loop{len(self.loops)}", lines, (*vectors, *(f"long {n}" for n in numbers)))
+        self.loops.append(nest)
+        called = ", ".join([handed, *(copy.name for copy in found.copies), *numbers])
+        copies = [self.alloc(copy) for copy in found.copies]
+        return ["{", *("  " + line for line in copies), *self.body(found.copying, 1), f"  {nest.name}({called});", "}"]
+
+    def share(self, prefix: str, handed: str) -> list[Nest]:
+        self._handed = prefix, handed
+        return [] if self._on_unit else super().share(prefix, handed)  # its tiles are this function's
+
+    def scratch(self) -> list[str]:
+        return [*super().scratch(), *(["  rammer_unit_begin();"] if self._on_unit else [])]
+
+    def end(self) -> list[str]:
+        return ["  rammer_unit_end();"] if self._on_unit else []
+
+    def store(self, s: Store, lane: str | None, count: int = 0) -> str:
+        match s.value:
+            case Call("add", (Load(s.buffer, (s.index,)) as held, Call("dot_bytes", (a, b)))) if lane:
+                if s.buffer in self.wide and count in (0, self.lanes):
+                    sums, *pair = (self.wide_text(x, lane, count, DType.I32) for x in (held, a, b))
+                    return f"{sums} = vadd_dot_bytes({sums}, {', '.join(pair)});"
+        return super().store(s, lane, count)
+
+    def square(self, loop: For) -> str | None:
+        """A square that is copied, or else one that is computed by columns and stored by rows."""
+        if (copied := super().square(loop)) or not self.few(loop):
+            return copied
+        match loop:
+            case For(_, _, _, Kind.UNROLLED, (For(u, _, _, Kind.UNROLLED, body) as beside,)) if len(body) == 1:
+                self.env[u] = (beside.start, beside.stop - 1)
+                turned = self.square(replace(loop, body=body))
+                return turned and f'_Pragma("unroll") for ({self.counted(beside)}) {turned}'
+            case For(v, 0, columns, Kind.UNROLLED, (For(lane, 0, rows, Kind.VECTOR, (Store() as s,)) as column,)):
+                row = s.index.coef(lane)
+                single = self.dtypes[s.buffer] is DType.F32 and s.buffer not in self.wide and not s.dynamic
+                fits = max(rows, columns) <= self.lanes and min(rows, columns) > 1
+                if single and fits and row not in (0, 1) and s.index.coef(v) == 1 and self.vector(column):
+                    target = s.index - var(v) - var(lane) * row
+                    self.env[lane] = (0, rows - 1)
+                    text = self.wide_text(s.value, lane, rows, DType.F32)
+                    out = self.place(s.buffer, self.index(target), (rows - 1) * row + columns)
+                    return (
+                        f'{{ vf rammer_square[{columns}]; _Pragma("unroll") for ({self.counted(loop)}) '
+                        f"rammer_square[{v}] = {text}; "
+                        f"vturned(&{out}, {row}, (float *)rammer_square, {rows}, {columns}); }}"
+                    )
+        return None
+
+    def scalar(self, value: Scalar, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
+        if lane and (found := _low_bits(value)):
+            number, mask, zero = found
+            if self.type_of(number) is DType.I32 and depends(number, lane):
+                bits = self.wide_text(number, lane, count, DType.I32)
+                return f"vlow_bits({bits}, {mask}, {self.literal(zero, DType.F32)})", True
+        if (first := self._four_bytes(value, lane)) is not None:
+            return f"four_bytes(&{self.place(first.tensor, self.index(first.index[0]), 4)})", False
+        return super().scalar(value, lane, count, like)
+
+    def _four_bytes(self, value: Scalar, lane: str | None) -> Load | None:
+        """The first of four neighbours in memory that are joined to a word."""
+        match value:
+            case Call("join_bytes", (Cast(Load(buffer, (start,), ()) as first), *_) as parts):
+                neighbours = [Load(buffer, (start + n,)) for n in range(len(parts))]
+                same = [p.arg for p in parts if isinstance(p, Cast)] == neighbours and not depends(first, lane or "")
+                kept = buffer not in self.wide and self.dtypes[buffer] in (DType.I8, DType.U8)
+                return first if same and kept else None
+        return None
+
+    def apply(self, s: Apply) -> list[str]:
+        if s.instruction.copies:
+            return self._copied(s)
+        return self._multiplied(s) if in_blocks(s) else self._summed(s)
+
+    def _copied(self, s: Apply) -> list[str]:
+        """Rows that an instruction encodes, up to the last one that there is."""
+        to, source = s.operands
+        rows, depth = s.extents
+        steps = "".join(f"{n}, " for n in source.steps[:2])
+        count = str(rows)
+        for r in source.where:
+            first = substitute(r.index, {s.instruction.axes[0][0]: Index()})
+            count = f"imin({count}, {r.high} - ({self.index(first)}))"
+        start = f"&{source.buffer}[{self.index(source.at)}]"
+        return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {steps}{count}, {depth});"]
+
+    def _summed(self, s: Apply) -> list[str]:
+        """A block of sums by a text that goes through all of its terms: their number, in steps of its own."""
+        steps = -(-s.extents[-1] // s.instruction.axes[-1][1])
+        operands = ", ".join(f"&{o.buffer}[{self.index(o.at)}]" for o in s.operands)
+        return [f"rammer_{s.instruction.name}({operands}, {steps});"]
+
+    def _multiplied(self, s: Apply) -> list[str]:
+        """A block of sums: an instruction repeated along its terms."""
+        loop, (sums, a, b), name = s.meanwhile or steps(s), s.operands, s.instruction.name
+        beginning = dict.fromkeys(s.sizes, 0) | dict(s.instruction.axes[-1:])  # of the second block of terms
+        _, *kinds = s.instruction.types(s.sizes)
+        places = []
+        for operand, (tensor, kind) in zip((a, b), kinds, strict=True):
+            block = place(kind.layout, kind.shape, [Index(beginning[x]) for x in s.instruction.axes_of(tensor)])
+            places.append(self.index((operand.at + var(loop.var) * block.const) * _encoding(kind).parts))
+        form = "x".join(str(s.instruction.extent(axis)) for axis in ("row", "column"))
+        operands = f"&{a.buffer}[{places[0]}], (const bf16 *){b.buffer} + {places[1]}"
+        self.env[loop.var] = (loop.start, loop.stop - 1)
+        begin = "resume" if s.instruction.accumulates else "begin"
+        to = f"&{sums.buffer}[{self.index(sums.at)}]" if s.instruction.accumulates else sums.buffer
+        return [
+            "{",
+            f"  rammer_{begin}_{form}(rammer_sums, {to});",
+            f"  for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
+            *self.body(loop.body, 2),
+            f"    rammer_add_{name}(rammer_sums, {operands}, {loop.stop});",
+            "  }",
+            f"  rammer_end_{form}(rammer_sums, {to});",
+            "}",
+        ]
+
+    def body(self, body: Body, depth: int) -> list[str]:
+        lines = []
+        for stmt in body:
+            text = super().body((stmt,), depth)
+            called = id(stmt) in self._calls and self._held is None  # of its nest, which takes its tickets
+            lines += self._ticketed(stmt, text, depth) if id(stmt) in self._tickets and not called else text
+        return lines
+
+    def _ticketed(self, stmt: Stmt, lines: list[str], depth: int) -> list[str]:
+        """A statement, done by whoever has its ticket, or a loop over tickets; then those of the next statement."""
+        given, pad = self._tickets[id(stmt)], "  " * depth
+        if not (isinstance(stmt, For) and stmt.kind is Kind.SERIAL):
+            head = f"if ({TICKETS}->mine == {TICKETS}->first) {{"
+            return [
+                pad + head,
+                *("  " + line for line in lines),
+                f"{pad}  {TAKE};",
+                pad + "}",
+                f"{pad}{TICKETS}->first++;",
+            ]
+        count = self.number(given.count)
+        if given.iterations > 1:
+            head = f"for (long rammer_part; (rammer_part = {TICKETS}->mine - {TICKETS}->first) < {count}; {TAKE}) {{"
+            lines = [pad + head, *("  " + line for line in lines), pad + "}"]
+        return [*lines, f"{pad}{TICKETS}->first += {count};"]
+
+    def counted(self, loop: For) -> str:
+        given = self._tickets.get(id(loop))
+        if given is None or loop.kind is not Kind.SERIAL:
+            return super().counted(loop)
+        v, stop, times = loop.var, self.number(loop.stop), given.iterations
+        start = f" + {self.number(loop.start)}" if loop.start or self._held is not None else ""
+        if times == 1:
+            return f"long {v}; ({v} = {TICKETS}->mine - {TICKETS}->first{start}) < {stop}; {TAKE}"
+        return f"long {v} = {times} * rammer_part{start}; {v} < imin({stop}, {times} * (rammer_part + 1){start}); {v}++"
+
+    def loop(self, loop: For, depth: int) -> list[str]:
+        if loop.kind is Kind.UNROLLED and (apart := self._apart(loop)):
+            return apart
+        if loop.kind is not Kind.SERIAL:
+            return super().loop(loop, depth)
+        lines = super().loop(loop, depth)
+        times = 1 if id(loop) in self._tickets else self._unrolling(loop)
+        seldom = times > 1 and SELDOM * self._sums.get(id(loop), self._many) < self._many
+        times = 1 if seldom else times
+        return [f"#pragma unroll {times}", *lines] if times > 1 or seldom or self._asks(loop) else lines
+
+    def head(self, loop: For) -> list[str]:
+        return [line for inside in _loops_inside(loop.body) for line in self._asks(inside)]
+
+    def _unrolling(self, loop: For) -> int:
+        """How often a loop around a register block is repeated: the steps of a loop take issue slots too.
+
+        Pieces of vectors are seldom met, and each takes clang as long as many whole ones. So do the guarded copies at
+        edges, of which `loop` leaves those rolled that hold a few of a hundred sums.
+        """
+        stores, (_, gathered) = register_block(loop.body), self.numbers(loop.body)
+        count = loop.stop - loop.start
+        if stores < 4 or has_pieces(loop.body):
+            return 1
+        most = min((MAX_STEPS // 2 if self.pieced else MAX_STEPS) // stores, MAX_LOADED // max(loaded(loop.body), 1))
+        return next((n for n in (4, 2) if count % n == 0 and n <= most and n * gathered <= FEW_GATHERED), 1)
+
+    def prefetch(self, s: Prefetch) -> list[str]:
+        """Requests for lines; those of a long run for the first cache, which stands outside of loops, in a loop."""
+        index, step = s.index, 1
+        if s.buffer == NEXT:
+            if not self._asking:
+                raise LoweringError(f"{self.program.name}: {NEXT} is prefetched outside of serial loops")
+            index = _apart(index, self._asking)[1]
+            place = "rammer_from + rammer_step * ({})"
+        elif s.encoding:
+            step = LINE_BYTES // s.encoding.dtype.itemsize
+            place = f"(const {self.ctype[s.encoding.dtype]} *){s.buffer} + {{}}"
+        else:
+            step = LINE_BYTES // self.dtypes[s.buffer].itemsize
+            place = f"&{s.buffer}[{{}}]"
+        at = self.index(index)
+        if s.size > 1:
+            at = f"{at} + rammer_n" if index != Index() else "rammer_n"
+        ask = f"__builtin_prefetch({place.format(at)}, 0, {0 if s.once else 4 - s.level});"
+        if s.size == 1:
+            return [ask]
+        unroll = "#pragma unroll" if s.level > 1 or s.once else "#pragma unroll 4"
+        return [unroll, f"for (long rammer_n = 0; rammer_n < {s.size}; rammer_n += {step}) {ask}"]
+
+    def _asks(self, loop: For) -> list[str]:
+        """Where a loop finds what it asks for of what runs next, if it asks: a block of lines, all of them or none.
+
+        Its steps have no branch: instead of nothing they ask for the table again.
+        """
+        inner = (s for stmt in loop.body for s in (children(stmt) if isinstance(stmt, If) else (stmt,)))
+        asked = next((s for s in inner if isinstance(s, Prefetch) and s.buffer == NEXT), None)
+        if asked is None:
+            return []
+        self._asking, self.env[loop.var] = loop.var, (loop.start, loop.stop - 1)
+        block, line = _apart(asked.index, loop.var)
+        pace = bounds(line, self.env)[1] + asked.size
+        turn = self.index(Index(block.const // pace, tuple((atom, c // pace) for atom, c in block.terms)))
+        return [
+            f"const long rammer_asked = ({NEXT}->lines + {pace - 1}) / {pace} * {pace} + {pace} * ({turn});",
+            f"const char *rammer_from = rammer_asked < 0 ? (const char *){NEXT} : "
+            f"{NEXT}->from + {LINE_BYTES} * rammer_asked;",
+            f"const long rammer_step = rammer_asked < 0 ? 0 : {LINE_BYTES};",
+        ]
+
+
+def _sums(body: Body, times: int) -> dict[int, int]:
+    """How many sums an rTask computes in each loop (by id) around a register block, where all conditions hold."""
+    found: dict[int, int] = {}
+    for s in body:
+        if isinstance(s, For) and s.kind is Kind.SERIAL and (block := register_block(s.body)):
+            found[id(s)] = max(found.get(id(s), 0), times * (s.stop - s.start) * block)
+        elif isinstance(s, For):
+            inner = _sums(s.body, times if s.kind is Kind.TASK else times * (s.stop - s.start))
+            found |= {n: max(count, found.get(n, 0)) for n, count in inner.items()}
+        else:
+            found |= {n: max(count, found.get(n, 0)) for n, count in _sums(children(s), times).items()}
+    return found
+
+
+def _loops_inside(body: Body) -> Iterator[For]:
+    """The outermost loops of a body."""
+    for s in body:
+        if isinstance(s, For):
+            yield s
+        else:
+            yield from _loops_inside(children(s))
+
+
+def _low_bits(value: Scalar) -> tuple[Scalar, int, float] | None:
+    """The integer of which up to four low bits are taken, these as a mask, and what they are less in float32."""
+    match value:
+        case Call("sub", (Cast() as bits, Const(zero))):
+            pass
+        case bits:
+            zero = 0.0
+    match bits:
+        case Cast(Call("bit_and", (number, Const(mask))), DType.F32, bits=False) if mask in (1, 3, 7, 15):
+            return number, int(mask), float(zero)
+    return None
+
+
+def _apart(index: Index, name: str) -> tuple[Index, Index]:
+    """An index without the terms that depend on a variable, and these."""
+    moving = tuple(term for term in index.terms if name in variables(Index(0, (term,))))
+    return index - Index(0, moving), Index(0, moving)
+
+
+def _encoding(kind: TensorType) -> Encoding:
+    assert kind.layout is not None and kind.layout.encoding is not None
+    return kind.layout.encoding

@@ -1,0 +1,187 @@
+"""Calls of small programs in one step: a function of CPython's own kind, made from `rammer_call` of call.c.
+
+What a call takes besides the run is then a third of what the same takes step by step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rammer.ir.tensor import Array
+from rammer.vdevice.toolchain.library import Library
+
+Port: TypeAlias = tuple[str, Array]  # a name, and the array in the program's memory
+Pair: TypeAlias = tuple[Array, Array]  # where a copy goes, and what is copied
+
+_POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
+_NO_ARGUMENTS, _ONE_ARGUMENT = 4, 8  # METH_NOARGS, METH_O
+_FUNCTIONS = (  # of `python` in call.c, in its order
+    "PyDict_GetItem",
+    "PyDict_Size",
+    "PyDict_New",
+    "PyDict_SetItem",
+    "PyObject_CallNoArgs",
+    "PyLong_FromLong",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
+_HEAD = object.__basicsize__  # PyObject_HEAD: its last member is the type, behind it an array has its own
+_PLACES = (_HEAD - 8, _HEAD, _HEAD + 8, _HEAD + 16, _HEAD + 40, _HEAD + 48)  # PyArrayObject_fields
+
+
+class _Python(ctypes.Structure):
+    """`python` of call.c."""
+
+    _fields_ = (
+        ("functions", _POINTER * len(_FUNCTIONS)),
+        ("none", _POINTER),
+        ("dict_type", _POINTER),
+        ("array_type", _POINTER),
+        ("places", _I64 * len(_PLACES)),
+    )
+
+
+class _Given(ctypes.Structure):
+    """`given` of call.c."""
+
+    _fields_ = (
+        ("name", _POINTER),
+        ("dtype", _POINTER),
+        ("place", _POINTER),
+        ("nbytes", _I64),
+        ("rank", _I64),
+        ("shape", _POINTER),
+    )
+
+
+class _Made(ctypes.Structure):
+    """`made` of call.c."""
+
+    _fields_ = (("name", _POINTER), ("copy", _POINTER))
+
+
+class _Copy(ctypes.Structure):
+    """`copy` of call.c."""
+
+    _fields_ = (("to", _POINTER), ("source", _POINTER), ("nbytes", _I64))
+
+
+class _Call(ctypes.Structure):
+    """`call` of call.c."""
+
+    _fields_ = (
+        ("python", _POINTER),
+        ("pool", _POINTER),
+        ("table", _POINTER),
+        ("num_inputs", _I64),
+        ("num_outputs", _I64),
+        ("inputs", _POINTER),
+        ("outputs", _POINTER),
+        ("copies", _POINTER),
+    )
+
+
+class _Method(ctypes.Structure):
+    """PyMethodDef."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("function", _POINTER), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+
+
+class _Function:
+    """A function of call.c as Python calls it, and what it must find in memory."""
+
+    def __init__(self, library: Library, symbol: str, flags: int, struct: _Call, *kept: object) -> None:
+        self._method = _Method(symbol.encode(), library.address(symbol), flags, None)
+        self._kept = (library, struct, *kept)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype, make.argtypes = ctypes.py_object, (_POINTER, ctypes.py_object, _POINTER)
+        library.function("rammer_set_address_in", None, _POINTER)(_address("PyLong_AsVoidPtr"))
+        self.function: Callable[..., Any] = make(ctypes.addressof(self._method), ctypes.addressof(struct), None)
+
+
+class Call(_Function):
+    """A call of a program whose ports are all small: `function(inputs)` copies, runs, and copies.
+
+    It gives a dict of outputs, None for what is no dict of C-contiguous NumPy arrays of just the ports' types, and else
+    the code that says what failed. One thread at a time; whoever calls keeps this object alive. `pool` holds the
+    address of the pool to run on.
+    """
+
+    def __init__(
+        self, library: Library, pool: ctypes.c_void_p, table: int, inputs: Sequence[Port], outputs: Sequence[Port]
+    ) -> None:
+        kinds = [array.dtype for _, array in inputs]
+        shapes = [np.array(array.shape, np.int64) for _, array in inputs]
+        copies = [array.copy for _, array in outputs]
+        given = (_Given * len(inputs))(
+            *(
+                _Given(id(name), id(kind), array.ctypes.data, array.nbytes, array.ndim, shape.ctypes.data)
+                for (name, array), kind, shape in zip(inputs, kinds, shapes, strict=True)
+            )
+        )
+        made = (_Made * len(outputs))(*(_Made(id(n), id(c)) for (n, _), c in zip(outputs, copies, strict=True)))
+        counts, places = (len(inputs), len(outputs)), (ctypes.addressof(given), ctypes.addressof(made))
+        struct = _Call(ctypes.addressof(_python()), ctypes.addressof(pool), table, *counts, *places, None)
+        kept = (pool, given, made, kinds, shapes, copies, inputs, outputs)
+        super().__init__(library, "rammer_call", _ONE_ARGUMENT, struct, kept)
+
+
+class BoundCall(_Function):
+    """A call of arrays that stay where they are: `function()` gives None, or the code that says what failed.
+
+    `read` and `written` are (to, from), as large as each other and C-contiguous. Else as `Call`.
+    """
+
+    def __init__(
+        self, library: Library, pool: ctypes.c_void_p, table: int, read: Sequence[Pair], written: Sequence[Pair]
+    ) -> None:
+        pairs = [*read, *written]
+        copies = (_Copy * len(pairs))(*(_Copy(a.ctypes.data, b.ctypes.data, b.nbytes) for a, b in pairs))
+        counts = len(read), len(written)
+        python, at = ctypes.addressof(_python()), ctypes.addressof(copies)
+        struct = _Call(python, ctypes.addressof(pool), table, *counts, None, None, at)
+        super().__init__(library, "rammer_call_bound", _NO_ARGUMENTS, struct, (pool, copies, pairs))
+
+
+def is_possible(arrays: Iterable[Array]) -> bool:
+    """Whether this Python and NumPy keep objects and arrays as call.c reads them, and these are such arrays.
+
+    Others (PyPy, a Python without a global lock, NumPy if it ever changes its layout) call step by step.
+    """
+    return _layout_is_known() and all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
+
+
+@lru_cache(maxsize=1)
+def _layout_is_known() -> bool:
+    if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    turned = array.T
+    kind, data, rank, shape, dtype, flags = (id(array) + place for place in _PLACES)
+    return (
+        _POINTER.from_address(kind).value == id(np.ndarray)
+        and _POINTER.from_address(data).value == array.ctypes.data
+        and ctypes.c_int.from_address(rank).value == array.ndim
+        and tuple((_I64 * 2).from_address(_POINTER.from_address(shape).value or 0)) == array.shape
+        and _POINTER.from_address(dtype).value == id(array.dtype)
+        and ctypes.c_int.from_address(flags).value & 1 == 1
+        and ctypes.c_int.from_address(id(turned) + _PLACES[-1]).value & 1 == 0
+    )
+
+
+@lru_cache(maxsize=1)
+def _python() -> _Python:
+    functions = (_POINTER * len(_FUNCTIONS))(*map(_address, _FUNCTIONS))
+    return _Python(functions, id(None), id(dict), id(np.ndarray), (_I64 * len(_PLACES))(*_PLACES))
+
+
+def _address(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), _POINTER).value or 0

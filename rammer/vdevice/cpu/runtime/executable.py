@@ -1,0 +1,401 @@
+"""A loaded program: tables and arena. The work is in runtime.c; threads are those of pool.py."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer import config, log
+from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
+from rammer.ir.tensor import Array
+from rammer.vdevice import forks
+from rammer.vdevice.base import Image, SlotTimes, Stepped
+from rammer.vdevice.cpu.host import Host, known_arch
+from rammer.vdevice.cpu.runtime.call import BoundCall, Call, is_possible
+from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
+from rammer.vdevice.cpu.runtime.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
+from rammer.vdevice.image.arena import bound_ports
+from rammer.vdevice.image.memory import HostRooms, Lender, allocate, gather, tensor_at
+from rammer.vdevice.toolchain.library import Library
+
+_DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
+_TIMED, _LATE = 1, 2  # how to run: each slot is timed, and nobody helps; also, the vEU of that number begins last
+
+
+@lru_cache(maxsize=64)  # each once
+def _warn_of_few(cpus: int, num_veus: int) -> None:
+    log.RUNTIME.warning(
+        "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
+        "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
+        *(num_veus, cpus, "s" * (cpus != 1), cpus),
+    )
+
+
+class CpuExecutable(HostRooms):
+    """A program ready to run. Threads take turns, and so do programs on the same CPUs, which share their vEUs' threads.
+
+    It survives a fork (the child gets threads of its own).
+
+    `poison` fills the arena and all scratch with NaN before every run, for tests.
+    """
+
+    def __init__(self, image: Image, host: Host) -> None:
+        table = _checked_table(image, host)
+        header = table.header
+        self._table = table
+        self._num_veus = int(header["num_veus"])
+        self._host = host
+        self.poison = False
+
+        self._runtime = runtime_for(image.files[RUNTIME])
+        names = dict.fromkeys(k[0] for k in header["kernels"])
+        self._libraries = {name: Library(image.file(f"{name}.so")) for name in names}
+        self._kernels = np.array([self._kernel(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
+        self._weights = gather([image.weight(name) for name in header["weights"]])
+        self._arena = allocate(int(header["arena_bytes"]))
+        self._stride = int(header["scratch_stride"])
+        self._scratch = allocate(self._stride * self._num_veus)
+        bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
+        sizes = np.array([*(w.nbytes for w in self._weights), self._arena.nbytes], np.int64)
+        if np.any(table.arg_offset > sizes[table.arg_base]):
+            raise ArtifactError("an argument lies outside of its memory", hint="compile the model again")
+        self._args = bases[table.arg_base] + table.arg_offset  # ARENA is -1: the last
+        ahead_base, ahead_offset, lines = table.aheads.T
+        if np.any(ahead_offset + LINE_BYTES * lines > sizes[ahead_base] + LINE_BYTES):
+            raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
+        self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
+        places = zip((*image.inputs, *image.outputs), (*header["inputs"], *header["outputs"]), strict=True)
+        ports = [(port.name, port.type.nbytes, place) for port, place in places]
+        self._bindings = bound_ports(ports, header["alone"], table.arg_base, table.arg_offset)
+        self._direct = frozenset(header["direct"]) & self._bindings.keys()
+        self._pointed: dict[str, int] = {}  # ports that are not at home: their addresses
+        self._times = np.zeros((len(table.slots), 2), np.uint64)
+        self._inputs, self._outputs = (
+            [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
+            for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"]))
+        )
+        self._lent = {port.name: port.type for port in image.outputs if port.name in self._direct}
+        self._lender = Lender()
+        self._stuck = False
+        self._restarting = threading.Lock()
+        self._pool_at = ctypes.c_void_p()
+        self._bind()
+        self._call = self._small_call()
+        self._begin(self._find_pool())
+
+    def _kernel(self, library: str, symbol: str) -> int:
+        try:
+            return self._libraries[library].address(symbol)
+        except AttributeError as error:
+            raise ArtifactError(f"the code has no kernel {symbol!r}", hint="compile the model again") from error
+
+    def _bind(self) -> None:
+        """Put the program as runtime.c sees it into `_struct`; `_arrays` are what that refers to."""
+        allowed = self._host.cpus
+        enough = len(allowed) >= self._num_veus
+        if not enough:
+            _warn_of_few(len(allowed), self._num_veus)
+        pinned = allowed if self._num_veus > 1 and config.boolean("RAMMER_PIN") else ()
+        self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
+        self._cpus[: len(pinned)] = pinned
+        self._report = np.zeros(8, np.int64)
+        spin_ms = config.number("RAMMER_SPIN_MS") or 0.0
+        table = self._table
+        slots = np.array(table.slots)
+        if not config.boolean("RAMMER_HAND_OVER"):
+            slots[:, TICKETS] = 0
+        self._arrays: tuple[Array, ...] = (
+            np.ascontiguousarray(table.bounds),
+            slots,
+            np.ascontiguousarray(table.waits),
+            self._kernels,
+            self._args,
+            self._aheads,
+            self._scratch,
+            self._cpus,
+            self._times,
+            self._report,
+        )
+        at = [array.ctypes.data for array in self._arrays]
+        bounds, slots_at, waits, kernels, args, aheads, scratch, cpus, times, report = at
+        self._struct = struct = TableStruct(
+            num_veus=self._num_veus,
+            num_programs=int(table.header["num_programs"]),
+            bounds=bounds,
+            slots=slots_at,
+            waits=waits,
+            kernels=kernels,
+            args=args,
+            aheads=aheads,
+            scratch=scratch,
+            scratch_stride=self._stride,
+            num_cpus=len(self._cpus),
+            cpus=cpus,
+            spin_ns=int((spin_ms if enough else min(spin_ms, 0.2)) * 1e6),
+            watchdog_ns=int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9),
+            patience=4096 if enough else 32,
+            times=times,
+            report=report,
+            keeps_subnormals=int(bool(config.boolean("RAMMER_SUBNORMALS") or table.header.get("keeps_subnormals"))),
+        )
+        self._address = ctypes.addressof(struct)
+
+    def _find_pool(self) -> Pool:
+        return pool_for(self._runtime, self._host.cpus, self._cpus, self._num_veus)
+
+    def _small_call(self) -> Call | None:
+        """The call in one step, if all ports are small enough to be copied."""
+        if self._direct or not is_possible(view for _, view in self._inputs):
+            return None
+        return Call(self._runtime.library, self._pool_at, self._address, self._inputs, self._outputs)
+
+    def _use(self, pool: Pool | None) -> None:
+        """Run on these threads from now on; without any the program is closed."""
+        self._pool = pool
+        self._pool_at.value = pool.address if pool else None
+        if pool is None:
+            self._call = None
+
+    def _begin(self, pool: Pool | None) -> None:
+        """Be ready to run in this process; without a pool the program is closed."""
+        self._use(pool)
+        self._clock = (self._runtime.now_ns(), self._runtime.ticks())
+        self._lock = threading.Lock()
+        self._forks = forks.count
+
+    def try_run(self, inputs: Any) -> dict[str, Array] | None:
+        """As `run`, of what nobody has checked; None unless it is small arrays just as the program takes them."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            if self._call is None or self._pointed or self.poison:
+                return None
+            found = self._call.function(inputs)
+            if type(found) is not int:
+                return found  # type: ignore[no-any-return]  # a dict, or None
+            return None if found == _LOST else self._ended(found)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            if not (self._direct or self._pointed or self.poison):  # all is small, and a call takes as long
+                for name, view in self._inputs:
+                    view[...] = inputs[name]
+                self._run(())
+                return {name: view.copy() for name, view in self._outputs}
+            made = {name: self._lender.lend(name, kind) for name, kind in self._lent.items()}
+            if self.poison:
+                for array in made.values():
+                    array.view(np.uint8)[...] = 0xFF
+            direct = self._addresses({**inputs, **made})
+            self._point(direct)
+            self._run([(view, inputs[name]) for name, view in self._inputs if name not in direct])
+            return {name: made[name] if name in made else view.copy() for name, view in self._outputs}
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """As `run`, but of arrays that stay the same: nothing is looked up or allocated."""
+        arrays = [*inputs.values(), *outputs.values()]
+        apart = {n: a for n, a in outputs.items() if sum(np.may_share_memory(a, other) for other in arrays) == 1}
+        direct = self._addresses({**inputs, **apart})
+        read = [(view, inputs[name]) for name, view in self._inputs if name not in direct]
+        written = [(outputs[name], view) for name, view in self._outputs if name not in direct]
+
+        made = None
+        if is_possible(array for pair in (*read, *written) for array in pair):
+            made = BoundCall(self._runtime.library, self._pool_at, self._address, read, written)
+
+        def call() -> None:
+            with self._lock if self._forks == forks.count else self._renewed():
+                self._point(direct)
+                if made is not None and self._is_ready():
+                    code = made.function()
+                    if code is None:
+                        return
+                    if code != _LOST:
+                        self._ended(code)
+                self._run(read)
+                for array, view in written:
+                    array[...] = view
+
+        return call
+
+    def _is_ready(self) -> bool:
+        """Whether nothing is to be done before a run."""
+        return not (self._pool is None or self._stuck or self.poison)
+
+    def run_bound(
+        self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
+    ) -> dict[str, Array]:
+        """As `run`; of `rooms` those are copied whose ports share their memory with other tensors."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            direct = {name: room.ctypes.data for name, room in rooms.items() if name in self._bindings}
+            given = {**inputs, **rooms}
+            self._point(direct)
+            self._run([(view, given[name]) for name, view in self._inputs if name not in direct])
+            return self.handed(self._outputs, rooms, direct, outputs)
+
+    def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
+        """Where those of the arrays lie that need not be copied."""
+        return {
+            name: array.__array_interface__["data"][0]
+            for name in self._direct
+            if (array := arrays.get(name)) is not None and array.flags.c_contiguous and array.flags.aligned
+        }
+
+    def _point(self, ports: dict[str, int]) -> None:
+        """Let these ports lie at these addresses, and all others at home."""
+        if ports != self._pointed:
+            for name, _ in ports.items() ^ self._pointed.items():
+                bound = self._bindings[name]
+                self._args[bound.args] = bound.offsets + ports.get(name, self._arena.ctypes.data + bound.home)
+            self._pointed = ports
+
+    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+        """As `run`, with the begin and end of every slot; nobody helps. Copying inputs and outputs is not in it."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            self._times[:] = 0
+            self._point({})
+            self._run([(view, inputs[name]) for name, view in self._inputs], _TIMED)
+            begin, end = (int(t) for t in self._report[6:8])
+            outputs = {name: view.copy() for name, view in self._outputs}
+            us_per_tick = self._us_per_tick()
+            # Clocks of cores differ by some ticks: a slot may seem to begin before the run does.
+            times = (self._times - np.uint64(begin)).view(np.int64) * us_per_tick
+        return outputs, SlotTimes(
+            self._by_lane(times), self._by_lane(self._table.operators), (end - begin) * us_per_tick
+        )
+
+    def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
+        """What runs slots one after another in this thread. What was not written is NaN.
+
+        No other thread may run the program meanwhile. Raises InputError for an index out of range.
+        """
+        self._point({})
+        self._arena[:] = 0xFF
+        self._scratch[:] = 0xFF
+        for name, view in self._inputs:
+            view[...] = inputs[name]
+
+        def run(slots: NDArray[np.int64]) -> None:
+            program, veu, order = slots.T
+            numbers = self._table.bounds[program * self._num_veus + veu] + order
+            failed = self._runtime.run_slots(self._address, np.ascontiguousarray(np.stack([numbers, veu], 1)))
+            if failed >= 0:
+                self._report[0] = failed
+                raise self._failure(_BAD_INDEX)
+
+        return Stepped(self._arena, tuple(self._scratch.reshape(self._num_veus, -1)), run)
+
+    def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
+        """As `run`, but one vEU begins when the others have come as far as they can without it, and none helps it."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            self._point({})
+            self._run([(view, inputs[name]) for name, view in self._inputs], _LATE + veu)
+            return {name: view.copy() for name, view in self._outputs}
+
+    def _by_lane(self, slots: NDArray[Any]) -> tuple[tuple[NDArray[Any], ...], ...]:
+        """An array of all slots, cut into rPrograms and lanes."""
+        bounds, veus = self._table.bounds, self._num_veus
+        return tuple(
+            tuple(slots[bounds[p * veus + v] : bounds[p * veus + v + 1]] for v in range(veus))
+            for p in range((len(bounds) - 1) // veus)
+        )
+
+    def _renewed(self) -> threading.Lock:
+        """The lock of a forked child, which has none of the parent's threads, and finds others first."""
+        with self._restarting:
+            if self._forks != forks.count:
+                self._begin(self._pool and self._find_pool())
+        return self._lock
+
+    def _run(self, read: Sequence[tuple[Array, Array]], how: int = 0) -> None:
+        """Copy what is `read` to where the program has it, and execute it."""
+        pool = self._pool
+        if pool is None:
+            raise closed()
+        if self._stuck:
+            raise self._failure(_STUCK)
+        if self.poison:
+            self._arena[:] = 0xFF
+            self._scratch[:] = 0xFF
+        for view, array in read:
+            view[...] = array
+        while (code := self._runtime.run(pool.address, self._address, how)) == _LOST:
+            pool.lost = True  # by another program
+            pool = self._find_pool()
+            self._use(pool)
+        if code:
+            self._ended(code)
+
+    def _ended(self, code: int) -> NoReturn:
+        """A run came to no good end."""
+        if code == _CLOSED and threading.current_thread().daemon:
+            raise SystemExit  # the process ends, and this thread with it, in silence
+        if code == _STUCK and self._pool:
+            self._pool.lost = self._stuck = True
+            keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, self._pool)
+            self._call = None
+        raise self._failure(code)
+
+    def _failure(self, code: int) -> InputError | DeviceError:
+        if code == _CLOSED:
+            return DeviceError("the process ends", hint="run no programs in atexit functions")
+        if code == _BAD_INDEX:
+            operator = self._operator(int(self._report[0]))
+            return InputError(
+                f"{operator}: index out of range", hint="an input that is used as an index is too large or too small"
+            )
+        program, veu, order, on_veu, on_order, begun = (int(n) for n in self._report[:6])
+        where = f"rProgram {program}: vEU {veu}"
+        if code == _STALLED:
+            operator = self._operator(int(self._table.bounds[program * self._num_veus + on_veu]) + on_order)
+            return DeviceError(
+                f"{where}, order {order}, waited in vain for vEU {on_veu}, order {on_order} ({operator}); "
+                f"that vEU has begun {begun} of its slots",
+                hint="a slow machine needs a larger RAMMER_WATCHDOG_SECONDS; otherwise the plan has a deadlock",
+            )
+        return DeviceError(
+            f"{where} does not come back from its rTask, the slot of order {begun - 1}",
+            hint="compile again; a larger RAMMER_WATCHDOG_SECONDS if the machine is slow",
+        )
+
+    def _operator(self, slot: int) -> str:
+        number = int(self._table.operators[slot]) if 0 <= slot < len(self._table.operators) else -1
+        return str(self._table.header["operators"][number]) if number >= 0 else "a barrier"
+
+    def _us_per_tick(self) -> float:
+        ns, ticks = self._clock
+        while (now := self._runtime.now_ns()) - ns < 5_000_000:  # long enough to tell the rate
+            pass
+        return float((now - ns) / 1000 / (self._runtime.ticks() - ticks))
+
+    def close(self) -> None:
+        """Give up the threads, which end if no other program shares them; later runs raise InputError."""
+        with self._lock if self._forks == forks.count else nullcontext():
+            self._use(None)
+            self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
+            self._arena = self._scratch = allocate(0)
+
+
+def _checked_table(image: Image, host: Host) -> Table:
+    if image.target != "cpu":
+        raise ArtifactError(f"a program for {image.target!r}, not for the CPU", hint="load it with its own vDevice")
+    table = Table.from_bytes(image.file(TABLE))
+    arch = known_arch(str(table.header.get("arch")))
+    image.check_fingerprint(fingerprint(arch.name) if arch and table.header.get("abi") == ABI else "")
+    assert arch is not None
+    if not host.runs(arch):
+        raise UnsuitableError(
+            f"the program is for {arch.name!r}: {host.lacks(arch)}",
+            hint="compile it on this machine, or with arch= of this machine",
+        )
+    image.file(RUNTIME)
+    ports = len(table.header["inputs"]) == len(image.inputs) and len(table.header["outputs"]) == len(image.outputs)
+    if not ports:
+        raise ArtifactError("the table has other inputs and outputs than the program", hint="compile the model again")
+    return table

@@ -1,0 +1,168 @@
+"""The vEU threads of this process: programs on the same CPUs share a pool of them, and take turns."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import threading
+import weakref
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import DeviceError
+from rammer.vdevice.cpu.runtime.table import MAX_VEUS
+from rammer.vdevice.image.memory import Bytes, allocate
+from rammer.vdevice.toolchain.library import Library
+
+PATIENCE_S = 5.0  # how long the end of the process waits for a daemon thread's run
+_TURN_BYTES = 4096  # more than `turn` of runtime.c
+
+Cpus: TypeAlias = NDArray[np.int64]
+
+
+class TableStruct(ctypes.Structure):
+    """`table` of runtime.c."""
+
+    _fields_ = (
+        ("num_veus", ctypes.c_int64),
+        ("num_programs", ctypes.c_int64),
+        ("bounds", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        ("waits", ctypes.c_void_p),
+        ("kernels", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("aheads", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("scratch_stride", ctypes.c_int64),
+        ("num_cpus", ctypes.c_int64),
+        ("cpus", ctypes.c_void_p),
+        ("spin_ns", ctypes.c_int64),
+        ("watchdog_ns", ctypes.c_int64),
+        ("patience", ctypes.c_int64),
+        ("times", ctypes.c_void_p),
+        ("report", ctypes.c_void_p),
+        ("keeps_subnormals", ctypes.c_int64),
+    )
+
+
+class Runtime:
+    """The functions of runtime.c."""
+
+    def __init__(self, data: bytes) -> None:
+        self.library = library = Library(data)
+        pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+        self.pool_bytes = library.function("rammer_pool_bytes", i64, i64)
+        self.open = library.function("rammer_open", None, pointer, pointer)
+        self.grow = library.function("rammer_grow", ctypes.c_int, pointer, i64, pointer)
+        self.close = library.function("rammer_close", ctypes.c_int, pointer, i64)
+        self.run = library.function("rammer_run", ctypes.c_int, pointer, pointer, ctypes.c_int)
+        self.sleepers = library.function("rammer_sleepers", i64, pointer)
+        self.in_vain = library.function("rammer_in_vain", i64, pointer, i64)
+        self.helped = library.function("rammer_helped", i64, pointer, i64)
+        self.now_ns = library.function("rammer_now_ns", i64)
+        self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
+
+    def run_slots(self, table: int, slots: NDArray[np.int64]) -> int:
+        """Run slots, rows of [slot, vEU], in this thread: the first with a bad index, or -1."""
+        pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+        run = self.library.function("rammer_run_slots", i64, pointer, pointer, i64)  # runtimes of old programs lack it
+        return int(run(table, slots.ctypes.data, len(slots)))
+
+
+class Pool:
+    """Threads of vEUs 1, 2, …; vEU 0 is the thread that calls. They end when no program refers to the pool any more.
+
+    `lost`: a thread did not come back from a kernel, and the pool runs nothing any more.
+    """
+
+    def __init__(self, runtime: Runtime, cpus: tuple[int, ...], turn: Bytes, most_veus: int = MAX_VEUS) -> None:
+        self.runtime, self.cpus, self.turn = runtime, cpus, turn
+        self.lost = False
+        self.num_veus = 1
+        self._memory = allocate(runtime.pool_bytes(most_veus))  # also after the end of the threads: a run may be late
+        self.address = self._memory.ctypes.data
+        runtime.open(self.address, turn.ctypes.data)
+        weakref.finalize(self, _end, runtime, self.address, os.getpid(), (self._memory, turn))
+
+    def grow(self, num_veus: int, cpus: Cpus) -> None:
+        """Start the threads that a program of `num_veus` vEUs needs beside those there are. Raises DeviceError."""
+        if num_veus <= self.num_veus:
+            return
+        if self.runtime.grow(self.address, num_veus, cpus.ctypes.data):
+            raise DeviceError(
+                f"cannot start {num_veus} threads", hint="fewer vEUs: RAMMER_NUM_VEUS, or device=…; or ulimit -u"
+            )
+        self.num_veus = num_veus
+
+
+class _Process:
+    """What the programs of a process share."""
+
+    def __init__(self, runtimes: WeakValueDictionary[bytes, Runtime]) -> None:
+        self.lock = threading.Lock()
+        self.runtimes = runtimes
+        self.pools: WeakValueDictionary[tuple[Runtime, tuple[int, ...], bool], Pool] = WeakValueDictionary()
+
+    def pool(self, runtime: Runtime, allowed: tuple[int, ...], pinned: bool) -> Pool:
+        key = runtime, allowed, pinned
+        found = self.pools.get(key)
+        if found is None or found.lost:
+            turns = (p.turn for p in self.pools.values() if not set(allowed).isdisjoint(p.cpus))
+            turn = next(turns, None)
+            found = self.pools[key] = Pool(runtime, allowed, allocate(_TURN_BYTES) if turn is None else turn)
+        return found
+
+
+_process = _Process(WeakValueDictionary())
+
+
+def _forget() -> None:
+    """A forked child has none of the threads, and locks may be held that nobody releases."""
+    global _process
+    _process = _Process(_process.runtimes)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def runtime_for(data: bytes) -> Runtime:
+    """The runtime loaded from these bytes, once for all programs that carry them. Raises DeviceError."""
+    key = hashlib.sha256(data).digest()
+    with _process.lock:
+        found = _process.runtimes.get(key)
+        if found is None:
+            found = _process.runtimes[key] = Runtime(data)
+        return found
+
+
+def pool_for(runtime: Runtime, allowed: tuple[int, ...], cpus: Cpus, num_veus: int) -> Pool:
+    """The pool of this process for a program of `num_veus` on `cpus` (-1: on any), which are those `allowed`.
+
+    Programs share it if they have the same runtime and may use the same CPUs; pools that have CPUs in common share
+    their turns. A program of one vEU runs in the thread that calls, and shares nothing. Raises DeviceError.
+    """
+    with _process.lock:
+        if num_veus == 1:
+            return Pool(runtime, (), allocate(_TURN_BYTES), 1)
+        pool = _process.pool(runtime, allowed, bool(cpus[0] >= 0))
+        pool.grow(num_veus, cpus)
+        return pool
+
+
+def keep_for_good(*used: object) -> None:
+    """A thread that does not come back still uses this memory and code."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
+
+
+def _end(runtime: Runtime, address: int, pid: int, memory: object) -> None:
+    """Stop the threads of a pool that nobody refers to, or that is alive when the process ends.
+
+    Then a daemon thread may still be in a run; no further one begins.
+    """
+    if os.getpid() == pid and not runtime.close(address, int(PATIENCE_S * 1e9)):
+        keep_for_good(runtime, memory)

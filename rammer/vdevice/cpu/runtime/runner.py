@@ -1,0 +1,32 @@
+"""Load and run saved programs on this machine's CPU. Nothing here compiles."""
+
+from __future__ import annotations
+
+from rammer.vdevice.base import CompiledOnly, Image, VDevice
+from rammer.vdevice.cpu.host import HERE, choose_arch, choose_num_veus, host
+from rammer.vdevice.cpu.runtime.executable import CpuExecutable
+
+
+class CpuRunner(VDevice):
+    """The CPU as far as it runs programs: without a spec. `arch` and `device` are checked as for CpuVDevice."""
+
+    def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
+        self._host = host()
+        self._arch = choose_arch(arch, self._host)
+        self._num_veus = choose_num_veus(device, self._host)
+
+    @property
+    def _is_here(self) -> bool:
+        return self._host.runs(self._arch)
+
+    def load(self, image: Image) -> CpuExecutable | CompiledOnly:
+        """An image ready to run; compiles nothing. Raises ArtifactError if it is not for this machine.
+
+        A device for another CPU loads nothing: its programs say so when they are run.
+        """
+        if self._is_here:
+            return CpuExecutable(image, self._host)
+        return CompiledOnly(
+            f"the program is for {self._arch.name!r}: {self._host.lacks(self._arch)}",
+            f'save it and load it on such a machine; arch="{self._arch.name}@{HERE}" emulates it',
+        )

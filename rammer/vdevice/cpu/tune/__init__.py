@@ -1,0 +1,1 @@
+"""Measure kernels and the machine, and check kernels against NumPy."""

@@ -1,0 +1,314 @@
+"""This machine's numbers, measured: `rammer doctor --calibrate`. Without them the spec has usual ones."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import hashlib
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from math import log
+from typing import Any
+
+import numpy as np
+
+from rammer import config, files
+from rammer.vdevice.base import Progress, silent
+from rammer.vdevice.image.memory import allocate
+from rammer.vdevice.toolchain.library import Library
+
+Job = Callable[[int], float]  # does something a number of times, and says how much that was
+
+CHUNK_S = 0.00025
+WINDOW_CHUNKS = 4  # short windows
+GOOD = 0.75  # of them are worse than the one that counts: the machine may be shared, and the best is often a freak
+SEARCH_S = 0.4
+MAX_STRIDE_BYTES = 1 << 22
+LINE_BYTES = 512  # reads go by eight vectors
+MAX_DRAM_BYTES = 1 << 28  # per thread
+TURNS = 250
+HANDOVER_WINDOWS = 64  # the best one counts: who is put aside by other processes delays both
+ATTEMPTS = 50
+MOST_MISSED = 0.99
+CALIBRATIONS = "calibrations.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What cores of this machine do. Rates are 1e9 per second, of one core or of `cores` at once."""
+
+    cores: int
+    gflops: float  # of one core
+    own_gbps: float  # of its farthest own cache
+    shared_gbps: float  # of the cache that cores share: one core
+    shared_all_gbps: float  # all
+    memory_gbps: float
+    memory_all_gbps: float
+    memory_once_gbps: float  # of one core, by lines that are asked for as read once
+    shared_share: float  # of the shared cache that one plan may fill: the rest is others', or lost to collisions
+    written_gbps: float  # of lines that another core has just written
+    handover_us: float  # until a core sees what another one has just written
+    ghz: float  # of one core
+    own_write_gbps: float
+    shared_all_write_gbps: float
+    memory_all_write_gbps: float
+
+
+class Probe:
+    """The loops of calibrate.c, as machine code for this host; `cpus` are those to run on, one of every core first."""
+
+    def __init__(self, data: bytes, cpus: Sequence[int]) -> None:
+        self._cpus = cpus
+        library = Library(data)
+        pointer, i64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+        self._multiply_add = library.function("rammer_multiply_add", number, i64, pointer)
+        self._read = library.function("rammer_read", number, pointer, i64, i64, pointer)
+        self._read_once = library.function("rammer_read_once", number, pointer, i64, i64, pointer)
+        self._count = library.function("rammer_count", number, i64, pointer)
+        self._fill = library.function("rammer_fill", number, pointer, i64, i64, pointer)
+        self._write = library.function("rammer_write", None, pointer, i64)
+        self._take_turns = library.function("rammer_take_turns", None, pointer, i64, i64)
+
+    def gflops(self, cores: int) -> float:
+        """float32 operations of some cores at once, a multiply-add as two."""
+
+        def job() -> Job:
+            sink = allocate(64)
+            return lambda repeats: float(self._multiply_add(repeats << 10, sink.ctypes.data))
+
+        return steady_rate([job() for _ in range(cores)], 1, self._cpus)
+
+    def ghz(self) -> float:
+        """Cycles of one core."""
+        sink = allocate(64)
+        return steady_rate([lambda repeats: float(self._count(repeats << 8, sink.ctypes.data))], 1, self._cpus)
+
+    def read_gbps(self, nbytes: int, cores: int) -> float:
+        """Bytes that some cores read at once, each over and over `nbytes` of its own."""
+        return steady_rate([_Mover(self._read, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
+
+    def read_once_gbps(self, nbytes: int) -> float:
+        """The same of one core that asks for lines as read once."""
+        return steady_rate([_Mover(self._read_once, _whole(nbytes)).move], 1, self._cpus)
+
+    def write_gbps(self, nbytes: int, cores: int) -> float:
+        """The same of stores."""
+        return steady_rate([_Mover(self._fill, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
+
+    def written_gbps(self, nbytes: int) -> float:
+        """Bytes that one core reads of what another one has just written."""
+        nbytes = _whole(nbytes)
+        buffer, sink = allocate(nbytes), allocate(64)
+
+        def read() -> float:
+            start = time.perf_counter()
+            self._read(buffer.ctypes.data, nbytes, 1, sink.ctypes.data)
+            return nbytes / (time.perf_counter() - start) / 1e9
+
+        best = 0.0
+        with _on(self._cpus[0]) as reader, _on(self._cpus[1]) as writer:
+            for _ in range(ATTEMPTS):
+                writer.submit(self._write, buffer.ctypes.data, nbytes).result()
+                best = max(best, reader.submit(read).result())
+        return best
+
+    def handover_us(self) -> float:
+        """Until a core sees what another one has just written."""
+        lines = allocate(128 * HANDOVER_WINDOWS)
+
+        def take_turns(side: int) -> list[float]:
+            times = []
+            for window in range(HANDOVER_WINDOWS):
+                start = time.perf_counter()
+                self._take_turns(lines.ctypes.data + 128 * window, TURNS, side)
+                times.append(time.perf_counter() - start)
+            return times
+
+        with _on(self._cpus[0]) as first, _on(self._cpus[1]) as second:
+            both = [worker.submit(take_turns, side) for side, worker in enumerate((first, second))]
+            windows = zip(*(one.result() for one in both), strict=True)
+            return float(min(map(max, windows))) / (2 * TURNS) * 1e6
+
+
+def _whole(nbytes: int) -> int:
+    return nbytes // LINE_BYTES * LINE_BYTES
+
+
+def _on(cpu: int) -> ThreadPoolExecutor:
+    """A thread that stays on a CPU."""
+    return ThreadPoolExecutor(1, initializer=_stay_on, initargs=(cpu,))
+
+
+def _stay_on(cpu: int) -> None:
+    """Let this thread run on one CPU, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cpu})
+
+
+class _Mover:
+    """Reads or fills a buffer over and over, at most MAX_STRIDE_BYTES at a time so that a chunk stays short."""
+
+    def __init__(self, move: Callable[..., float], nbytes: int) -> None:
+        self._move, self._sink = move, allocate(64)
+        self._stride = min(nbytes, MAX_STRIDE_BYTES)
+        self._data = allocate(nbytes // self._stride * self._stride)
+        self._data[:] = 1  # memory of its own
+        self._at = 0
+
+    def move(self, repeats: int) -> float:
+        """Bytes moved."""
+        address, sink = self._data.ctypes.data, self._sink.ctypes.data
+        if self._stride == self._data.size:
+            return float(self._move(address, self._stride, repeats, sink))
+        done = 0.0
+        for _ in range(repeats):
+            done += self._move(address + self._at, self._stride, 1, sink)
+            self._at = (self._at + self._stride) % self._data.size
+        return done
+
+
+def steady_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
+    """Joint rate, undisturbed, in units of 1e9 per second, each job on a CPU of its own while there are enough.
+
+    `job(repeats)` returns how much it did.
+    """
+    for job in jobs:
+        job(1)  # touch the data
+    while (took := _timed(jobs[0], repeats)) < CHUNK_S:
+        repeats *= 2
+    done = jobs[0](repeats)
+    chunks = max(WINDOW_CHUNKS, int(SEARCH_S / took))
+    return done / window_s(_run_together(jobs, repeats, chunks, cpus)) / 1e9
+
+
+def window_s(timelines: list[list[tuple[float, float]]]) -> float:
+    """Seconds per chunk of all threads together, in a good window of WINDOW_CHUNKS chunks of the first thread.
+
+    A timeline lists the (start, end) of each chunk; chunks that stick out of a window count in part.
+    """
+    first, rates = timelines[0], []
+    for i in range(len(first) - WINDOW_CHUNKS + 1):
+        start, end = first[i][0], first[i + WINDOW_CHUNKS - 1][1]
+        done = 0.0
+        for timeline in timelines:
+            near = bisect.bisect_left(timeline, end, key=lambda chunk: chunk[0])
+            for s, e in reversed(timeline[:near]):  # those that start before the window ends
+                if e <= start:
+                    break
+                done += (min(e, end) - max(s, start)) / (e - s)
+        rates.append(done / (end - start))
+    return 1 / float(np.quantile(rates, GOOD))
+
+
+def _timed(job: Job, repeats: int) -> float:
+    start = time.perf_counter()
+    job(repeats)
+    return time.perf_counter() - start
+
+
+def _run_together(
+    jobs: Sequence[Job], repeats: int, chunks: int, cpus: Sequence[int]
+) -> list[list[tuple[float, float]]]:
+    """(start, end) of each of `chunks` chunks, per thread."""
+    barrier = threading.Barrier(len(jobs))
+    timelines: list[list[tuple[float, float]]] = [[] for _ in jobs]
+
+    def run(i: int) -> None:
+        _stay_on(cpus[i % len(cpus)])
+        barrier.wait()
+        for _ in range(chunks):
+            start = time.perf_counter()
+            jobs[i](repeats)
+            timelines[i].append((start, time.perf_counter()))
+
+    workers = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return timelines
+
+
+def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent) -> Calibration:
+    """Measure with all `cores`; takes some seconds. `caches`: bytes of L1d and L2 of a core, and of L3."""
+    _, l2, l3 = caches
+    shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well past the own cache
+    memory = min(max(2 * l3 // cores, 1 << 27), MAX_DRAM_BYTES)
+    found: dict[str, float] = {}
+
+    def shared_share() -> float:
+        """Of a loop over as much as the cache holds, what comes from memory says how much stays (`cost/residency`)."""
+        rates = found["shared_gbps"], found["memory_gbps"], probe.read_gbps(max(l3, 2 * l2), 1)
+        near, far, both = (1 / rate for rate in rates)
+        missed = min(max((both - near) / max(far - near, 1e-9), 0.0), MOST_MISSED)
+        return -missed / log(1 - missed) if missed else 1.0
+
+    steps: list[tuple[str, Callable[[], float]]] = [
+        ("gflops", lambda: probe.gflops(1)),
+        ("own_gbps", lambda: probe.read_gbps(l2 * 3 // 4, 1)),
+        ("shared_gbps", lambda: probe.read_gbps(shared, 1)),
+        ("shared_all_gbps", lambda: probe.read_gbps(shared, cores)),
+        ("memory_gbps", lambda: probe.read_gbps(memory, 1)),
+        ("memory_all_gbps", lambda: probe.read_gbps(memory, cores)),
+        ("memory_once_gbps", lambda: probe.read_once_gbps(memory)),
+        ("shared_share", shared_share),
+        ("written_gbps", lambda: probe.written_gbps(l2 // 4) if cores > 1 else 0.0),
+        ("handover_us", lambda: probe.handover_us() if cores > 1 else 0.0),
+        ("ghz", probe.ghz),
+        ("own_write_gbps", lambda: probe.write_gbps(l2 * 3 // 4, 1)),
+        ("shared_all_write_gbps", lambda: probe.write_gbps(shared, cores)),
+        ("memory_all_write_gbps", lambda: probe.write_gbps(memory, cores)),
+    ]
+    for done, (name, measure) in enumerate(steps):
+        found[name] = round(measure(), 4)
+        progress("calibrate", done + 1, len(steps))
+    return Calibration(cores, **found)
+
+
+def known_calibration(machine: str) -> Calibration | None:
+    """What was measured on this `machine` (a name of its CPU), if it was.
+
+    A warning says where what was kept is damaged, or of a version that measured something else.
+    """
+    path = config.cache_dir() / CALIBRATIONS
+    try:
+        kept = dict(json.loads(path.read_text()))
+        known = dict(kept.get(machine, {}))
+        lacking = [name for name in (*(field.name for field in fields(Calibration)), "seal") if name not in known]
+        numbers: dict[str, Any] = {field.name: known.get(field.name) for field in fields(Calibration)}
+        if machine not in kept:
+            return None
+        if not lacking and known["seal"] == _seal(machine, numbers):
+            return Calibration(**numbers)
+        why = f"was calibrated without {', '.join(lacking)}" if lacking else "has a calibration that is damaged"
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, RecursionError) as error:  # a file of another form
+        why = f"has no calibration: {path} is damaged ({error})"
+    warnings.warn(
+        f"{machine} {why}: usual numbers count; run `rammer doctor --calibrate`", RuntimeWarning, stacklevel=2
+    )
+    return None
+
+
+def keep_calibration(machine: str, found: Calibration) -> None:
+    """Let later specs of this `machine` have the measured numbers."""
+    path = config.cache_dir() / CALIBRATIONS
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        known = {}
+    numbers = asdict(found)
+    kept = {**(known if isinstance(known, dict) else {}), machine: {**numbers, "seal": _seal(machine, numbers)}}
+    files.write(path, json.dumps(kept, indent=1))
+
+
+def _seal(machine: str, numbers: Mapping[str, object]) -> str:
+    """A hash of numbers, which damage or another type does not have."""
+    return hashlib.sha256(repr((machine, sorted(numbers.items()))).encode()).hexdigest()[:16]

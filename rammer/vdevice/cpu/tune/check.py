@@ -1,0 +1,362 @@
+"""rKernels tried out before they are used: in a child process, on seeded data, against what the expression means."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
+import time
+import warnings
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import log2, prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import DeviceError
+from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation, flops
+from rammer.ir.semantics.evaluate import sampled_places, stored_at
+from rammer.ir.semantics.rounding import Bounded, bounded_as, unexplained
+from rammer.ir.tensor import Array, DType, TensorType, element
+from rammer.ir.tile import Apply, TileProgram, statements
+from rammer.vdevice.base import Progress
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler, in_c
+from rammer.vdevice.cpu.tune.seeded import Numbers, Region, Seeded, Seeds, bytes_at, padded
+from rammer.vdevice.profiles import profile_store, recipe_keys
+from rammer.vdevice.toolchain.library import Library
+
+POINTS = 10  # elements of every output that are compared
+MOST_FLOPS = 2e8  # of the elements that are computed in NumPy
+MOST_MAPPED = 1 << 34  # bytes of an rKernel's tensors, of which only what is written takes memory
+MOST_WRITTEN = 1 << 30  # bytes of them that are
+MOST_SUMMED = 1 << 26  # numbers that one element is a sum of
+PATIENCE_S = 30.0  # of computing, for one rKernel; others may take the CPU meanwhile
+PATIENCE = 20.0  # so many times as long may it take by the clock
+RESULTS_STEP = 2.0**-9  # by which factors are rounded that an rKernel has computed, and rounds to bf16
+HEADER = 64  # bytes of the shared memory: which trial is on, and what a kernel says of itself
+
+Places: TypeAlias = NDArray[np.int64]  # an index per column
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Elements of an operation's outputs and what they should be."""
+
+    inputs: Mapping[str, Seeded]
+    places: Places
+    stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
+    wanted: tuple[Bounded, ...]  # by output, a value for each place, and how far rounding may move it
+
+
+def sample(
+    operation: Operation,
+    kinds: Sequence[TensorType],
+    narrow: DType | None,
+    seeds: Seeds,
+    seed: int = 0,
+    form: TensorExpr | None = None,
+    step: float = 0.0,
+) -> Sample:
+    """Seeded inputs as they lie in memory, and the values at corners, edges and in the middle.
+
+    `narrow`: a type that holds all inputs, as rKernels round them to it. What rounding explains is that of the `form`
+    in which it is computed, where factors are rounded by a `step`.
+    """
+    expr = operation.expr
+    places = _places(expr, seed)
+    for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
+        inputs = _inputs(operation, kinds, seeds, positive, narrow)
+        wanted = bounded_as(expr, form, inputs, places, factor_step=step, random=True)
+        if all(2 * np.isfinite(w.value).sum() >= len(places) for w in wanted):
+            break
+    return Sample(inputs, places, stored_at(expr, inputs, places), tuple(wanted))
+
+
+def _places(expr: TensorExpr, seed: int) -> Places:
+    each = flops(expr) / max(prod(expr.root.shape), 1)
+    return sampled_places(expr, int(min(max(MOST_FLOPS / max(each, 1), 3), POINTS)), seed)
+
+
+def _inputs(
+    operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, positive: bool, narrow: DType | None
+) -> dict[str, Seeded]:
+    """Numbers of which sums of products stay about 1, and indices that are inside of what they index."""
+    expr = operation.expr
+    depth = max((prod(e for _, e in s.reduce) for s in expr.stages if s.reduce and s.combine == "sum"), default=1)
+    extents = [d.extent for s in expr.stages for ld, _ in loads(s.body) for d in ld.dynamic]
+    extents += [1 for _ in expr.into.dynamic] if expr.into else []  # all of them at the first place
+    widened = {
+        n.arg.tensor
+        for s in expr.stages
+        if s.reduce
+        for n in nodes(s.body)
+        if isinstance(n, Cast) and isinstance(n.arg, Load) and n.dtype.itemsize > 1
+    }
+    values: dict[str, Seeded] = {}
+    for n, ((name, _), kind, static) in enumerate(zip(expr.inputs, kinds, operation.static, strict=True)):
+        if kind.dtype.part.is_float:
+            small = kind.rank > 1 and (static or n == len(expr.inputs) - 1)
+            exponent = round(-log2(max(depth, 1)) / 2) if small else 0
+            values[name] = seeds.floats(kind, n, exponent, positive, narrow)
+        elif kind.dtype is DType.BOOL:
+            values[name] = seeds.integers(kind, n, 0, 2)
+        elif name in widened and kind.dtype in (DType.I8, DType.U8):  # all bytes: none of their sums may be cut off
+            limits = np.iinfo(kind.dtype.value)
+            values[name] = seeds.integers(kind, n, int(limits.min), int(limits.max) + 1)
+        else:
+            values[name] = seeds.integers(kind, n, 0 if extents else 1, min([*extents, 4]))
+    return values
+
+
+def _unwritten(values: Array) -> NDArray[np.bool_]:
+    """Which floats are what lay there before: no NaN that is computed has all bits set, but for those of one byte."""
+    bits = values.view(np.uint8).reshape(len(values), values.dtype.itemsize)
+    left: NDArray[np.bool_] = (bits == 0xFF).all(axis=1) & (values != values) & (values.itemsize > 1)
+    return left
+
+
+def check_kernels(
+    kernels: Sequence[RKernel], compiler: KernelCompiler, machine: str, every: frozenset[RKernel], progress: Progress
+) -> dict[RKernel, str]:
+    """What is wrong with kernels in C, each tried out once on this `machine`; what was found is kept in the cache."""
+    tried = in_c(kernels)
+    store = profile_store(machine, compiler.toolchain)
+    recipes = recipe_keys(tried, compiler.spec)
+    keys = {k: f"{'every' if k in every else 'some'} {recipe}" for k, recipe in recipes.items()}
+    known = store.verdicts(keys.values())
+    missing = [k for k in tried if keys[k] not in known]
+    if missing:
+        compiled = compiler.compile(missing, progress)
+        libraries = {name: Library(data) for name, data in compiled.objects.items()}
+        address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
+        with Seeds() as seeds:
+            found = try_out(trials(missing, address, every, seeds))
+        store.put_verdicts({keys[k]: found.get(k, "") for k in missing})
+        known |= {keys[k]: found.get(k, "") for k in missing}
+    return {k: known[key] for k, key in keys.items() if known[key]}
+
+
+def untried(kernels: Iterable[RKernel], every: frozenset[RKernel]) -> dict[RKernel, str]:
+    """Why kernels in C are not tried out, or why only some rTasks of those in `every` are."""
+    why = {}
+    for kernel in in_c(kernels):
+        if what := _too_large(kernel):
+            why[kernel] = f"it is not tried out, as {what}"
+        elif kernel in every and not _all_fit(kernel):
+            why[kernel] = "only some of its rTasks are tried out, as all would write too much"
+    return why
+
+
+def _too_large(kernel: RKernel) -> str:
+    inputs, outputs = kernel.input_types(), kernel.operation.outputs
+    written = _nbytes(t for t in inputs if padded(t)) + kernel.scratch_bytes
+    written += _nbytes(outputs) * min(POINTS, kernel.num_rtasks) // max(kernel.num_rtasks, 1)
+    if written > MOST_WRITTEN or _nbytes((*inputs, *outputs)) > MOST_MAPPED:
+        return f"its tensors take {_nbytes((*inputs, *outputs)) / 2**30:.1f} GiB"
+    summed = max(prod(e for _, e in s.reduce) for s in kernel.operation.expr.stages)
+    return f"an element is made of {summed} others" if summed > MOST_SUMMED else ""
+
+
+def _all_fit(kernel: RKernel) -> bool:
+    return _nbytes(kernel.operation.outputs) <= MOST_WRITTEN
+
+
+def _nbytes(kinds: Iterable[TensorType]) -> int:
+    return sum(kind.nbytes for kind in kinds)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An rKernel, its machine code, and the rTasks that are tried."""
+
+    kernel: RKernel
+    address: int
+    sample: Sample
+    rtasks: tuple[int, ...]
+    nothing: Numbers  # in memory that was not written
+
+
+def trials(
+    kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel], seeds: Seeds
+) -> list[Trial]:
+    """What to run of each kernel: the rTasks of sampled elements, or all."""
+    samples: dict[Hashable, Sample] = {}
+    made = []
+    for kernel in kernels:
+        if _too_large(kernel):
+            continue
+        step = _results_step(kernel)
+        recipe = kernel.operation, kernel.input_types(), _rounding(kernel)
+        key = *recipe, kernel.form, step
+        if key not in samples:
+            samples[key] = sample(*recipe, seeds, form=kernel.form, step=step)
+        whole = kernel in every and _all_fit(kernel)
+        tasks = range(kernel.num_rtasks) if whole else _rtasks(kernel, samples[key].places)
+        made.append(Trial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
+    return made
+
+
+def _rounding(kernel: RKernel) -> DType | None:
+    """A type whose numbers the rKernel's instructions do not round; None if they round nothing."""
+    body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
+    used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
+    rounds = any(i.encoding is None or i.encoding.parts == 1 for i in used)
+    return DType.BF16 if rounds else None  # tf32 has more digits; of two parts the second must not be zero to be tried
+
+
+def _results_step(kernel: RKernel) -> float:
+    """By what factors are rounded that the rKernel has computed itself; 0.0 if instructions round none."""
+    if not isinstance(kernel.body, TileProgram):
+        return 0.0
+    own = {b.name for b in kernel.body.scratch}
+    copies = [s for s in statements(kernel.body.body) if isinstance(s, Apply) and s.instruction.copies]
+    rounds = any(s.operands[-1].buffer in own and s.instruction.precision != "fp32" for s in copies)
+    return RESULTS_STEP if rounds else 0.0
+
+
+def _rtasks(kernel: RKernel, places: Places) -> list[int]:
+    """The rTasks whose boxes hold the places."""
+    return list(dict.fromkeys(_owners(kernel, places)))
+
+
+def _owners(kernel: RKernel, places: Places) -> list[int]:
+    """For each place the rTask whose box holds it."""
+    axes = [a for a, _ in kernel.operation.expr.root.axes]
+    found = []
+    for place in places.tolist():
+        number = 0
+        for digit in kernel.body.digits:  # the largest step of an axis first: what is left is for smaller ones
+            within = [d.step for d in kernel.body.digits if d.axis == digit.axis and d.step > digit.step]
+            at = place[axes.index(digit.axis)] % min(within) if within else place[axes.index(digit.axis)]
+            number += at // digit.step * digit.stride
+        found.append(number)
+    return found
+
+
+def try_out(tried: Sequence[Trial]) -> dict[RKernel, str]:
+    """What is wrong with those rKernels that crash, do not come back, or compute something else."""
+    wrong: dict[RKernel, str] = {}
+    results = _Results(tried)
+    start = 0
+    while start < len(tried):
+        start, ended = results.run(tried, start)
+        if start < len(tried):
+            wrong[tried[start].kernel] = ended
+            start += 1
+    for trial, outputs in zip(tried, results.outputs, strict=True):
+        if trial.kernel not in wrong and (what := _differs(trial, outputs)):
+            wrong[trial.kernel] = what
+    return wrong
+
+
+class _Results:
+    """The sampled elements, in memory shared with the child that computes them."""
+
+    def __init__(self, tried: Sequence[Trial]) -> None:
+        sizes = [[len(t.sample.places) * o.dtype.itemsize for o in t.kernel.operation.outputs] for t in tried]
+        shared = mmap.mmap(-1, HEADER + sum(-(-n // 8) * 8 for row in sizes for n in row))
+        whole = np.frombuffer(shared, np.uint8)
+        self._progress = whole[:8].view(np.int64)
+        self._status = whole.ctypes.data + 8
+        self.outputs: list[list[Array]] = []
+        at = HEADER
+        for trial, row in zip(tried, sizes, strict=True):
+            arrays = []
+            for nbytes, kind in zip(row, trial.kernel.operation.outputs, strict=True):
+                arrays.append(whole[at : at + nbytes].view(kind.dtype.numpy))
+                at += -(-nbytes // 8) * 8
+            self.outputs.append(arrays)
+
+    def run(self, tried: Sequence[Trial], start: int) -> tuple[int, str]:
+        """Run the trials from `start` on in a child: the first one that did not end well, and how it ended.
+
+        Raises DeviceError where there is no memory.
+        """
+        self._progress[0] = start
+        with warnings.catch_warnings():  # the child runs kernels only, whatever threads there are here
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if child == 0:
+            code = 255
+            try:
+                self._work(tried, start)
+                code = 0
+            except OSError as error:
+                code = error.errno or code
+            finally:
+                os._exit(code)
+        deadline, seen = time.monotonic() + PATIENCE * PATIENCE_S, start
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            now = int(self._progress[0])
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+                if code > 0:
+                    raise DeviceError(
+                        f"rKernel {tried[now].kernel.name!r} cannot be tried out: {os.strerror(code)}",
+                        hint="RAMMER_CHECK=0 tries none out",
+                    )
+                if code == -signal.SIGPROF:
+                    return now, f"it did not come back within {PATIENCE_S:g} s of computing"
+                return now, f"it ended by {signal.Signals(-code).name}" if code else "it ended the process"
+            if now != seen:
+                deadline, seen = time.monotonic() + PATIENCE * PATIENCE_S, now
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return now, f"it did not come back within {PATIENCE * PATIENCE_S:g} s"
+            time.sleep(0.0005)
+
+    def _work(self, tried: Sequence[Trial], start: int) -> None:
+        """In the child, which may crash: nobody wants to read how."""
+        faulthandler.disable()
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # it ends the process
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
+        for n, trial in enumerate(tried[start:], start):
+            kinds = trial.kernel.operation.outputs
+            region = Region(
+                [kind.nbytes for kind in kinds],
+                list(trial.sample.inputs.values()),
+                trial.kernel.scratch_bytes,
+                trial.nothing,
+            )
+            arguments = np.array(region.starts[:-1], np.int64)
+            run: Any = prototype(trial.address)
+            signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
+            flat = [bytes_at(at, k.nbytes).view(k.dtype.numpy) for k, at in zip(kinds, region.starts, strict=False)]
+            there = [element(kind, trial.sample.stored) for kind in kinds]
+            owners = np.array(_owners(trial.kernel, trial.sample.places) if trial.kernel.is_foreign else [])
+            for rtask in trial.rtasks:
+                run(arguments.ctypes.data, region.starts[-1], rtask, self._status)
+                if trial.kernel.is_foreign:  # its boxes are not proven: each rTask leaves its own, and no later one
+                    own = owners == rtask
+                    for result, values, at in zip(self.outputs[n], flat, there, strict=True):
+                        result[own] = values[at][own]
+            for result, values, at in zip(self.outputs[n], flat, there, strict=True):
+                before, result[:] = result.copy(), values[at]
+                if trial.kernel.is_foreign:
+                    rows, others = (a.view(np.uint8).reshape(len(a), a.dtype.itemsize) for a in (result, before))
+                    rows[np.any(rows != others, axis=1)] = 0xFF
+            region.unmap()
+            self._progress[0] = n + 1
+
+
+def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
+    """The first sampled element that is not what it should be."""
+    expr = trial.kernel.operation.expr
+    sample, step = trial.sample, _results_step(trial.kernel)
+    bound = partial(bounded_as, expr, trial.kernel.form, sample.inputs, factor_step=step, random=True, careful=True)
+    for n, (name, _) in enumerate(expr.outputs):
+        left = np.flatnonzero(_unwritten(outputs[n]))
+        first = int(left[0]) if len(left) else unexplained(outputs[n], sample.wanted[n], n, sample.places, bound)
+        if first is not None:
+            what = "not written" if len(left) else str(outputs[n][first])
+            return f"{name}{sample.places[first].tolist()} is {what} and should be {sample.wanted[n].value[first]}"
+    return ""

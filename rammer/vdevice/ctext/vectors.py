@@ -1,0 +1,365 @@
+"""Which loops over lanes become operations on whole vectors, of which types; how they are printed is `cfamily`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import assert_never
+
+from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype
+from rammer.ir.index import Index, simplify, substitute, var, variables
+from rammer.ir.tensor import DType
+from rammer.ir.tile import (
+    Alloc,
+    Apply,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    Prefetch,
+    Scope,
+    Stmt,
+    Store,
+    Sync,
+    TileProgram,
+    folded,
+)
+from rammer.vdevice.ctext.minifloats import MINIFLOATS
+
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+LOGIC = {"and": "&", "or": "|", "xor": "^"}
+BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
+FLOAT32_MATH = frozenset(
+    {
+        *("max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"),
+        *("sin", "cos", "asin", "acos", "atan", "pow"),
+    }
+)
+SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
+VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # what vectors compute in
+# vectors that are converted as they are loaded
+NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt"}
+NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
+VECTOR_INT_MATH = frozenset(
+    {
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "max",
+        "min",
+        "abs",
+        "sign",
+        "bit_not",
+        "shift_left",
+        "shift_right",
+        "dot_bytes",
+        *BITWISE,
+    }
+)
+
+
+class VectorLoops:
+    """Decides for one tile program, statement by statement as it is printed: it keeps the types of what is in scope."""
+
+    narrow_stores = False  # vectors are converted to small numbers as they are stored
+    pieces = False  # some lanes of a vector register may be computed: none goes through memory then
+    vectors: Mapping[DType, str] = VECTOR  # types of vectors, by what their elements are stored as
+    narrow: Mapping[DType, str] = NARROW
+
+    def __init__(self, program: TileProgram, lanes: int) -> None:
+        self.program, self.lanes = program, lanes
+        self.dtypes = {b.name: b.dtype for b in (*program.arguments, *program.scratch)}
+        self.wide: set[str] = set()  # register buffers kept as arrays of vectors
+        self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
+        self.pieced: set[str] = set()  # and those of which some lanes are computed alone
+        self._known: dict[int, tuple[For, tuple[int, int]]] = {}  # `numbers` of loops, by their identity
+        self._lanes_ok: dict[tuple[int, str], tuple[Scalar, bool]] = {}  # of values, by theirs: `vector` is asked often
+        self._declared: dict[tuple[str, DType, int], tuple[Body, list[bool]]] = {}  # by the identity of the body around
+
+    def vector(self, loop: For) -> For | None:
+        """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form.
+
+        Lanes m … n-1 of a register stay where they are.
+        """
+        lane, body = loop.var, loop.body
+        if loop.start and any(self._registers(body)):
+            if not self._piece_ok(body, lane):
+                return None
+        elif loop.start:  # a piece that starts in mid-vector
+            shift = {lane: var(lane) + loop.start}
+            moved = []
+            for s in body:
+                if not isinstance(s, Store) or s.dynamic:
+                    return None
+                moved.append(s.at(shift))
+            loop = For(lane, 0, loop.stop - loop.start, loop.kind, tuple(moved))
+        if loop.stop > self.lanes:
+            return None
+        for s in loop.body:
+            if isinstance(s, Store) and not s.dynamic and self._narrow_ok(s, lane):
+                continue
+            if (
+                not isinstance(s, Store)
+                or s.dynamic
+                or not s.index.coef(lane)
+                or self.dtypes[s.buffer] not in self.vectors
+            ):
+                return None
+            if not self._access_ok(s.buffer, s.index, lane):
+                return None
+            if (key := (id(s.value), lane)) not in self._lanes_ok:
+                self._lanes_ok[key] = s.value, self._lane_ok(s.value, lane)
+            if not self._lanes_ok[key][1]:
+                return None
+        return loop
+
+    def _registers(self, body: Body) -> Iterator[str]:
+        arguments = {b.name for b in (*self.program.arguments, *self.program.scratch)}
+        for s in body:
+            if isinstance(s, Store):
+                yield from ({s.buffer, *(ld.tensor for ld, _ in loads(s.value))} - arguments)
+
+    def _piece_ok(self, body: Body, lane: str) -> bool:
+        """Whether some lanes of a vector register can be computed alone, from themselves and from float32 in memory."""
+        registers = set(self._registers(body))
+        if not self.pieces or len(registers) != 1 or not registers <= self.wide:
+            return False
+        return all(
+            isinstance(s, Store)
+            and s.buffer in registers
+            and all(self.dtypes[b] is DType.F32 and self._access_ok(b, ix, lane) for b, ix in _accesses(s))
+            for s in body
+        )
+
+    def _access_ok(self, buffer: str, index: Index, lane: str) -> bool:
+        stride = 0
+        for atom, coef in index.terms:
+            if atom == lane:
+                stride = coef
+            elif not isinstance(atom, str) and lane in variables(atom.arg):
+                return False
+        if stride == 0:
+            return True
+        if stride != 1:  # gathered and scattered element by element
+            return self.dtypes[buffer] is DType.F32
+        return self.dtypes[buffer] in self.vectors
+
+    def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
+        """Where a vector begins, and which of its elements each lane picks, for x[16*i + 4*(lane // 4)].
+
+        None if lanes do not pick from one vector, or differently in different places.
+        """
+        fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
+        base = index - fixed
+        size = next((b.size for b in self.program.arguments if b.name == buffer), 1)
+        if self.dtypes[buffer] is not DType.F32 or size % self.lanes:
+            return None
+        if variables(fixed) != {lane} or not self._whole(base):
+            return None
+        chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
+        return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
+
+    def _narrow_ok(self, s: Store, lane: str) -> bool:
+        """Whether a vector of small numbers can be stored: moved, or made of numbers that int32 or float32 holds."""
+        kind = self.dtypes[s.buffer]
+        if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
+            return False
+        if any(self.dtypes[b] in self.narrow for b in self._registers((s,))):
+            return False  # computed one by one
+        match s.value:
+            case Load(buffer, (index,), ()):
+                return self.dtypes[buffer] is kind and _runs(index, lane)
+            case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
+                source = self.type_of(arg)
+                held = source is DType.I32 or (source is DType.F32 and _clipped(arg))
+                held = source in SINGLE if kind in MINIFLOATS else held
+                return held and self._lane_ok(arg, lane)
+        return False
+
+    def _lane_ok(self, value: Scalar, lane: str) -> bool:
+        """Whether the value can be printed for all lanes at once, as vectors of one type after another, and masks."""
+        if not depends(value, lane):
+            return self.type_of(value) in (*self.vectors, DType.BOOL, None)
+        match value:
+            case Load(buffer, (index,), dynamic):
+                fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
+                return fits and not any(depends(d.value, lane) for d in dynamic)
+            case Cast(bits=True):
+                return False
+            case Cast(Load(buffer, (index,), ()), dtype) if self.dtypes[buffer] in self.narrow:
+                known = dtype in self.vectors and (dtype.is_float or self.dtypes[buffer] not in MINIFLOATS)
+                return known and _runs(index, lane)
+            case Cast(arg, dtype):
+                source = self.type_of(arg)
+                known = source in self.vectors and dtype in self.vectors
+                truncated = source is not None and source.is_float and not dtype.is_float
+                return known and not truncated and self._lane_ok(arg, lane)
+            case Call(fn, args):
+                kinds = {k for a in args if (k := self.type_of(a)) not in (DType.BOOL, None)}
+                if not kinds <= self.vectors.keys() or len({self.vectors[k] for k in kinds}) > 1:
+                    return False
+                known = fn in LOGIC or fn in ("where", "not")
+                if kinds:
+                    floating = any(k.is_float for k in kinds)
+                    math = {*INFIX, "neg", *FLOAT32_MATH} if floating else VECTOR_INT_MATH
+                    known = known or fn in COMPARISONS or fn in math
+                masks = {self.masks(m) for a in args if self.type_of(a) is DType.BOOL and (m := self._mask(a))}
+                chosen = fn != "where" or self.type_of(value) in self.vectors
+                return known and chosen and len(masks) < 2 and all(self._lane_ok(a, lane) for a in args)
+            case Select(where, then, other):
+                uniform = not any(lane in variables(r.index) for r in where)
+                chosen = self.type_of(value) in self.vectors
+                return uniform and chosen and self._lane_ok(then, lane) and self._lane_ok(other, lane)
+        return False
+
+    def _mask(self, value: Scalar) -> DType | None:
+        """What is compared in a condition: masks are as wide. None if nothing is."""
+        match value:
+            case Call(fn, args) if fn in COMPARISONS:
+                return next((DType.F32 if k in SINGLE else k for a in args if (k := self.type_of(a)) is not None), None)
+            case Call(_, args):
+                return next((m for a in args if (m := self._mask(a)) is not None), None)
+            case Select(_, then, other):
+                return self._mask(then) or self._mask(other)
+        return None
+
+    def declare(self, buffer: Buffer, body: Body) -> None:
+        """Decide whether a register buffer can be an array of vectors: gcc keeps only those in registers."""
+        self._typed(buffer)
+        key, decided = (buffer.name, buffer.dtype, id(body)), (self.wide, self.folded, self.pieced)
+        if key in self._declared:  # a nest may be printed twice, and each loop around is counted before
+            for names, member in zip(decided, self._declared[key][1], strict=True):
+                (names.add if member else names.discard)(buffer.name)
+            return
+        for names in decided:
+            names.discard(buffer.name)
+        computed = buffer.dtype in self.vectors and buffer.dtype.accumulator is buffer.dtype
+        if buffer.scope is Scope.REGISTER and computed and buffer.size % self.lanes == 0:
+            self.wide.add(buffer.name)
+            if not self._only_vectors(buffer.name, body):
+                self.wide.discard(buffer.name)
+                self.folded.discard(buffer.name)
+        self._declared[key] = body, [buffer.name in names for names in decided]
+
+    def _typed(self, buffer: Buffer) -> None:
+        if self.dtypes.get(buffer.name) is not buffer.dtype:
+            self.dtypes[buffer.name] = buffer.dtype
+            self._lanes_ok.clear()
+
+    def _only_vectors(self, name: str, body: Body) -> bool:
+        """Whether every access to the buffer is a whole vector, or a lane known when compiling."""
+        for stmt in body:
+            match stmt:
+                case For() if self.folded_vector(stmt):
+                    self.folded.add(name)
+                case For(kind=Kind.VECTOR) if moved := self.vector(stmt):
+                    for s in moved.body:
+                        assert isinstance(s, Store)
+                        if moved.start and s.buffer == name:
+                            self.pieced.add(name)
+                        for buffer, index in _accesses(s):
+                            if buffer == name and index.coef(moved.var) not in (0, 1):
+                                return False
+                            if buffer == name and not self._whole(index - var(moved.var) * index.coef(moved.var)):
+                                return False
+                case For() | Alloc():
+                    if isinstance(stmt, Alloc):
+                        self._typed(stmt.buffer)
+                    if not self._only_vectors(name, stmt.body):
+                        return False
+                case If(_, then):
+                    if not self._only_vectors(name, then):
+                        return False
+                case Apply(_, operands) if any(o.buffer == name for o in operands):
+                    return False
+                case Store():
+                    for buffer, index in _accesses(stmt):
+                        if buffer == name and not self._whole(index - index.const):
+                            return False
+                case Sync() | Apply() | Prefetch():
+                    pass
+                case _:
+                    assert_never(stmt)
+        return True
+
+    def _whole(self, index: Index) -> bool:
+        return index.const % self.lanes == 0 and all(c % self.lanes == 0 for _, c in index.terms)
+
+    def masks(self, kind: DType) -> str:
+        """The vector type of conditions that choose between elements of type `kind`."""
+        return "vl" if kind.accumulator.itemsize == 8 else "vi"
+
+    def folded_vector(self, loop: For) -> tuple[str, Index, str] | None:
+        """The buffer, index and function of a loop that combines the lanes of a vector into lane 0."""
+        found = folded(loop, self.lanes)
+        return found if found and found[0] in self.wide else None
+
+    def numbers(self, body: Body) -> tuple[int, int]:
+        """Stores of single numbers that unrolling makes of a body, and numbers gathered into vectors one by one."""
+        stored = gathered = 0
+        for s in body:
+            match s:
+                case For(kind=Kind.VECTOR) if moved := self.vector(s):
+                    gathered += (moved.stop - moved.start) * sum(map(_gathers, moved.body, repeat(moved.var)))
+                case For(_, start, stop, kind, inner):
+                    times = stop - start if kind in (Kind.UNROLLED, Kind.VECTOR) else 1
+                    if id(s) not in self._known:  # every loop around asks again
+                        self._known[id(s)] = s, self.numbers(inner)
+                    inside = self._known[id(s)][1]
+                    stored, gathered = stored + times * inside[0], gathered + times * inside[1]
+                case Alloc(_, inner) | If(_, inner):
+                    if isinstance(s, Alloc):
+                        self.declare(s.buffer, inner)
+                    inside = self.numbers(inner)
+                    stored, gathered = stored + inside[0], gathered + inside[1]
+                case Store():
+                    stored += 1
+                case Sync() | Apply() | Prefetch():
+                    pass
+                case _:
+                    assert_never(s)
+        return stored, gathered
+
+    def type_of(self, value: Scalar) -> DType | None:
+        return result_dtype(value, self.dtypes)
+
+
+def depends(value: Scalar, lane: str) -> bool:
+    """Whether the value differs from lane to lane."""
+    match value:
+        case Load(_, index, dynamic):
+            return any(lane in variables(i) for i in index) or any(depends(d.value, lane) for d in dynamic)
+        case Call(_, args):
+            return any(depends(a, lane) for a in args)
+        case Cast(arg, _):
+            return depends(arg, lane)
+        case Iota(index):
+            return lane in variables(index)
+        case Select(where, then, other):
+            return any(lane in variables(r.index) for r in where) or depends(then, lane) or depends(other, lane)
+    return False
+
+
+def _runs(index: Index, lane: str) -> bool:
+    """Whether lanes are neighbours."""
+    return index.coef(lane) == 1 and lane not in variables(index - var(lane))
+
+
+def _clipped(value: Scalar) -> bool:
+    """Whether a number has bounds that an int32 holds, if it is a number."""
+    match value:
+        case Call("min", (Call("max", (_, Const(low))), Const(high))):
+            return -(2**31) < low <= high < 2**31
+    return False
+
+
+def _gathers(s: Stmt, lane: str) -> int:
+    """Vectors that a store gathers from equal distances."""
+    assert isinstance(s, Store)
+    return sum(ld.index[0].coef(lane) not in (0, 1) for ld, _ in loads(s.value))
+
+
+def _accesses(s: Store) -> list[tuple[str, Index]]:
+    return [(s.buffer, s.index), *((ld.tensor, ld.index[0]) for ld, _ in loads(s.value))]

@@ -1,0 +1,1 @@
+"""Encode and place the data of a built program: tables, constants, aligned memory."""

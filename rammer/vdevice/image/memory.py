@@ -1,0 +1,119 @@
+"""Aligned memory, in huge pages where the system has them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import weakref
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import ArtifactError, DeviceError
+from rammer.ir.tensor import Array, TensorType
+from rammer.vdevice.image.arena import ARENA, aligned
+
+Bytes: TypeAlias = NDArray[np.uint8]
+HUGE_PAGE = 2 << 20
+SPARES = 2  # blocks of an output that wait to be lent again
+
+
+def allocate(nbytes: int) -> Bytes:
+    """Zeroed memory, private to the process; from 2 MB on it lies on huge pages, else on 4 KiB pages.
+
+    It is freed when the last array that refers to it is gone. Raises DeviceError.
+    """
+    if nbytes < HUGE_PAGE:
+        return np.frombuffer(_map(max(nbytes, 1)), np.uint8, nbytes)
+    block = _map(nbytes + HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a system without huge pages: ordinary ones are right, only slower
+            block.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(block, np.uint8)
+    first = -whole.ctypes.data % HUGE_PAGE
+    return whole[first : first + nbytes]
+
+
+class HostRooms:
+    """Rooms of programs that run on the host: aligned arrays."""
+
+    def room(self, kind: TensorType) -> Array:
+        """A new room, of zeros."""
+        found: Array = allocate(kind.nbytes).view(kind.dtype.numpy).reshape(kind.shape)
+        return found
+
+    def fill(self, room: Array, value: Array) -> None:
+        """Copy a value into a room of its type."""
+        np.copyto(room, value)
+
+    @staticmethod
+    def handed(
+        views: Iterable[tuple[str, Array]], rooms: Mapping[str, Array], direct: Container[str], wanted: Container[str]
+    ) -> dict[str, Array]:
+        """Outputs of a run; those with rooms go there too, where they were not computed there (`direct`)."""
+        found = {}
+        for name, view in views:
+            if name in rooms and name not in direct:
+                np.copyto(rooms[name], view)
+            if name in wanted:
+                found[name] = (rooms[name] if name in direct else view).copy()
+        return found
+
+
+class Lender:
+    """Memory for what is given away: once nobody refers to it any more, it is lent again.
+
+    Pages that the system has yet to fill with zeros cost more than writing to them.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[str, list[Bytes]] = {}
+
+    def lend(self, name: str, kind: TensorType) -> Array:
+        """An array of whatever was there; of each name up to SPARES wait for the next call."""
+        free = self._free.setdefault(name, [])
+        block = free.pop() if free else allocate(kind.nbytes)
+        owner = (ctypes.c_char * kind.nbytes).from_address(block.ctypes.data)  # all arrays of it refer to this object
+        weakref.finalize(owner, _take_back, free, block).atexit = False
+        found: Array = np.frombuffer(memoryview(owner).cast("B"), np.uint8).view(kind.dtype.numpy).reshape(kind.shape)
+        return found
+
+
+def _take_back(free: list[Bytes], block: Bytes) -> None:
+    if len(free) < SPARES:
+        free.append(block)
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise DeviceError(
+            f"cannot get {nbytes / 2**20:.0f} MiB of memory", hint="the model needs more than this machine gives"
+        ) from error
+
+
+def gather(arrays: Sequence[Array]) -> list[Array]:
+    """The arrays side by side in one aligned block; those that lie aligned already stay where they are."""
+    loose = [n for n, a in enumerate(arrays) if a.ctypes.data % 64 or not a.flags.c_contiguous]
+    block = allocate(sum(aligned(arrays[n].nbytes) for n in loose))
+    placed, at = list(arrays), 0
+    for n in loose:
+        array = arrays[n]
+        placed[n] = block[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        np.copyto(placed[n], array)
+        at += aligned(array.nbytes)
+    return placed
+
+
+def tensor_at(place: Sequence[int], kind: TensorType, arena: Bytes, constants: Sequence[Array]) -> Array:
+    """A tensor at (ARENA or number of a constant, byte offset). Raises ArtifactError."""
+    base, offset = place
+    block = arena if base == ARENA else constants[base].reshape(-1).view(np.uint8)
+    if offset + kind.nbytes > len(block):
+        raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
+    found: Array = block[offset : offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
+    return found

@@ -1,0 +1,187 @@
+"""Where a plan's tensors lie for a device, and constants brought into the layouts that kernels read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import DeviceError
+from rammer.ir.analysis.storage import constant_key
+from rammer.ir.graph import Graph
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
+from rammer.planner.pieces import bases
+from rammer.vdevice.image.arena import ARENA, SCRATCH, aligned
+
+
+def constant_value(graph: Graph, tensor: TensorId) -> Array:
+    """A constant's value, also through views: a view's physical elements are those of its root."""
+    root, offset = graph.storage(tensor)
+    value, whole, kind = graph.constants[root], graph.types[root], graph.types[tensor]
+    if root == tensor:
+        return value
+    flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
+    part = flat[offset : offset + prod(kind.physical_shape)]
+    return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
+
+
+class Operands(NamedTuple):
+    """Places of an operator's operands, each list for some of its rTasks: where tensors lie in pieces, they differ."""
+
+    places: list[list[tuple[int, int]]]
+    chosen: list[int]  # rTask -> entry of `places`
+
+
+class Places:
+    """Where tensors lie: in the arena, or in a constant; every constant is packed once per layout."""
+
+    def __init__(self, plan: ExecutionPlan, memory: MemoryPlan) -> None:
+        self._plan, self._graph, self._memory = plan, plan.graph, memory
+        self._numbers: dict[tuple[TensorId, Layout | None], int] = {}
+
+    def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
+        """(ARENA or number of a constant, byte offset). `layout` is what a kernel reads a constant in."""
+        graph = self._graph
+        root, offset = graph.storage(tensor)
+        itemsize = graph.types[tensor].dtype.itemsize
+        if root not in graph.constants:
+            if root not in self._memory.offsets:
+                raise DeviceError(f"the memory plan has no place for {root!r}")
+            return ARENA, self._memory.offsets[root] + offset * itemsize
+        key, first = constant_key(graph, tensor, layout)
+        return self._numbers.setdefault(key, len(self._numbers)), first * itemsize
+
+    def operands(self, operator: int) -> Operands:
+        """Places of what an operator writes, then of what it reads, in the layouts that its rKernel wants."""
+        op, kernel, graph = self._graph.operators[operator], self._plan.kernels[operator], self._graph
+        packing = dict(kernel.packing)
+        layouts = [graph.types[t].layout for t in op.outputs]
+        layouts += [packing.get(name, kind.layout) for name, kind in kernel.operation.expr.inputs]
+        apart = bases(self._plan, self._memory, operator) if self._memory.pieces or self._memory.near else {}
+        tensors = (*op.outputs, *op.inputs)
+        places = [
+            (ARENA, 0) if n in apart else self.find(tensor, layout)
+            for n, (tensor, layout) in enumerate(zip(tensors, layouts, strict=True))
+        ]
+        if not apart:
+            return Operands([places], [0] * kernel.num_rtasks)
+        known: dict[tuple[int, ...], int] = {}
+        begins = np.stack([apart[n] for n in apart], 1).tolist()
+        chosen = [known.setdefault(tuple(begin), len(known)) for begin in begins]
+        shifts = [graph.storage(tensors[n]).offset * graph.types[tensors[n]].element_bytes for n in apart]
+        found = []
+        for begin in known:
+            mine = list(places)
+            for n, base, shift in zip(apart, begin, shifts, strict=True):
+                mine[n] = SCRATCH if graph.storage(tensors[n]).root in self._memory.near else ARENA, base + shift
+            found.append(mine)
+        return Operands(found, chosen)
+
+    def pack(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
+        """The constants in their layouts, named w0 … by number, all in one block of memory."""
+        kinds = [
+            TensorType(self._graph.types[tensor].shape, self._graph.types[tensor].dtype, layout)
+            for tensor, layout in self._numbers
+        ]
+        running: list[Future[None]] = []
+        block = allocate(sum(aligned(kind.nbytes) for kind in kinds))
+        weights: dict[str, Array] = {}
+        at = 0
+        with ThreadPoolExecutor() as pool:  # NumPy copies without the GIL
+            for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
+                raw = block[at : at + kind.nbytes]
+                if layout is not None and (encoding := layout.encoding):
+                    out = raw.view(encoding.dtype.numpy).reshape(-1, encoding.parts, encoding.block)
+                    weights[f"w{n}"] = out
+                else:
+                    out = raw.view(kind.dtype.numpy)
+                    weights[f"w{n}"] = out.reshape(kind.physical_shape)
+                running.append(pool.submit(arrange, constant_value(self._graph, tensor), layout, out))
+                at += aligned(kind.nbytes)
+        for future in running:
+            future.result()
+        return weights
+
+
+def ports_alone(graph: Graph, memory: MemoryPlan) -> list[str]:
+    """Inputs and outputs that share no byte with another tensor and have no view as port: they may lie elsewhere.
+
+    Nor does an argument of a tensor in pieces lie among their bytes: it may begin far before the piece that is touched.
+    """
+    ranges = [(at, at + graph.types[t].nbytes, t) for t, at in memory.offsets.items()]
+    for owner, pieces in memory.pieces.items():
+        itemsize, nbytes = graph.types[owner].element_bytes, graph.types[owner].nbytes
+        ends = (*(first * itemsize for first in pieces.firsts[1:]), nbytes)
+        for first, at, end in zip(pieces.firsts, pieces.offsets, ends, strict=True):
+            begin = at - first * itemsize
+            ranges.append((begin, begin + end, owner))
+    shared: set[TensorId] = set()
+    reach, last = 0, None  # how far those before come, and which of them comes so far
+    for start, end, tensor in sorted(ranges):
+        if last is not None and start < reach:
+            shared |= {tensor, last}
+        if last is None or end >= reach:
+            reach, last = end, tensor
+    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}  # it lies where its input does
+    ports = [t for t in (*graph.inputs, *graph.outputs) if t not in updated]
+    roots = Counter(graph.storage(t).root for t in ports)
+    return [t for t in ports if roots[t] == 1 and t in memory.offsets and t not in shared]
+
+
+def arrange(array: Array, layout: Layout | None, out: Array) -> None:
+    """Write `array` in a layout into `out`, a flat array of the layout's physical size, or encoded."""
+    if layout is not None and layout.encoding:
+        whole = np.empty(prod(layout.physical_shape(array.shape)), array.dtype)
+        arrange(array, replace(layout, encoding=None), whole)
+        np.copyto(out, layout.encoding.encode(whole))
+    elif layout is None:
+        np.copyto(out, array.reshape(-1))
+    elif (order := _radix_order(layout, array.ndim)) is None:
+        np.copyto(out, pack(array, layout).reshape(-1))
+    else:
+        # Every dimension is cut into digits: pad, reshape, transpose; far faster than indexing element by element.
+        sizes, shape = _digit_sizes(layout, array.shape)
+        padded = array
+        if tuple(shape) != array.shape:
+            padded = np.zeros(shape, array.dtype)
+            padded[tuple(slice(e) for e in array.shape)] = array
+        np.copyto(out.reshape(layout.physical_shape(array.shape)), padded.reshape(sizes).transpose(order))
+
+
+def _chains(layout: Layout, rank: int) -> list[list[int]]:
+    """For every logical dimension its digits, most significant first."""
+    chains: list[list[int]] = [[] for _ in range(rank)]
+    for p, digit in enumerate(layout.digits):
+        chains[digit.dim].append(p)
+    return [sorted(chain, key=lambda p: -layout.digits[p].div) for chain in chains]
+
+
+def _radix_order(layout: Layout, rank: int) -> list[int] | None:
+    """The transposition of digits in logical order into physical order; None if they are no radix system."""
+    flat: list[int] = []
+    for chain in _chains(layout, rank):
+        unit = 1
+        for n, p in enumerate(reversed(chain)):
+            digit = layout.digits[p]
+            top = n == len(chain) - 1
+            if digit.div != unit or (digit.mod == 0) != top:
+                return None
+            unit *= digit.mod
+        if not chain:
+            return None
+        flat += chain
+    return [flat.index(p) for p in range(len(layout.digits))]
+
+
+def _digit_sizes(layout: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Extents of all digits in logical order, and the padded extents of the logical dimensions."""
+    physical = layout.physical_shape(shape)
+    groups = [[physical[p] for p in chain] for chain in _chains(layout, len(shape))]
+    return [e for g in groups for e in g], [prod(g) for g in groups]

@@ -1,0 +1,1 @@
+"""Generate Poplar programs: vertices, compute sets, tile memory."""

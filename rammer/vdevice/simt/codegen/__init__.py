@@ -1,0 +1,1 @@
+"""Generate the megakernel and the tables that GPUs read."""

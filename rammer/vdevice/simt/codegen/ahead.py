@@ -1,0 +1,69 @@
+"""Weights on their way while an rTask waits for its other operands: they depend on no barrier. Beyond the paper."""
+
+from __future__ import annotations
+
+import hashlib
+
+from rammer.ir.index import Div, Index, Mod
+from rammer.ir.kernel import RKernel
+from rammer.ir.tile import TileProgram
+from rammer.vdevice.simt.codegen.slices import Slice, slice_of
+
+LEAST_BYTES = 1024  # less is there soon enough
+MOST_BYTES = 256 << 10  # more would push out what is needed first
+SECTOR_BYTES = 32  # what L2 fetches at once
+
+
+def ahead(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str]:
+    """Name and text of `void name(void *const *args, int rtask, int tid)`, which asks for what an rTask reads of its
+    static operands, but for the inputs `copied`. Both are empty if that is not worth it.
+    """
+    body = kernel.body
+    if not isinstance(body, TileProgram):
+        return "", ""
+    parts: list[str] = []
+    total = 0
+    for position, static in enumerate(kernel.operation.static):
+        part = slice_of(kernel, position) if static and position not in copied else None
+        if part is not None and part.nbytes >= LEAST_BYTES:
+            total += part.nbytes
+            parts.append(_asking(part, body.num_outputs + position, block))
+    if not parts or total > MOST_BYTES:
+        return "", ""
+    text = "".join(parts)
+    name = "a_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return name, f"MK_TASK void {name}(void *const *args, int rtask, int tid) {{\n{text}}}\n"
+
+
+def _asking(part: Slice, argument: int, block: int) -> str:
+    step = SECTOR_BYTES // part.itemsize
+    return (
+        f"  for (int n = tid; n < {-(-part.size // step)}; n += {block}) {{\n"
+        f"    const int64_t at = {element_text(part, f'n * {step}')};\n"
+        f"    if ((uint64_t)at < {part.elements}) "
+        f"mk_ahead(MK_TENSOR(const char *, args, {argument}) + at * {part.itemsize});\n"
+        "  }\n"
+    )
+
+
+def element_text(part: Slice, place: str) -> str:
+    """Which element of the operand lies at a place of an rTask's copy, in C."""
+    values = {name: f"(rtask / {stride} % {extent})".replace(" / 1 ", " ") for name, stride, extent in part.digits}
+    for distance, row in reversed(part.folds):
+        place = f"(({place}) / {row} * {distance} + ({place}) % {row})"
+    return f"(int64_t)({place}) + ({_expression(part.begin, values)})"
+
+
+def _expression(index: Index, values: dict[str, str]) -> str:
+    """An index over digits of an rTask, none of which is negative, in C."""
+    terms = [str(index.const)]
+    for atom, coefficient in index.terms:
+        match atom:
+            case Div(arg, by):
+                text = f"({_expression(arg, values)}) / {by}"
+            case Mod(arg, by):
+                text = f"({_expression(arg, values)}) % {by}"
+            case str():
+                text = values[atom]
+        terms.append(f"{text} * (int64_t){coefficient}")
+    return " + ".join(terms)

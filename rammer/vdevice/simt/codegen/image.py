@@ -1,0 +1,293 @@
+"""A plan becomes an image: the program's text, the streams that vEUs walk, and packed constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from rammer.errors import DeviceError, InputError
+from rammer.ir.analysis.order import HappensBefore
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.program import RTask, TaskUid
+from rammer.ir.tensor import Array
+from rammer.planner.near import scratch_ends, stays
+from rammer.vdevice.base import Image, Port, ports_of
+from rammer.vdevice.image.arena import SCRATCH, Bound, aligned, bound_ports
+from rammer.vdevice.image.placement import Operands, Places, ports_alone
+from rammer.vdevice.simt.codegen.ahead import ahead
+from rammer.vdevice.simt.codegen.early import early_words
+from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
+from rammer.vdevice.simt.codegen.prelude import Dialect
+from rammer.vdevice.simt.codegen.printer import EmittedKernel, emit
+from rammer.vdevice.simt.codegen.ready import early_operands, loading_early
+from rammer.vdevice.simt.codegen.residency import Residency, make_resident
+from rammer.vdevice.simt.codegen.slices import VECTOR_BYTES, reading_copies
+from rammer.vdevice.simt.codegen.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
+
+TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
+NONE: frozenset[int] = frozenset()
+
+
+class Function(NamedTuple):
+    """An rKernel of the plan, the same with its loads as the program has them, and the text of that."""
+
+    kernel: RKernel
+    built: RKernel
+    emitted: EmittedKernel
+
+
+@dataclass(frozen=True)
+class SimtProgram:
+    """A plan as text and tables, and what its blocks need."""
+
+    text: str
+    streams: Streams
+    weights: dict[str, Array]
+    notes: tuple[str, ...] = ()  # what was decided here, for people
+    early: Mapping[RKernel, int] = field(default_factory=dict)  # words of a thread, of those that load before they wait
+    memory: MemoryPlan | None = None  # where tensors lie
+    functions: tuple[Function, ...] = ()  # by the numbers that instructions have for them
+
+    @property
+    def threads(self) -> int:
+        return int(self.streams.header["threads"])
+
+    @property
+    def shared_bytes(self) -> int:
+        return int(self.streams.header["shared_bytes"])
+
+
+def fingerprint(target: str, arch: str) -> str:
+    """What an image needs from the device that loads it."""
+    return f"{target}-abi{ABI}-{arch}"
+
+
+def make_program(
+    plan: ExecutionPlan,
+    dialect: Dialect,
+    *,
+    resident: bool = True,
+    rooms: Mapping[RKernel, int] | None = None,
+) -> SimtProgram:
+    """Emit a plan. Raises DeviceError, LoweringError.
+
+    `resident`: constants that a vEU reads again stay there. `rooms`:
+    words of a thread for what an rKernel loads before its rTasks wait; by default as many as its registers hold, of
+    what is not in it none.
+    """
+    graph, spec = plan.graph, plan.spec
+    if plan.memory is None:
+        raise DeviceError(
+            "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
+        )
+    memory = plan.memory
+    places = Places(plan, memory)
+    operands = [places.operands(n) for n in range(len(graph.operators))]
+    scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
+    held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
+    base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
+    kept = Residency(end=base)
+    if resident:
+        inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
+        bases = [aligned(k.scratch_bytes) for k in plan.kernels]
+        ends = scratch_ends(plan, held) if held else {}
+        kept = make_resident(plan, inputs_of, bases, spec.scratch_bytes, ends)
+        kept.end = max(aligned(kept.end), base)
+    max_args = max([len(mine.places[0]) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0)
+    most = max([max_args, *(k.num_threads for k in plan.kernels)])
+    block = -(-most // dialect.wave) * dialect.wave
+    if block > spec.max_threads:
+        raise DeviceError(
+            f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
+        )
+    if rooms is None:
+        rooms = dict.fromkeys(plan.kernels, early_words(spec.registers, spec.lanes))
+    calls = _Calls(plan, dialect, block, operands, kept, rooms)
+    arrays = streams_of(plan, calls.task, calls.keeps())
+    weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
+    header = {
+        "abi": ABI,
+        "language": dialect.language,
+        "arch": spec.arch,
+        "num_veus": spec.num_veus,
+        "num_programs": len(plan.programs),
+        "num_kernels": len(calls.functions),
+        "threads": block,
+        "max_args": max_args,
+        "early_words": [rooms.get(f.kernel, 0) for f in calls.functions],
+        "scratch_bytes": scratch,
+        "resident_bytes": kept.nbytes,
+        "shared_bytes": header_bytes(max_args) + aligned(kept.end),
+        "arena_bytes": memory.arena_bytes,
+        "inputs": [places.find(t, None) for t in graph.inputs],
+        "outputs": [places.find(t, None) for t in graph.outputs],
+        "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
+        "alone": ports_alone(graph, memory),
+        "weights": list(weights),
+    }
+    arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
+    streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)
+    emitted = [f.emitted for f in calls.functions]
+    text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
+    waits = sum(k.waits for k in emitted)
+    early = {f.kernel: rooms[f.kernel] for f in calls.functions if f.emitted.waits and f.kernel in rooms}
+    most = max(early.values(), default=0)
+    notes = [str(kept)] if kept.loads else []
+    if held:
+        nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
+        notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
+    notes += [f"early: {waits} rKernel(s) load up to {4 * most} bytes of a thread before they wait"] if waits else []
+    return SimtProgram(text, streams, weights, tuple(notes), early, memory, tuple(calls.functions))
+
+
+class _Calls:
+    """Functions and arguments of a plan's rTasks; what is called in the same way is there once."""
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        dialect: Dialect,
+        block: int,
+        operands: Sequence[Operands],
+        kept: Residency,
+        rooms: Mapping[RKernel, int],
+    ) -> None:
+        self.functions: list[Function] = []
+        self._rooms, self._early = rooms, early_operands(plan, rooms) if rooms else {}
+        self.args: list[tuple[int, int]] = []
+        self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
+        self._emitted: dict[tuple[object, ...], int] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
+        slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
+        for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
+            self.task(uid)  # in an order that does not depend on the schedule, so that neither does the text
+
+    def task(self, uid: TaskUid) -> Task:
+        """How an rTask is called, with copies for the operands that it has them of."""
+        n = uid.operator_id
+        copies = tuple(sorted(self._kept.copies.get(uid, {}).items()))
+        early = self._early.get(uid, NONE)
+        key = n, self._operands[n].chosen[uid.rtask_id], copies, early
+        if key not in self._tasks:
+            kernel, mine = self._plan.kernels[n], list(self._operands[n].places[key[1]])
+            outputs = len(self._plan.graph.operators[n].outputs)
+            near = frozenset(k for k, (base, _) in enumerate(mine) if base == SCRATCH)
+            loose = frozenset(k for k, (_, at) in enumerate(mine) if at % VECTOR_BYTES)
+            for position, at in copies:
+                mine[outputs + position] = NUMBER, at
+            positions = frozenset(position for position, _ in copies)
+            loose -= {outputs + position for position in positions}
+            function = self._function(kernel, loose, near, positions, early)
+            self._tasks[key] = Task(function, len(self.args), len(mine))
+            self.args += mine
+        return self._tasks[key]
+
+    def _function(
+        self,
+        kernel: RKernel,
+        loose: frozenset[int],
+        near: frozenset[int],
+        positions: frozenset[int],
+        early: frozenset[int],
+    ) -> int:
+        key = (kernel, loose, near, positions, early)
+        if key not in self._emitted:
+            copied = near | {len(kernel.operation.outputs) + position for position in positions}
+            used = reading_copies(kernel, positions) if positions else kernel
+            if early and kernel.num_threads % self._dialect.wave == 0:
+                used = loading_early(used, early, self._rooms[kernel])
+            made = emit(used, self._dialect, self._block, loose, copied)
+            if self._dialect.asks_ahead:
+                name, text = ahead(kernel, positions | early if made.waits else positions, self._block)
+                made = replace(made, ahead=name, ahead_text=text)
+            if (made.symbol, made.ahead) not in self._numbers:
+                self._numbers[made.symbol, made.ahead] = len(self.functions)
+                self.functions.append(Function(kernel, used, made))
+            self._emitted[key] = self._numbers[made.symbol, made.ahead]
+        return self._emitted[key]
+
+    def keeps(self) -> dict[TaskUid, list[int]]:
+        """The first arguments of what is copied before an rTask."""
+        found: dict[TaskUid, list[int]] = {}
+        for uid, copied in self._kept.loads.items():
+            for load in copied:
+                run = load.run
+                numbers = (run.target, run.nbytes, run.count, run.source_step, run.target_step, run.unit)
+                found.setdefault(uid, []).append(len(self.args))
+                self.args += [(load.constant, run.source), *((NUMBER, n) for n in numbers)]
+        return found
+
+
+def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes]) -> Image:
+    """The image of an emitted plan; `files` are what a compiler made of it."""
+    return Image(
+        plan.spec.name,
+        fingerprint(plan.spec.name, plan.spec.arch),
+        *ports_of(plan.graph),
+        {TABLE: program.streams.to_bytes(), SOURCE: program.text.encode(), **files},
+        program.weights,
+        replace(plan, notes=(*plan.notes, *program.notes), memory=program.memory),
+    )
+
+
+def checked_streams(image: Image) -> Streams:
+    """The streams of an image, checked. Raises ArtifactError."""
+    streams = Streams.from_bytes(image.file(TABLE))
+    same = streams.header.get("abi") == ABI
+    image.check_fingerprint(fingerprint(image.target, str(streams.header["arch"])) if same else "")
+    return streams
+
+
+def port_places(image: Image, streams: Streams) -> Iterator[list[tuple[Port, tuple[int, int]]]]:
+    """For inputs, then outputs: each port with its place."""
+    for ports, places in ((image.inputs, "inputs"), (image.outputs, "outputs")):
+        yield [(p, (int(b), int(o))) for p, (b, o) in zip(ports, streams.header[places], strict=True)]
+
+
+def bound_in(image: Image, streams: Streams) -> dict[str, Bound]:
+    """What refers to each port that may lie elsewhere."""
+    ports = [(p.name, p.type.nbytes, place) for places in port_places(image, streams) for p, place in places]
+    return bound_ports(ports, streams.header.get("alone", ()), streams.arg_base, streams.arg_offset)
+
+
+def failure(streams: Streams, state: Array) -> InputError | DeviceError | None:
+    """What went wrong in a run, from the words that the program left behind."""
+    if state[2]:
+        program, veu, order, on_veu, on_order, done = (int(n) for n in state[4:10].astype(np.int32))
+        operator = _name(streams, program, on_veu, on_order)
+        return DeviceError(
+            f"rProgram {program}: vEU {veu}, order {order}, waited in vain for vEU {on_veu}, order {on_order} "
+            f"({operator}); that vEU has published {max(done, 0)} of its slots{_stopped(streams, state)}",
+            hint="a slow device needs a larger RAMMER_WATCHDOG_SECONDS; otherwise the plan has a deadlock",
+        )
+    if state[3]:
+        lines = _lines(streams, state)
+        bad = sorted((int(line[1]), int(line[0]) - 1, veu) for veu, line in enumerate(lines) if line[0])
+        program, order, veu = bad[0]
+        return InputError(
+            f"{_name(streams, program, veu, order)}: index out of range",
+            hint="an input that is used as an index is too large or too small",
+        )
+    return None
+
+
+def _lines(streams: Streams, state: Array) -> Array:
+    """What every vEU left behind."""
+    veus = streams.num_veus
+    return state[LINE * (1 + veus) : LINE * (1 + 2 * veus)].reshape(veus, LINE)
+
+
+def _stopped(streams: Streams, state: Array) -> str:
+    lines = _lines(streams, state)
+    waiting = [f"{veu}:{int(line[2]) - 1}" for veu, line in enumerate(lines) if line[2]]
+    return f"; waiting slots (vEU:order): {', '.join(waiting[:8])}{' …' if len(waiting) > 8 else ''}" if waiting else ""
+
+
+def _name(streams: Streams, program: int, veu: int, order: int) -> str:
+    number = streams.operator_at(program, veu, order)
+    return str(streams.header["operators"][number]) if number >= 0 else "a barrier"

@@ -1,0 +1,224 @@
+"""Tile programs as device functions of CUDA C++ and its relatives: every thread of the block runs the text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import Load, Range, Select, loads
+from rammer.ir.index import Index, var, variables
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.tensor import DType, Encoding
+from rammer.ir.tile import Apply, For, Kind, Store, Sync, TileProgram, block_syncs, statements
+from rammer.vdevice.ctext.cfamily import CTYPE, CFamilyPrinter
+from rammer.vdevice.ctext.vectors import SINGLE
+from rammer.vdevice.simt.codegen.prelude import Dialect
+
+LANES = 4  # elements of a 16-byte vector
+PLACEHOLDER = "rammer_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedKernel:
+    """`void symbol(void *const *args, char *scratch, int rtask, int tid, int *status)`, a device function.
+
+    All threads of the block call it; those from `num_threads` on take part in its block syncs at most. One that `waits`
+    by itself has the number of its instruction as a last parameter.
+    """
+
+    symbol: str
+    text: str
+    num_threads: int
+    guarded: bool = False  # the caller keeps the extra threads out,
+    extra_syncs: int = 0  # and lets them run as many block syncs
+    ahead: str = ""  # a function that asks for constants before the rTask waits,
+    ahead_text: str = ""  # and its text
+    waits: bool = False
+
+
+def emit(
+    kernel: RKernel,
+    dialect: Dialect,
+    block: int,
+    loose: frozenset[int] = frozenset(),
+    copied: frozenset[int] = frozenset(),
+) -> EmittedKernel:
+    """The text of a kernel for blocks of `block` threads; equal bodies get equal symbols.
+
+    `loose` are the arguments that may not start at a multiple of 16 bytes; `copied` those that lie in the block's own
+    memory, at a number of bytes from the scratch. Raises LoweringError.
+    """
+    body = kernel.program
+    if isinstance(body, ForeignSource):
+        if body.language != dialect.language:
+            raise LoweringError(f"{kernel.name} is written in {body.language!r}, not in {dialect.language!r}")
+        counted = dialect.counted_sync and body.num_threads % dialect.wave == 0 and body.num_block_syncs is not None
+        own = body.own_syncs and dialect.partial_sync
+        if body.num_threads not in (1, block) and body.num_block_syncs != 0 and not (counted or own):
+            raise LoweringError(
+                f"{kernel.name} syncs its {body.num_threads} threads; the vEUs have {block}",
+                hint="give it as many threads as the vEUs have, or no block syncs",
+            )
+        guarded = body.num_threads < block
+        extra = body.num_block_syncs or 0 if guarded and counted else 0
+        return EmittedKernel(body.symbol, body.text, body.num_threads, guarded, extra)
+    inputs = zip(body.arguments[body.num_outputs :], kernel.operation.static, strict=True)
+    quiet = {b.name for b, static in inputs if static}
+    if dialect.quiet_arguments:
+        quiet = {b.name for b in body.arguments}
+    text = function(SimtPrinter(body, dialect, block, loose, copied), quiet, copied)
+    symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    waits = any(isinstance(s, Sync) and s.waits for s in statements(body.body))
+    text = text.replace(PLACEHOLDER, symbol)
+    return EmittedKernel(symbol, text, body.num_threads, waits=waits)
+
+
+def in_language(kernels: Iterable[RKernel], dialect: Dialect) -> list[RKernel]:
+    """Those that can be emitted, each once."""
+    bodies = ((k, k.body) for k in dict.fromkeys(kernels))
+    return [k for k, body in bodies if not isinstance(body, ForeignSource) or body.language == dialect.language]
+
+
+class SimtPrinter(CFamilyPrinter):
+    """Prints one tile program for a block of threads."""
+
+    restrict = ""  # other threads write scratch: it would be a lie
+    loop_type, align = "int", ""
+    ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "f16", DType.C128: "c128"}
+    vectors: Mapping[DType, str] = dict.fromkeys(SINGLE, "vf")  # 16 bytes hold two numbers of the others
+    narrow: Mapping[DType, str] = {}
+    unrolled = frozenset({Kind.UNROLLED, Kind.VECTOR})  # registers have no addresses: their indices must be constants
+
+    def __init__(
+        self,
+        program: TileProgram,
+        dialect: Dialect,
+        block: int,
+        loose: frozenset[int],
+        copied: frozenset[int] = frozenset(),
+    ) -> None:
+        super().__init__(program, LANES)
+        arguments = program.arguments
+        self.near = {b.name for n, b in enumerate(arguments) if n in copied}
+        self.steady = {b.name for n, b in enumerate(arguments) if n not in loose} | {b.name for b in program.scratch}
+        self.memory = {b.name for b in (*arguments, *program.scratch)}
+        if any(b.size > 2**31 - 1 for b in arguments):
+            self.loop_type = "int64_t"
+        threads, meets = program.num_threads, [s for s in statements(program.body) if isinstance(s, Sync)]
+        self.waits, syncs = any(s.waits for s in meets), any(not s.waits for s in meets)
+        self.extra_syncs = block_syncs(program.body) if dialect.counted_sync else 0
+        apart = (dialect.partial_sync or self.extra_syncs > 0) and threads % dialect.wave == 0
+        self.shares_syncs = syncs and 1 < threads < block and not apart
+        self.leaves = threads < block and not self.shares_syncs
+        if not self.leaves or threads == 1:
+            self.extra_syncs = 0
+        part = self.leaves and dialect.partial_sync
+        self.sync_text = "" if threads == 1 else f"mk_sync_part({threads});" if part else "mk_sync();"
+        self.encodings = {b.name: b.encoding for b in program.scratch if b.encoding}
+        if any(isinstance(s, Apply) and s.instruction.staged for s in statements(program.body)):
+            self.sync_text = f"mk_show_units(); {self.sync_text}"
+
+    def sync(self, pending: int | None) -> str:
+        return self.sync_text if pending is None else f"mk_await<{pending}>(); {self.sync_text}"
+
+    def wait(self) -> str:
+        return "if (mk_stopped(pc, tid, status)) return;"
+
+    def one_access(self, buffer: str, index: Index) -> bool:
+        """Whether the vector lies at a multiple of 16 bytes, in memory."""
+        return buffer in self.steady and index.const % LANES == 0 and all(c % LANES == 0 for _, c in index.terms)
+
+    def square(self, loop: For) -> str | None:
+        return None
+
+    def apply(self, s: Apply) -> list[str]:
+        unit, (sums, *inputs) = s.instruction, s.operands
+        if not unit.staged:
+            return [f"mk_{unit.name}({', '.join(f'{o.buffer} + {self.index(o.at)}' for o in s.operands)});"]
+        assert unit.encoding is not None
+        apart = (n * unit.encoding.nbytes for o in inputs for n in o.steps[:2])  # along terms, along the other axis
+        numbers = s.sizes["term"] // unit.extent("term"), *apart
+        places = (f"{o.buffer} + {self.index(o.at * unit.encoding.parts)}" for o in inputs)
+        operands = ", ".join((f"{sums.buffer} + {self.index(sums.at)}", *places))
+        return [f"mk_{unit.name}<{', '.join(map(str, numbers))}>({operands});"]
+
+    def store(self, s: Store, lane: str | None, count: int = 0) -> str:
+        if encoding := self.encodings.get(s.buffer):
+            text = self.encoded(s, encoding, lane, count)
+        else:
+            text = self.copied_later(s, lane, count) if s.later else super().store(s, lane, count)
+        guarded = self.shares_syncs and s.buffer in self.memory
+        return f"if (tid < {self.program.num_threads}) {{ {text} }}" if guarded else text
+
+    def encoded(self, s: Store, encoding: Encoding, lane: str | None, count: int) -> str:
+        """A vector to scratch, in parts. Raises LoweringError for less than one."""
+        start = s.index - var(lane or "")
+        if lane is None or count not in (0, LANES) or s.index.coef(lane) != 1 or not self.one_access(s.buffer, start):
+            raise LoweringError(f"{self.program.name}: {s.buffer} holds {encoding} and takes whole vectors")
+        value = self.wide_text(s.value, lane, count, DType.F32)
+        return f"mk_put_{encoding}({s.buffer}, {self.index(start)}, {value});"
+
+    def copied_later(self, s: Store, lane: str | None, count: int) -> str:
+        """A copy that goes on by itself; at once where the argument lies in the block's own memory."""
+        where: tuple[Range, ...] = s.value.where if isinstance(s.value, Select) else ()
+        load = s.value.then if isinstance(s.value, Select) else s.value
+        assert isinstance(load, Load)
+        if load.tensor in self.near:
+            return super().store(s, lane, count)
+        start = var(lane) if lane else Index()
+        to, source = s.index - start, load.index[0] - start
+        there = self.conditions(where) or "true"
+        lanes = count or LANES if lane else 1
+        moves = lane is not None and s.index.coef(lane) == load.index[0].coef(lane) == 1 and not _uses(where, lane)
+        if lane is not None and not (moves and lanes == LANES and self.both_steady(s.buffer, to, load.tensor, source)):
+            each = ({lane: Index(n)} for n in range(lanes))
+            return " ".join(self.copied_later(s.at(values), None, 0) for values in each)
+        target, origin = f"&{s.buffer}[{self.index(to)}]", f"&{load.tensor}[{self.index(source)}]"
+        if where:  # the address must be one of the tensor even where nothing is read
+            origin = f"({there} ? {origin} : {load.tensor})"
+        return f"mk_copy_later<{4 * lanes if moves else 4}>({target}, {origin}, {there});"
+
+    def both_steady(self, buffer: str, to: Index, tensor: str, source: Index) -> bool:
+        return self.one_access(buffer, to) and self.one_access(tensor, source)
+
+    def conditions(self, where: tuple[Range, ...]) -> str:
+        kind = "unsigned" if self.loop_type == "int" else "uint64_t"
+        return " && ".join(f"({kind})({self.index(r.index - r.low)}) < {r.high - r.low}" for r in where)
+
+
+def _uses(where: tuple[Range, ...], name: str) -> bool:
+    return any(name in variables(r.index) for r in where)
+
+
+def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> str:
+    """The worker with typed parameters, and the device function of fixed signature that calls it.
+
+    Quiet arguments are restrict, but for outputs that the rTask reads: no other pointer leads to them meanwhile.
+    """
+    program = printer.program
+    read = {ld.tensor for s in statements(program.body) if isinstance(s, Store) for ld, _ in loads(s.value)}
+    parameters, arguments = "", ""
+    for n, b in enumerate(program.arguments):
+        kind = f"{'' if n < program.num_outputs else 'const '}{printer.ctype[b.dtype]} *"
+        restrict = b.name in quiet and (n >= program.num_outputs or b.name not in read)
+        parameters += f"{kind}{'__restrict__ ' if restrict else ''}{b.name}, "
+        arguments += f"({kind})(scratch + (int64_t)args[{n}]), " if n in copied else f"MK_TENSOR({kind}, args, {n}), "
+    tid = "MK_WAVE(tid)" if printer.extra_syncs or printer.waits else "tid"
+    pc, slot = (", pc", ", int pc") if printer.waits else ("", "")
+    rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
+    rest = f" else {printer.wait()}" if printer.waits and printer.leaves else rest  # and has no syncs of its own
+    lines = [
+        f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status{slot}) {{",
+        *printer.scratch(),
+        *printer.body(program.body, 1),
+        "}",
+        # Called, it would have to leave registers to its caller; where it waits, it has most of them in use.
+        f"{'INLINE' if printer.waits else 'MK_TASK'} void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, "
+        f"int tid, int *status{slot}) {{",
+        f"  {f'if ({tid} < {program.num_threads}) ' if printer.leaves else ''}"
+        f"{PLACEHOLDER}_body({arguments}scratch, rtask, MK_HERE(tid), status{pc});{rest}",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Run programs on GPUs: the driver's interface, clocks, launches."""

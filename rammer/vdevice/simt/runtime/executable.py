@@ -1,0 +1,332 @@
+"""Programs on a GPU: one arena, weights uploaded once, one cooperative launch per rProgram."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer import config
+from rammer.errors import ArtifactError, DeviceError, InputError, closed
+from rammer.ir.tensor import Array, TensorType
+from rammer.vdevice.base import Image, Port, Room, SlotTimes
+from rammer.vdevice.image.arena import ARENA, aligned
+from rammer.vdevice.simt.codegen.image import SOURCE, bound_in, checked_streams, failure, port_places
+from rammer.vdevice.simt.codegen.table import LINE
+from rammer.vdevice.simt.gpu import Gpu
+from rammer.vdevice.simt.runtime.clocks import profiled, slot_times, state_words
+from rammer.vdevice.simt.runtime.driver import Driver, Kernel, Resident, run_arguments, uploaded
+
+STATE_HEAD = 16  # words that tell whether a run went well
+
+
+@dataclass(frozen=True, eq=False)
+class GpuRoom(Room):
+    """An array of the platform that holds a port."""
+
+    type: TensorType
+    array: Any
+    address: int
+    number: int  # of the GPU
+
+    def content(self) -> Array:
+        """A copy on the host, when all that was enqueued is done. Raises DeviceError."""
+        found: Array = self.array.get().view(self.type.dtype.numpy)
+        return found
+
+
+@dataclass
+class _Loaded:
+    """What lies on the GPU, and where."""
+
+    kernel: Kernel
+    state: int
+    tables: Sequence[int]  # instructions, bounds, waits, arguments
+    inputs: Sequence[tuple[Port, int]]
+    outputs: Sequence[tuple[Port, int]]
+    args: NDArray[np.int64]  # addresses, as they are where all ports are at home
+    pointed: dict[str, int] = field(default_factory=dict)  # ports that the GPU has elsewhere: their addresses
+    clocked: tuple[Kernel, int] | None = None  # a second kernel with clocks, and its state
+    going: tuple[float, Callable[[], None]] | None = None  # enqueues a run whose watchdog has this limit
+
+
+class GpuExecutable:
+    """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out.
+
+    `compile` makes machine code of a text. `graph`: launches are recorded once as a graph and replayed;
+    RAMMER_GPU_GRAPH is its default, and where that is empty several are, if the driver's platform is known for it.
+    Closes the driver with itself.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        code: bytes,
+        gpu: Gpu,
+        driver: Driver,
+        compile: Callable[[str], bytes],
+        *,
+        graph: bool | None = None,
+    ) -> None:
+        self.streams = checked_streams(image)
+        self._bindings = bound_in(image, self.streams)
+        self._text = image.file(SOURCE).decode()
+        self._driver, self._compile = driver, compile
+        asked = config.boolean("RAMMER_GPU_GRAPH")
+        default = driver.records and self.streams.num_programs > 1 if asked is None else asked
+        self._recording = default if graph is None else graph
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+        try:
+            with driver.using("load the program"):
+                self._loaded = self._load(image, code, gpu)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, image: Image, code: bytes, gpu: Gpu) -> _Loaded:
+        streams, header = self.streams, self.streams.header
+        kernel = self._kernel(code)
+        room = kernel.blocks_per_multiprocessor() * gpu.num_multiprocessors
+        if streams.num_veus > room:
+            raise DeviceError(
+                f"the program has {streams.num_veus} vEUs, {gpu.name} holds {room} of them at once",
+                hint="compile it for this GPU: device= without arch=",
+            )
+        driver, arena_bytes = self._driver, int(header["arena_bytes"])
+        packed = [image.weight(name) for name in header["weights"]]
+        places = [int(p) for p in np.cumsum([0, *(aligned(w.nbytes) for w in packed)])]
+        weights, arena = driver.allocate(places[-1]), driver.allocate(arena_bytes, zeros=True)  # no word is there yet
+        for array, at in zip(packed, places, strict=False):
+            driver.write(weights + at, array)
+
+        blocks = {n: (weights + p, places[-1] - p) for n, p in enumerate(places)} | {ARENA: (arena, arena_bytes)}
+
+        def address(port: Port, base: int, offset: int) -> int:
+            begin, size = blocks[base]
+            if offset + port.type.nbytes > size:
+                raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
+            return begin + offset
+
+        inputs, outputs = ([(p, address(p, *place)) for p, place in some] for some in port_places(image, streams))
+        args = streams.addresses([weights + p for p in places[:-1]], arena)
+        tables = [uploaded(driver, t) for t in (streams.instructions, streams.bounds, streams.waits, args)]
+        state = driver.allocate(4 * LINE * (1 + 2 * streams.num_veus), zeros=True)
+        driver.synchronize()
+        return _Loaded(kernel, state, tables, inputs, outputs, args)
+
+    def _kernel(self, code: bytes) -> Kernel:
+        header = self.streams.header
+        return self._driver.load(code, int(header["threads"]), int(header["shared_bytes"]))
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
+        return self._run(inputs, {}, None, on_device=False)
+
+    def room(self, kind: TensorType) -> GpuRoom:
+        """A new room, of zeros, in an array of the platform."""
+        with self._use("make room for state"):
+            array, address = self._driver.array(kind)
+            self._driver.write(address, np.zeros(kind.shape, kind.dtype.numpy))
+            return GpuRoom(kind, array, address, self._driver.number)
+
+    def fill(self, room: GpuRoom, value: Any) -> None:
+        """Copy a value of the host or the GPU into a room of its type. Raises InputError."""
+        with self._use("copy the state"):
+            self._copy_in(Port("state", room.type), room.address, value, [])
+
+    def run_bound(
+        self, inputs: Mapping[str, Any], rooms: Mapping[str, GpuRoom], outputs: Collection[str]
+    ) -> dict[str, Any]:
+        """As `run`, or as `run_device` where an input lies on the GPU; of `rooms` those are copied, on the GPU, whose
+        ports share their memory with other tensors.
+        """
+        on_device = any(not isinstance(value, np.ndarray) for value in inputs.values())
+        return self._run(inputs, rooms, outputs, on_device)
+
+    def _run(
+        self, inputs: Mapping[str, Any], rooms: Mapping[str, GpuRoom], outputs: Collection[str] | None, on_device: bool
+    ) -> dict[str, Any]:
+        """Of all outputs, or some; arrays of the platform where the run is `on_device`."""
+        direct = {name: room.address for name, room in rooms.items() if name in self._bindings}
+        with self._use("run the program") as loaded:
+            driver, given = self._driver, list[Resident]()  # given: lives until all is done
+            if on_device:
+                driver.follow()
+            self._point(loaded, direct)
+            for port, at in loaded.inputs:
+                if port.name in inputs:
+                    self._copy_in(port, at, inputs[port.name], given)
+                elif port.name not in direct:
+                    driver.copy(at, rooms[port.name].address, port.type.nbytes)
+            self._go(loaded)
+            found = {}
+            for port, at in loaded.outputs:
+                if port.name in rooms and port.name not in direct:
+                    driver.copy(rooms[port.name].address, at, port.type.nbytes)
+                if outputs is None or port.name in outputs:
+                    where = direct.get(port.name, at)
+                    found[port.name] = (
+                        driver.output(where, port.type)
+                        if on_device
+                        else driver.read(where, np.empty(port.type.shape, port.type.dtype.numpy))
+                    )
+            self._check(loaded.state)  # waits for all of it
+            return found
+
+    def _copy_in(self, port: Port, at: int, value: Any, given: list[Resident]) -> None:
+        """Enqueue a copy of an array, which must live until that is done, to an address."""
+        if isinstance(value, np.ndarray):
+            self._driver.write(at, value)
+        else:
+            given.append(self._resident(port, value))
+            self._driver.copy(at, given[-1].address, port.type.nbytes)
+
+    def _point(self, loaded: _Loaded, ports: dict[str, int]) -> None:
+        """Let these ports lie at these addresses, and all others at home."""
+        if ports == loaded.pointed:
+            return
+        args = loaded.args.copy()
+        for name, address in ports.items():
+            binding = self._bindings[name]
+            args[binding.args] = binding.offsets + address
+        self._driver.write(loaded.tables[3], args)
+        loaded.pointed = ports
+
+    def _write(self, loaded: _Loaded, inputs: Mapping[str, Array]) -> None:
+        self._point(loaded, {})
+        for port, at in loaded.inputs:
+            self._driver.write(at, inputs[port.name])
+
+    def _outputs(self, loaded: _Loaded) -> dict[str, Array]:
+        read = self._driver.read
+        return {p.name: read(at, np.empty(p.type.shape, p.type.dtype.numpy)) for p, at in loaded.outputs}
+
+    def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """As `run`, from arrays on the GPU (DLPack or `__cuda_array_interface__`) to the platform's; NumPy's are
+        uploaded.
+
+        Whatever was enqueued before on the streams that arrays name, or on the platform's current one, comes first;
+        outputs are there when this returns. Raises InputError for an array of another dtype or shape, or not
+        contiguous.
+        """
+        return self._run(inputs, {}, None, on_device=True)
+
+    def _resident(self, port: Port, value: Any) -> Resident:
+        """Somebody's array on this GPU, checked."""
+        try:
+            array = self._driver.resident(value)
+        except BufferError as error:
+            raise InputError(f"input {port.name!r}: cannot be read on the GPU: {error}") from error
+        dtype = port.type.dtype
+        port.check(dtype.value if array.dtype == dtype.carrier.name else array.dtype, array.shape)
+        if array.number != self._driver.number:
+            raise InputError(
+                f"input {port.name!r}: lies on GPU {array.number}, the program on GPU {self._driver.number}",
+                hint="copy it there, or compile with device= of that GPU",
+            )
+        if not array.contiguous:
+            raise InputError(f"input {port.name!r}: is not contiguous", hint="pass .contiguous() of it")
+        return array
+
+    def times_us(
+        self, inputs: Mapping[str, Array], repeats: int = 20, before: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Microseconds of single runs on the GPU, by events. Copying inputs and outputs is not in them.
+
+        Inputs are copied before each run, as it may write over their memory; then `before` is called: to empty caches,
+        for instance.
+        """
+        found = []
+        with self._use("run the program") as loaded:
+            for _ in range(repeats):
+                self._write(loaded, inputs)
+                if before is not None:
+                    before()
+                    self._driver.synchronize()
+                found.append(self._driver.time_us(lambda: self._go(loaded)))
+            self._check(loaded.state)
+        return found
+
+    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+        """As `run`, with the clocks of every slot, by a text of its own that records them. Raises ToolchainError.
+
+        The run's time is by events, launches included; recording costs every slot some stores.
+        """
+        with self._use("profile the program") as loaded:
+            if loaded.clocked is None:
+                kernel = self._kernel(self._compile(profiled(self._text)))
+                loaded.clocked = kernel, self._driver.allocate(4 * state_words(self.streams), zeros=True)
+            kernel, state = loaded.clocked
+            self._write(loaded, inputs)
+            total_us = self._driver.time_us(self._launches(loaded, kernel, state, self._limit()))
+            self._check(state)
+            clocks = self._driver.read(state, np.empty(state_words(self.streams), np.uint32))
+            times = slot_times(self.streams, clocks, total_us, ticks_per_ns=self._driver.ticks(1))
+            return self._outputs(loaded), times
+
+    def _go(self, loaded: _Loaded) -> None:
+        """Enqueue a run: its launches, or the graph of them."""
+        limit = self._limit()
+        if loaded.going is None or loaded.going[0] != limit:  # arguments are part of a graph
+            launches = self._launches(loaded, loaded.kernel, loaded.state, limit)
+            loaded.going = limit, self._driver.record(launches) if self._recording else launches
+        loaded.going[1]()
+
+    def _limit(self) -> float:
+        return self._driver.ticks(1e9 * (config.number("RAMMER_WATCHDOG_SECONDS") or 60.0))
+
+    def _launches(self, loaded: _Loaded, kernel: Kernel, state: int, limit: float) -> Callable[[], None]:
+        """What enqueues a run, a launch per rProgram, with arguments that are made once."""
+        streams = self.streams
+        table, bounds, waits, args = loaded.tables
+        arguments = [
+            run_arguments(
+                table,
+                bounds + streams.bounds.itemsize * program * streams.num_veus,
+                waits,
+                args,
+                state,
+                program,
+                streams.span(program),
+                limit,
+            )
+            for program in range(streams.num_programs)
+        ]
+
+        def launch() -> None:
+            for one in arguments:
+                kernel.launch(streams.num_veus, one)
+
+        return launch
+
+    def _check(self, state: int) -> None:
+        """Wait for the run and raise what it reports."""
+        read = self._driver.read
+        head = read(state, np.empty(STATE_HEAD, np.uint32))
+        if head[2] or head[3]:
+            found = read(state, np.empty(LINE * (1 + 2 * self.streams.num_veus), np.uint32))
+            self._driver.write(state, np.zeros_like(found))
+            self._driver.synchronize()
+            if error := failure(self.streams, found):
+                raise error
+
+    @contextmanager
+    def _use(self, doing: str) -> Iterator[_Loaded]:
+        """The program, for one thread at a time."""
+        with self._lock:
+            if self._loaded is None:
+                raise closed()
+            with self._driver.using(doing):
+                yield self._loaded
+
+    def close(self) -> None:
+        """Free the GPU's memory; later runs raise InputError."""
+        with self._lock:
+            self._loaded = None
+            self._driver.close()

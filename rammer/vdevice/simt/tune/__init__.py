@@ -1,0 +1,1 @@
+"""Choose registers and occupancy, and measure kernels on GPUs."""

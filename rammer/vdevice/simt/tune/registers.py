@@ -1,0 +1,76 @@
+"""What compilers say about single rKernels: each one as a kernel of its own, many to a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rammer.ir.kernel import RKernel
+from rammer.ir.tile import Alloc, Body, TileProgram, children, contains
+from rammer.vdevice.base import Progress, Registers
+from rammer.vdevice.simt.codegen.megakernel import header_bytes, task_call
+from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
+from rammer.vdevice.simt.codegen.printer import EmittedKernel, emit, in_language
+from rammer.vdevice.toolchain import in_parallel, parallel_jobs
+
+BATCH = 8  # kernels of one compiler call
+FEW_ARGUMENTS = 16
+Compile = Callable[[str], Mapping[str, Registers]]  # a text -> its kernels by name
+
+
+def read_registers(
+    kernels: Sequence[RKernel], dialect: Dialect, budget_s: float, progress: Progress, compile: Compile
+) -> dict[RKernel, Registers]:
+    """Registers of the rKernels in the dialect's language, compiled for blocks that all of them fit into.
+
+    Those that hold nothing for long are left out, and what the budget does not reach. Raises ToolchainError.
+    """
+    wanted = in_language(kernels, dialect)
+    block = -(-max((k.num_threads for k in wanted), default=1) // dialect.wave) * dialect.wave
+    wanted = [k for k in wanted if not _holds_little(k, dialect)]
+    emitted = {k: emit(k, dialect, block) for k in wanted}
+    distinct = list({e.symbol: e for e in emitted.values()}.values())
+    batches = [distinct[n : n + BATCH] for n in range(0, len(distinct), BATCH)]
+    deadline = time.monotonic() + budget_s
+    found: dict[str, Registers] = {}
+
+    def read(batch: list[EmittedKernel]) -> Mapping[str, Registers]:
+        return compile(_text(batch, dialect, block)) if time.monotonic() < deadline else {}
+
+    for done, (_, part) in enumerate(in_parallel(read, batches, parallel_jobs()), 1):
+        found |= part
+        progress("registers", done, len(batches))
+    return {k: found[_entry(e)] for k, e in emitted.items() if _entry(e) in found}
+
+
+def _holds_little(kernel: RKernel, dialect: Dialect) -> bool:
+    """Whether a thread's values always fit: point by point of few operands, or sums of what all threads stage."""
+    body = kernel.program
+    if not isinstance(body, TileProgram):
+        return False
+    if not contains(body.body, Alloc):
+        return len(body.arguments) <= FEW_ARGUMENTS
+    return bool(body.scratch) and _words(body.body) <= dialect.fits // dialect.shares**2
+
+
+def _words(body: Body) -> int:
+    """Most elements of register buffers that are there at once."""
+    own = (s.buffer.size if isinstance(s, Alloc) else 0 for s in body)
+    return max((size + _words(children(s)) for size, s in zip(own, body, strict=True)), default=0)
+
+
+def _entry(kernel: EmittedKernel) -> str:
+    return f"alone_{kernel.symbol}"
+
+
+def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int) -> str:
+    """A text with a kernel for each task: inlined, as where there are few."""
+    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
+    for k in kernels:
+        parts.append(
+            f'extern "C" __global__ void __launch_bounds__({block}, {dialect.shares})\n'
+            f"{_entry(k)}(void *const *args, int rtask, int *bad) {{\n"
+            f"  const int tid = threadIdx.x;\n  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"
+            f"  {task_call(k, 'args', 'rtask')}\n  if (status) *bad = status;\n}}\n"
+        )
+    return "\n".join(parts)
