@@ -236,6 +236,11 @@ def checkout(revision: str) -> Iterator[Path]:
             _git("worktree", "remove", "--force", str(root))
 
 
+def revision_of(name: str) -> str:
+    """The commit that a revision names. Raises RammerError if there is none."""
+    return _git("rev-parse", "--verify", f"{name}^{{commit}}")
+
+
 @contextmanager
 def bytecode_of(roots: Iterable[Path]) -> Iterator[Path]:
     """A folder with the bytecode of checkouts, meanwhile."""

@@ -1,17 +1,21 @@
-"""What `benchmarks.compare.before` starts in a process of its own, with another checkout's rammer, and nothing else.
+"""What `before` and `replay` start in a process of its own, with another checkout's rammer, and nothing else.
 
 python -P version.py compile FOLDER MODEL.onnx   to saved.rammer, and compiled.json: seconds, rKernels
 python -P version.py run FOLDER PIPE             saved.rammer with inputs.npz to outputs.npz, then times runs when asked
+python -P version.py schedules FOLDER ASKED.json candidate schedules of models on paper, to schedules.jsonl.gz
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import resource
 import sys
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,9 +55,49 @@ def run(folder: Path, pipe: int) -> None:
             asked.send(samples)
 
 
+def schedules(folder: Path, asked: Path) -> None:
+    """Write a line for each operation of each model and spec: the candidates' names, schedules and packing, in order.
+
+    An operation that an earlier model has on the same spec is left out. The generators are called as a plugin's user
+    calls them, by the hook `rammer_rkernels`, so that versions of different generators can be compared.
+    """
+    import rammer
+    from rammer.errors import RammerError
+    from rammer.passes import optimize
+    from rammer.plugins import PluginRegistry
+
+    registry, wanted = PluginRegistry(), json.loads(asked.read_text())
+    graphs = {name: rammer.load(path) for name, path in wanted["models"].items()}
+    with gzip.open(folder / "schedules.jsonl.gz", "wt") as file:
+        for title, (target, arch, device, precision) in wanted["specs"].items():
+            with_defaults = registry.open(target, arch=arch, device=device)
+            spec, known = replace(with_defaults.spec, precision=precision), set()
+            with_defaults.close()
+            for model, graph in graphs.items():
+                for place, operator in enumerate(optimize(graph, spec).operators):
+                    operation = operator.operation
+                    if operation in known:
+                        continue
+                    known.add(operation)
+                    try:
+                        found = [_value(k) for k in registry.rkernels(operation, spec, finer=(4,))]
+                    except RammerError as error:
+                        found = [[type(error).__name__, str(error)]]
+                    row = {"spec": title, "model": model, "operator": f"{place} {operator.name}", "kernels": found}
+                    print(json.dumps(row), file=file)
+
+
+def _value(kernel: Any) -> list[str]:
+    """What tells a candidate from others, as texts."""
+    packing = [f"{tensor}: {layout}" for tensor, layout in kernel.packing]
+    return [kernel.name, kernel.schedule, "; ".join(packing), f"finer {kernel.finer}, places {kernel.places}"]
+
+
 if __name__ == "__main__":
     what, where, other = sys.argv[1:]
     if what == "compile":
         compile_model(Path(where), other)
+    elif what == "schedules":
+        schedules(Path(where), Path(other))
     else:
         run(Path(where), int(other))

@@ -12,7 +12,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
 from rammer.kernels import update
-from rammer.kernels.problem import USUAL, Granularity, Problem
+from rammer.kernels.problem import USUAL, Problem, Tuning
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.vectors import (
     block_products,
@@ -34,25 +34,25 @@ MAX_CANDIDATES = 2
 MIN_CHOICE_US = 88.0
 
 
-def candidates(operation: Operation, spec: VDeviceSpec, wanted: Granularity = USUAL) -> list[RKernel]:
+def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) -> list[RKernel]:
     """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
 
-    Only those that fit the scratch, if any does. `wanted` asks for finer tilings; of blocks of threads, whose tiles
-    follow from scratch and vEUs, for those of single images instead, if there are any.
+    Only those that fit the scratch, if any does. The tiles of many threads follow from scratch and vEUs: there,
+    `tuning` may only ask for `every_axis`.
     """
     if operation.expr.into:
         return update.candidates(operation, spec)
     if spec.execution is Execution.SIMT:
-        if wanted != USUAL and not wanted.every_axis:
+        if tuning != USUAL and not tuning.every_axis:
             raise LoweringError(
-                f"{operation.kind}: SIMT has no {wanted}", hint="its tiles follow from scratch and vEUs"
+                f"{operation.kind}: SIMT has no {tuning}", hint="its tiles follow from scratch and vEUs"
             )
         from rammer.kernels.threads import candidates as threads  # and all of its tilings, which a CPU needs none of
 
-        return threads.apart(operation, spec) if wanted.every_axis else threads.candidates(operation, spec)
+        return threads.apart(operation, spec) if tuning.every_axis else threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
-    problem = Problem.of(operation, spec, wanted=wanted)
+    problem = Problem.of(operation, spec, tuning)
     found: list[RKernel] = []
     for kernels in _proposed(problem):
         found += kernels
@@ -75,8 +75,7 @@ def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
     others = [*others, *_kernels(problem, transposed.schedules, few)]
     if transforms.KINDS & {*problem.operation.kind.split("+")}:
-        apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
-        yield _kernels(apart, transforms.schedules, few)
+        yield _kernels(problem.unmerged, transforms.schedules, few)
     if rows := chain.chained(problem):
         yield _kernels(rows, chain.schedules, few)
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
@@ -85,13 +84,12 @@ def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
         (contraction.schedules, few),
         (recurrent.schedules, MAX_CANDIDATES),
         (channel_window.schedules, few),
-        (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.wanted.every_axis else few),
+        (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.tuning.every_axis else few),
     ):
         if found := _kernels(problem, schedules, count):
             yield [*found, *others]
     # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
-    problem = Problem.of(problem.operation, problem.spec, keep=frozenset(), wanted=problem.wanted)
-    yield _kernels(problem, generic.sparing, few)
+    yield _kernels(problem.keeping(frozenset()), generic.sparing, few)
 
 
 def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], count: int) -> list[RKernel]:
@@ -101,9 +99,7 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
         schedules = [*_on_matrix_unit(problem), *schedules]
     if all(problem.own_packing(s) is not None for s in schedules):
         return [problem.kernel(s) for s in schedules]
-    # Panels that end inside of a merged axis.
-    apart = Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False, wanted=problem.wanted)
-    return _kernels(apart, family, count)
+    return _kernels(problem.unmerged, family, count)  # panels end inside of a merged axis
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:

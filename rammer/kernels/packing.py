@@ -1,4 +1,4 @@
-"""Packings said again for the operation's own tensors; schedules speak of tensors whose dimensions are merged."""
+"""Layouts of packed tensors: panels, and packings of merged dimensions in terms of the operation's own ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from rammer.ir.expr import Load
+from rammer.ir.index import variables
 from rammer.ir.tensor import Digit, Layout, Shape
+
+
+def dim_of(load: Load, axis: str) -> int:
+    """The dimension of a tensor that an axis moves along."""
+    return next(d for d, ix in enumerate(load.index) if axis in variables(ix))
+
+
+def panels(load: Load, axis: str, width: int, inner: Sequence[Digit] | None = None) -> Layout:
+    """A tensor in panels of `width` points of an axis, which lie side by side; each panel holds `inner` digits.
+
+    By default, a panel holds all other dimensions. Dimensions of no digit are outermost.
+    """
+    lane = dim_of(load, axis)
+    if inner is None:
+        inner = [Digit(d) for d in range(len(load.index)) if d != lane]
+    used = {lane, *(digit.dim for digit in inner)}
+    rest = (Digit(d) for d in range(len(load.index)) if d not in used)
+    return Layout((*rest, Digit(lane, width), *inner, Digit(lane, 1, width)))
 
 
 def unmerged(layout: Layout, merged: Shape, shape: Shape) -> Layout | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rammer.cost.estimate import arithmetic_us, counted_us
 from rammer.cost.functions import slots_of
@@ -23,27 +23,31 @@ from rammer.kernels.normal import aligned, cleaned, flattened, fused, live
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
 
+if TYPE_CHECKING:
+    from rammer.kernels.match import Matched
+
 SCALARS = 4  # where there are no vectors: as many sums share an operand
 COSTLY = 12  # slots, of the cheapest function: more than a store and a load of what was kept
 
 
 @dataclass(frozen=True, slots=True)
-class Granularity:
-    """How fine tilings shall be, where the caller knows more than the spec says.
+class Tuning:
+    """Say which tilings a caller wants, where it knows more than the spec says.
 
-    `rtasks`: how many to aim for first; 0: one per vEU. `nbytes`: what the smallest piece of work, a register block
-    with all it reads, may touch; 0: any number. Where no register block is so small, the smallest one is used.
-    `every_axis`: point-wise and row-wise nests are also cut along each axis of the root before the others.
-    `finer`: short operations, too, are also offered in several times as many rTasks, for who picks from many.
+    `tasks`: the number of rTasks to aim for first; 0: one for each vEU. `most_bytes`: bytes that the smallest piece of
+    work, a register block with all it reads, may touch; 0: any number. If no register block is so small, the smallest
+    one is used. `every_axis`: cut point-wise and row-wise nests also along each axis of the root before the others;
+    where a vEU has many threads, keep the tiles of a product inside of one image. `small`: offer short operations, too,
+    in several times as many rTasks.
     """
 
-    rtasks: int = 0
-    nbytes: int = 0
+    tasks: int = 0
+    most_bytes: int = 0
     every_axis: bool = False
-    finer: bool = False
+    small: bool = False
 
 
-USUAL = Granularity()
+USUAL = Tuning()
 
 
 class OfVector(NamedTuple):
@@ -63,16 +67,16 @@ class Problem:
     expr: TensorExpr
     spans: dict[str, int]  # merged axis -> points per step of the original axis
     keep: frozenset[str]
-    wanted: Granularity = USUAL
+    tuning: Tuning = USUAL
 
     @staticmethod
     def of(
         operation: Operation,
         spec: VDeviceSpec,
+        tuning: Tuning = USUAL,
         *,
         keep: frozenset[str] | None = None,
         flat: bool = True,
-        wanted: Granularity = USUAL,
     ) -> Problem:
         expr = cleaned(operation.expr)
         if keep is None:
@@ -80,13 +84,22 @@ class Problem:
         expr = aligned(replace(expr, stages=tuple(live(inline(expr, keep), expr))))
         spans: dict[str, int] = {}
         if flat:
-            expr, spans = flattened(expr, 4 * (wanted.rtasks or spec.num_veus))
-        return Problem(operation, spec, expr, spans, keep, wanted)
+            expr, spans = flattened(expr, 4 * (tuning.tasks or spec.num_veus))
+        return Problem(operation, spec, expr, spans, keep, tuning)
+
+    def keeping(self, keep: frozenset[str]) -> Problem:
+        """The same operation with other stages kept."""
+        return Problem.of(self.operation, self.spec, self.tuning, keep=keep)
+
+    @cached_property
+    def unmerged(self) -> Problem:
+        """The same operation with all of its axes, as they are before neighbours merge."""
+        return Problem.of(self.operation, self.spec, self.tuning, keep=self.keep, flat=False)
 
     @property
     def rtasks(self) -> int:
         """How many rTasks to aim for first."""
-        return self.wanted.rtasks or self.spec.num_veus
+        return self.tuning.tasks or self.spec.num_veus
 
     @property
     def lanes(self) -> int:
@@ -106,6 +119,13 @@ class Problem:
     def placed(self) -> list[Stage]:
         """The stages besides the root: each needs an At."""
         return [s for s in self.stages.values() if s.name != self.expr.root.name]
+
+    @cached_property
+    def matched(self) -> Matched:
+        """What the operation computes, as generators ask for it."""
+        from rammer.kernels.match import Matched  # it imports this module
+
+        return Matched(self)
 
     @cached_property
     def static(self) -> set[str]:

@@ -7,10 +7,11 @@ from math import prod
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Stage, loads
-from rammer.ir.index import var, variables
-from rammer.ir.tensor import Digit, Layout, aligned_bytes
+from rammer.ir.index import variables
+from rammer.ir.tensor import Layout, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop
 
@@ -28,7 +29,7 @@ def task_counts(problem: Problem) -> list[int]:
     want = problem.rtasks
     if want == 1 or problem.microseconds <= least_us(problem.spec):
         return [1]
-    shortest_us = max(0.0 if problem.wanted.finer else MIN_FINER_US, 8 * least_us(problem.spec))
+    shortest_us = max(0.0 if problem.tuning.small else MIN_FINER_US, 8 * least_us(problem.spec))
     return [want, 4 * want] if problem.microseconds > shortest_us else [want]
 
 
@@ -164,9 +165,7 @@ def lane_packing(problem: Problem, stage: Stage, lane: str | None) -> tuple[tupl
             continue
         if problem.lane_stride(load.tensor, load.index, lane, stage) == 1:
             continue
-        dim = next(d for d, ix in enumerate(load.index) if ix == var(lane))
-        rest = tuple(Digit(d) for d in range(len(load.index)) if d != dim)
-        found[load.tensor] = Layout((Digit(dim, problem.lanes), *rest, Digit(dim, 1, problem.lanes)))
+        found[load.tensor] = panels(load, lane, problem.lanes)
     return tuple(found.items())
 
 
@@ -177,11 +176,6 @@ def stage_order(stage: Stage, lane: str | None) -> tuple[int, ...]:
         return ()
     p = names.index(lane)
     return (*(q for q in range(len(names)) if q != p), p)
-
-
-def place(problem: Problem, loops: Sequence[Loop], depth: int) -> tuple[At, ...]:
-    """An At for every stage besides the root, with a generic nest, inside loop `depth` of the root's."""
-    return tuple(place_one(problem, stage, loops, depth) for stage in problem.placed)
 
 
 def place_one(problem: Problem, stage: Stage, loops: Sequence[Loop], depth: int) -> At:

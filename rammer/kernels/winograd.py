@@ -37,7 +37,7 @@ from rammer.ir.index import Index, var, variables
 from rammer.ir.ops.toom_cook import matrices
 from rammer.ir.tensor import DType
 from rammer.kernels.problem import Problem
-from rammer.kernels.product import Product, product
+from rammer.kernels.product import Product
 
 TAPS = 3
 EXACT = (DType.I8, DType.I16)  # integers that float32 holds: transformed once they are widened
@@ -107,7 +107,7 @@ def convolution(problem: Problem) -> Convolution | None:
         return None
     if STAGES & {name for name, _ in (*problem.expr.inputs, *problem.expr.outputs)}:
         return None
-    p = product(problem, root)
+    p = problem.matched.root
     if p is None or not problem.packable(p.w, p.lane):
         return None
     x_type, w_type = (problem.expr.type_of(ld.tensor).dtype for ld in (p.x, p.w))

@@ -20,11 +20,11 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, .
     if "c" not in spec.languages:
         return []
     from rammer.kernels import candidates
-    from rammer.kernels.problem import Granularity
+    from rammer.kernels.problem import Tuning
 
     found = {kernel.identity: kernel for kernel in candidates(operation, spec)}
-    asked = [Granularity(times * spec.num_veus, every_axis=True, finer=True) for times in finer]
-    for wanted in (Granularity(finer=True), *asked) if finer else ():
-        for kernel in candidates(operation, spec, wanted):
+    asked = [Tuning(times * spec.num_veus, every_axis=True, small=True) for times in finer]
+    for tuning in (Tuning(small=True), *asked) if finer else ():
+        for kernel in candidates(operation, spec, tuning):
             found.setdefault(kernel.identity, replace(kernel, finer=True))
     return list(found.values())

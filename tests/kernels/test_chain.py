@@ -19,7 +19,7 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tile import TileProgram
 from rammer.ir.verify.kernel import prove, settled
 from rammer.kernels import candidates
-from rammer.kernels.problem import Granularity
+from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
 from rammer.runtime import measure
 
@@ -55,7 +55,7 @@ def test_attention_is_right(spec: VDeviceSpec) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_attention_is_proven(seed: int) -> None:
     for spec in SPECS.values():
-        for kernel in candidates(operation(drawn(seed), spec), spec, Granularity(rtasks=spec.num_veus * 2)):
+        for kernel in candidates(operation(drawn(seed), spec), spec, Tuning(tasks=spec.num_veus * 2)):
             assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
             assert kernel.fits(spec)
 

@@ -16,7 +16,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.kernels.problem import Granularity
+from rammer.kernels.problem import Tuning
 
 SPEC = replace(SLOW_SPEC, lanes=4, registers=16)
 EVERY = 1 << 20  # rTasks: as many as there can be
@@ -45,28 +45,28 @@ def most_bytes(kernel: RKernel) -> int:
 
 @pytest.mark.parametrize("op", CASES.values(), ids=CASES)
 def test_register_blocks_touch_no_more_than_is_wanted(op: Operation) -> None:
-    usual = most_bytes(candidates(op, SPEC, Granularity(EVERY))[0])
+    usual = most_bytes(candidates(op, SPEC, Tuning(EVERY))[0])
     for nbytes in (usual * 3 // 4, usual // 2):
-        kernel = candidates(op, SPEC, Granularity(EVERY, nbytes))[0]
+        kernel = candidates(op, SPEC, Tuning(EVERY, nbytes))[0]
         assert most_bytes(kernel) <= nbytes < usual
         assert not any(finding.broken for finding in prove(kernel))
 
 
 @pytest.mark.parametrize("op", CASES.values(), ids=CASES)
 def test_as_many_rtasks_as_are_wanted(op: Operation) -> None:
-    counts = [candidates(op, SPEC, Granularity(rtasks))[0].num_rtasks for rtasks in (2, 8, 32)]
+    counts = [candidates(op, SPEC, Tuning(rtasks))[0].num_rtasks for rtasks in (2, 8, 32)]
     assert all(want <= count <= 2 * want for want, count in zip((2, 8, 32), counts, strict=True)), counts
-    assert candidates(op, SPEC)[0].num_rtasks == candidates(op, SPEC, Granularity(SPEC.num_veus))[0].num_rtasks
+    assert candidates(op, SPEC)[0].num_rtasks == candidates(op, SPEC, Tuning(SPEC.num_veus))[0].num_rtasks
 
 
 def test_no_block_is_smaller_than_the_smallest() -> None:
     """One byte is too little for anything: then it is as small as it gets."""
     op = CASES["matmul"]
-    assert most_bytes(candidates(op, SPEC, Granularity(EVERY, 1))[0]) == 4 * (640 + 640 * 4 + 4)
+    assert most_bytes(candidates(op, SPEC, Tuning(EVERY, 1))[0]) == 4 * (640 + 640 * 4 + 4)
 
 
 def test_blocks_of_threads_refuse_it() -> None:
     with pytest.raises(
-        LoweringError, match=r"matmul: SIMT has no Granularity\(rtasks=7, nbytes=0, every_axis=False, finer=False\)"
+        LoweringError, match=r"matmul: SIMT has no Tuning\(tasks=7, most_bytes=0, every_axis=False, small=False\)"
     ):
-        candidates(CASES["matmul"], GPU, Granularity(7))
+        candidates(CASES["matmul"], GPU, Tuning(7))

@@ -34,6 +34,7 @@ from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import product
+from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop
 from rammer.kernels.threads import tensor as threads_tensor
 from rammer.kernels.threads.product import Staging, padded, sides
@@ -216,8 +217,8 @@ def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
     grains[p.lane] = width
     sizes = [range(grain, extents[a] + grain, grain) for a, grain in grains.items()]
     for steps in combinations(*sizes):
-        tasks = tuple(Loop(a, s, Kind.TASK) for a, s in zip(grains, steps, strict=True) if s < extents[a])
-        found = matrix_unit.schedule(problem, p, unit, block, tasks, None)
+        tasks = (Loop(a, s, Kind.TASK) for a, s in zip(grains, steps, strict=True) if s < extents[a])
+        found = matrix_unit.schedule(Sched(problem).nest(tasks), p, unit, block, None)
         assert found is not None
         yield problem.kernel(found)
 

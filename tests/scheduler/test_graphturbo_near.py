@@ -16,7 +16,7 @@ from rammer.ir.program import RTask
 from rammer.ir.verify import verify_plan
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.kernels.problem import Granularity
+from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
 from rammer.planner.near import plan_near
@@ -55,7 +55,7 @@ def network(images: int, size: tuple[int, int], device: VDeviceSpec) -> Graph:
 def test_further_rkernels_are_right_and_stay_inside_of_an_image(images: int, size: tuple[int, int]) -> None:
     device = spec(4)
     for op in network(images, size, device).operators:
-        for kernel in candidates(op.operation, device, Granularity(every_axis=True)):
+        for kernel in candidates(op.operation, device, Tuning(every_axis=True)):
             assert not prove(kernel), kernel.name
             for rtask in range(kernel.num_rtasks):
                 box = kernel.box(rtask)
@@ -71,7 +71,7 @@ def test_a_plan_of_images_stays_in_scratch(near: str) -> None:
     options = {
         op.operation: [
             *candidates(op.operation, device),
-            *candidates(op.operation, device, Granularity(every_axis=True)),
+            *candidates(op.operation, device, Tuning(every_axis=True)),
         ]
         for op in graph.operators
     }

@@ -18,7 +18,8 @@ from rammer.ir.software_pipeline import pipelined
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, TileProgram
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule, group
+from rammer.kernels.sched import Sched
+from rammer.kernels.schedule import Loop, Schedule, group
 from rammer.kernels.threads import cell as threads_cell
 from rammer.kernels.threads import group as threads_group
 from rammer.kernels.threads import moves as threads_moves
@@ -156,15 +157,18 @@ def schedules(
     most = most_threads(problem.spec)
     grains = [(a, extents[a], lcm(problem.span(a), (coarse or {}).get(a, 1))) for a in output_order(problem)]
     for want in counts or task_counts(problem, most):
-        tasks = cut(grains, want)
-        steps = {loop.axis: loop.step for loop in tasks}
+        s = Sched(problem).nest(cut(grains, want))
+        steps = s.steps
         threads = max(threads_for(problem, stage, steps, most) for stage in problem.stages.values())
         packing: dict[str, Layout] = {}
         nests = {s.name: stage_loops(problem, s, steps, threads, packing) for s in problem.stages.values()}
-        at = tuple(At(s.name, len(tasks) - 1, nests[s.name]) for s in problem.placed)
-        count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
-        name = f"{problem.operation.kind}_x{threads}_t{count}"
-        yield Schedule(name, (*tasks, *nests[root.name]), at, tuple(packing.items()), threads=threads)
+        yield (
+            s.place(problem.placed, nests)
+            .nest(nests[root.name])
+            .pack(packing.items())
+            .on_threads(threads)
+            .build(f"x{threads}")
+        )
 
 
 def task_counts(problem: Problem, threads: int) -> list[int]:

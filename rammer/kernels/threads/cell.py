@@ -14,7 +14,8 @@ from rammer.ir.index import Index, var
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.problem import Problem, all_loads
-from rammer.kernels.schedule import At, Loop, Schedule, group
+from rammer.kernels.sched import Sched
+from rammer.kernels.schedule import Schedule, group
 from rammer.kernels.threads.product import powers
 from rammer.kernels.threads.terms import largest, packed_terms, term_lanes
 
@@ -47,7 +48,18 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
         sharing = _sharing(problem, products, packing, step, most)
         threads = min(step * sharing, most)
         if sharing > 1 and threads % problem.spec.wave == 0:
-            yield _schedule(problem, products, packing, beside, rows, lane, step, threads, sharing)
+            s = _units(Sched(problem), lane, step, threads, sharing)
+            alone = group(())  # of no axes: one point, the first thread's
+            first = Sched(problem).split(alone, sharing).bind(alone)
+            for name, walk in _operands(problem, lane):
+                s = s.compute_at(name, first.unroll(*walk), scope=Scope.REGISTER)
+            for stage in products:
+                nest = _terms(Sched(problem, stage), stage, packing, sharing)
+                s = s.compute_at(stage.name, nest, scope=Scope.REGISTER)
+            s = s.nest(first.loops).unroll(*dict(rows))
+            for name in beside:
+                s = s.compute_at(name, scope=Scope.REGISTER)
+            yield s.pack(packing.items()).on_threads(threads).build(f"cell{step}_s{sharing}_x{threads}")
 
 
 def sums(problem: Problem, most: int) -> Iterator[Schedule]:
@@ -74,39 +86,19 @@ def sums(problem: Problem, most: int) -> Iterator[Schedule]:
         sharing = _sharing(problem, [root], packing, step, most)
         threads = min(step * sharing, most)
         if sharing > 1 and step < units and threads % problem.spec.wave == 0:
-            name = f"{problem.operation.kind}_sum{step}_s{sharing}_x{threads}_t{-(-units // step)}"
-            together = (Loop(lane, threads // sharing),) if step * sharing > threads else ()
-            loops = (Loop(lane, step, Kind.TASK), *together, Loop(lane, 1, Kind.THREAD))
-            loops += _terms(problem, root, packing, sharing, whole=True)
-            yield Schedule(name, loops, (), tuple(packing.items()), threads=threads)
+            s = _units(Sched(problem), lane, step, threads, sharing)
+            s = _terms(s, root, packing, sharing, whole=True).pack(packing.items()).on_threads(threads)
+            yield s.build(f"sum{step}_s{sharing}_x{threads}")
 
 
-def _schedule(
-    problem: Problem,
-    products: list[Stage],
-    packing: Mapping[str, Layout],
-    beside: list[str],
-    rows: list[tuple[str, int]],
-    lane: str,
-    step: int,
-    threads: int,
-    sharing: int,
-) -> Schedule:
-    together = threads // sharing  # units at once
-    outer = (Loop(lane, step, Kind.TASK), *((Loop(lane, together),) if step > together else ()))
-    alone = group(())  # of no axes: one point, the first thread's
-    inner = (Loop(alone, sharing), Loop(alone, 1, Kind.THREAD), *(Loop(a, 1, Kind.UNROLLED) for a, _ in rows))
-    loops = (*outer, Loop(lane, 1, Kind.THREAD), *inner)
-    at = [At(name, len(outer), (*inner[:2], *walk), Scope.REGISTER) for name, walk in _operands(problem, lane)]
-    at += [At(s.name, len(outer), _terms(problem, s, packing, sharing), Scope.REGISTER) for s in products]
-    at += [At(name, len(loops) - 1, (), Scope.REGISTER) for name in beside]
-    tasks = -(-dict(problem.root.axes)[lane] // step)
-    name = f"{problem.operation.kind}_cell{step}_s{sharing}_x{threads}_t{tasks}"
-    return Schedule(name, loops, tuple(at), tuple(packing.items()), threads=threads)
+def _units(s: Sched, lane: str, step: int, threads: int, sharing: int) -> Sched:
+    """Tasks of `step` units, and the units that their threads compute at once."""
+    together = threads // sharing
+    return s.split(lane, step, Kind.TASK).split(lane if step > together else None, together).bind(lane)
 
 
-def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, tuple[Loop, ...]]]:
-    """What the point-wise part reads at its own point of memory, and the loops that copy it: asked for first of all."""
+def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, list[str]]]:
+    """What the point-wise part reads at its own point of memory, which is prefetched, and the axes of each copy."""
     inputs = dict(problem.expr.inputs)
     read: dict[str, tuple[Index, ...]] = {}
     for stage in problem.stages.values():
@@ -116,7 +108,7 @@ def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, tuple[Loop, ..
     for name, index in read.items():
         if _at_points(problem, [name]):
             others = [d for d, ix in enumerate(index) if ix != var(lane) and inputs[name].shape[d] > 1]
-            yield name, tuple(Loop(f"{name}{d}", 1, Kind.UNROLLED) for d in others)
+            yield name, [f"{name}{d}" for d in others]
 
 
 def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
@@ -129,17 +121,15 @@ def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
     return found
 
 
-def _terms(
-    problem: Problem, stage: Stage, packing: Mapping[str, Layout], sharing: int, whole: bool = False
-) -> tuple[Loop, ...]:
+def _terms(s: Sched, stage: Stage, packing: Mapping[str, Layout], sharing: int, whole: bool = False) -> Sched:
     """The nest of a product: terms dealt out to threads in vectors, all sums of a unit beside each other. `whole`: it
     is all that there is, and loops around it go along the units.
     """
-    wide = term_lanes(problem, stage, packing)
+    wide = term_lanes(s.problem, stage, packing)
     ((axis, _),) = stage.reduce
-    held = tuple(Loop(a, 1, Kind.UNROLLED) for a, e in stage.axes if e > 1 and not (whole and a == stage.axes[-1][0]))
-    vector = (Loop(axis, 1, Kind.VECTOR),) if wide > 1 else ()
-    return (Loop(axis, wide, Kind.THREAD), Loop(axis, wide * sharing), *held, *vector)
+    s = s.bind(axis, wide).split(axis, wide * sharing)
+    s = s.unroll(*(a for a, e in stage.axes if e > 1 and not (whole and a == stage.axes[-1][0])))
+    return s.vectorize(axis) if wide > 1 else s
 
 
 def _sharing(problem: Problem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:

@@ -18,8 +18,9 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Apply, Kind, TileProgram, statements
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.threads.product import REFINED, STAGED, Sides, copied_axes, sides
+from rammer.kernels.sched import Sched, copy_axes
+from rammer.kernels.schedule import Loop, Schedule
+from rammer.kernels.threads.product import REFINED, STAGED, Sides, sides
 
 MOST_TERMS = 128  # of a chunk
 
@@ -153,54 +154,34 @@ def schedule(p: Product, tile: Tile) -> Schedule:
     (_, height), (_, width), _ = unit.axes
     across, own = unit.digits("sums")
     axes, steps = (p.row, p.column), {p.row: rows, p.column: columns}
-    cut = tuple(Loop(a, steps.get(a, 1), Kind.TASK) for a, _ in p.sides.stage.axes)
-    before = (
-        *cut,
-        Loop(p.row, down * height, Kind.THREAD),
-        Loop(p.column, along * width, Kind.THREAD),
-        *(Loop(axes[d.dim], d.div, Kind.THREAD) for d in across),
-    )
-    loops = (
-        *before,
-        Loop(p.term, tile.chunk),
-        Loop(p.row, height, Kind.UNROLLED),
-        Loop(p.column, width, Kind.UNROLLED),
-        *(Loop(axes[d.dim], d.div, Kind.UNROLLED) for d in own),
-        Loop(p.term),
-    )
-    at = tuple(_copied(p, tile, n, len(before)) for n in range(2))
-    packing = tuple((o.load.tensor, _packed(o, a)) for o, a in zip(p.operands, at, strict=True) if o.packed)
-    kind = p.problem.operation.kind
-    name = f"{kind}_{unit.precision}_g{rows}x{columns}_k{tile.chunk}_x{tile.threads}_t{tasks(p, tile)}"
-    return Schedule(name, loops, at, packing, threads=tile.threads, instruction=unit)
+    s = Sched(p.problem).nest(Loop(a, steps.get(a, 1), Kind.TASK) for a, _ in p.sides.stage.axes)
+    s = s.bind(p.row, down * height).bind(p.column, along * width)
+    s = s.nest(Loop(axes[d.dim], d.div, Kind.THREAD) for d in across).split(p.term, tile.chunk)
+    for number, operand in enumerate(p.operands):
+        nest, layout = _copied(p, tile, number)
+        s = s.compute_at(operand.load.tensor, nest, layout=layout)
+        if operand.packed:
+            rest = (Digit(d) for d in range(len(operand.load.index)) if d not in (operand.line, operand.term))
+            s = s.pack([(operand.load.tensor, Layout((*rest, *layout.digits)))])  # as the copy lies, piece by piece
+    s = s.unroll(p.row, size=height).unroll(p.column, size=width)
+    s = s.nest(Loop(axes[d.dim], d.div, Kind.UNROLLED) for d in own).reorder(p.term)
+    s = s.on_threads(tile.threads).tensorize(unit)
+    return s.build(f"{unit.precision}_g{rows}x{columns}_k{tile.chunk}_x{tile.threads}")
 
 
-def _packed(operand: Rows, at: At) -> Layout:
-    """As the copy lies, piece by piece."""
-    assert at.layout is not None
-    rest = (Digit(d) for d in range(len(operand.load.index)) if d not in (operand.line, operand.term))
-    return Layout((*rest, *at.layout.digits))
-
-
-def _copied(p: Product, tile: Tile, number: int, depth: int) -> At:
+def _copied(p: Product, tile: Tile, number: int) -> tuple[Sched, Layout]:
     """The copy of an operand: threads are neighbours where they write, and along memory where that is another way."""
     operand, lanes, threads = p.operands[number], p.problem.spec.lanes, tile.threads
     (_, kind), lines = tile.unit.meaning.inputs[number], tile.sizes[number]
-    names = copied_axes(p.problem, operand.load.tensor)
+    names = copy_axes(p.problem, operand.load.tensor)
     line, term = names[operand.line], names[operand.term]
     assert kind.layout is not None  # pieces of eight rows of 16 bytes
     whole = kind.layout.digits[0].div  # terms of a piece's row
     inside = whole // lanes  # of them
     beside = min(lines, threads // inside)
     parts = (Loop(line, 1, Kind.THREAD), *((Loop(term, lanes, Kind.THREAD),) if inside > 1 else ()))
-    turned = not operand.packed and operand.term != len(names) - 1
-    how = (
-        Loop(line, beside),
-        Loop(term, threads // (inside * beside) * whole),
-        Loop(term, whole, Kind.THREAD),
-        *(parts[::-1] if turned else parts),
-        Loop(term, 1, Kind.VECTOR),
-    )
+    transposed = not operand.packed and operand.term != len(names) - 1
+    s = Sched(p.problem).split(line, beside).split(term, threads // (inside * beside) * whole).bind(term, whole)
+    s = s.nest(parts[::-1] if transposed else parts).vectorize(term)
     k, m = operand.term, operand.line
-    layout = Layout((Digit(k, whole), Digit(m, 8), Digit(m, 1, 8), Digit(k, 1, whole)), kind.layout.encoding)
-    return At(operand.load.tensor, depth, how, layout=layout)
+    return s, Layout((Digit(k, whole), Digit(m, 8), Digit(m, 1, 8), Digit(k, 1, whole)), kind.layout.encoding)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 from rammer.ir.expr import Load, loads
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule, copied, group
+from rammer.kernels.sched import Sched, copy_axes
+from rammer.kernels.schedule import Schedule, group
 from rammer.kernels.tiling import cut
 
 SIDE = 32  # of a tile
@@ -29,19 +29,16 @@ def schedules(problem: Problem, threads: int) -> Iterator[Schedule]:
     if extents[side] < LEAST:
         return
     rest = [(a, e, 1) for a, e in root.axes if a not in (last, side)]
-    tile = (Loop(side, min(SIDE, extents[side]), Kind.TASK), Loop(last, min(SIDE, extents[last]), Kind.TASK))
-    tiles = prod(-(-extents[lp.axis] // lp.step) for lp in tile)
-    point = group(a for a, _ in copied(load.tensor, problem.expr.type_of(load.tensor)).axes)
+    tile = (
+        Sched(problem).split(side, min(SIDE, extents[side]), Kind.TASK).split(last, min(SIDE, extents[last]), Kind.TASK)
+    )
+    point = group(copy_axes(problem, load.tensor))
     every = group(list(extents))
+    copy = Sched(problem).split(point, threads).bind(point)
     for rounds in (8, 1):
-        tasks = (*cut(rest, -(-rounds * problem.spec.num_veus // tiles)), *tile)
-        count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        yield Schedule(
-            f"{problem.operation.kind}_turned{SIDE}_x{threads}_t{count}",
-            (*tasks, Loop(every, threads), Loop(every, 1, Kind.THREAD)),
-            (At(load.tensor, len(tasks) - 1, (Loop(point, threads), Loop(point, 1, Kind.THREAD)), pad=1),),
-            threads=threads,
-        )
+        s = Sched(problem).nest((*cut(rest, -(-rounds * problem.spec.num_veus // tile.num_tasks)), *tile.loops))
+        s = s.compute_at(load.tensor, copy, pad=1).split(every, threads).bind(every)
+        yield s.on_threads(threads).build(f"turned{SIDE}_x{threads}")
 
 
 def _across(problem: Problem, load: Load, last: str) -> str | None:

@@ -7,12 +7,12 @@ of its own, so that the staged box of x holds zeros where x ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
 from itertools import takewhile
 from math import ceil, prod
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from rammer.cost.estimate import byte_us
 from rammer.cost.issue import near_us
@@ -25,7 +25,8 @@ from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lower.reduce import WAYS
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Packing, Schedule, copied, group
+from rammer.kernels.sched import Sched, copy_axes
+from rammer.kernels.schedule import Loop, Schedule, group
 
 MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
 MIN_TERMS = 8
@@ -178,6 +179,7 @@ class Tile:
         return -(-self.tasks // spec.num_veus) * self.us
 
 
+Pair: TypeAlias = tuple[int, int]  # along slow and fast
 T = TypeVar("T", bound=Tile)
 
 
@@ -185,8 +187,8 @@ T = TypeVar("T", bound=Tile)
 class Points(Tile):
     """A tile by points of a thread, and threads, along slow and fast."""
 
-    points: tuple[int, int]
-    threads: tuple[int, int]
+    points: Pair
+    threads: Pair
     split: int  # threads that share each sum
 
 
@@ -228,6 +230,11 @@ class Staging:
             if side not in self._steps:
                 self._steps[side] = box(self.p, *side)
         return {**self._steps[self.p.slow, slow], **self._steps[self.p.fast, fast], **dict.fromkeys(self.p.batch, 1)}
+
+    def begun(self, steps: Mapping[str, int]) -> Sched:
+        """A schedule with nothing but tasks of such steps."""
+        axes = (*self.p.batch, *self.p.slow, *self.p.fast)
+        return Sched(self.problem).nest(Loop(a, steps[a], Kind.TASK) for a in axes)
 
     def tasks(self, steps: Mapping[str, int]) -> int:
         """How many tasks such steps make."""
@@ -296,7 +303,7 @@ class Staging:
 
     def _copied(self, load: Load, axes: tuple[str, ...]) -> Staged:
         problem, order = self.problem, scratch_order(load, axes)
-        names = copied_axes(problem, load.tensor)
+        names = copy_axes(problem, load.tensor)
         free = load.tensor in problem.static and problem.expr.type_of(load.tensor).layout is None
         packed = free and order != tuple(range(len(order)))
         names = [names[d] for d in order] if packed else names
@@ -310,34 +317,46 @@ class Staging:
 
 def tiles(staging: Staging) -> list[Points]:
     """Tiles of different numbers of tasks by what they would issue: the soonest done, and the most efficient."""
-    spec = staging.problem.spec
-    found: dict[int, Points] = {}
     usual: dict[int, list[int]] = {}
-    efficient: Points | None = None
-    for points, threads, split in _divided(staging):
+
+    def way(points: Pair, threads: Pair, split: int) -> Iterator[Points | None]:
         steps = staging.steps(points[0] * threads[0], points[1] * threads[1])
         if split not in usual:
             least, every = max(USUAL[0] // staging.passes, USUAL[1] * split), chunks(staging, split)
             usual[split] = [c for c in reversed(every) if c < 2 * least] or every[:1]
-        fitting = (_fitted(staging, steps, points, split, chunk) for chunk in usual[split])
-        tile = next((way for way in fitting if way is not None), None)
-        if tile is None:
-            continue
-        if tile.tasks not in found or tile.us < found[tile.tasks].us:
+        return (_fitted(staging, steps, points, split, chunk) for chunk in usual[split])
+
+    def again(tile: Points) -> Iterator[Points | None]:
+        every = chunks(staging, tile.split)
+        return (_fitted(staging, tile.steps, tile.points, tile.split, chunk) for chunk in every)
+
+    return compared((way(*divided) for divided in _divided(staging)), again, staging.problem.spec, efficient=True)
+
+
+def compared(
+    ways: Iterable[Iterable[T | None]],
+    again: Callable[[T], Iterable[T | None]],
+    spec: VDeviceSpec,
+    *,
+    efficient: bool = False,
+) -> list[T]:
+    """The first tile of each way that fits, the best for each number of tasks; those soonest done alone first.
+
+    Each of the few best is compared with its variants: `again`. `efficient`: add the tile that takes least of all vEUs.
+    """
+    found: dict[int, T] = {}
+    for way in ways:
+        tile = next((tile for tile in way if tile is not None), None)
+        if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
             found[tile.tasks] = tile
-        if efficient is None or tile.us * tile.tasks < efficient.us * efficient.tasks:
-            efficient = tile
     ranked = sorted(found.values(), key=lambda t: t.alone_us(spec))[:REFINED]
-    if efficient is not None and efficient not in ranked:
-        ranked.append(efficient)
-    refined = (
-        soonest(_fitted(staging, t.steps, t.points, t.split, chunk) for chunk in chunks(staging, t.split))
-        for t in ranked
-    )
+    if efficient and found:
+        ranked.append(min(found.values(), key=lambda t: t.us * t.tasks))
+    refined = (soonest(again(tile)) for tile in {id(tile): tile for tile in ranked}.values())
     return [tile for tile in refined if tile is not None]
 
 
-def _divided(staging: Staging) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
+def _divided(staging: Staging) -> Iterator[tuple[Pair, Pair, int]]:
     """Points of a thread, threads along both sides, and threads that share a sum: powers of two that the vEU holds."""
     spec, p = staging.problem.spec, staging.p
     most = [prod(staging.extents[a] for a in axes) for axes in (p.slow, p.fast)]
@@ -364,7 +383,7 @@ def powers(most: int) -> list[int]:
     return [1 << n for n in range(max(most, 1).bit_length())]
 
 
-def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], split: int, chunk: int) -> Points | None:
+def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, chunk: int) -> Points | None:
     """The tile of such steps in whole waves; None if it does not fit the vEU."""
     spec, p = staging.problem.spec, staging.p
     held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
@@ -390,7 +409,7 @@ def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], sp
 
 
 def _product(
-    staging: Staging, steps: dict[str, int], points: tuple[int, int], along: int, down: int, split: int, chunk: int
+    staging: Staging, steps: dict[str, int], points: Pair, along: int, down: int, split: int, chunk: int
 ) -> Work:
     """The products of a chunk: what a wave issues of them, and transfers from scratch."""
     spec, (rows, columns) = staging.problem.spec, points
@@ -467,59 +486,41 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
 
 def schedule(staging: Staging, tile: Points) -> Schedule:
     """The loops of a tile."""
-    problem, p, chunk = staging.problem, staging.p, tile.chunk
-    slow, fast, deep = group(p.slow), group(p.fast), staging.deep
+    p, chunk, deep = staging.p, tile.chunk, staging.deep
+    slow, fast = group(p.slow), group(p.fast)
     (rows, columns), (down, along) = tile.points, tile.threads
-    threads = down * along * tile.split
+    threads, split = down * along * tile.split, deep if tile.split > 1 else None
     terms = chunk // tile.split
     together = unrolled(terms, rows * columns, bool(staging.window))
     near = neighbours(staging, tile.steps, columns, along)
-    tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
-    loops = (
-        *tasks,
-        Loop(slow, down * rows),
-        Loop(fast, along * columns),
-        *((Loop(deep, terms, Kind.THREAD),) if tile.split > 1 else ()),
-        Loop(slow, rows, Kind.THREAD),
-        *((Loop(fast, near, Kind.THREAD),) if along > 1 else ()),
-        Loop(deep, chunk),
-        *((Loop(deep, together), Loop(deep, 1, Kind.UNROLLED)) if together > 1 else (Loop(deep),)),
-        *(Loop(a) for a in staging.window),
-        Loop(slow, 1, Kind.UNROLLED),
-        *((Loop(fast, near * along, Kind.UNROLLED),) if columns > near else ()),
-        *((Loop(fast, 1, Kind.VECTOR if near == problem.spec.lanes else Kind.UNROLLED),) if near > 1 else ()),
-    )
-    packing, at = operands(staging, tile.steps, chunk, loops.index(Loop(deep, chunk)), threads, staging.pads())
-    name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}_t{tile.tasks}"
-    return Schedule(name, loops, at, packing, threads=threads)
+    s = staging.begun(tile.steps).split(slow, down * rows).split(fast, along * columns)
+    s = s.bind(split, terms).bind(slow, rows).bind(fast if along > 1 else None, near).split(deep, chunk)
+    s = copies(s, staging, tile, threads, staging.pads()).split(deep, together)
+    s = s.unroll(deep if together > 1 else None).reorder(*staging.window).unroll(slow)
+    s = s.unroll(fast if columns > near else None, size=near * along)
+    s = s.split(fast if near > 1 else None, 1, Kind.VECTOR if near == staging.problem.spec.lanes else Kind.UNROLLED)
+    return s.on_threads(threads).build(f"{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}")
 
 
-def operands(
-    staging: Staging, steps: Mapping[str, int], chunk: int, depth: int, threads: int, pads: Sequence[int]
-) -> tuple[Packing, tuple[At, ...]]:
-    """How constants are packed, and copies of both factors inside loop number `depth`, `pads` after their rows.
+def copies(s: Sched, staging: Staging, tile: Tile, threads: int, pads: Sequence[int]) -> Sched:
+    """Pack constants, and copy both factors inside the innermost loop so far, with `pads` elements after their rows.
 
     By vectors where that can be; where threads are neighbours in memory and not in scratch, in short runs of both
     orders.
     """
-    lanes, packing, at = staging.problem.spec.lanes, [], []
+    lanes = staging.problem.spec.lanes
     for staged, pad in zip(staging.copies, pads, strict=True):
-        tensor, every = staged.load.tensor, group(staged.names)
+        tensor, every, nest = staged.load.tensor, group(staged.names), Sched(staging.problem)
         if staged.packed:
-            packing.append((tensor, Layout(tuple(Digit(d) for d in staged.order))))
-        how: tuple[Loop, ...] = (Loop(every, threads), Loop(every, 1, Kind.THREAD))
-        if run := staging.run(staged, staging.box(staged, steps, chunk), threads):
-            how = (Loop(staged.names[-1], run), *how)
-        elif staging.joined(staged, steps) > 1:
-            how = (Loop(every, lanes * threads), Loop(every, lanes, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
-        at.append(At(tensor, depth, how, order=staged.order, pad=pad))
-    return tuple(packing), tuple(at)
-
-
-def copied_axes(problem: Problem, tensor: str) -> list[str]:
-    """Axes of the stage that copies an operand, or of the operand if it is a stage."""
-    stage = problem.stages.get(tensor) or copied(tensor, problem.expr.type_of(tensor))
-    return [a for a, _ in stage.axes]
+            s = s.pack([(tensor, Layout(tuple(map(Digit, staged.order))))])
+        if run := staging.run(staged, staging.box(staged, tile.steps, tile.chunk), threads):
+            nest = nest.split(staged.names[-1], run)
+        elif staging.joined(staged, tile.steps) > 1:
+            nest = nest.split(every, lanes * threads).bind(every, lanes).vectorize(every)
+        if not nest.loops or run:
+            nest = nest.split(every, threads).bind(every)
+        s = s.compute_at(tensor, nest, order=staged.order, pad=pad)
+    return s
 
 
 def scratch_order(load: Load, axes: tuple[str, ...]) -> tuple[int, ...]:

@@ -10,18 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
-from typing import TypeAlias
 
 from rammer.cost.work import PARTS, Issued, Work
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads.product import REFINED, USUAL, Staging, Tile, operands, powers, soonest
+from rammer.kernels.threads.product import USUAL, Pair, Staging, Tile, compared, copies, powers
 
 MOST_APPLIED = 32  # instructions of a wave in one piece of code
-
-Pair: TypeAlias = tuple[int, int]  # along slow and fast
 
 
 @dataclass(frozen=True)
@@ -54,17 +51,12 @@ def _divs(unit: Instruction, number: int) -> list[int]:
 
 def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
     """Tiles of different numbers of tasks by what they would issue, those soonest done alone first."""
-    found: dict[int, Blocks] = {}
-    spec, every = staging.problem.spec, chunks(staging, unit)
+    every = chunks(staging, unit)
     usual = [c for c in reversed(every) if c < 2 * USUAL[0] // staging.passes] or every[:1]
-    for waves, blocks in _divided(staging, unit):
-        fitting = (_fitted(staging, unit, waves, blocks, chunk) for chunk in usual)
-        tile = next((way for way in fitting if way is not None), None)
-        if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
-            found[tile.tasks] = tile
-    ranked = sorted(found.values(), key=lambda t: t.alone_us(spec))[:REFINED]
-    refined = (soonest(_fitted(staging, unit, t.waves, t.blocks, chunk) for chunk in every) for t in ranked)
-    return [tile for tile in refined if tile is not None]
+    ways = ((_fitted(staging, unit, *way, chunk) for chunk in usual) for way in _divided(staging, unit))
+    return compared(
+        ways, lambda t: (_fitted(staging, unit, t.waves, t.blocks, chunk) for chunk in every), staging.problem.spec
+    )
 
 
 def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]:
@@ -140,27 +132,13 @@ def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
     (sums, _), (a, _), _ = unit.tensors
     threads, own = unit.digits(sums)
     spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
-    tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
-    joined = together(chunk // depth, tile.blocks)
-    inner = (Loop(deep, joined * depth), *((Loop(deep, depth, Kind.UNROLLED),) if joined > 1 else ()))
-    loops = (
-        *tasks,
-        Loop(slow, rows),
-        Loop(fast, columns),
-        Loop(slow, down * height, Kind.THREAD),
-        Loop(fast, along * width, Kind.THREAD),
-        *(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads),
-        Loop(deep, chunk),
-        *(Loop(a) for a in staging.window),
-        *inner,
-        Loop(slow, height, Kind.UNROLLED),  # blocks of rows, blocks of columns, and the sums of a thread
-        Loop(fast, width, Kind.UNROLLED),
-        *(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own),
-        *(Loop(deep, div, Kind.SERIAL if div in spread else Kind.UNROLLED) for div in _divs(unit, 0)),
-    )
-    count = prod(tile.waves) * unit.threads
-    pads = gaps(staging, unit, tile)
-    packing, at = operands(staging, tile.steps, chunk, loops.index(Loop(deep, chunk)), count, pads)
-    kind = staging.problem.operation.kind
-    name = f"{kind}_{unit.precision}_{rows}x{columns}_k{chunk}_x{count}_t{tile.tasks}"
-    return Schedule(name, loops, at, packing, threads=count, instruction=unit)
+    count, joined = prod(tile.waves) * unit.threads, together(chunk // depth, tile.blocks)
+    s = staging.begun(tile.steps).split(slow, rows).split(fast, columns).bind(slow, down * height)
+    s = s.bind(fast, along * width).nest(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads).split(deep, chunk)
+    s = copies(s, staging, tile, count, gaps(staging, unit, tile)).reorder(*staging.window).split(deep, joined * depth)
+    s = s.unroll(deep if joined > 1 else None, size=depth)
+    s = s.unroll(slow, size=height).unroll(fast, size=width)  # blocks of rows, of columns, and the sums of a thread
+    s = s.nest(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own)
+    s = s.nest(Loop(deep, div, Kind.SERIAL if div in spread else Kind.UNROLLED) for div in _divs(unit, 0))
+    s = s.on_threads(count).tensorize(unit)
+    return s.build(f"{unit.precision}_{rows}x{columns}_k{chunk}_x{count}")

@@ -12,13 +12,15 @@ from typing import NamedTuple
 from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Call, Load, Stage, loads
-from rammer.ir.index import var, variables
-from rammer.ir.tensor import Digit, DType, Layout
+from rammer.ir.expr import Call, Stage, loads
+from rammer.ir.index import var
+from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule, distinct
-from rammer.kernels.tiling import cut, stage_loops, task_counts
+from rammer.kernels.sched import Sched, cuts
+from rammer.kernels.schedule import Schedule, distinct
+from rammer.kernels.tiling import stage_loops, task_counts
 from rammer.kernels.vectors.contraction import MAX_VECTORS, epilogue_packing
 
 DECODING = 2.5  # instructions for a vector of weights before it is multiplied
@@ -83,47 +85,37 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
     room = _room(problem, p)
     vectors, rows = _register_block(problem.spec, min(height, room), -(-width // want), p.exact)
     panel = vectors * lanes
-    others = [(a, e, problem.span(a)) for a, e in problem.root.axes if a not in (p.lane, p.row) and e > 1]
+    others = [a for a, e in problem.root.axes if a not in (p.lane, p.row) and e > 1]
     by_row = [(p.row, height, -(-rows // problem.span(p.row)) * problem.span(p.row))] if p.row else []
-    tasks = cut([(p.lane, extents[p.lane], panel), *others, *by_row], want, problem.spec.num_veus)
-    whole = min((height, *(lp.step for lp in tasks if lp.axis == p.row)))
-    strip = (Loop(str(p.row), room // rows * rows),) if room < whole else ()
-    outer = (*(Loop(a) for a, _, _ in others), *strip)
-    panels = (Loop(p.lane, panel), *((Loop(p.row, rows),) if p.row else ()))
-    sums = (
-        *((Loop(p.row, 1, Kind.UNROLLED),) if p.row else ()),
-        Loop(p.lane, lanes, Kind.UNROLLED),
-        Loop(p.lane, 1, Kind.VECTOR),
-    )
-    around, blocks = (*tasks, *outer, *panels), (Loop(p.blocks),) if p.blocks else ()
-    own = (p.stage, p.part)
-    before = len(tasks) + len(outer) - 1
-    stages = [At(s.name, before, _along_terms(problem, s)) for s in problem.placed if s not in own]
+
+    def sums(s: Sched) -> Sched:
+        return s.unroll(p.row).vectorize(p.lane, lanes)
+
+    s = Sched(problem).tasks([(p.lane, extents[p.lane], panel), *cuts(problem, others), *by_row], want)
+    strip = p.row if p.row and room < s.left(p.row) else None
+    s = s.reorder(*others).split(strip, room // rows * rows)
+    for stage in (s for s in problem.placed if s not in (p.stage, p.part)):
+        lane, _ = (*stage.axes, *stage.reduce)[-1]  # what is summed later, or here
+        s = s.compute_at(stage.name, stage_loops(problem, stage, lane))
+    s, part = s.split(p.lane, panel).split(p.row, rows), sums(_terms(Sched(problem, p.part)))
     if p.stage is problem.root:
-        around = (*around, *blocks)
-        stages.append(At(p.part.name, len(around) - 1, (*_terms(p.part), *sums), Scope.REGISTER))
+        s = s.reorder(p.blocks).compute_at(p.part.name, part, scope=Scope.REGISTER)
     else:  # a register block is stored, and what reads it follows
-        stages.append(At(p.stage.name, len(around) - 1, (*blocks, *sums)))
-        stages.append(At(p.part.name, len(blocks) - 1, (*_terms(p.part), *sums), Scope.REGISTER, inside=p.stage.name))
-    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{rows}x{panel}_t{count}"
-    packing = (*_panels(problem, p, panel), *epilogue_packing(problem, p.stage, p.lane, panel))
-    return Schedule(name, (*around, *sums), tuple(stages), packing)
+        before = Sched(problem, p.stage).reorder(p.blocks)
+        s = s.compute_at(p.stage.name, sums(before))
+        depth = len(before.loops) - 1
+        s = s.compute_at(p.part.name, part, depth=depth, scope=Scope.REGISTER, inside=p.stage.name)
+    s = sums(s).pack(_panels(problem, p, panel)).pack(epilogue_packing(problem, p.stage, p.lane, panel))
+    return s.build(f"{rows}x{panel}")
 
 
-def _along_terms(problem: Problem, stage: Stage) -> tuple[Loop, ...]:
-    """The nest of a stage that prepares x: vectors lie along what is summed later, or here."""
-    lane, _ = (*stage.axes, *stage.reduce)[-1]
-    return stage_loops(problem, stage, lane)
-
-
-def _terms(part: Stage) -> tuple[Loop, ...]:
-    """Loops over the terms of a block: those that a word holds are unrolled."""
-    if len(part.reduce) == 1:
-        ((terms, _),) = part.reduce
-        return tuple(Loop(terms, n, Kind.UNROLLED if n < UNROLLED else Kind.SERIAL) for n in (UNROLLED, 4, 1))
-    (words, _), *within = part.reduce
-    return (Loop(words), *(Loop(a, 1, Kind.UNROLLED) for a, _ in within))
+def _terms(s: Sched) -> Sched:
+    """Loop over the terms of a block: those that a word holds are unrolled."""
+    assert s.stage
+    (words, _), *within = s.stage.reduce
+    if not within:
+        return s.split(words, UNROLLED).split(words, 4, Kind.UNROLLED).unroll(words)
+    return s.reorder(words).unroll(*dict(within))
 
 
 def _room(problem: Problem, p: BlockProduct) -> int:
@@ -147,17 +139,7 @@ def _register_block(spec: VDeviceSpec, height: int, width: int, exact: bool) -> 
     return min(found, key=lambda block: (cost(*block), -block[0]))
 
 
-def _panels(problem: Problem, p: BlockProduct, panel: int) -> tuple[tuple[str, Layout], ...]:
+def _panels(problem: Problem, p: BlockProduct, panel: int) -> list[tuple[str, Layout]]:
     """Static operands by panels of columns, in the order in which a panel reads them."""
-    found: dict[str, Layout] = {}
-    for stage in (p.part, p.stage):
-        for load, _ in loads(stage.body):
-            if problem.packable(load, p.lane) and load.tensor not in found:
-                found[load.tensor] = _panel(load, p.lane, panel)
-    return tuple(found.items())
-
-
-def _panel(load: Load, lane: str, panel: int) -> Layout:
-    across = next(d for d, ix in enumerate(load.index) if lane in variables(ix))
-    rest = tuple(Digit(d) for d in range(len(load.index)) if d != across)
-    return Layout((Digit(across, panel), *rest, Digit(across, 1, panel)))
+    read = (load for stage in (p.part, p.stage) for load, _ in loads(stage.body))
+    return [(load.tensor, panels(load, p.lane, panel)) for load in read if problem.packable(load, p.lane)]

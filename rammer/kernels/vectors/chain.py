@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from math import prod
 
 from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
 from rammer.ir.expr import loads
 from rammer.ir.index import var
-from rammer.ir.tensor import Digit, Layout
-from rammer.ir.tile import Kind
+from rammer.ir.tensor import Digit
 from rammer.kernels.normal import cleaned
+from rammer.kernels.packing import dim_of, panels
 from rammer.kernels.problem import Problem, worth_keeping
-from rammer.kernels.product import Product, axes_of, product, terms
-from rammer.kernels.schedule import At, Loop, Schedule, copied, distinct
-from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
+from rammer.kernels.product import Product, axes_of, terms
+from rammer.kernels.sched import Sched, copy_axes, cuts
+from rammer.kernels.schedule import Schedule, distinct
+from rammer.kernels.tiling import kept_bytes, task_counts
 from rammer.kernels.vectors.contraction import MAX_VECTORS, Block, blocks, cycles
 
 LEAST_ROWS = 16  # of a block, if there are as many
@@ -40,40 +40,27 @@ def chained(problem: Problem) -> Problem | None:
     reduced = {ld.tensor for s in expr.stages if s.reduce for ld, _ in loads(s.body)}
     readers = Counter(name for s in expr.stages for name in {ld.tensor for ld, _ in loads(s.body)})
     keep = {s.name for s in expr.stages if s.name in behind & reduced and not s.reduce and readers[s.name] > 1}
-    return Problem.of(problem.operation, problem.spec, keep=worth_keeping(expr) | keep, wanted=problem.wanted)
+    return problem.keeping(worth_keeping(expr) | keep)
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no such product; else one schedule per task count."""
-    if (both := products(problem)) is None:
+    if (both := problem.matched.chain) is None:
         return
     yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
 
 
-def products(problem: Problem) -> tuple[Product, Product] | None:
-    """The root, and the product from whose rows its own are computed; None if it is no such product."""
-    last = product(problem, problem.root)
-    if last is None or last.row is None or last.x.tensor not in problem.stages:
-        return None
-    found = [p for s in problem.placed if (p := product(problem, s)) is not None]
-    if len(found) != 1 or found[0].row != last.row or any(last.row not in dict(s.axes) for s in problem.placed):
-        return None
-    return found[0], last
-
-
 def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Schedule | None:
     """The two products with blocks of their own. None where scratch has no room for the rows of a block."""
-    row, lanes, extents = last.row, problem.lanes, dict(problem.root.axes)
-    assert row is not None
-    batch = [a for a in extents if a not in (row, last.lane) and extents[a] > 1]
-    axes = [(a, extents[a], problem.span(a)) for a in (*batch, row)]
-    tasks = cut(axes, want, problem.spec.num_veus)
-    height = min({lp.axis: lp.step for lp in tasks}.get(row, extents[row]), extents[row])
+    assert last.row is not None
+    row, batch = last.row, batch_axes(problem, last)
+    s = Sched(problem).tasks(cuts(problem, (*batch, row)), want)
+    height = s.left(row)
     room, least = problem.spec.scratch_bytes, min(height, LEAST_ROWS)
-    turned = _is_turned(problem, first)
+    strided = _is_strided(problem, first)
     once: list[Product] = []  # whose matrix is copied once for all rows of a task
     for p in (first, last):
-        wanted = _in_panels(problem, p, batch) or (turned and p is first)
+        wanted = _in_panels(problem, p, batch) or (strided and p is first)
         left = room - sum(_copied_bytes(problem, one, batch) for one in (*once, p))
         if wanted and _most_rows(problem, row, batch, left) >= least:
             once.append(p)
@@ -82,20 +69,20 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
     if not rows:
         return None
     own, inner = (_block(problem, p, rows) for p in (last, first))
-    around = (*tasks, *(Loop(a) for a in batch), Loop(row, rows))
-    depth = len(around) - 1
-    stages = [
-        At(s.name, depth, _nest(problem, first, inner, batch))
-        if s.name == first.stage.name
-        else place_one(problem, s, around, depth)
-        for s in problem.placed
-    ]
-    stages += [_copied(problem, p, b, batch, depth - 1) for p, b in ((first, inner), (last, own)) if p in once]
-    if turned and first not in once:
-        stages.append(_turned(problem, first, At(first.w.tensor, 0, inside=first.stage.name)))
-    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{rows}x{own.vectors * lanes}_t{count}"
-    return Schedule(name, (*around, *_nest(problem, last, own, batch)), tuple(stages))
+    s = s.reorder(*batch).split(row, rows)
+    s = s.place(problem.placed, {first.stage.name: _nest(Sched(problem, first.stage), first, inner, batch)})
+    for p, block in ((first, inner), (last, own)):
+        if p in once:
+            s = _copy(s, p, block, batch)
+    if strided and first not in once:
+        squares, order = _squares(problem, first)
+        s = s.compute_at(first.w.tensor, squares, depth=0, inside=first.stage.name, order=order)
+    return _nest(s, last, own, batch).build(f"{rows}x{own.vectors * problem.lanes}")
+
+
+def batch_axes(problem: Problem, p: Product) -> list[str]:
+    """Axes of the root beside the rows and columns of a product."""
+    return [a for a, e in problem.root.axes if a not in (p.row, p.lane) and e > 1]
 
 
 def _most_rows(problem: Problem, row: str, batch: list[str], room: int) -> int:
@@ -139,8 +126,8 @@ def _vectors(problem: Problem, p: Product) -> int:
     return -(-dict(p.stage.axes)[p.lane] // problem.lanes)
 
 
-def _is_turned(problem: Problem, p: Product) -> bool:
-    """Whether the lanes of its matrix lie apart."""
+def _is_strided(problem: Problem, p: Product) -> bool:
+    """Whether the lanes of its matrix are strided in memory."""
     return problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1
 
 
@@ -163,45 +150,33 @@ def _copied_bytes(problem: Problem, p: Product, batch: Collection[str]) -> int:
     return _matrix_bytes(p, batch, -(-columns // panel) * panel if _in_panels(problem, p, batch) else columns)
 
 
-def _copied(problem: Problem, p: Product, block: Block, batch: Collection[str], depth: int) -> At:
-    """The copy of a matrix; of a large one in panels of as many columns as a register block has."""
-    at = At(p.w.tensor, depth)
+def _copy(s: Sched, p: Product, block: Block, batch: Collection[str]) -> Sched:
+    """Copy a matrix for all rows of a task; a large one in panels of as many columns as a register block has."""
+    problem, tensor, depth = s.problem, p.w.tensor, len(s.loops) - 2
+    nest, order = _squares(problem, p)
     if not _in_panels(problem, p, batch):
-        return _turned(problem, p, at)
-    kind = problem.expr.type_of(p.w.tensor)
-    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
-    deep = next(d for d, ix in enumerate(p.w.index) if ix == var(p.stage.reduce[-1][0]))
-    width = block.vectors * problem.lanes
-    others = tuple(Digit(d) for d in range(len(kind.shape)) if d not in (lane, deep))
-    layout = Layout((*others, Digit(lane, width), Digit(deep), Digit(lane, 1, width)))
-    if _is_turned(problem, p):
-        return replace(_turned(problem, p, at), layout=layout)
-    axes = [a for a, _ in copied(p.w.tensor, kind).axes]
-    rows = (Loop(a) for n, a in enumerate(axes) if n != lane)
-    lanes = Loop(axes[lane], problem.lanes), Loop(axes[lane], 1, Kind.VECTOR)
-    return replace(at, loops=(*rows, *lanes), layout=layout)
+        return s.compute_at(tensor, nest, depth=depth, order=order)
+    deep = dim_of(p.w, p.stage.reduce[-1][0])
+    layout = panels(p.w, p.lane, block.vectors * problem.lanes, [Digit(deep)])
+    if _is_strided(problem, p):
+        return s.compute_at(tensor, nest, depth=depth, order=order, layout=layout)
+    axes = copy_axes(problem, tensor)
+    lane = axes.pop(dim_of(p.w, p.lane))
+    nest = Sched(problem).reorder(*axes).split(lane, problem.lanes).vectorize(lane)
+    return s.compute_at(tensor, nest, depth=depth, layout=layout)
 
 
-def _turned(problem: Problem, p: Product, at: At) -> At:
-    """The copy of a matrix whose lanes lie apart, in squares: each line that is fetched is used at once."""
-    copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
-    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
-    axes, lanes = [a for a, _ in copy.axes], problem.lanes
-    others = [a for d, a in enumerate(axes) if d != lane]
-    square = (Loop(axes[lane], lanes), Loop(others[-1], lanes), Loop(others[-1], 1, Kind.UNROLLED))
-    loops = (*(Loop(a) for a in others[:-1]), *square, Loop(axes[lane], 1, Kind.VECTOR))
-    return replace(at, loops=loops, order=(*(axes.index(a) for a in others), lane))
+def _squares(problem: Problem, p: Product) -> tuple[Sched, tuple[int, ...]]:
+    """Copy a matrix with strided lanes in squares, so that each line that is fetched is used at once; and its order."""
+    lanes, dim = problem.lanes, dim_of(p.w, p.lane)
+    *others, last = (a for d, a in enumerate(copy_axes(problem, p.w.tensor)) if d != dim)
+    lane = copy_axes(problem, p.w.tensor)[dim]
+    nest = Sched(problem).reorder(*others).split(lane, lanes).split(last, lanes).unroll(last).vectorize(lane)
+    return nest, (*(d for d in range(len(others) + 2) if d != dim), dim)
 
 
-def _nest(problem: Problem, p: Product, block: Block, around: Collection[str] = ()) -> tuple[Loop, ...]:
-    """Rows pass by panels of a matrix: in each panel all rows, as they are near."""
-    assert p.row is not None
-    return (
-        *(Loop(a) for a, e in p.stage.axes if a not in (p.row, p.lane, *around) and e > 1),
-        Loop(p.lane, block.vectors * problem.lanes),
-        Loop(p.row, block.rows),
-        *(Loop(a) for a, _ in p.stage.reduce),
-        *((Loop(p.row, 1, Kind.UNROLLED),) if block.rows > 1 else ()),
-        Loop(p.lane, problem.lanes, Kind.UNROLLED),
-        Loop(p.lane, 1, Kind.VECTOR),
-    )
+def _nest(s: Sched, p: Product, block: Block, around: Collection[str] = ()) -> Sched:
+    """Rows pass by panels of a matrix: in each panel all rows, whose sums stay in the private cache."""
+    s = s.reorder(*(a for a, e in p.stage.axes if a not in (p.row, p.lane, *around) and e > 1))
+    s = s.split(p.lane, block.vectors * s.problem.lanes).split(p.row, block.rows).reorder(*dict(p.stage.reduce))
+    return s.unroll(p.row if block.rows > 1 else None).vectorize(p.lane, s.problem.lanes)

@@ -19,10 +19,12 @@ from rammer.ir.index import bounds, var, variables
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
+from rammer.kernels.packing import dim_of, panels
 from rammer.kernels.problem import Problem
-from rammer.kernels.product import Product, copyable, pays, product
-from rammer.kernels.schedule import At, Loop, Schedule, copied, distinct
-from rammer.kernels.tiling import cut, place, stage_loops, task_counts
+from rammer.kernels.product import Product, copyable, pays
+from rammer.kernels.sched import Sched, cuts
+from rammer.kernels.schedule import Loop, Schedule, copied, distinct
+from rammer.kernels.tiling import stage_loops, task_counts
 from rammer.kernels.vectors.orders import Orders
 
 MAX_VECTORS = 8
@@ -67,7 +69,7 @@ def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no product; otherwise schedules by task count and register block."""
-    p = product(problem, problem.root) or _shown(problem)
+    p = problem.matched.output
     if p is None or not pays(problem, p):
         return
     wanted = [
@@ -92,116 +94,85 @@ def _near_matrix(problem: Problem, p: Product) -> bool:
     return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.spec.own_cache / 2
 
 
-def _shown(problem: Problem) -> Product | None:
-    """The product that is an output itself, and that a point-wise root reads at its own position."""
-    root, placed = problem.root, problem.placed
-    if root.reduce or len(placed) != 1 or placed[0].axes != root.axes:
-        return None
-    own = tuple(var(a) for a, _ in root.axes)
-    found = [ld for ld, _ in loads(root.body) if ld.tensor == placed[0].name]
-    output = placed[0].name in dict(problem.expr.outputs)
-    return product(problem, placed[0]) if output and all(ld.index == own and not ld.dynamic for ld in found) else None
-
-
 def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
     """`second`: cut by the other axis. None if there is none."""
-    stage, lanes = p.stage, problem.lanes
-    extents = dict(stage.axes)
-    width = -(-min(extents[p.lane], p.group) // lanes)
-    height = p.row_group
-    tasks, block = _tasks(problem, p, want, width, height, second)
+    stage, lanes, extents = p.stage, problem.lanes, dict(p.stage.axes)
+    tasks, block = _tasks(problem, p, want, second)
     if block is None:
         return None
-    steps = {loop.axis: loop.step for loop in tasks}
-    panel = block.vectors * lanes
-    names = [a for a, _ in stage.axes]
-    outer = [a for a in names if a not in (p.lane, p.row)]
+    panel, shown = block.vectors * lanes, _is_shown(problem, p)
     reduce, digits = _reduction(problem, p)
-    row_loops = (Loop(p.row, block.rows),) if p.row else ()
-    lane_outer: tuple[Loop, ...] = ()
-    if p.row and steps.get(p.row, extents[p.row]) > p.row_group:
-        lane_outer = (Loop(p.row, p.row_group),)
-    if steps.get(p.lane, extents[p.lane]) > p.group > panel:
-        lane_outer = (Loop(p.lane, p.group),)
-    lane_outer = (*lane_outer, Loop(p.lane, panel))
-    row_block = (Loop(p.row, 1, Kind.UNROLLED),) if p.row and block.rows > 1 else ()
-    inner = (*row_block, Loop(p.lane, lanes, Kind.UNROLLED), Loop(p.lane, 1, Kind.VECTOR))
-    far = [a for a in outer if a not in names[-1:] and extents[a] > 1]
-    batch = [a for a in far if any(a in variables(ix) for ix in p.w.index)]  # each has weights of its own
-    plain = [a for a in outer if a not in batch]
-    shown = _is_shown(problem, p)
-    within = (*(Loop(a) for a in plain), *row_loops)
-    orders = Orders(problem, p, panel, block.rows, () if shown else reduce, steps, lane_outer, within)
-    outer_loops = (*tasks, *(Loop(a) for a in batch), *orders.best())
-    loops = (*outer_loops, *inner) if shown else (*outer_loops, *reduce, *inner)
-    packing = []
+    across = Sched(problem)
+    if tasks.left(p.lane) > p.group > panel:
+        across = across.split(p.lane, p.group)
+    elif p.row and tasks.left(p.row) > p.row_group:
+        across = across.split(p.row, p.row_group)
+    outer = [a for a in extents if a not in (p.lane, p.row)]
+    batch = [  # each has weights of its own
+        a for a in outer if a != stage.axes[-1][0] and extents[a] > 1 and any(a in variables(ix) for ix in p.w.index)
+    ]
+    within = Sched(problem).reorder(*(a for a in outer if a not in batch)).split(p.row, block.rows).loops
+    across = across.split(p.lane, panel)
+    orders = Orders(problem, p, panel, block.rows, () if shown else reduce, tasks.steps, across.loops, within)
+
+    def sums(s: Sched) -> Sched:
+        return s.unroll(p.row if block.rows > 1 else None).vectorize(p.lane, lanes)
+
+    s = (tasks if shown else tasks.place(problem.placed)).reorder(*batch).nest(orders.best())
+    if shown:  # a register block is stored, and what reads it follows while it is in the private cache
+        s = s.compute_at(stage.name, sums(Sched(problem, stage).nest(reduce)))
     if problem.packable(p.w, p.lane):
-        packing.append((p.w.tensor, _panels(p, panel, digits)))
-    packing += epilogue_packing(problem, p.stage, p.lane, panel)
-    if shown:  # a register block is stored, and what reads it follows while it is near
-        stages: tuple[At, ...] = (At(stage.name, len(outer_loops) - 1, (*reduce, *inner)),)
-    else:
-        stages = place(problem, tasks, len(tasks) - 1)
-    if not packing or packing[0][0] != p.w.tensor:
-        depth = loops.index(Loop(p.lane, panel))
-        if problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1:
-            stages = (*stages, *_transposed(problem, p, depth))
-        elif orders.copies_panels:
-            stages = (*stages, _panel_copy(problem, p, max(n for n, lp in enumerate(outer_loops) if lp not in within)))
-    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}"
-    return Schedule(name, loops, stages, tuple(packing))
+        s = s.pack([(p.w.tensor, panels(p.w, p.lane, panel, digits))])
+    elif problem.lane_stride(p.w.tensor, p.w.index, p.lane, stage) != 1:
+        if copyable(problem, p):
+            s = _panel_copy(s, p, s.loops.index(Loop(p.lane, panel)))
+    elif orders.copies_panels:
+        s = _panel_copy(s, p, max(n for n, lp in enumerate(s.loops) if lp not in within))
+    s = s.pack(epilogue_packing(problem, stage, p.lane, panel))
+    return sums(s if shown else s.nest(reduce)).build(f"{block.rows}x{panel}")
 
 
-def _tasks(
-    problem: Problem, p: Product, want: int, width: int, height: int, second: bool
-) -> tuple[tuple[Loop, ...], Block | None]:
+def _tasks(problem: Problem, p: Product, want: int, second: bool) -> tuple[Sched, Block | None]:
     """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are."""
-    extents = dict(p.stage.axes)
-    lanes = problem.lanes
-    most = MAX_PICKED_ROWS if p.mixed else height
-    ranked = _small([b for b in blocks(problem, width, height) if b.rows <= most], problem, p)
-    if not ranked:
-        return (), None
-    block = ranked[0]
-    panel = block.vectors * lanes
-    lane_grain = lcm(panel, problem.span(p.lane))
-    by_lane = (p.lane, extents[p.lane], lane_grain)
-    others = [a for a in (n for n, _ in p.stage.axes) if a != p.lane and extents[a] > 1]
-    rows = []
-    for a in others:
-        grain = problem.span(a)
+    lanes, shown = problem.lanes, _is_shown(problem, p)
+    most = MAX_PICKED_ROWS if p.mixed else p.row_group
+
+    def ranked(s: Sched) -> list[Block]:
+        vectors, rows = (
+            -(-min(s.left(p.lane), p.group) // lanes),
+            min(s.steps.get(p.row or "", p.row_group), p.row_group),
+        )
+        return [b for b in blocks(problem, vectors, rows) if b.rows <= most]
+
+    s = Sched(problem)
+    best = _small(ranked(s), problem, p)
+    if not best:
+        return s, None
+    block = best[0]
+    ((lane, extent, grain),) = by_lane = cuts(problem, [p.lane], block.vectors * lanes)
+    rows = cuts(problem, (a for a, e in p.stage.axes if a != lane and e > 1))
+    for n, (a, e, span) in enumerate(rows):
         if a == p.row:
-            if p.row_group < extents[a]:
-                grain = lcm(grain, p.row_group)
-            else:
-                grain = lcm(grain, block.rows) if _is_shown(problem, p) else _multiple(grain, block.rows)
-        rows.append((a, extents[a], grain))
-    weights = prod(problem.expr.type_of(p.w.tensor).shape)
-    data = prod(problem.expr.type_of(p.x.tensor).shape)
-    units = prod(-(-e // g) for _, e, g in rows) if rows else 1
+            whole = p.row_group if p.row_group < e else block.rows
+            exact = shown or p.row_group < e
+            rows[n] = a, e, lcm(span, whole) if exact else -(-whole // span) * span
+    weights, data = (prod(problem.expr.type_of(load.tensor).shape) for load in (p.w, p.x))
+    units = prod(-(-e // g) for _, e, g in rows)
     first_rows = (data >= weights or _near_matrix(problem, p)) and units >= want
-    first_rows = first_rows or (bool(rows) and -(-extents[p.lane] // lane_grain) < want)
-    if second:
-        first_rows = not first_rows
-    axes = [*rows, by_lane] if first_rows else [by_lane, *rows]
-    tasks = cut(axes, want, problem.spec.num_veus)
-    steps = {loop.axis: loop.step for loop in tasks}
-    tall = min(steps.get(p.row or "", height), height)
-    broad = -(-min(steps.get(p.lane, extents[p.lane]), p.group) // lanes)
-    fitting = [b for b in blocks(problem, broad, tall) if b.rows <= most and _fits(b, steps, p, lanes)]
-    fitting = _small(fitting, problem, p)
-    if _is_shown(problem, p):  # a block that is stored must not reach into another task
-        fitting = [b for b in fitting if steps.get(p.row or "", b.rows) % b.rows == 0]
-    return tasks, (fitting[0] if fitting else None)
+    first_rows = first_rows or (bool(rows) and -(-extent // grain) < want)
+    s = s.tasks([*rows, *by_lane] if first_rows != second else [*by_lane, *rows], want)
+    fitting = _small([b for b in ranked(s) if _fits(b, s.steps, p, lanes)], problem, p)
+    if shown:  # a block that is stored must not reach into another task
+        fitting = [b for b in fitting if s.steps.get(p.row or "", b.rows) % b.rows == 0]
+    return s, (fitting[0] if fitting else None)
 
 
 def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
     """Of register blocks those that touch no more than is wanted; the smallest if all touch more."""
-    if not problem.wanted.nbytes or not ranked:
+    if not problem.tuning.most_bytes or not ranked:
         return ranked
     touched = {b: _touched(b, problem, p) for b in ranked}
-    fitting = [b for b in ranked if touched[b] <= problem.wanted.nbytes]
+    fitting = [b for b in ranked if touched[b] <= problem.tuning.most_bytes]
     return fitting or [min(ranked, key=lambda b: touched[b])]
 
 
@@ -231,14 +202,6 @@ def _fits(b: Block, steps: dict[str, int], p: Product, lanes: int) -> bool:
     if p.group % panel and p.group < dict(p.stage.axes)[p.lane]:
         return False
     return p.row not in steps or min(steps[p.row], p.row_group) >= b.rows
-
-
-def _multiple(grain: int, rows: int) -> int:
-    """A granularity of tasks near a multiple of the register block."""
-    size = grain
-    while size < rows:
-        size += grain
-    return size
 
 
 def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:
@@ -272,14 +235,6 @@ def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Di
     return tuple(loops), tuple(digits)
 
 
-def _panels(p: Product, panel: int, digits: tuple[Digit, ...]) -> Layout:
-    """Weights in order of use: panels of the lane axis, the reduction inside, one panel of lanes innermost."""
-    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
-    used = {d.dim for d in digits} | {lane}
-    rest = tuple(Digit(d) for d in range(len(p.w.index)) if d not in used)
-    return Layout((*rest, Digit(lane, panel), *digits, Digit(lane, 1, panel)))
-
-
 def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> list[tuple[str, Layout]]:
     """Static vectors along the lane axis, padded to whole panels, so that a last panel needs no guard."""
     if stage.epilogue is None or dict(stage.axes)[lane] % panel == 0:
@@ -292,15 +247,10 @@ def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> l
     return list(found.items())
 
 
-def _transposed(problem: Problem, p: Product, depth: int) -> tuple[At, ...]:
-    """A copy of a panel of weights in scratch, lanes innermost."""
-    return (_panel_copy(problem, p, depth),) if copyable(problem, p) else ()
-
-
-def _panel_copy(problem: Problem, p: Product, depth: int) -> At:
-    """The weights that are read inside a loop, copied before it, lanes innermost."""
-    kind = problem.expr.type_of(p.w.tensor)
-    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
-    copy = copied(p.w.tensor, kind)
-    order = (*(d for d in range(len(kind.shape)) if d != lane), lane)
-    return At(p.w.tensor, depth, stage_loops(problem, copy, lane_axis(problem, copy)), order=order)
+def _panel_copy(s: Sched, p: Product, depth: int) -> Sched:
+    """Copy the weights that are read inside loop number `depth` before it, lanes innermost."""
+    problem, lane = s.problem, dim_of(p.w, p.lane)
+    copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
+    order = (*(d for d in range(len(copy.axes)) if d != lane), lane)
+    nest = stage_loops(problem, copy, lane_axis(problem, copy))
+    return s.compute_at(p.w.tensor, nest, depth=depth, order=order)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import lcm, prod
+from math import lcm
 
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.tiling import (
-    cut,
-    kept_bytes,
-    lane_packing,
-    output_order,
-    place,
-    stage_loops,
-    task_counts,
-)
+from rammer.kernels.tiling import kept_bytes, lane_packing, output_order, stage_loops, task_counts
 
 FOLDED = 8  # rows: measured for a softmax of 42 (Zen 5): 2.1 times as fast as one, of 4 1.8, of 16 2.0
 
@@ -26,7 +19,7 @@ FOLDED = 8  # rows: measured for a softmax of 42 (Zen 5): 2.1 times as fast as o
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """One schedule per task count: tasks cut from the outer axes of the output, vectors along the best lane axis."""
     yield from _schedules(problem, sparing=False)
-    if problem.wanted.every_axis:
+    if problem.tuning.every_axis:
         for axis, _ in problem.root.axes:
             yield from _schedules(problem, sparing=False, first=axis)
 
@@ -62,28 +55,23 @@ def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[
     for want in task_counts(problem):
         # Cut along another axis, every task computes what all of them need: that is for vEUs that would be idle.
         often = shared and want > problem.rtasks
-        tasks = cut([g for g in grains if not often or g[0] in shared], want, problem.spec.num_veus)
-        if tasks in seen:
+        s = Sched(problem).tasks([g for g in grains if not often or g[0] in shared], want)
+        if s.loops in seen:
             continue
-        seen.add(tasks)
-        steps = {loop.axis: loop.step for loop in tasks}
-        tile = _tile(problem, root, lane, steps)
-        if crossing:
-            tile = (crossing[1], problem.lanes)
+        seen.add(s.loops)
+        tile = (crossing[1], problem.lanes) if crossing else _tile(problem, root, lane, s.steps)
         if outputs:
             tile = None
         outer = [a for a in rows if not tile or a != tile[0]]
         inner = stage_loops(
             problem, root, lane, order=[*outer, *(a for a in order if a not in outer)], unroll=unroll, tile=tile
         )
-        block = _block(problem, shared, lane, tile, steps, problem.lanes * unroll)
-        inner = (*inner[: len(outer)], *block, *inner[len(outer) :])
-        if outer and not block and (count := _together(problem, outer[-1], lane, steps)) > 1:
-            inner = (*inner[: len(outer) - 1], Loop(outer[-1], count), *inner[len(outer) - 1 :])
-        depth = len(tasks) - 1 + len(outer) + len(block)
-        count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
-        name = f"{problem.operation.kind}_{lane or 'point'}{problem.lanes * unroll}_t{count}"
-        yield Schedule(name, (*tasks, *inner), place(problem, (*tasks, *inner), depth), packing)
+        head, rest = inner[: len(outer)], inner[len(outer) :]
+        block = _block(problem, shared, lane, tile, s.steps, problem.lanes * unroll)
+        if outer and not block and (count := _together(problem, outer[-1], lane, s.steps)) > 1:
+            head, rest = (*head[:-1], Loop(outer[-1], count)), (*head[-1:], *rest)
+        s = s.nest((*head, *block)).place(problem.placed).nest(rest).pack(packing)
+        yield s.build(f"{lane or 'point'}{problem.lanes * unroll}")
 
 
 def _together(problem: Problem, axis: str, lane: str | None, steps: Mapping[str, int]) -> int:

@@ -17,11 +17,11 @@ from rammer.ir.expr import Call, Cast, Load, result_dtype
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, aligned_bytes
-from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem, all_loads
-from rammer.kernels.product import Product, product
-from rammer.kernels.schedule import At, Loop, Schedule, distinct
-from rammer.kernels.tiling import cut, task_counts
+from rammer.kernels.product import Product
+from rammer.kernels.sched import Cut, Sched, cuts
+from rammer.kernels.schedule import Schedule, distinct
+from rammer.kernels.tiling import task_counts
 
 LEAST_GAIN = 1.25  # of a unit whose blocks hold more rows than there are
 MOST_PADDING = 2.0  # rows that blocks hold, for each that there is
@@ -138,7 +138,7 @@ def sides(p: Product, unit: Unit) -> tuple[Side, Side]:
 
 def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     """One per task count for a sum of products with its point-wise rest; nothing if the unit does not suit it."""
-    p = product(problem, problem.root)
+    p = problem.matched.root
     if p is not None and p.row is None and unit.exact:
         p = _of_one_row(p)
     if p is None or problem.placed or not suits(problem, p, unit):
@@ -152,40 +152,35 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     yield from distinct(_cheapest(problem, p, unit, want) for want in task_counts(problem))
 
 
-def schedule(
-    problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...], encode: Instruction | None
-) -> Schedule | None:
-    """Of a product that is cut into such tasks and blocks: weights pass as rarely as may be, if they come from far.
+def schedule(s: Sched, p: Product, unit: Unit, block: Instruction, encode: Instruction | None) -> Schedule | None:
+    """A product in blocks, whose tasks `s` has: weights from a far memory are read as rarely as possible.
 
-    `encode`: what encodes them on the way, a panel at a time. None if that would be done for several strips of rows.
+    `encode`: encodes weights on the way, a panel at a time. None if it would do so for several strips of rows.
     """
-    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    problem = s.problem
+    moving, still = sides(p, unit)
     ((deep, depth),) = p.stage.reduce
     height, width = block.extent(moving.name), block.extent(still.name)
-    rows = _rows(moving, height, tasks, extents)
+    rows = _rows(s, moving, height)
     strip: int | None = height  # rows that are encoded at once; None: all of a task
     piece = depth  # terms of them
     if not near(problem, p, unit):
         lines = rows + (width if encode else 0)  # that a task encodes
-        piece = _piece(problem, p, unit, lines, rows * _step(still.axis, tasks, extents))
+        piece = _piece(problem, p, unit, lines, rows * s.left(still.axis))
         most = int(problem.spec.scratch_bytes * ENCODED_SHARE) // encoded_bytes(p, unit, height) * height
         strip = most if most < lines and piece == depth else None
     if encode and strip is not None:
         return None
-    outer = (Loop(a) for a in extents if a not in (moving.axis, still.axis))
-    around = (*tasks, *outer, *(() if strip is None else (Loop(moving.axis, strip),)))
-    around += (Loop(deep, piece),) if piece < depth else ()
-    panels = (Loop(still.axis, width), *(() if strip == height else (Loop(moving.axis, height),)))
-    loops = (*around, *panels, *inner_loops(problem, p))
-    shape = f"{block.extent('row')}x{block.extent('column')}"
-    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{shape}_{unit.operands}_t{count}"
-    stages: tuple[At, ...] = (encoded(p, unit, len(around) - 1),)
+    s = s.reorder(*(a for a, _ in p.stage.axes if a not in (moving.axis, still.axis)))
+    s = s.split(moving.axis if strip else None, strip or 1).split(deep if piece < depth else None, piece)
+    s = encoded(s, p, unit)
     layout = packed(p, unit, block)
     if encode:
-        stages += (At(still.load.tensor, len(around), order=_dims(p, still), instruction=encode),)
+        s = s.compute_at(still.load.tensor, depth=len(s.loops), order=_dims(p, still), instruction=encode)
         layout = replace(layout, encoding=None)
-    return Schedule(name, loops, stages, ((still.load.tensor, layout),), instruction=block)
+    s = s.split(still.axis, width).split(moving.axis if strip != height else None, height)
+    s = inner_loops(s, p).pack([(still.load.tensor, layout)]).tensorize(block)
+    return s.build(f"{block.extent('row')}x{block.extent('column')}_{unit.operands}")
 
 
 def _piece(problem: Problem, p: Product, unit: Unit, lines: int, sums: int) -> int:
@@ -264,17 +259,16 @@ def fitting(problem: Problem, p: Product, unit: Unit) -> list[Instruction]:
     return [b for b in unit.products if columns % b.extent("column") == 0 or b.extent("column") <= most]
 
 
-def inner_loops(problem: Problem, p: Product) -> tuple[Loop, ...]:
+def inner_loops(s: Sched, p: Product) -> Sched:
     """The loops of a block: over its terms, and over its sums where they are used."""
     ((deep, _),) = p.stage.reduce
-    lanes = problem.lanes
-    return Loop(deep), Loop(str(p.row)), Loop(p.lane, lanes, Kind.UNROLLED), Loop(p.lane, 1, Kind.VECTOR)
+    return s.reorder(deep, p.row).vectorize(p.lane, s.problem.lanes)
 
 
-def encoded(p: Product, unit: Unit, depth: int) -> At:
-    """The copy of x for the unit inside loop `depth`."""
+def encoded(s: Sched, p: Product, unit: Unit) -> Sched:
+    """Copy x for the unit inside the innermost loop so far."""
     moving, _ = sides(p, unit)
-    return At(moving.load.tensor, depth, order=_dims(p, moving), instruction=unit.copy)
+    return s.compute_at(moving.load.tensor, order=_dims(p, moving), instruction=unit.copy)
 
 
 def packed(p: Product, unit: Unit, block: Instruction) -> Layout:
@@ -341,12 +335,11 @@ def _of_tasks(
     for by_rows in (True, False):
         found = []
         for block, encode in blocks.items():
-            tasks = _cut(problem, p, unit, block, want, by_rows)
-            rows = _rows(moving, block.extent(moving.name), tasks, extents)
-            padded = rows * -(-extents[moving.axis] // _step(moving.axis, tasks, extents))
+            s = Sched(problem).tasks(_cuts(problem, p, unit, block, by_rows), want)
+            padded = _rows(s, moving, block.extent(moving.name)) * -(-extents[moving.axis] // s.left(moving.axis))
             fits = unit.exact or padded <= unit.padding * extents[moving.axis]
-            if own := schedule(problem, p, unit, block, tasks, encode) if fits else None:
-                us = problem.alone_us(own, problem.spec.num_veus) + _fetching_us(problem, p, unit, own)
+            if own := schedule(s, p, unit, block, encode) if fits else None:
+                us = problem.alone_us(own, problem.spec.num_veus) + _fetching_us(s, p, unit, own)
                 found.append(_Priced(us, own))
         if found:
             best.append(min(found, key=lambda one: one.us))
@@ -356,43 +349,37 @@ def _of_tasks(
     return best[int(by_columns)] if best else None
 
 
-def _fetching_us(problem: Problem, p: Product, unit: Unit, own: Schedule) -> float:
+def _fetching_us(s: Sched, p: Product, unit: Unit, own: Schedule) -> float:
     """What weights take that come from far: of all columns of a task, for each strip of rows, and each of a batch.
 
-    No vEU made them, so that they come from what all share.
+    `s`: the tasks alone. No vEU made the weights, so that they come from the memory that all vEUs share.
     """
+    problem = s.problem
     if near(problem, p, unit):
         return 0.0
-    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
-    tasks = tuple(lp for lp in own.loops if lp.kind is Kind.TASK)
+    (moving, still), extents = sides(p, unit), s.extents
     at, *_ = own.stages
     steps = [lp.step for lp in own.loops[: at.depth + 1] if lp.axis == moving.axis]
-    strips = -(-_step(moving.axis, tasks, extents) // min(steps, default=extents[moving.axis]))
-    strips *= prod(_step(a, tasks, extents) for a in extents if a not in (moving.axis, still.axis))
+    strips = -(-s.left(moving.axis) // min(steps, default=extents[moving.axis]))
+    strips *= prod(s.left(a) for a, _ in p.stage.axes if a not in (moving.axis, still.axis))
     veus = problem.spec.num_veus
-    rounds = -(-prod(-(-extents[lp.axis] // lp.step) for lp in tasks) // veus)
+    rounds = -(-s.num_tasks // veus)
     shared = next((m for m in problem.spec.memory if m.owner != "veu" and m.managed == "cache"), None)
     read_us = problem.spec.byte_us(shared, veus) if shared else 0.0
     ((_, layout),), ((_, depth),) = own.packing, p.stage.reduce
     size = replace(dict(problem.expr.inputs)[still.load.tensor], layout=layout).element_bytes
-    return _step(still.axis, tasks, extents) * depth * size * strips * rounds * read_us
+    return s.left(still.axis) * depth * size * strips * rounds * read_us
 
 
-def _step(axis: str, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:
-    """How much of an axis a task takes."""
-    return min((extents[axis], *(lp.step for lp in tasks if lp.axis == axis)))
+def _rows(s: Sched, side: Side, height: int) -> int:
+    """Rows of a task, in whole blocks."""
+    return -(-s.left(side.axis) // height) * height
 
 
-def _rows(side: Side, height: int, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:
-    """As many in whole blocks."""
-    return -(-_step(side.axis, tasks, extents) // height) * height
-
-
-def _cut(problem: Problem, p: Product, unit: Unit, block: Instruction, want: int, by_rows: bool) -> tuple[Loop, ...]:
+def _cuts(problem: Problem, p: Product, unit: Unit, block: Instruction, by_rows: bool) -> list[Cut]:
     (moving, still), extents = sides(p, unit), dict(p.stage.axes)
     span, height = problem.span(moving.axis), block.extent(moving.name)
-    rows = (moving.axis, extents[moving.axis], span * -(-height // span) if span > 1 else height)
-    columns = (still.axis, extents[still.axis], block.extent(still.name) * max(problem.span(still.axis), 1))
-    others = [(a, e, problem.span(a)) for a, e in extents.items() if a not in (moving.axis, still.axis)]
-    axes = [*others, rows, columns] if by_rows else [columns, *others, rows]
-    return cut(axes, want, problem.spec.num_veus)
+    rows = (moving.axis, extents[moving.axis], span * -(-height // span))
+    columns = (still.axis, extents[still.axis], block.extent(still.name) * problem.span(still.axis))
+    others = cuts(problem, (a for a in extents if a not in (moving.axis, still.axis)))
+    return [*others, rows, columns] if by_rows else [columns, *others, rows]

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from rammer.ir.index import variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import Digit, Layout
-from rammer.ir.tile import Kind
+from rammer.ir.tensor import Digit
 from rammer.kernels.lanes import lane_axis
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
-from rammer.kernels.product import Product, product
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, kept_bytes, place_one, stage_loops, stage_order, task_counts
+from rammer.kernels.product import Product
+from rammer.kernels.sched import Cut, Sched, cuts
+from rammer.kernels.schedule import Loop, Schedule, distinct
+from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_counts
 from rammer.kernels.vectors import matrix_unit
 from rammer.kernels.vectors.matrix_unit import Unit
 
@@ -42,20 +43,15 @@ def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
 
     With `unit` it computes the products; nothing if it does not suit them all.
     """
-    products = {s.name: p for s in problem.placed if (p := product(problem, s)) is not None}
-    lane = lane_axis(problem, problem.root)
-    if not products or problem.root.reduce or lane is None:
+    products, lane = problem.matched.cell, lane_axis(problem, problem.root)
+    if not products or lane is None:
         return
     found = {name: matrix_unit.gates_block(problem, p, unit) for name, p in products.items()} if unit else {}
     blocks = {name: block for name, block in found.items() if block}
     if len(blocks) < len(found):
         return
     cell = Cell(problem, products, lane, unit, blocks)
-    seen = set()
-    for tasks, pieces in filter(None, (_cut(cell, want) for want in _counts(cell))):
-        if tasks not in seen:
-            seen.add(tasks)
-            yield _schedule(cell, tasks, pieces)
+    yield from distinct(_schedule(cell, s) for s in (_cut(cell, want) for want in _counts(cell)) if s is not None)
 
 
 def _counts(cell: Cell) -> list[int]:
@@ -69,8 +65,8 @@ def _counts(cell: Cell) -> list[int]:
     return counts
 
 
-def _cut(cell: Cell, want: int) -> tuple[tuple[Loop, ...], tuple[Loop, ...]] | None:
-    """The loops over tasks, about `want`, and over pieces of each; None if the unit's blocks do not divide them."""
+def _cut(cell: Cell, want: int) -> Sched | None:
+    """Loops over about `want` tasks, and over pieces of each; None if the unit's blocks do not divide them."""
     problem, lane, lanes = cell.problem, cell.lane, cell.problem.lanes
     extents = dict(problem.root.axes)
     vectors = -(-extents[lane] // lanes)
@@ -82,55 +78,44 @@ def _cut(cell: Cell, want: int) -> tuple[tuple[Loop, ...], tuple[Loop, ...]] | N
         grain = max(block.extent("column") for block in cell.blocks.values())
         if extents[lane] % (grain * want):
             return None
-    rows = [(a, e, problem.span(a)) for a, e in problem.root.axes if a != lane]
+    rows = cuts(problem, (a for a in extents if a != lane))
     units = (lane, extents[lane], grain)
     # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
     apart = not cell.blocks and _independent_rows(problem, cell.products.values(), want)
     axes = [*rows, units] if apart else [units, *rows]
-    tasks = _tasks(axes, want, problem.spec.num_veus)
-    steps = {a: min(e, next((lp.step for lp in tasks if lp.axis == a), e)) for a, e in problem.root.axes}
-    pieces = () if cell.blocks else _pieces(problem, lane, steps)
+    s = _tasks(problem, axes, want)
+    pieces = () if cell.blocks else _pieces(s, lane)
     if pieces:  # the end of a task is the end of a piece: what is stored beyond it would be another task's
         size = {lp.axis: lp.step for lp in pieces}
-        tasks = _tasks([(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want, problem.spec.num_veus)
-    return tasks, pieces
+        s = _tasks(problem, [(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want)
+    return s.nest(pieces)
 
 
-def _tasks(axes: list[tuple[str, int, int]], want: int, veus: int) -> tuple[Loop, ...]:
+def _tasks(problem: Problem, axes: list[Cut], want: int) -> Sched:
     """Loops over tasks along one axis, if it can be cut: along two, every weight would be read by several tasks."""
-    return cut(axes[:1], want, veus) or cut(axes, want, veus)
+    s = Sched(problem).tasks(axes[:1], want)
+    return s if s.loops else s.tasks(axes, want)
 
 
-def _schedule(cell: Cell, tasks: tuple[Loop, ...], pieces: tuple[Loop, ...]) -> Schedule:
+def _schedule(cell: Cell, s: Sched) -> Schedule:
     problem, unit, lane = cell.problem, cell.unit, cell.lane
-    extents, steps = dict(problem.root.axes), {lp.axis: lp.step for lp in (*tasks, *pieces)}
-    depth = len(tasks) + len(pieces) - 1
-    stages: list[At] = []
-    packing: dict[str, Layout] = {}
     for stage in problem.placed:
         p = cell.products.get(stage.name)
         if p is None:
-            stages.append(place_one(problem, stage, (*tasks, *pieces), depth))
-        elif unit:
-            stages += _unit_gates(problem, p, depth, unit, cell.blocks[stage.name])
-            _, still = matrix_unit.sides(p, unit)
-            packing[still.load.tensor] = matrix_unit.packed(p, unit, cell.blocks[stage.name])
+            s = s.place([stage])
         else:
-            at, layout = _gates(problem, p, depth, steps)
-            stages.append(at)
-            if layout is not None:
-                packing.setdefault(p.w.tensor, layout)
-    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{lane}{problem.lanes}{f'_{unit.operands}' if unit else ''}_t{count}"
-    inner = stage_loops(problem, problem.root, lane)
-    return Schedule(name, (*tasks, *pieces, *inner), tuple(stages), tuple(packing.items()))
+            s = _unit_gates(s, p, unit, cell.blocks[stage.name]) if unit else _gates(s, p)
+    s = s.nest(stage_loops(problem, problem.root, lane))
+    return s.build(f"{lane}{problem.lanes}{f'_{unit.operands}' if unit else ''}")
 
 
-def _pieces(problem: Problem, lane: str, steps: Mapping[str, int]) -> tuple[Loop, ...]:
-    """Loops inside a task over pieces whose stages fit the scratch, of `steps` that may not: rows are halved first.
+def _pieces(s: Sched, lane: str) -> tuple[Loop, ...]:
+    """Loops inside a task over pieces whose stages fit the scratch: rows are halved first.
 
     Each piece of rows reads the task's weights again, each piece of units what all units share.
     """
+    problem = s.problem
+    steps = {a: s.left(a) for a, _ in problem.root.axes}
     piece = dict(steps)
     rows = [a for a in piece if a != lane]
     shared = any(_reads_all(problem, s.name) for s in problem.placed)
@@ -149,17 +134,14 @@ def _pieces(problem: Problem, lane: str, steps: Mapping[str, int]) -> tuple[Loop
     return tuple(Loop(a, piece[a]) for a in (*rows, lane) if piece[a] < steps[a])
 
 
-def _unit_gates(problem: Problem, p: Product, depth: int, unit: Unit, block: Instruction) -> tuple[At, At]:
-    """A copy of x for the unit, and the nest of a product of it inside a task."""
-    outer = [a for a, _ in p.stage.axes if a not in (p.lane, p.row)]
-    loops = (
-        *(Loop(a) for a in outer),
-        Loop(p.lane, block.extent("column")),
-        Loop(str(p.row), block.extent("row")),
-        *matrix_unit.inner_loops(problem, p),
-    )
-    order = stage_order(p.stage, p.lane)
-    return matrix_unit.encoded(p, unit, depth), At(p.stage.name, depth, loops, order=order, instruction=block)
+def _unit_gates(s: Sched, p: Product, unit: Unit, block: Instruction) -> Sched:
+    """Copy x for the unit, and compute a product by it, inside a task."""
+    nest = Sched(s.problem, p.stage).reorder(*(a for a, _ in p.stage.axes if a not in (p.lane, p.row)))
+    nest = nest.split(p.lane, block.extent("column")).split(p.row, block.extent("row"))
+    nest = matrix_unit.inner_loops(nest, p).tensorize(block)
+    s = matrix_unit.encoded(s, p, unit).compute_at(p.stage.name, nest, order=stage_order(p.stage, p.lane))
+    _, still = matrix_unit.sides(p, unit)
+    return s.pack([(still.load.tensor, matrix_unit.packed(p, unit, block))])
 
 
 def _independent_rows(problem: Problem, products: Iterable[Product], want: int) -> bool:
@@ -191,54 +173,31 @@ def _weights(products: Iterable[Product], problem: Problem) -> int:
 
 def _reads_all(problem: Problem, name: str) -> bool:
     """Whether a product reads a kept stage along its reduction: then every task needs all of that stage."""
-    for stage in problem.stages.values():
-        p = product(problem, stage) if stage.reduce else None
-        if p is not None and name in (p.x.tensor, p.w.tensor):
-            return True
-    return False
+    return any(name in (p.x.tensor, p.w.tensor) for p in problem.matched.products.values())
 
 
-def _gates(problem: Problem, p: Product, depth: int, steps: Mapping[str, int]) -> tuple[At, Layout | None]:
-    """The nest of a product inside a task of `steps` along its axes.
+def _gates(s: Sched, p: Product) -> Sched:
+    """Compute a product inside a task.
 
-    Gates, rows and vectors share a register block, as far as it reaches; rows enough fill it with a single gate, of
-    which a panel of weights then stays in the nearest cache.
+    Gates, rows and vectors share a register block, as far as it reaches. Enough rows fill it with a single gate, of
+    which a panel of weights then stays in L1.
     """
-    lanes = problem.lanes
-    extents = dict(p.stage.axes)
+    problem, lanes, extents = s.problem, s.problem.lanes, dict(p.stage.axes)
     by_weight = [a for a in extents if a != p.lane and any(a in variables(ix) for ix in p.w.index)]
     gates = prod(extents[a] for a in by_weight)
-    height = min(extents[p.row], steps.get(p.row, extents[p.row])) if p.row else 1
+    height, units = (min(extents[a], s.steps.get(a, extents[a])) if a else 1 for a in (p.row, p.lane))
     together = by_weight if gates <= MOST_GATES and height < ENOUGH_ROWS else []
     width = gates if together else 1
-    units = min(steps.get(p.lane, extents[p.lane]), extents[p.lane], p.group)
-    vectors = -(-units // lanes)
+    vectors = -(-min(units, p.group) // lanes)
     rows = min(height, max(ACCUMULATORS // width, 1), ENOUGH_ROWS)
     limit = max(ACCUMULATORS // (width * rows), 1)
-    wide = max(v for v in range(1, min(vectors, limit, 8) + 1) if vectors % v == 0)
-    panel = wide * lanes
-    serial = [a for a in extents if a not in (p.lane, p.row, *together)]
-    loops = [Loop(a) for a in serial] + [Loop(p.lane, panel)]
-    if p.row:
-        loops.append(Loop(p.row, rows))
+    panel = lanes * max(v for v in range(1, min(vectors, limit, 8) + 1) if vectors % v == 0)
     reduce = [a for a, _ in p.stage.reduce]
-    loops += [Loop(a) for a in reduce]
-    loops += [Loop(a, 1, Kind.UNROLLED) for a in together]
-    if p.row and rows > 1:
-        loops.append(Loop(p.row, 1, Kind.UNROLLED))
-    loops += [Loop(p.lane, lanes, Kind.UNROLLED), Loop(p.lane, 1, Kind.VECTOR)]
-    layout = None
+    nest = Sched(problem, p.stage).reorder(*(a for a in extents if a not in (p.lane, p.row, *together)))
+    nest = nest.split(p.lane, panel).split(p.row, rows).reorder(*reduce)
+    nest = nest.unroll(*together, p.row if rows > 1 else None).vectorize(p.lane, lanes)
     if problem.packable(p.w, p.lane):
         dim = {n: d for d, ix in enumerate(p.w.index) for n in variables(ix)}
         inner = dict.fromkeys(dim[a] for a in (*reduce, *together) if a in dim)  # several axes may walk along one
-        used = {*inner, dim[p.lane]}
-        rest = [d for d in range(len(p.w.index)) if d not in used]
-        layout = Layout(
-            (
-                *(Digit(d) for d in rest),
-                Digit(dim[p.lane], panel),
-                *(Digit(d) for d in inner),
-                Digit(dim[p.lane], 1, panel),
-            )
-        )
-    return At(p.stage.name, depth, tuple(loops), order=stage_order(p.stage, p.lane)), layout
+        s = s.pack([(p.w.tensor, panels(p.w, p.lane, panel, [*map(Digit, inner)]))])
+    return s.compute_at(p.stage.name, nest, order=stage_order(p.stage, p.lane))

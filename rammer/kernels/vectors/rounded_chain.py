@@ -7,7 +7,6 @@ and what the second product multiplies is copied behind the stage that computes 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 from typing import NamedTuple
 
 from rammer.ir.expr import Call, Load
@@ -16,8 +15,9 @@ from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.product import Product
-from rammer.kernels.schedule import At, Loop, Schedule, distinct
-from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
+from rammer.kernels.sched import Sched, cuts
+from rammer.kernels.schedule import Schedule, distinct
+from rammer.kernels.tiling import kept_bytes, task_counts
 from rammer.kernels.vectors import chain
 from rammer.kernels.vectors.matrix_unit import Unit, copy_of_columns, in_rows, inner_loops
 
@@ -26,7 +26,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     """Nothing if the operation is no such chain, or the unit copies no columns; else one schedule per task count."""
     copies = ((block, copy_of_columns(problem.spec, block)) for block in unit.products)
     by = next((_By(unit.copy, columns, block) for block, columns in copies if columns is not None), None)
-    both = chain.products(problem) if by and not unit.exact and not unit.turned else None
+    both = problem.matched.chain if by and not unit.exact and not unit.turned else None
     if by is None or both is None or not _suits(problem, *both, unit):
         return
     yield from distinct(_schedule(problem, *both, by, want) for want in task_counts(problem))
@@ -71,40 +71,28 @@ class _By(NamedTuple):
 
 def _schedule(problem: Problem, first: Product, last: Product, by: _By, want: int) -> Schedule | None:
     """None where scratch has no room for both matrices and the rows of a block."""
-    row, extents = str(last.row), dict(problem.root.axes)
+    row, batch = str(last.row), chain.batch_axes(problem, last)
     width, height = by.block.extent("column"), by.block.extent("row")
-    batch = [a for a in extents if a not in (row, last.lane) and extents[a] > 1]
     span = problem.span(row)
-    grain = span * -(-height // span) if span > 1 else height
-    axes = [*((a, extents[a], problem.span(a)) for a in batch), (row, extents[row], grain)]
-    tasks = cut(axes, want, problem.spec.num_veus)
-    own = min({lp.axis: lp.step for lp in tasks}.get(row, extents[row]), extents[row])
+    grain = span * -(-height // span)
+    s = Sched(problem).tasks([*cuts(problem, batch), (row, dict(problem.root.axes)[row], grain)], want)
     most = _most_rows(problem, (first, last), batch, by)
     if not most:
         return None
-    rows = -(-own // -(-own // most))
+    rows = -(-s.left(row) // -(-s.left(row) // most))
     rows = -(-rows // height) * height
-    around = (*tasks, *(Loop(a) for a in batch), Loop(row, rows))
-    depth = len(around) - 1
 
-    def nest(p: Product) -> tuple[Loop, ...]:
-        tiles = Loop(p.lane, width), *((Loop(row, height),) if rows > height else ())
-        return *tiles, *inner_loops(problem, p)
+    def block(s: Sched, p: Product) -> Sched:
+        return inner_loops(s.split(p.lane, width).split(row if rows > height else None, height), p)
 
-    stages = [
-        At(s.name, depth, nest(first), instruction=by.block)
-        if s.name == first.stage.name
-        else place_one(problem, s, around, depth)
-        for s in problem.placed
-    ]
-    stages += [
-        At(first.x.tensor, depth, order=_dims(first, first.x, row), instruction=by.rows),
-        At(last.x.tensor, depth, order=_dims(last, last.x, row), instruction=by.rows),
-        *(At(p.w.tensor, depth - 1, order=_dims(p, p.w, p.lane), instruction=by.columns) for p in (first, last)),
-    ]
-    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{rows}x{width}_{by.block.precision}_t{count}"
-    return Schedule(name, (*around, *nest(last)), tuple(stages), instruction=by.block)
+    product = block(Sched(problem, first.stage).tensorize(by.block), first)
+    s = s.reorder(*batch).split(row, rows).place(problem.placed, {first.stage.name: product})
+    for p in (first, last):
+        s = s.compute_at(p.x.tensor, order=_dims(p, p.x, row), instruction=by.rows)
+    for p in (first, last):
+        order, depth = _dims(p, p.w, p.lane), len(s.loops) - 2
+        s = s.compute_at(p.w.tensor, depth=depth, order=order, instruction=by.columns)
+    return block(s.tensorize(by.block), last).build(f"{rows}x{width}_{by.block.precision}")
 
 
 def _dims(p: Product, load: Load, across: str) -> tuple[int, int]:

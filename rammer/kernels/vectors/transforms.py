@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 from rammer.ir.expr import Stage, loads
 from rammer.ir.index import var
-from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem, all_loads
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, task_counts
+from rammer.kernels.sched import Sched, begun
+from rammer.kernels.schedule import Schedule
 
 KINDS = frozenset({"input_transform", "output_transform"})
 
@@ -26,11 +24,8 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     into = "input_transform" in problem.operation.kind.split("+")
     extents, lanes = dict(root.axes), problem.lanes if _in_blocks(problem, lines) else 1
     step = 1 if into else dict(lines.axes)["i"]
-    for want in task_counts(problem):
-        tasks = cut([(row, extents[row], step)], want, problem.spec.num_veus)
-        loops, at = (_input if into else _output)(problem, lines, len(tasks), lanes)
-        count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
-        yield Schedule(f"{problem.operation.kind}_{channel}{lanes}_t{count}", (*tasks, *loops), (at,))
+    for s in begun(problem, [(row, extents[row], step)]):
+        yield (_input if into else _output)(s, lines, lanes).build(f"{channel}{lanes}")
 
 
 def _in_blocks(problem: Problem, lines: Stage) -> bool:
@@ -54,42 +49,33 @@ def _results(problem: Problem, lines: Stage) -> int:
     return problem.expr.type_of(matrix).shape[0]
 
 
-def _along(channel: str, lanes: int) -> Loop:
-    return Loop(channel, 1, Kind.VECTOR if lanes > 1 else Kind.SERIAL)
+def _blocks(s: Sched, channel: str, lanes: int) -> Sched:
+    return s.split(channel, lanes) if lanes > 1 else s
 
 
-def _input(problem: Problem, lines: Stage, tasks: int, lanes: int) -> tuple[tuple[Loop, ...], At]:
+def _along(s: Sched, channel: str, lanes: int) -> Sched:
+    return s.vectorize(channel) if lanes > 1 else s.reorder(channel)
+
+
+def _input(s: Sched, lines: Stage, lanes: int) -> Sched:
     """Of a row of tiles, a block of channels and a phase: all rows transformed, then all columns."""
-    image, channel, row, column = (a for a, _ in problem.root.axes)
-    extents, (taps, _) = dict(lines.axes), problem.root.reduce[0]
+    image, channel, row, column = (a for a, _ in s.problem.root.axes)
+    extents, (taps, _) = dict(lines.axes), s.problem.root.reduce[0]
     _, c, _, _, p, j = (a for a, _ in lines.axes)
-    channels, wide = extents[c], _results(problem, lines)
-    phases = dict(problem.root.axes)[channel] // (extents[p] * wide * channels)
-    blocks = (Loop(channel, lanes),) if lanes > 1 else ()
-    outer = (Loop(image), Loop(channel, channels), *blocks, Loop(row))
-    inner = (
-        Loop(channel, wide * phases * channels),
-        Loop(column),
-        Loop(taps),
-        Loop(channel, phases * channels, Kind.UNROLLED),
-        _along(channel, lanes),
-    )
-    nest = (Loop(j), Loop(lines.reduce[0][0]), Loop(p, 1, Kind.UNROLLED), _along(c, lanes))
-    return (*outer, *inner), At(lines.name, tasks + len(outer) - 1, nest, order=_order(lines, p, j, c))
+    channels, wide = extents[c], _results(s.problem, lines)
+    phases = s.extents[channel] // (extents[p] * wide * channels)
+    nest = _along(Sched(s.problem, lines).reorder(j, lines.reduce[0][0]).unroll(p), c, lanes)
+    s = _blocks(s.reorder(image).split(channel, channels), channel, lanes).reorder(row)
+    s = s.compute_at(lines.name, nest, order=_order(lines, p, j, c))
+    s = s.split(channel, wide * phases * channels).reorder(column, taps).unroll(channel, size=phases * channels)
+    return _along(s, channel, lanes)
 
 
-def _output(problem: Problem, lines: Stage, tasks: int, lanes: int) -> tuple[tuple[Loop, ...], At]:
+def _output(s: Sched, lines: Stage, lanes: int) -> Sched:
     """Tile by tile: its columns transformed, then its rows."""
-    image, channel, row, column = (a for a, _ in problem.root.axes)
+    image, channel, row, column = (a for a, _ in s.problem.root.axes)
     _, o, _, _, i, q = (a for a, _ in lines.axes)
-    high, wide = dict(lines.axes)[i], _results(problem, lines)
-    blocks = (Loop(channel, lanes),) if lanes > 1 else ()
-    outer = (Loop(image), *blocks, Loop(row, high), Loop(column, wide))
-    inner = (
-        Loop(row),
-        Loop(problem.root.reduce[0][0]),
-        Loop(column, 1, Kind.UNROLLED),
-        _along(channel, lanes),
-    )
-    nest = (Loop(q), Loop(lines.reduce[0][0]), Loop(i, 1, Kind.UNROLLED), _along(o, lanes))
-    return (*outer, *inner), At(lines.name, tasks + len(outer) - 1, nest, order=_order(lines, i, q, o))
+    nest = _along(Sched(s.problem, lines).reorder(q, lines.reduce[0][0]).unroll(i), o, lanes)
+    s = _blocks(s.reorder(image), channel, lanes).split(row, dict(lines.axes)[i])
+    s = s.split(column, _results(s.problem, lines)).compute_at(lines.name, nest, order=_order(lines, i, q, o))
+    return _along(s.reorder(row, s.problem.root.reduce[0][0]).unroll(column), channel, lanes)

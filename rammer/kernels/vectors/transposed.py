@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import lcm, prod
 from typing import NamedTuple
 
 from rammer.ir.expr import Load, loads
 from rammer.ir.index import var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Kind
+from rammer.kernels.packing import dim_of
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, output_order, task_counts
+from rammer.kernels.sched import Sched, begun, copy_axes, cuts
+from rammer.kernels.schedule import Schedule
+from rammer.kernels.tiling import output_order
 
 
 class _Across(NamedTuple):
@@ -28,21 +28,15 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     if (found := _across(problem)) is None:
         return
     load, out, into = found
-    lanes, extents = problem.lanes, dict(problem.root.axes)
-    order = output_order(problem)
-    whole_squares = [(a, extents[a], lcm(problem.span(a), lanes)) for a in (out, into)]
-    grains = [(a, extents[a], problem.span(a)) for a in order if a not in (out, into)] + whole_squares
-    dims = {ix: d for d, ix in enumerate(load.index)}
-    row, column = dims[var(into)], dims[var(out)]
+    lanes, axes = problem.lanes, copy_axes(problem, load.tensor)
+    others = [a for a in output_order(problem) if a not in (out, into)]
+    row, column = dim_of(load, into), dim_of(load, out)
     rest = [d for d in range(len(load.index)) if d not in (row, column)]
-    nest = tuple(Loop(f"{load.tensor}{d}") for d in rest)
-    nest += (Loop(f"{load.tensor}{row}", 1, Kind.UNROLLED), Loop(f"{load.tensor}{column}", 1, Kind.VECTOR))
-    for tasks in dict.fromkeys(cut(grains, want, problem.spec.num_veus) for want in task_counts(problem)):
-        outer = (*(Loop(a) for a in order if a not in (out, into)), Loop(into, lanes), Loop(out, lanes))
-        loops = (*tasks, *outer, Loop(into), Loop(out, 1, Kind.VECTOR))
-        square = At(load.tensor, len(tasks) + len(outer) - 1, nest, order=(*rest, row, column))
-        count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
-        yield Schedule(f"{problem.operation.kind}_{out}{lanes}x{into}_t{count}", loops, (square,))
+    square = Sched(problem).reorder(*(axes[d] for d in rest)).unroll(axes[row]).vectorize(axes[column])
+    for s in begun(problem, [*cuts(problem, others), *cuts(problem, (out, into), lanes)]):
+        s = s.reorder(*others).split(into, lanes).split(out, lanes)
+        s = s.compute_at(load.tensor, square, order=(*rest, row, column)).reorder(into).vectorize(out)
+        yield s.build(f"{out}{lanes}x{into}")
 
 
 def _across(problem: Problem) -> _Across | None:

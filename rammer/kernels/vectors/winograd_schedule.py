@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from math import inf, prod
+from math import inf
 from typing import NamedTuple
 
-from rammer.ir.expr import TensorExpr
 from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, Layout
-from rammer.ir.tile import Kind
+from rammer.kernels.packing import panels
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.sched import Sched
+from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.tiling import cut, least_us, task_counts
 from rammer.kernels.vectors import contraction
 from rammer.kernels.vectors.contraction import Block, blocks
@@ -80,14 +80,13 @@ def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
     if not cached or len(problem.root.reduce) != 3 or problem.spec.direct:
         return [], False
-    apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
-    conv = convolution(apart)
+    conv = convolution(problem.unmerged)
     if conv is None or not _saves_products(conv) or (direct := next(contraction.schedules(problem), None)) is None:
         return [], False
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
     if direct_us < least_us(problem.spec):
         return [], False
-    forms = schedules(apart, direct_us)
+    forms = schedules(problem.unmerged, direct_us)
     made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
     return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
 
@@ -210,90 +209,73 @@ def _block(problem: Problem, conv: Convolution, plan: Plan) -> Block:
 
 def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
     """Of the rewritten problem."""
-    expr = problem.expr
-    extents, lanes, rows, columns = conv.extents, problem.lanes, conv.rows.axis, conv.columns.axis
-    task = {lp.axis: lp.step for lp in plan.tasks}
+    lanes, rows, columns = problem.lanes, conv.rows.axis, conv.columns.axis
+    block = _block(problem, conv, plan)
+    s = Sched(problem).nest(plan.tasks)
 
-    def outer(axis: str, step: int) -> list[Loop]:
-        return [Loop(axis, step)] if task.get(axis, extents[axis]) > step else []
+    def outer(axis: str, step: int) -> tuple[Loop, ...]:
+        return (Loop(axis, step),) if s.left(axis) > step else ()
 
-    head = [*plan.tasks, *(outer(conv.o, conv.outs) if conv.groups > 1 else ())]
+    head = s.nest(outer(conv.o, conv.outs) if conv.groups > 1 else ())
     images = [lp for n in conv.batch for lp in outer(n, 1)]
-    strips = [*outer(rows, TILE * plan.rows), *outer(columns, TILE * plan.columns)]
+    strips = (*outer(rows, TILE * plan.rows), *outer(columns, TILE * plan.columns))
     own = Loop(conv.o, plan.outs)
-    outs = [own] if own not in head and min(task.get(conv.o, extents[conv.o]), conv.outs) > plan.outs else []
-    parts = [Loop(a) for a, _ in expr.stage("xm").axes if a in ("aa", "kk")]
+    outs = [own] if own not in head.loops and min(s.left(conv.o), conv.outs) > plan.outs else []
+    parts = [Loop(a) for a, _ in problem.expr.stage("xm").axes if a in ("aa", "kk")]
     match plan.order:
         case Order.WEIGHTS:
-            loops = [*head, *outs, *images, *strips]
-            weights, data = len(head) + len(outs), len(loops)
+            s = head.nest((*outs, *images, *strips))
+            weights, data = len(head.loops) + len(outs), len(s.loops)
         case Order.PARTS:
-            loops = [*head, *images, *parts, *outs, *strips]
-            weights, data = len(loops) - len(strips), len(loops)
+            s = head.nest((*images, *parts, *outs, *strips))
+            weights, data = len(s.loops) - len(strips), len(s.loops)
         case _:
-            loops = [*head, *images, *strips, *parts, *outs]
-            weights, data = len(loops), len(loops) - len(outs)
-    products = len(loops)
-    loops += [lp for lp in (Loop(conv.o, lanes), Loop(rows, TILE), Loop(columns, TILE)) if lp not in loops]
-    tile = len(loops)
-    loops += [Loop(rows), Loop("qq"), Loop(columns, 1, Kind.UNROLLED), Loop(conv.o, 1, Kind.VECTOR)]
-    stages = _stages(problem, conv, plan, expr, weights - 1, data - 1, products - 1, tile - 1)
-    count = prod(-(-extents[lp.axis] // lp.step) for lp in plan.tasks)
-    block = _block(problem, conv, plan)
-    name = f"winograd_f{TILE}_{block.rows}x{block.vectors * lanes}_{plan.order.value}_t{count}"
-    return Schedule(name, tuple(loops), stages, ((conv.w.tensor, _packing(conv, lanes)),))
+            s = head.nest((*images, *strips, *parts, *outs))
+            weights, data = len(s.loops), len(s.loops) - len(outs)
+    products = len(s.loops)
+    s = s.nest(lp for lp in (Loop(conv.o, lanes), Loop(rows, TILE), Loop(columns, TILE)) if lp not in s.loops)
+    s = _stages(s, conv, plan, weights - 1, data - 1, products - 1)
+    s = s.reorder(rows, "qq").unroll(columns).vectorize(conv.o).pack([(conv.w.tensor, _packing(conv, lanes))])
+    return s.build(f"f{TILE}_{block.rows}x{block.vectors * lanes}_{plan.order.value}", kind="winograd")
 
 
-def _stages(
-    problem: Problem, conv: Convolution, plan: Plan, expr: TensorExpr, weights: int, data: int, products: int, tile: int
-) -> tuple[At, ...]:
-    """Where the stages besides the root are computed: inside which loop, by which loops, in which memory order."""
-    lanes = problem.lanes
-    block = _block(problem, conv, plan)
-    near = plan.order is Order.NEAR
+def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, products: int) -> Sched:
+    """Compute the stages besides the root: inside of which loop, by which loops, in which memory order."""
+    problem, lanes, o = s.problem, s.problem.lanes, conv.o
+    block, near = _block(problem, conv, plan), plan.order is Order.NEAR
 
     def order(stage: str, *names: str) -> tuple[int, ...]:
-        axes = [a for a, _ in expr.stage(stage).axes]
+        axes = [a for a, _ in problem.expr.stage(stage).axes]
         rest = [a for a in axes if a not in names]
         return tuple(axes.index(a) for a in (*rest, *(n for n in names if n in axes)))
 
+    none = Sched(problem)
     entries = (Loop("cc", plan.chunk),) if conv.columns.pieces > 1 else ()
-    pp, qq, rr, ss, tt, cc = (Loop(n) for n in ("pp", "qq", "rr", "ss", "tt", "cc"))
-    in_pp, in_qq, in_ii, in_tt = (Loop(n, 1, Kind.UNROLLED) for n in ("pp", "qq", "ii", "tt"))
-    over_cc, over_o = Loop("cc", 1, Kind.VECTOR), Loop(conv.o, 1, Kind.VECTOR)
-    panel = Loop(conv.o, block.vectors * lanes)
-    outer = (panel, Loop("cc", plan.held), pp, qq) if near else (pp, qq, panel)
-    row_block = (in_tt,) if block.rows > 1 else ()
-    vector_block = (Loop(conv.o, lanes, Kind.UNROLLED),) if block.vectors > 1 else ()
-    sums = (*outer, Loop("tt", block.rows), cc, *row_block, *vector_block, over_o)
-    by_entry = (Loop(conv.o, lanes), *entries, cc)
-    return (
-        At("wt", len(by_entry) - 1, (ss, rr, in_pp, over_o), order=order("wt", "pp", "ss", conv.o), inside="wu"),
-        At(
-            "wu",
-            1 if near else weights,
-            (*by_entry, pp, ss, in_qq, over_o),
-            order=order("wu", "pp", "qq", "cc", conv.o),
-            inside="xm" if near else "",
-            gap=0 if near else lanes,
-        ),
-        At("xt", 1, (Loop("jj"), rr, in_pp, over_cc), order=order("xt", "pp", "jj", "cc"), inside="xv"),
-        At(
-            "xv",
-            data,
-            (Loop("cc", lanes), Loop("tt", plan.columns), *entries, tt, pp, ss, in_qq, over_cc),
-            order=order("xv", "pp", "qq", "tt", "cc"),
-            gap=lanes,
-        ),
-        At("xm", products, sums, order=order("xm", "pp", "qq", "tt", conv.o), gap=lanes),
-        At("yt", tile, (qq, pp, in_ii, over_o), order=order("yt", "ii", "qq", conv.o)),
+    panel = none.split(o, block.vectors * lanes)
+    outer = panel.split("cc", plan.held).reorder("pp", "qq") if near else none.reorder("pp", "qq").nest(panel.loops)
+    sums = outer.split("tt", block.rows).reorder("cc").unroll("tt" if block.rows > 1 else None)
+    sums = sums.vectorize(o, lanes if block.vectors > 1 else 1)
+    by_entry = none.split(o, lanes).nest(entries).reorder("cc")
+    of_weights = by_entry.reorder("pp", "ss").unroll("qq").vectorize(o)
+    of_data = none.split("cc", lanes).split("tt", plan.columns).nest(entries).reorder("tt", "pp", "ss").unroll("qq")
+    places = {"inside": "xm" if near else "", "gap": 0 if near else lanes}
+    s = s.compute_at(
+        "wt",
+        none.reorder("ss", "rr").unroll("pp").vectorize(o),
+        depth=len(by_entry.loops) - 1,
+        order=order("wt", "pp", "ss", o),
+        inside="wu",
     )
+    s = s.compute_at("wu", of_weights, depth=1 if near else weights, order=order("wu", "pp", "qq", "cc", o), **places)
+    rows = none.reorder("jj", "rr").unroll("pp").vectorize("cc")
+    s = s.compute_at("xt", rows, depth=1, order=order("xt", "pp", "jj", "cc"), inside="xv")
+    s = s.compute_at("xv", of_data.vectorize("cc"), depth=data, order=order("xv", "pp", "qq", "tt", "cc"), gap=lanes)
+    s = s.compute_at("xm", sums, depth=products, order=order("xm", "pp", "qq", "tt", o), gap=lanes)
+    rows = none.reorder("qq", "pp").unroll("ii").vectorize(o)
+    return s.compute_at("yt", rows, order=order("yt", "ii", "qq", o))
 
 
 def _packing(conv: Convolution, lanes: int) -> Layout:
     """Weights in the order in which they are transformed: one vector of outputs, all channels and taps of it."""
-    axes = [
-        next(d for d, ix in enumerate(conv.w.index) if ix == var(n)) for n in (conv.c, conv.rows.tap, conv.columns.tap)
-    ]
-    lane = next(d for d, ix in enumerate(conv.w.index) if ix == var(conv.o))
-    return Layout((Digit(lane, lanes), *map(Digit, axes), Digit(lane, 1, lanes)))
+    inner = (Digit(conv.w.index.index(var(n))) for n in (conv.c, conv.rows.tap, conv.columns.tap))
+    return panels(conv.w, conv.o, lanes, [*inner])

@@ -7,7 +7,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.kernels import candidates
-from rammer.kernels.problem import Granularity
+from rammer.kernels.problem import Tuning
 from rammer.vdevice.ipu.codegen.access import working_sets
 
 # (rTasks to aim for in multiples of the vEUs, the part of a tile that one rTask may take): the first with a candidate
@@ -30,7 +30,7 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         room, held = int(_tile_bytes(spec) * part), MOST_HELD * _tile_bytes(spec) * spec.num_veus
         fitting: list[RKernel] = []
         alone: list[RKernel] = []
-        for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room, finer=True)):
+        for kernel in candidates(operation, spec, Tuning(finer * spec.num_veus, room, small=True)):
             try:
                 sets = working_sets(kernel)
             except LoweringError:
@@ -54,7 +54,7 @@ def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         if least <= ROOMY * _tile_bytes(spec):
             break
         room = int(_tile_bytes(spec) * part)
-        for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room, finer=True)):
+        for kernel in candidates(operation, spec, Tuning(finer * spec.num_veus, room, small=True)):
             try:
                 nbytes = int(working_sets(kernel).max(initial=0))
             except LoweringError:

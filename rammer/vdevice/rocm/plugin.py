@@ -30,8 +30,8 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, .
     if "hip" not in spec.languages:
         return []
     from rammer.kernels import candidates
-    from rammer.kernels.problem import Granularity
+    from rammer.kernels.problem import Tuning
 
-    more = candidates(operation, spec, Granularity(every_axis=True)) if finer else []
+    more = candidates(operation, spec, Tuning(every_axis=True)) if finer else []
     apart = [replace(kernel, finer=True) for kernel in more]
     return [*candidates(operation, spec), *apart]

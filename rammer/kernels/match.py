@@ -1,0 +1,96 @@
+"""Match what an operation computes: a product, two in a chain, a cell, a window. Known as: pattern matching.
+
+`Problem.matched` holds the matches, so that all generators that ask share one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from rammer.ir.expr import loads
+from rammer.ir.index import var, variables
+from rammer.kernels.problem import Problem
+from rammer.kernels.product import Product, product
+
+
+class Chain(NamedTuple):
+    """A product, and the root: another product whose rows are computed from the first one's rows, as in attention."""
+
+    first: Product
+    last: Product
+
+
+class Window(NamedTuple):
+    """A sum over neighbouring channels that lie in blocks: the operand, its dimension and the root's axis of them."""
+
+    tensor: str
+    dim: int
+    channel: str
+
+
+class Matched:
+    """What an operation computes. Each match is made when a generator first asks for it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    @cached_property
+    def products(self) -> dict[str, Product]:
+        """Stages that are sums of products, by name."""
+        found = ((stage.name, product(self._problem, stage)) for stage in self._problem.stages.values())
+        return {name: p for name, p in found if p is not None}
+
+    @property
+    def root(self) -> Product | None:
+        """The root as a sum of products."""
+        return self.products.get(self._problem.root.name)
+
+    @cached_property
+    def output(self) -> Product | None:
+        """The root, or the other output if it is a sum of products that a point-wise root reads at its own position."""
+        problem, root = self._problem, self._problem.root
+        if self.root or root.reduce or len(problem.placed) != 1 or problem.placed[0].axes != root.axes:
+            return self.root
+        (stage,) = problem.placed
+        own = tuple(var(a) for a, _ in root.axes)
+        found = [ld for ld, _ in loads(root.body) if ld.tensor == stage.name]
+        here = stage.name in dict(problem.expr.outputs) and all(ld.index == own and not ld.dynamic for ld in found)
+        return self.products.get(stage.name) if here else None
+
+    @cached_property
+    def chain(self) -> Chain | None:
+        """Two products, the second one of rows that are computed from the first one's."""
+        problem, last = self._problem, self.root
+        if last is None or last.row is None or last.x.tensor not in problem.stages:
+            return None
+        found = [p for p in self.products.values() if p is not last]
+        if len(found) != 1 or found[0].row != last.row or any(last.row not in dict(s.axes) for s in problem.placed):
+            return None
+        return Chain(found[0], last)
+
+    @cached_property
+    def cell(self) -> Mapping[str, Product]:
+        """Products that a point-wise root reads, as in a recurrent cell; empty if there are none."""
+        return {} if self._problem.root.reduce else self.products
+
+    @cached_property
+    def window(self) -> Window | None:
+        """A sum over neighbouring channels of one operand."""
+        problem, root = self._problem, self._problem.root
+        read = [load for load, _ in loads(root.body)]
+        if not root.reduce or problem.placed or len({load.tensor for load in read}) != 1 or len(root.axes) < 2:
+            return None
+        load = read[0]
+        kind = dict(problem.expr.inputs).get(load.tensor)
+        summed = {a for a, _ in root.reduce}
+        along = [(d, variables(ix)) for d, ix in enumerate(load.index) if summed & variables(ix)]
+        if kind is None or kind.layout is None or len(along) != 1 or any(ld.dynamic for ld in read):
+            return None
+        dim, names = along[0]
+        channels = names - summed
+        blocked = [d.div for d in kind.layout.digits if d.dim == dim] == [problem.lanes, 1]
+        if len(channels) != 1 or not blocked or kind.layout.digits[-1].dim != dim:
+            return None
+        return Window(load.tensor, dim, *channels)
