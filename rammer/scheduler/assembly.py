@@ -31,7 +31,7 @@ class Needs:
     end_us: float = 0.0  # when the last of them is done
     veu: int = -1  # on this vEU
     other_end_us: float = 0.0  # when the last one on any other vEU is done
-    starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of the first `seen` entries of `_grown`
+    starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of `seen` entries of `_grown`
     seen: int = -1
 
     @property
