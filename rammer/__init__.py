@@ -199,7 +199,7 @@ moved.install(moved.moved())
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package."""
+    """Import a public name, or a module of the package, on first use."""
     if name in _MODULES:
         found = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return found
@@ -209,5 +209,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Public names, imported or not."""
+    """Return public names, imported or not."""
     return sorted({*globals(), *__all__})

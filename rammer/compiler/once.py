@@ -400,9 +400,7 @@ def _few(kernel: RKernel) -> int:
 
 
 def _many(kernel: RKernel) -> int:
-    """Return how many elements to compare: all of small operators; FEWEST of another form, as each needs
-    whole tiles.
-    """
+    """Return how many elements to compare: all of small operators; FEWEST of another form, which needs whole tiles."""
     operation = kernel.operation
     if kernel.form is not None:
         return FEWEST
