@@ -1,4 +1,4 @@
-"""rammer: compile a neural network into a static plan of tile-sized tasks, placed and ordered ahead of time.
+"""Compile neural networks into static plans of tile-sized tasks, placed and ordered ahead of time.
 
 Names are imported when they are first used: a machine that only runs saved programs never loads the compiler.
 """

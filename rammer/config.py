@@ -22,7 +22,7 @@ from rammer.errors import RammerError, did_you_mean
 Number = TypeVar("Number", int, float)
 
 
-Kind = Literal["text", "names", "boolean", "integer", "number"]  # of a flag, and the function that reads it
+Kind = Literal["text", "names", "boolean", "integer", "number"]  # of a flag; a function of this name reads it
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
-NAME_LENGTH = 400  # characters of a name, or of anything else without a space, that a message shows
+NAME_LENGTH = 400  # characters of a name, or of other text without spaces, that a message shows
 MESSAGE_LENGTH = 1 << 14  # characters of a message
 COMPILING = ("onnx", "networkx")  # packages that compiling needs, and running a saved program does not
 _LONG = re.compile(rf"\S{{{NAME_LENGTH + 1},}}")

@@ -63,7 +63,7 @@ def check_new(
             raise raises(f"{name}: cannot be written: there is no folder {target.parent}", hint="make it first")
         if not os.access(target.parent, os.W_OK | os.X_OK):
             raise raises(f"{name}: cannot be written: no permission to write to the folder {target.parent}")
-    except (OSError, ValueError) as error:  # links in a circle, a name that is too long or has a zero in it
+    except (OSError, ValueError) as error:  # circular links, or a name that is too long or has a NUL
         raise raises(f"{name[:200]!r}: cannot be written: {_reason(error)}") from error
     return target, found
 
@@ -98,7 +98,7 @@ def new_file(
                     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
                 os.replace(part, target)  # while it is locked
         except BaseException:
-            with suppress(OSError):  # the first error is the one to see
+            with suppress(OSError):  # report the first error
                 os.unlink(part)
             raise
     except OSError as error:
@@ -110,7 +110,7 @@ def _part(target: Path) -> tuple[Path, int]:
     while True:
         part = target.with_name(f"{_stem(target)}{secrets.token_hex(8)}")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with suppress(OSError):  # file systems without locks keep what is left
+        with suppress(OSError):  # without locks, temporary files of killed writers stay
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:
             return part, descriptor
@@ -120,7 +120,7 @@ def _part(target: Path) -> tuple[Path, int]:
 def _remove_left(target: Path) -> None:
     """Remove temporary files of `target` that killed writers left; those in use are locked."""
     stem, names = _stem(target), list[str]()
-    with suppress(OSError):  # the folder may be written to, and not read
+    with suppress(OSError):  # the folder may be writable but not readable
         names = [name for name in os.listdir(target.parent) if name.startswith(stem)]
     for name in names:
         if not _RANDOM.fullmatch(name, len(stem)):

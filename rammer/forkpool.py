@@ -1,6 +1,4 @@
-"""Compute in forked child processes, as the GIL limits threads to one core. Known as: a self-scheduling
-process pool.
-"""
+"""Compute in forked child processes, as the GIL limits threads to one core. Known as: a process pool."""
 
 from __future__ import annotations
 
@@ -23,23 +21,23 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 FEWEST = 4  # items per process, to outweigh the cost of a fork
-MOST_TICKETS = 1 << 12  # that a pipe holds
+MOST_TICKETS = 1 << 12  # numbers that a pipe holds
 TICKET_BYTES = 2
-PATIENCE = 5.0  # times as long as this process works on its own part may a child take, and
-PATIENCE_S = 10.0  # these seconds on top
-LOOK_S = 0.25  # between looks at the progress of a child
-PR_SET_PDEATHSIG = 1  # of Linux, which Python does not name
-SIZE_BYTES = 8  # of the number before results
+PATIENCE = 5.0  # a child may take this factor times as long as this process took for its own part,
+PATIENCE_S = 10.0  # plus these seconds
+LOOK_S = 0.25  # seconds between checks of a child's progress
+PR_SET_PDEATHSIG = 1  # a constant of Linux that Python does not have
+SIZE_BYTES = 8  # of the size that precedes results
 
 log = logging.getLogger("rammer.compile")
 
 
 def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int | None = None) -> list[Made]:
-    """Return `work` of every item, in order, computed in up to `processes` (default: one per CPU) if there are many
-    items.
+    """Return `work` of every item, in order, computed in up to `processes` (default: one per CPU).
 
-    Every process takes the next item when it is ready, so long items should come first. Results of children are
-    pickled. Items that a child does not return in time are computed here, so exceptions of `work` are raised here.
+    With a small number of items, runs here. Every process takes the next item when it is ready, so long items should
+    come first. Results of children are pickled. Items that a child does not return in time are computed here, so
+    exceptions of `work` are raised here.
     """
     count = max(min(processes or usable_cpus(), len(items) // FEWEST), 1) if hasattr(os, "fork") else 1
     if count == 1:
@@ -86,7 +84,7 @@ class Ahead(Generic[Item, Made]):
         try:
             yield
         finally:
-            if child is self._child:  # and has not been ended meanwhile
+            if child is self._child:  # `end` was not called meanwhile
                 child.signal(signal.SIGCONT)
 
     @property
@@ -95,10 +93,10 @@ class Ahead(Generic[Item, Made]):
         return self._child is not None
 
     def results(self, wanted: Container[Item], patience_s: float = PATIENCE_S) -> dict[Item, Made]:
-        """Return results by item, and end the child. Items in `wanted` that the child has not started are computed now,
-        in all processes.
+        """Return results by item, and end the child.
 
-        Items that the child does not finish within another `patience_s` are left out.
+        Items in `wanted` that the child has not started are computed now, in all processes. Items that the child does
+        not finish within another `patience_s` are left out.
         """
         if self._child is None:
             return {}

@@ -168,8 +168,9 @@ class PluginRegistry:
             return opens(arch=arch, device=device)
 
     def policy(self, text: str, options: Mapping[str, str] | None = None) -> Policy:
-        """Return a new policy by name, with options in the text (`wavefront:beyond=off`) or in `options`. Raises
-        PolicyError.
+        """Return a new policy by name. Options are in the text (`wavefront:beyond=off`) or in `options`.
+
+        Raises PolicyError.
         """
         from rammer.scheduler.policy_options import check_options, parse_policy
 

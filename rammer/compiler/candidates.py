@@ -24,7 +24,7 @@ from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import ProfileStore, profile_store, recipe_keys
 
 PROVEN, BROKEN, UNSHOWN = "proven", "broken", "not shown"
-MAX_NOTES = 8  # of one kind
+MAX_NOTES = 8  # most notes of one kind
 MOST_REJECTED = 2  # rKernels of an operation that are replaced after a run: more mean that something else is wrong
 Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 Kept: TypeAlias = dict[Operation, list[RKernel]]
@@ -38,15 +38,14 @@ def generated(operations: Sequence[Operation], make: Callable[[Operation], Seque
 
     last = [marked(operation) for operation in operations[-1:]]  # here: imports the generators before children fork
     made = computed(marked, operations[:-1]) + last
-    return {  # from another process they bring copies of their operation
+    return {  # rKernels from another process have copies of their operation
         operation: [replace(k, operation=operation) if own and k.operation is not operation else k for k, own in found]
         for operation, found in zip(operations, made, strict=True)
     }
 
 
 class Prover:
-    """Prove the rKernels that plans use, by the rules of docs/semantics.md, and test them; `notes` describe the
-    exceptions.
+    """Prove the rKernels that plans use, by the rules of docs/semantics.md, and test them. `notes` describe exceptions.
 
     `check`: 0 tests none, 1 some rTasks of each and all of one that is not proven, 2 all. `still` is a context in which
     nothing else runs beside this process.
@@ -204,8 +203,9 @@ def _kernels(candidates: Candidates) -> list[RKernel]:
 def _without(
     candidates: Candidates, faults: Mapping[RKernel, str], vdevice: VDevice, virtue: str
 ) -> tuple[Kept, list[str]]:
-    """Return the candidates without faults, and notes on the others. Raises DeviceError for an operation without any
-    left.
+    """Return the candidates without faults, and notes on the others.
+
+    Raises DeviceError, naming the operation, if an operation has no candidate left.
     """
     kept = {operation: [k for k in options if k not in faults] for operation, options in candidates.items()}
     for operation, options in candidates.items():

@@ -111,7 +111,7 @@ class Compilation:
         self._judge: Judge | None = None
         self._kernels: dict[Operation, Sequence[RKernel]] = {}  # current candidates: proofs and runs reject some
         self._made: dict[Operation, Sequence[RKernel]] = {}  # of operations that a policy makes
-        self._notes: list[str] = []  # on rKernels that are no candidates
+        self._notes: list[str] = []  # on rejected rKernels
 
     @classmethod
     def of(
@@ -137,7 +137,7 @@ class Compilation:
             say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
         try:
             if not isinstance(model, Graph):
-                require_compiler()  # before anything else is begun
+                require_compiler()  # before anything is started
             if options.budget_s > 0:
                 device.begin()
             with clock("load"):
@@ -242,7 +242,7 @@ class Compilation:
     def planned(self) -> Planned:
         """The policy's plan."""
         problem = self.problem
-        if self._verify and self.profiler.times:  # which say what a plan will probably use
+        if self._verify and self.profiler.times:  # times show what a plan will probably use
 
             def alone_us(kernel: RKernel) -> float:
                 return self.profiler.rtask_us(kernel) * -(-kernel.num_rtasks // problem.spec.num_veus)
@@ -380,8 +380,9 @@ class Compilation:
         return self.device.rkernels_us(every, budget_s=self._budget_s, progress=self._progress)
 
     def _offered(self, other: Graph, veus: int) -> Kernels:
-        """Return rKernels for another graph of the same meaning: new operations get their own, on `veus` vEUs, measured
-        now.
+        """Return rKernels for another graph of the same meaning.
+
+        New operations get their own, for `veus` vEUs, measured now.
         """
         kept = self._usable(self._found(other, known={**self._kernels, **self._made}, num_veus=veus))
         with self._still():
@@ -403,14 +404,14 @@ class Compilation:
 
     def _proven(self, planned: Planned) -> Proven:
         optimized, profiler, prover, plan = self.optimized, self.profiler, self._prover, planned.plan
-        with self._clock("prove"):  # what a plan uses; where that may not be used, another plan
+        with self._clock("prove"):  # the plan's rKernels; plan again if some are rejected
             while self._verify and (changed := prover.settle(self._kernels, plan.kernels)):
                 kept, standing = changed
                 self._kernels = dict(kept)
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
                 stands = standing_in(plan, self._kernels, standing)
                 plan = stands or self._planned(replace(self.problem, candidates=self._kernels)).plan
-        with self._clock("verify"):  # first: memory and prices are those of plans that have all rTasks
+        with self._clock("verify"):  # before memory and prices, which need a plan with all rTasks
             if self._verify and plan.graph is not optimized.graph:
                 self._verified("", plan.graph)
             evidence = verify_schedule(plan) if self._verify else None
@@ -439,7 +440,7 @@ class Compilation:
             image = replace(image, state=optimized.state, in_place=optimized.in_place)
         with self._clock("image"):
             built = image.plan or plan
-            if evidence and built.memory is not plan.memory:  # a backend may place tensors anew
+            if evidence and built.memory is not plan.memory:  # a backend may place tensors itself
                 evidence = verify_schedule(built)
                 verify_plan(built, evidence)
             if evidence and (unknown := verify_image(image, built, device, evidence.order)):

@@ -44,19 +44,19 @@ from rammer.vdevice.image.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 
 SHARE, LEAST_S, MOST_S = 0.025, 0.04, 1.8  # fraction of a compilation's time for comparing; at least, at most
-PATIENCE_S = 30.0  # without progress, after which a program hangs
-EMULATED_S = 600.0  # which an emulator may take for all
-NOWHERE = -1  # no operator: all vEUs run
-WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
-MOST_FLOPS = 1 << 19  # of the sampled elements of others
-TOGETHER, TOGETHER_S = 8, 0.002  # runs of all vEUs together, as races do not show in each, and when none is begun
-LATE_S = 0.01  # when no run is begun in which another vEU is late: seconds of the CPU, as those above
-UNWRITTEN = 0xFF  # each byte of memory before a run: NaN
-FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
-USUAL = 64.0  # steps of float32, or of double, at the largest element: outputs are seldom farther off
-USUAL_OF_OTHERS = 256.0  # where rKernels compute sums from other sums: large filters are off by 2e-5 (docs/numerics.md)
-OPERATOR_S, FLOPS_PER_S = 2.5e-4, 1.5e10  # that the meaning of a model takes: for each operator, and with one thread
-BESIDE_S = 4 * MOST_S  # that it may take beside a compilation: such models take many times as long to compile
+PATIENCE_S = 30.0  # a program without progress for so long hangs
+EMULATED_S = 600.0  # an emulator's time limit for all runs
+NOWHERE = -1  # instead of an operator, while all vEUs run
+WHOLE_FLOPS = 1 << 17  # most work of an operator that is compared as a whole
+MOST_FLOPS = 1 << 19  # most work of the sampled elements of others
+TOGETHER, TOGETHER_S = 8, 0.002  # most runs of all vEUs, as races do not show in each; CPU s after which none starts
+LATE_S = 0.01  # CPU seconds after which no run with a late vEU starts
+UNWRITTEN = 0xFF  # value of each byte of memory before a run: NaN
+FEWEST, MOST_PLACES = 4, 64  # elements compared of each operator that is sampled
+USUAL = 64.0  # usual error of outputs, in steps of float32 (or double) at the largest element
+USUAL_OF_OTHERS = 256.0  # of rKernels that transform operands: large filters are off by 2e-5 (docs/numerics.md)
+OPERATOR_S, FLOPS_PER_S = 2.5e-4, 1.5e10  # time to evaluate the model: s per operator, and rate of one thread
+BESIDE_S = 4 * MOST_S  # most s of that beside a compilation, which takes many times as long for such models
 Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
 
 
@@ -74,8 +74,9 @@ def cpu_s() -> float:
 
 
 def budget(compiled_s: float) -> float:
-    """Return the CPU seconds that comparing may take after a compilation of so many CPU seconds; other load counts in
-    neither.
+    """Return the CPU seconds that comparing may take after a compilation of so many CPU seconds.
+
+    CPU seconds do not depend on other processes' load.
     """
     return min(max(SHARE * compiled_s, LEAST_S), MOST_S)
 
@@ -162,7 +163,7 @@ def _content(image: Image) -> str:
         digest.update(data)
     for name, array in image.weights.items():
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat.data)}".encode())  # at memory's speed
+        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat.data)}".encode())  # as fast as memory
     digest.update(f"{image.inputs}{image.outputs}".encode())
     return digest.hexdigest()
 
@@ -191,18 +192,19 @@ class _Run:
         self._executable, self._image, self._plan, self._judge = executable, image, plan, judge
         self._every, self._wanted = every, judge.wanted
         self._seconds = seconds / 2 if self._wanted else seconds  # correct outputs also test operators
-        self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child shows it: operator, steps
+        self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child writes it: operator, steps
 
     def made(self) -> tuple[str, Fault | None]:
-        """Run the program slot by slot and then as a whole, in a child process if the device permits it; else here, as
-        a whole.
+        """Run the program slot by slot and then as a whole, in a child process.
+
+        If the device does not permit that, run it as a whole, in this process if it cannot fork.
         """
         executable = self._executable
         if isinstance(executable, RunsSlots):
             return self._beside(self._slot_by_slot, PATIENCE_S)
         if isinstance(executable, MayFork) and executable.forks:
             return self._beside(self._whole, EMULATED_S)
-        return self._seeded(self._whole)  # what a device holds does not survive a fork
+        return self._seeded(self._whole)  # a device's state does not survive a fork
 
     def _beside(self, run: Run, patience_s: float) -> tuple[str, Fault | None]:
         self._progress[0] = NOWHERE
@@ -361,9 +363,7 @@ def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
 def _of_plan(
     plan: ExecutionPlan, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]
 ) -> Expected:
-    """Return the values that a plan's operators compute of inputs, with the error that rounding in its rKernels may
-    cause.
-    """
+    """Return the values that a plan's operators compute, with the error that rounding in its rKernels may cause."""
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         tick()

@@ -44,12 +44,12 @@ DEVICE_OPTIONS = ("target", *DeviceKeywords.__annotations__)
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Keywords of `rammer.compile` as one value. None stands for the default: a flag of docs/flags.md, or nothing.
+    """Keywords of `rammer.compile` as one value. None selects the default: a flag of docs/flags.md, or nothing.
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("auto"), `options` are the policy's. `arch` and
-    `device` select among CPUs or GPUs; `precision` and `numerics` say what rKernels may compute.
-    `tune_seconds` bounds the time for measuring. `shapes`, `dims`, `constants` and `example` complete a model, as for
-    `rammer.load`; `state` names outputs that are inputs of the next run.
+    `device` select among CPUs or GPUs; `precision` and `numerics` restrict what rKernels may compute. `tune_seconds`
+    bounds the time for measuring. `shapes`, `dims`, `constants` and `example` complete a model, as for `rammer.load`;
+    `state` names outputs that are inputs of the next run.
 
     Raises RammerError for a time out of its range, and PolicyError for `options` that are not a mapping.
     """
@@ -88,10 +88,10 @@ class CompileOptions:
         how: CompileOptions | None = None,
         names: Sequence[str] | None = None,
     ) -> CompileOptions:
-        """Return the options given as keywords, with others as in `how`. `names`: the only ones that the caller
-        accepts.
+        """Return the options given as keywords, with others as in `how`.
 
-        Raises TypeError, in the name of the caller, for another keyword, and InputError if `how` sets another option.
+        `names`: the only ones that the caller accepts. Raises TypeError, in the name of the caller, for another
+        keyword, and InputError if `how` sets another option.
         """
         names = names or NAMES
         if unknown := [name for name in keywords if name not in names]:

@@ -33,7 +33,7 @@ class Trace:
         log.say(log.COMPILE, level, text)
 
     def told(self, level: int) -> Callable[[str], None] | None:
-        """Return a function that logs texts of a level; None if no handler shows them, so that callers need not build
+        """Return a function that logs texts of a level, or None if no handler shows them: then callers skip building
         them.
         """
         return partial(self.say, level) if log.hears(log.COMPILE, level) else None

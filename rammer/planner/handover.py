@@ -35,10 +35,10 @@ class Unit:
 
 
 def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[Unit, ...]:
-    """Return the units whose iterations other vEUs may run, in order: those that store results. Empty if that is
-    unsafe.
+    """Return the units whose iterations other vEUs may run, in order. Empty if that is unsafe.
 
-    They lie outside of loops, except for loops that are `opened`, which every participating vEU runs.
+    These units store results. They lie outside of loops, except for loops that are `opened`, which every participating
+    vEU runs.
 
     R203 proves that no element is stored twice, so iterations store to disjoint places. R205 proves that what an
     iteration reads of scratch and registers was written in it, or before its loop. This function checks the rest: the
@@ -77,16 +77,14 @@ def _apart(first: Unit, second: Unit, digits: set[str]) -> bool:
     """Return whether no rTask runs both units, because their conditions restrict its number to disjoint ranges."""
     for a, b in product(first.where, second.where):
         step = b.index - a.index
-        low, high = b.low - step.const, b.high - step.const  # of what is in a's range
+        low, high = b.low - step.const, b.high - step.const  # b's range as bounds of a.index
         if not step.terms and variables(a.index) <= digits and (a.high <= low or high <= a.low):
             return True
     return False
 
 
 def _fresh(program: TileProgram, units: Sequence[Unit], digits: set[str], names: set[str]) -> bool:
-    """Return whether units read of these buffers only what the same iteration wrote, or what every vEU wrote just
-    before.
-    """
+    """Return whether units read these buffers only after the same iteration, or just before every vEU, wrote them."""
     reads: list[list[Access]] = [[] for _ in units]
     writes: list[list[Access]] = [[] for _ in units]
     numbers = [n for n, u in enumerate(units) for s in statements((u.stmt,)) if isinstance(s, Store | Apply)]

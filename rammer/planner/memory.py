@@ -42,7 +42,7 @@ class Lifetimes:
         graph, cut = plan.graph, cut or {}
         owners = (root for root in memory_owners(graph) if root not in near)
         places = [(root, first) for root in owners for first in cut.get(root, (0,))]
-        self.owners = [root for root, _ in places]  # of every piece
+        self.owners = [root for root, _ in places]  # the owner of each piece
         self.firsts = np.array([first for _, first in places], np.int64)
         number = {root: n for n, root in reversed(list(enumerate(self.owners)))}
         count, num_veus = len(self.owners), order.num_veus
@@ -68,8 +68,8 @@ class Lifetimes:
         lengths += [len(p[1]) for p in pieces]
         writes = np.repeat(np.array([a[2] for a in (*accesses, *pieces)], bool), lengths)
 
-        self.first_program = np.full(count, len(plan.programs), np.int64)  # of the first write
-        self.last_program = np.full(count, -1, np.int64)  # of the last access
+        self.first_program = np.full(count, len(plan.programs), np.int64)  # the rProgram of the first write
+        self.last_program = np.full(count, -1, np.int64)  # the rProgram of the last access
         np.minimum.at(self.first_program, owner[writes], order.program[slot[writes]])
         np.maximum.at(self.last_program, owner, order.program[slot])
         # in its last rProgram, an owner is accessed no later than order last[veu, owner] of each lane
@@ -90,8 +90,9 @@ class Lifetimes:
                 self.last_program[number[root]] = len(plan.programs)
 
     def precedes(self, first: NDArray[np.int64] | int, second: NDArray[np.int64] | int) -> NDArray[np.bool_]:
-        """Return whether every access of owner `first` happens before every write of owner `second`; either may be an
-        array.
+        """Return whether every access of owner `first` happens before every write of owner `second`.
+
+        Either may be an array.
         """
         ended, begun = self.last_program[first], self.first_program[second]
         inside = (ended == begun) & (begun >= 0)  # only these need the order within an rProgram
@@ -102,9 +103,7 @@ class Lifetimes:
         return result
 
     def apart(self, begin: int, end: int) -> NDArray[np.bool_]:
-        """Return [end - begin, end]: for owners from `begin` on, whether they are never live together with each one
-        before `end`.
-        """
+        """Return which pairs of owners are never live together: owners [begin, end) by owners [0, end)."""
         these, all_before = np.arange(begin, end)[:, None], np.arange(end)
         return self.precedes(these, all_before) | self.precedes(all_before, these)
 
@@ -131,8 +130,7 @@ def plan_memory(
     near: bool = False,
     happens_before: HappensBefore | None = None,
 ) -> MemoryPlan:
-    """Place every memory owner in one arena, largest first, each into the smallest gap between owners that it overlaps
-    in time.
+    """Place every memory owner in one arena, largest first, each into the smallest gap between overlapping lifetimes.
 
     A result that may be in place reuses its operand's memory, whose lines its vEU has in cache. Owners in `alone` never
     share bytes. With `least_piece`, other owners are split into pieces of at least so many bytes where possible. Owners
@@ -147,7 +145,7 @@ def plan_memory(
     lifetimes = Lifetimes(plan, happens_before, cut, held)
     spans = extents(plan.graph, lifetimes.owners, lifetimes.firsts)
     skew = spans[:, 0] % ALIGNMENT  # of a piece: keeps the alignment that it has in its owner
-    room = np.where([t in cut for t in lifetimes.owners], ALIGNMENT, 0)  # for any skew: equal pieces take turns
+    room = np.where([t in cut for t in lifetimes.owners], ALIGNMENT, 0)  # for any skew: equal pieces can share memory
     sizes = _padded(spans[:, 1] - spans[:, 0] + room)
     kept = np.array([owner in alone for owner in lifetimes.owners], bool)
     order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes, kept & bool(cut)))

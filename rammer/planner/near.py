@@ -72,10 +72,10 @@ def own_scratch(plan: ExecutionPlan, lane: Lane) -> Numbers:
 
 
 def plan_near(plan: ExecutionPlan, order: HappensBefore, alone: Collection[TensorId] = ()) -> dict[TensorId, Pieces]:
-    """Choose owners that lie entirely in scratch, and place them; most bytes moved per byte and slot occupied come
-    first.
+    """Choose owners that lie entirely in scratch, and place them.
 
-    An owner is left out if several vEUs touch one of its pieces, if a piece does not fit, or if it is in `alone`.
+    Those that move most bytes per byte and slot occupied come first. An owner is left out if several vEUs touch one of
+    its pieces, if a piece does not fit, or if it is in `alone`.
     """
     graph = plan.graph
     if not plan.spec.resident:
@@ -111,11 +111,10 @@ def plan_near(plan: ExecutionPlan, order: HappensBefore, alone: Collection[Tenso
 def _pieces(
     plan: ExecutionPlan, order: HappensBefore, owner: TensorId, rows: Numbers
 ) -> tuple[list[int], list[Stay]] | None:
-    """Split an owner between elements that no rTask touches together; None if a piece is too large or several vEUs
-    touch it.
+    """Split an owner between elements that no rTask touches together.
 
     Returns the first element of each piece, and its place: an offset in scratch with the alignment that it has in its
-    owner.
+    owner. None if a piece is too large, or several vEUs touch it.
     """
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     begins = np.flatnonzero(np.append(True, rows[1:, 0] >= np.maximum.accumulate(rows[:, 1])[:-1]))

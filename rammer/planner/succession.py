@@ -23,8 +23,7 @@ WORTH_BYTES = 4096  # least bytes of a tensor: smaller ones are close anyway
 
 @remembered(1 << 12)
 def replaced(program: TileProgram) -> frozenset[str]:
-    """Return the inputs whose elements are read only by the statement that stores the result's element of the same
-    number.
+    """Return the inputs of which each element is read only by the statement that stores the result's same element.
 
     Empty if there are several results, or if the result is also read.
     """

@@ -27,10 +27,10 @@ class Needs:
     equal dependencies share one object, and with it the cached start times.
     """
 
-    front: Front | None = None  # None: nothing of this rProgram
-    end_us: float = 0.0  # when the last of them is done
-    veu: int = -1  # on this vEU
-    other_end_us: float = 0.0  # when the last one on any other vEU is done
+    front: Front | None = None  # None: no dependencies in this rProgram
+    end_us: float = 0.0  # when the last of these slots ends
+    veu: int = -1  # the vEU of that slot
+    other_end_us: float = 0.0  # when the last one on any other vEU ends
     starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of `seen` entries of `_grown`
     seen: int = -1
 
@@ -106,9 +106,7 @@ class Assembly:
         return self.spec.launched_us(others) + float(_last(self.ready_us))
 
     def least_us(self, later_us: float) -> float:
-        """Return a lower bound in µs for this rProgram plus later work of `later_us` vEU time, however it is
-        distributed.
-        """
+        """Return a lower bound in µs for this rProgram plus `later_us` of later vEU time, however distributed."""
         even_us = (float(_sum(self.ready_us)) + later_us) / self.spec.num_veus
         return max(self.time_us, self.spec.launched_us(others=False) + even_us)
 
@@ -119,9 +117,7 @@ class Assembly:
         return where and Position(where.veu, self._told[where.veu][where.order])
 
     def find_all(self, operator_id: int, rtasks: Iterable[int]) -> list[tuple[int, int]]:
-        """Return `find` of some rTasks of an operator as (vEU, order); NOWHERE, with order -1, for those not in this
-        rProgram.
-        """
+        """Return `find` of some rTasks of an operator as (vEU, order); NOWHERE for those not in this rProgram."""
         self._settle()
         find, told = self._builder.find, self._told
         found = [find((operator_id, rtask)) for rtask in rtasks]
@@ -201,8 +197,7 @@ class Assembly:
         self._grown.append(veu)
 
     def fill(self, operator_id: int, count: int, rtask_us: float) -> None:
-        """Append the first `count` rTasks of an operator without dependencies, each to the lane that can start it
-        first.
+        """Append the first `count` rTasks of an operator without dependencies, each to the lane that starts it first.
 
         Ties go to the first lane, as if the rTasks were placed one by one.
         """
@@ -229,11 +224,10 @@ class Assembly:
                 make()
 
     def gather(self, before: Checkpoint, placed: Iterable[Placed]) -> None:
-        """Merge the waits and completion signals of all rTasks placed since `before` into one per lane, unless that
-        takes longer.
+        """Merge waits and completion signals of all rTasks placed since `before`, one of each per lane.
 
         These rTasks do not depend on each other. The first one of a lane waits for the dependencies of all of them;
-        readers of any of them wait for the last one.
+        readers of any of them wait for the last one. If that would take longer, nothing changes.
         """
         alone = float(self.ready_us.max()), float(self.ready_us.sum())
         apart = self.undo(before)

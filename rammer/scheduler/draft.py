@@ -43,7 +43,7 @@ class Draft:
         self.graph = problem.graph
         self.spec = problem.spec
         self.market = market or Market(problem)
-        self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # barriers cost much there
+        self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # where barriers are expensive
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
         self._reload_us: dict[RKernel, float] = {}
@@ -132,8 +132,9 @@ class Draft:
         )
 
     def _operator_needs(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> list[Needs]:
-        """Return the dependencies of rTasks. Each producer is looked up once; rTasks with equal dependencies share one
-        object.
+        """Return the dependencies of rTasks.
+
+        Each producer is looked up once. rTasks with equal dependencies share one object.
         """
         by_all: dict[int, int] = {}
         by_some: list[tuple[Needed, list[tuple[int, int]]]] = []
@@ -148,7 +149,7 @@ class Draft:
         common = assembly.needs_last(by_all)
         parts: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
         for found, slots in by_some:
-            slots = [s if s[1] > by_all.get(s[0], -1) else NOWHERE for s in slots]  # later than what all need anyway
+            slots = [s if s[1] > by_all.get(s[0], -1) else NOWHERE for s in slots]  # later than the common ones
             if any(s is not NOWHERE for s in slots):
                 rows = np.column_stack((found.readers, np.array(slots)[found.which]))
                 parts.append(rows[rows[:, 2] >= 0])
@@ -162,7 +163,7 @@ class Draft:
         for begin, end in pairwise(begins.tolist()):
             mine = rows[begin:end, 1:]
             if (needs := known.get(key := mine.tobytes())) is None:
-                needs = known[key] = assembly.needs_last({**by_all, **dict(mine.tolist())})  # of each vEU the last
+                needs = known[key] = assembly.needs_last({**by_all, **dict(mine.tolist())})  # the last slot per vEU
             answers.append(needs)
         return answers
 

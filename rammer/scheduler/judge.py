@@ -52,9 +52,7 @@ class Judge:
         self._seen: list[Judged] = []
 
     def believed(self, plan: ExecutionPlan) -> Judged:
-        """Return the estimate of a plan. A plan with the same rPrograms and rKernels as an earlier one shares its
-        estimate.
-        """
+        """Return the estimate of a plan, shared by plans with the same rPrograms and rKernels."""
         for known in self._seen:
             if (known.plan.programs, known.plan.kernels) == (plan.programs, plan.kernels):
                 return known

@@ -87,8 +87,9 @@ class Policy(Protocol):
     name: str
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        """Return a plan; the compiler adds memory if it has none. Raises ScheduleError instead of falling back
-        silently.
+        """Return a plan; the compiler adds memory if it has none.
+
+        Raises ScheduleError instead of falling back silently.
         """
 
 

@@ -50,8 +50,9 @@ def parse_policy(text: str) -> tuple[str, dict[str, str]]:
 
 
 def split_policies(text: str) -> list[str]:
-    """Split a comma-separated list of policies. Options contain commas, too:
-    `sequential,wavefront:beyond=off,sync=global`.
+    """Split a comma-separated list of policies.
+
+    Options contain commas, too: `sequential,wavefront:beyond=off,sync=global` has two policies.
     """
     return [part.strip() for part in re.split(r",(?![^,:]*=)", text) if part.strip()]
 

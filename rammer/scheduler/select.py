@@ -19,7 +19,7 @@ from rammer.scheduler.policy import Problem
 
 SelectBy: TypeAlias = Literal["interplay", "fastest", "efficient"]  # how a wave gets its rKernels
 
-TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
+TIE_US = 1e-6  # starts closer than this are equal: below any clock's resolution, above rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,10 @@ class Market:
         return found
 
     def fitting(self, operation: Operation) -> list[Option]:
-        """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
+        """Return the candidates that fit the device, in the generator's order.
+
+        Raises ScheduleError if there are none.
+        """
         if (found := self._fitting.get(operation)) is None:
             found = self._fitting[operation] = self._priced(operation)
         return found
@@ -175,11 +178,10 @@ def select_rkernels(
     price: Callable[[dict[int, RKernel]], float],
     by: SelectBy,
 ) -> Selection:
-    """Select a wave's fastest rKernels, or the most efficient ones if the wave fills the vEUs and `price` (time(P))
-    drops.
+    """Select a wave's fastest rKernels, or the most efficient ones if it fills the vEUs and time(P) drops.
 
-    That is `by` "interplay". "fastest" and "efficient" choose without comparing. `price` is called last with the
-    rKernels that are returned, so that its side effects match.
+    That is `by` "interplay". "fastest" and "efficient" choose without comparing. `price` returns time(P). It is called
+    last with the rKernels that are returned, so that its side effects match.
     """
     fast, lean = dict(fastest), dict(efficient)
     if by == "efficient":

@@ -49,7 +49,7 @@ class Timeline:
     busy_us: tuple[float, ...]  # per vEU, the time spent in rTasks
     barrier_us: tuple[float, ...]  # per vEU, the time spent in barrier-rTasks: waiting, and their own cost
     barrier_cost_us: float  # the barriers' own cost alone, over all vEUs
-    moved: Mapping[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, if followed
+    moved: Mapping[str, int] = field(default_factory=dict)  # bytes read from each memory level, if simulated
     fetched: Mapping[TaskUid, Bytes] = field(
         default_factory=dict, compare=False
     )  # of each rTask, in the order of `moved`
@@ -113,8 +113,8 @@ def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:
 
 
 def _when(plan: ExecutionPlan, us: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return when rTasks begin and end, in the order of `_in_order`, if they take `us`. The order does not depend on
-    `us`.
+    """Return when rTasks begin and end if they take `us`, in the order of `_in_order`, which does not
+    depend on `us`.
     """
     begins: list[float] = []
     each = iter(us)
@@ -166,7 +166,7 @@ def walk(
     and waits. Raises ScheduleError on a deadlock.
     """
     ends: list[list[State]] = [[] for _ in program.lanes]
-    unseen: dict[int, Iterator[Position]] = {}  # parked lane -> what its barrier has still to wait for
+    unseen: dict[int, Iterator[Position]] = {}  # parked lane -> the slots that its barrier still waits for
     parked: list[dict[int, list[int]]] = [{} for _ in program.lanes]  # target lane -> order -> lanes waiting there
     runnable = list(reversed(range(len(program.lanes))))
     while runnable:

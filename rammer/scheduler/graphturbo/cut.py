@@ -101,9 +101,7 @@ def near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
 def fine_options(
     problem: Problem, market: Market, network: Network, groups: Sequence[Group], splits: Sequence[Split | None]
 ) -> tuple[dict[int, list[Option]], dict[int, int]]:
-    """Return, per operator of a split group, the rKernels no coarser than the group's split, and the number of
-    instances.
-    """
+    """Return, per operator, the rKernels no coarser than its group's split, and the number of instances."""
     found: dict[int, list[Option]] = {}
     factors: dict[int, int] = {}
     for group, split in zip(groups, splits, strict=True):

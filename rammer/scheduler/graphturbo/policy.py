@@ -50,10 +50,9 @@ class _Judged(NamedTuple):
 
 @dataclass
 class GraphTurboPolicy:
-    """Group operators and split groups into instances, so that an instance of a group fits into memory close to its
-    vEUs.
+    """Split groups of operators into instances that fit into memory close to their vEUs.
 
-    Groups and orders are found by simulation, for each level of local memory: the vEUs' own and shared caches. The best
+    Groups and orders are found by simulation, for each level of such memory: the vEUs' own and shared caches. The best
     ones become plans, and the cheapest plan wins, by measured prices or else by bytes moved. With `search` it is also
     compared with wavefront's plan. The plan is one rProgram; tensors are placed in memory piece by piece.
 
@@ -101,7 +100,7 @@ class GraphTurboPolicy:
             "none": "operators stay whole",
         },
     )
-    uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
+    uncut: bool = True  # whether `search` compares wavefront's plan, too; not an option: `auto` has that plan
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
         """Return the rKernels and layouts that it needs: split where groups, and so tensors, are split."""
@@ -136,8 +135,8 @@ class GraphTurboPolicy:
         return self._preferred(problem, cut_plan, whole) if cut_plan else whole
 
     def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
-        """Return the plan of a cut or of the whole network: the sooner one by measured prices, else the one that moves
-        less.
+        """Return the faster plan, of a cut or of the whole network, by measured prices; else the one
+        that moves less.
         """
         if not problem.profiler.prices(whole.kernels):
             return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
@@ -228,11 +227,11 @@ def _draw(
     draft.kernels.update(kernels)
     assembly = Assembly(problem.spec)
     reasons = []
-    ends: list[Mapping[int, int]] = []  # of lanes, before each instance
+    ends: list[Mapping[int, int]] = []  # the last slot of each lane, before each instance
     for instance, veu in order:
         ends.append(assembly.ends)
         known = veu is not None or problem.spec.sync is SyncModel.GLOBAL or len(ends) < BEHIND
-        behind = {} if known else ends[-BEHIND]  # all before the end of that instance
+        behind = {} if known else ends[-BEHIND]  # all slots up to the end of that instance
         late = set(range(problem.spec.num_veus)) if behind else set()
         for operator, rtasks in instance.rtasks.items():
             needs = draft.needs_of({operator: rtasks}, assembly)[operator]
@@ -252,7 +251,7 @@ def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     if not (levels(problem.spec) and plan.kernels):
         return _Judged(simulate(plan).total_us, plan)
     if prices := problem.profiler.prices(plan.kernels):
-        return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # a judge may ask again
+        return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # memoized for a judge
     timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
     rates = us_per_byte(problem.spec, problem.spec.num_veus)[0].tolist()
     return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)

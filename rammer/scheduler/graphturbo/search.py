@@ -23,12 +23,12 @@ from rammer.scheduler.graphturbo.split import Group, Split, Splitter, divisors, 
 
 MOST_STEPS = 16_000  # simulated from each start: a number, not a time, so that a busy machine finds the same plan
 MOST_CUTS = 20  # narrow places that are considered
-MOST_INSIDE = 8  # parts of an image
+MOST_INSIDE = 8  # parts along an inner axis, within an image
 INSTANCE = 1 << 14  # bytes, the fixed cost of an instance in sums
-RECOMPUTED = 1.1  # times the work: what rows beside cuts may cost
+RECOMPUTED = 1.1  # factor of work that recomputed rows may reach
 
 ORDERS: dict[str, Callable[[Sequence[set[int]]], list[int]]] = {"breadth": breadth_first, "depth": depth_first}
-State: TypeAlias = tuple[tuple[int, Split], ...]  # of each group: the block that it ends with, and its split
+State: TypeAlias = tuple[tuple[int, Split], ...]  # per group: its last block, and its split
 
 
 class Paper(NamedTuple):
@@ -124,8 +124,8 @@ class _Search:
         return self._cheapest()
 
     def outermost(self) -> State:
-        """Return blocks with as many parts of the outermost axis as they allow; neighbours join if that keeps the
-        number.
+        """Return blocks in as many parts of the outermost axis as possible; neighbours join if that
+        keeps the number.
         """
         found: list[tuple[int, Split]] = []
         begin, count = 0, len(self._blocks)
@@ -150,8 +150,9 @@ class _Search:
         return min(self._plans.values(), key=lambda plan: plan.cost)
 
     def _by_sums(self, *, depth: bool) -> State:
-        """Return the state with the least sum of bytes moved inside of groups and across borders. Known as: dynamic
-        programming.
+        """Return the state with the least sum of bytes moved inside of groups and across borders.
+
+        Known as: dynamic programming. `depth`: order of instances.
         """
         best: dict[int, dict[Split, tuple[float, State]]] = {-1: {Split(0, 1, 0): (0.0, ())}}
         for end in range(len(self._blocks)):
@@ -265,8 +266,9 @@ class _Search:
         return [found[factor] for factor in sorted(found)]
 
     def _is_lean(self, group: Group, split: Split) -> bool:
-        """Return whether recomputing rows that several instances need is cheap. Checks a middle one, with rows on both
-        sides.
+        """Return whether recomputing rows that several instances need is cheap.
+
+        Checks a middle instance, which has such rows on both sides.
         """
         shape = self._network.layers[group.result].shape
         box = tuple(

@@ -133,8 +133,9 @@ class Splitter:
         return self._best[group.layers]
 
     def splits(self, group: Group) -> list[Split]:
-        """Return, by axis, the fewest instances of which one fits into the local memories (SplitInfo). Paper: Algorithm
-        1.
+        """Return, by axis, the fewest instances of which one fits into the local memories.
+
+        Paper: Algorithm 1, SplitInfo.
         """
         outer = 1
         if self._grid and group.cuts and group.cuts[0] > 1 < group.parts[0]:
@@ -161,8 +162,8 @@ class Splitter:
         return None
 
     def _balances(self, factor: int) -> bool:
-        """Return whether slices distribute evenly over cores: a power of two below the number of cores, or at least
-        that number.
+        """Return whether slices distribute evenly over cores: a power of two below their number, or at least their
+        number.
         """
         return factor >= self._cores or factor & (factor - 1) == 0
 

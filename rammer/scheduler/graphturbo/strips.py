@@ -34,9 +34,9 @@ from rammer.scheduler.policies.waves import Trial
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
 
-MOST_OPERATORS = 8  # of a group: rows beside cuts add up from operator to operator
-MOST_CUTS = 32  # of an image into groups of rows
-MOST_APART = 768  # operators of parts: what planning costs grows with their number
+MOST_OPERATORS = 8  # of a group: recomputed rows add up from operator to operator
+MOST_CUTS = 32  # groups of rows per image
+MOST_APART = 768  # operators of parts: planning time grows with their number
 
 
 class Priced(NamedTuple):
@@ -54,7 +54,7 @@ def worthwhile(problem: Problem, market: Market) -> list[Priced]:
     if not own or spec.execution is not Execution.SIMD or spec.sync is not SyncModel.FINE:
         return []
     prices = _Prices(graph, spec, market)
-    best: list[tuple[float, tuple[Priced, ...]]] = [(0.0, ())]  # of all operators before each
+    best: list[tuple[float, tuple[Priced, ...]]] = [(0.0, ())]  # gain and groups before each operator
     for last in range(len(graph.operators)):
         found = best[-1]
         for first, priced in prices.ending_at(last):
@@ -156,8 +156,9 @@ class _Prices:
         return None
 
     def _more_us(self, operators: Sequence[int], box: Box, parts: int) -> float | None:
-        """Return the µs of repeated computing and reading for so many parts like this one; None if it does not fit or
-        is unknown.
+        """Return the µs of repeated computing and reading for so many parts like this one.
+
+        None if it does not fit into the private caches, or cannot be computed in parts.
         """
         graph, spec = self._graph, self._spec
         found = needed(graph, operators, box)

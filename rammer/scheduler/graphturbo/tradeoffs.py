@@ -67,8 +67,9 @@ def rooms(graph: Graph, kernels: Sequence[RKernel], tiles: Tiles) -> list[int]:
 
 
 def _lives(graph: Graph, when: Mapping[int, int], num_waves: int) -> dict[TensorId, tuple[int, int]]:
-    """Return the first and last wave of each owner of memory; inputs begin with the first wave, outputs end with the
-    last.
+    """Return the first and last wave of each owner of memory.
+
+    Inputs live from the first wave, outputs to the last.
     """
     found = dict.fromkeys(graph.inputs, (0, -1))
     for n, op in enumerate(graph.operators):

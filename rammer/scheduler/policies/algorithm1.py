@@ -14,7 +14,10 @@ from rammer.scheduler.select import Option, SelectBy, Selection, count, explain,
 
 
 def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> ExecutionPlan:
-    """Schedule(G, D): lines 1 to 11. P1 extends the current rProgram in place, and is undone if P2 wins."""
+    """Return the plan of a graph. Schedule(G, D): lines 1 to 11.
+
+    P1 extends the current rProgram in place, and is undone if P2 wins.
+    """
     draft = Draft(problem)
     current = Assembly(problem.spec)
     plans: list[RProgram] = []
@@ -55,7 +58,7 @@ def _efficient(options: Sequence[Option]) -> RKernel:
 
 
 def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selection: SelectBy) -> Selection:
-    """ScheduleWave(W, P, D): lines 12 to 19."""
+    """Append a wave to P. ScheduleWave(W, P, D): lines 12 to 19."""
     before = program.mark()
 
     def price(kernels: dict[int, RKernel]) -> float:
@@ -68,7 +71,7 @@ def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selecti
                 program.fill(operator_id, len(needs), us)
                 continue
             for rtask_id, need in enumerate(needs):
-                earliest = int(program.starts_us(need).argmin())  # SelectvEU; of equals the first
+                earliest = int(program.starts_us(need).argmin())  # SelectvEU; ties go to the first
                 program.place(TaskUid(operator_id, rtask_id), earliest, us, need)
         return program.time_us
 

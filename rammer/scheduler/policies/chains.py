@@ -27,11 +27,11 @@ MAX_RTASKS = 1 << 14  # of a plan that is built more than once
 
 
 def chains(problem: Problem, market: Market) -> list[tuple[int, ...]]:
-    """Return the operators of each chain: those of an operation with at least MANY_NODES nodes and a choice of
-    rKernels.
+    """Return the operators of each chain.
 
-    Operations with most nodes come first, at most MAX_TRIALS. Operations that share their weights join the chain, as
-    its first and last step may differ. Empty for global synchronisation, and for plans that are slow to build again.
+    A chain has the operators of one operation with at least MANY_NODES nodes and a choice of rKernels. Operations with
+    most nodes come first, at most MAX_TRIALS. Operations that share their weights join the chain, as its first and last
+    step may differ. Empty for global synchronisation, and for plans that are slow to build again.
     """
     if problem.spec.sync is SyncModel.GLOBAL:
         return []

@@ -1,9 +1,8 @@
-"""Move rTasks to the vEUs that hold their operands, between global barriers. Beyond the papers; known as: owner
-computes.
+"""Move rTasks to the vEUs that hold their operands, between global barriers. Known as: owner computes.
 
-For devices with only private memory. An element lives on the vEU that writes it, or on its only reader's. It is sent to
-every other vEU that reads it. rTasks move within a step, the slots between two global barriers. No vEU works longer in
-a step than the longest one did before.
+For devices with only private memory; beyond the papers. An element lives on the vEU that writes it, or on its only
+reader's. It is sent to every other vEU that reads it. rTasks move within a step, the slots between two global barriers.
+No vEU works longer in a step than the longest one did before.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Owner: TypeAlias = tuple[TensorId, Layout | None]  # of memory; a constant has o
 Places: TypeAlias = dict[int, dict[int, int]]  # operator -> rTask -> vEU
 
 WORTH_MOVING = 0.95  # ratio of bytes sent; where the backend puts constants of several readers is unknown
-MOST_LOOKED = 1 << 23  # rTasks of an operator, times vEUs: with more they stay where they are
+MOST_LOOKED = 1 << 23  # rTasks of an operator times vEUs; with more, rTasks are not moved
 NOBODY, SEVERAL = -1, -2  # homes: not touched yet; read by several vEUs
 
 
@@ -88,7 +87,7 @@ class _Operand(NamedTuple):
     shift: int
     elements: Elements
     element_bytes: int
-    written: bool  # by rTasks, whose vEUs are then its homes
+    written: bool  # whether rTasks write it: then their vEUs are its homes
 
     def readers(self, places: Mapping[int, int]) -> Iterator[tuple[list[int], Numbers]]:
         """Yield the vEUs whose rTasks read the same elements, and those elements of the owner."""
