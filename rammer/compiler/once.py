@@ -1,8 +1,8 @@
-"""Run a new program once in a child process, and compare each operator with its definition. Known as: a smoke test.
+"""Run a new program once in a child process, and compare each operator with its definition.
 
-The image itself runs, slot by slot, on seeded inputs; operands and results are copied, as memory is reused. Then it
-runs as a whole, and must give the same bits. So this tests everything that comes after proofs and trials: memory,
-packing, tables, text, runtime.
+Known as: differential testing. The image itself runs, slot by slot, on seeded inputs; operands and results are copied,
+as memory is reused. Then it runs as a whole, and must give the same bits. So this tests everything that comes after
+proofs and trials: memory, packing, tables, text, runtime.
 """
 
 from __future__ import annotations

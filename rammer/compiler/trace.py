@@ -33,8 +33,9 @@ class Trace:
         log.say(log.COMPILE, level, text)
 
     def told(self, level: int) -> Callable[[str], None] | None:
-        """Return a function that logs texts of a level, or None if no handler shows them: then callers skip building
-        them.
+        """Return a function that logs texts of a level, or None if no handler shows them.
+
+        With None, callers need not build the texts.
         """
         return partial(self.say, level) if log.hears(log.COMPILE, level) else None
 

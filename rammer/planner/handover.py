@@ -84,7 +84,9 @@ def _apart(first: Unit, second: Unit, digits: set[str]) -> bool:
 
 
 def _fresh(program: TileProgram, units: Sequence[Unit], digits: set[str], names: set[str]) -> bool:
-    """Return whether units read these buffers only after the same iteration, or just before every vEU, wrote them."""
+    """Return whether what units read of these buffers was written by the same iteration, or just before
+    by every vEU.
+    """
     reads: list[list[Access]] = [[] for _ in units]
     writes: list[list[Access]] = [[] for _ in units]
     numbers = [n for n, u in enumerate(units) for s in statements((u.stmt,)) if isinstance(s, Store | Apply)]

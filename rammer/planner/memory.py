@@ -103,7 +103,7 @@ class Lifetimes:
         return result
 
     def apart(self, begin: int, end: int) -> NDArray[np.bool_]:
-        """Return which pairs of owners are never live together: owners [begin, end) by owners [0, end)."""
+        """Return [end - begin, end]: which of owners [begin, end) and owners [0, end) are never live together."""
         these, all_before = np.arange(begin, end)[:, None], np.arange(end)
         return self.precedes(these, all_before) | self.precedes(all_before, these)
 

@@ -113,8 +113,9 @@ def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:
 
 
 def _when(plan: ExecutionPlan, us: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return when rTasks begin and end if they take `us`, in the order of `_in_order`, which does not
-    depend on `us`.
+    """Return when rTasks begin and end if they take `us`. Both are in the order of `_in_order`.
+
+    That order does not depend on `us`.
     """
     begins: list[float] = []
     each = iter(us)

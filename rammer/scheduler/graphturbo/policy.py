@@ -135,8 +135,9 @@ class GraphTurboPolicy:
         return self._preferred(problem, cut_plan, whole) if cut_plan else whole
 
     def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
-        """Return the faster plan, of a cut or of the whole network, by measured prices; else the one
-        that moves less.
+        """Return the plan of a cut, or of the whole network: the faster one, or the one that moves less.
+
+        Plans are faster by measured prices; without those, bytes moved decide.
         """
         if not problem.profiler.prices(whole.kernels):
             return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan

@@ -124,9 +124,7 @@ class _Search:
         return self._cheapest()
 
     def outermost(self) -> State:
-        """Return blocks in as many parts of the outermost axis as possible; neighbours join if that
-        keeps the number.
-        """
+        """Return blocks in as many parts of the outermost axis as possible, joined where that keeps the number."""
         found: list[tuple[int, Split]] = []
         begin, count = 0, len(self._blocks)
         while begin < count:

@@ -162,9 +162,7 @@ class Splitter:
         return None
 
     def _balances(self, factor: int) -> bool:
-        """Return whether slices distribute evenly over cores: a power of two below their number, or at least their
-        number.
-        """
+        """Return whether slices distribute evenly over cores: at least as many as cores, or a power of two."""
         return factor >= self._cores or factor & (factor - 1) == 0
 
     def _live(self, group: Group, axes: tuple[int, int]) -> dict[tuple[bool, bool], Bytes]:
