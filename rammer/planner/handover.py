@@ -84,9 +84,7 @@ def _apart(first: Unit, second: Unit, digits: set[str]) -> bool:
 
 
 def _fresh(program: TileProgram, units: Sequence[Unit], digits: set[str], names: set[str]) -> bool:
-    """Return whether what units read of these buffers was written by the same iteration, or just before
-    by every vEU.
-    """
+    """Return whether units read of these buffers only what their iteration wrote, or every vEU just before."""
     reads: list[list[Access]] = [[] for _ in units]
     writes: list[list[Access]] = [[] for _ in units]
     numbers = [n for n, u in enumerate(units) for s in statements((u.stmt,)) if isinstance(s, Store | Apply)]

@@ -1,6 +1,6 @@
-"""Find the longest chain of hand-overs between vEUs. Known as: critical-path latency.
+"""Find the longest chain of hand-overs between vEUs. Known as: the critical path.
 
-It is a lower bound of a plan's time, however fast its rTasks are.
+Its latency is a lower bound of a plan's time, however fast its rTasks are.
 """
 
 from __future__ import annotations

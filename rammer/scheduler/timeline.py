@@ -49,7 +49,7 @@ class Timeline:
     busy_us: tuple[float, ...]  # per vEU, the time spent in rTasks
     barrier_us: tuple[float, ...]  # per vEU, the time spent in barrier-rTasks: waiting, and their own cost
     barrier_cost_us: float  # the barriers' own cost alone, over all vEUs
-    moved: Mapping[str, int] = field(default_factory=dict)  # bytes read from each memory level, if simulated
+    moved: Mapping[str, int] = field(default_factory=dict)  # bytes read from each memory level, if followed
     fetched: Mapping[TaskUid, Bytes] = field(
         default_factory=dict, compare=False
     )  # of each rTask, in the order of `moved`

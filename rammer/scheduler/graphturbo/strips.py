@@ -235,7 +235,7 @@ def _few(groups: Sequence[Priced]) -> list[Priced]:
 
 
 def _pays(problem: Problem, priced: Priced, apart: Problem, parts: Iterable[Iterable[int]]) -> bool:
-    """Return whether a group's parts take longer than it does by less than they save."""
+    """Return whether a group's parts save more time than they cost, by the times of their own rKernels."""
     more_us = _work_us(apart, chain(*parts)) - _work_us(problem, priced.group.operators)
     return more_us < priced.spared_us * problem.spec.num_veus
 

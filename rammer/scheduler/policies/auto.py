@@ -17,8 +17,8 @@ from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Policy, Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described, wishes_of
 
-# Fraction of a plan's time that parts must be estimated to save before their plan is built, which takes 1 to 2 s. A
-# third of the estimated savings at most was measured (docs/measurements.md, "Groups in parts").
+# Fraction of a plan's time that parts must be estimated to save before their plan is built, which takes 1 to 2 s. At
+# most a third of the estimated savings was measured (docs/measurements.md, "Groups in parts").
 PAYS = 0.08
 
 
