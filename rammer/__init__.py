@@ -1,4 +1,4 @@
-"""rammer: compile a neural network into a static plan of tile-sized tasks, placed and ordered ahead of time.
+"""Compile neural networks into static plans of tile-sized tasks, placed and ordered ahead of time.
 
 Names are imported when they are first used: a machine that only runs saved programs never loads the compiler.
 """
@@ -199,7 +199,7 @@ moved.install(moved.moved())
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package."""
+    """Import a public name, or a module of the package, on first use."""
     if name in _MODULES:
         found = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return found
@@ -209,5 +209,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Public names, imported or not."""
+    """Return public names, imported or not."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m rammer`: the whole command line, or, where only running is installed, that part of it."""
+"""Run `python -m rammer`: the full command line, or its run-only part if the compiler is not installed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rammer.errors import COMPILING
 
 
 def main() -> int | None:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     if all(map(find_spec, ("click", "rich", *COMPILING))):
         from rammer.cli.commands import main as whole
 
-        whole()  # which leaves by itself
+        whole()  # which exits by itself
         return None
     from rammer.cli.run_only import main as run_only
 

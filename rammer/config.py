@@ -1,4 +1,4 @@
-"""The RAMMER_* environment flags: one registry, read at use and never at import."""
+"""Read the RAMMER_* environment flags from one registry, at each use and never at import."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rammer.errors import RammerError, did_you_mean
 Number = TypeVar("Number", int, float)
 
 
-Kind = Literal["text", "names", "boolean", "integer", "number"]  # of a flag, and the function that reads it
+Kind = Literal["text", "names", "boolean", "integer", "number"]  # of a flag; a function of this name reads it
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An environment variable that rammer reads: what its text is, and from where to where a number may go."""
+    """An environment variable that rammer reads: its kind, default and description, and the range of a number."""
 
     name: str
     default: str
@@ -38,7 +38,7 @@ class Flag:
 
     @property
     def values(self) -> str:
-        """What it takes, for people."""
+        """The values that it takes, as text for people."""
         if self.kind == "boolean":
             return "one of 1, on, yes, true, 0, off, no, false"
         what = "an integer" if self.kind == "integer" else "a number"
@@ -181,7 +181,7 @@ FLAGS: dict[str, Flag] = {
 RENAMED = {"RAMMER_CUDA_GRAPH": "RAMMER_GPU_GRAPH"}
 
 _warned: set[str] = set()
-_stand_ins: dict[Path, tuple[Path, str]] = {}  # for cache folders that cannot be used: temporary ones, and why
+_stand_ins: dict[Path, tuple[Path, str]] = {}  # temporary replacements of unusable cache folders, and why
 _cache_lock = threading.Lock()  # compilers are called by several threads at once
 
 
@@ -189,7 +189,7 @@ BOOLEANS = dict.fromkeys(("1", "on", "yes", "true"), True) | dict.fromkeys(("0",
 
 
 def get(name: str) -> str:
-    """The flag's text now, or its default. Unknown RAMMER_* variables are warned about, each once.
+    """Return the flag's current text, or its default. Warns about unknown RAMMER_* variables, once each.
 
     Raises RammerError if a variable has the old name of a flag.
     """
@@ -198,7 +198,7 @@ def get(name: str) -> str:
 
 
 def boolean(name: str) -> bool | None:
-    """Whether the flag is on, or None if it is empty. Raises RammerError for what is neither on nor off."""
+    """Return whether the flag is on, or None if it is empty. Raises RammerError for any other text."""
     if not (text := get(name)):
         return None
     if (found := BOOLEANS.get(text.strip().lower())) is None:
@@ -207,20 +207,20 @@ def boolean(name: str) -> bool | None:
 
 
 def integer(name: str) -> int | None:
-    """The flag's value as an integer in its range, or None if it is empty. Raises RammerError."""
+    """Return the flag's value as an integer in its range, or None if it is empty. Raises RammerError."""
     return _in_range(name, int)
 
 
 def number(name: str, given: float | None = None) -> float | None:
-    """The flag's value as a number in its range, or None if it is empty. Raises RammerError.
+    """Return the flag's value as a number in its range, or None if it is empty. Raises RammerError.
 
-    A value that is `given` as an argument (of the flag's name in small letters, without RAMMER_) takes its place.
+    `given`: the value of an argument (named like the flag, in lower case, without RAMMER_), which overrides the flag.
     """
     return _in_range(name, float, given)
 
 
 def _in_range(name: str, read: Callable[[str], Number], given: Number | None = None) -> Number | None:
-    """A text, or what is given, within the flag's range."""
+    """Return a flag's text, or the given value, as a number in the flag's range."""
     flag, text = FLAGS[name], get(name)
     if given is None and not text:
         return None
@@ -238,7 +238,7 @@ def _refused(name: str, what: str) -> RammerError:
 
 
 def names(name: str) -> tuple[str, ...]:
-    """A flag's comma-separated names."""
+    """Return a flag's comma-separated names."""
     return tuple(part for part in (p.strip() for p in get(name).split(",")) if part)
 
 
@@ -275,22 +275,22 @@ def _check_environment() -> None:
 
 
 def cache_dir() -> Path:
-    """rammer's private cache folder, made with mode 0700.
+    """Return rammer's private cache folder, created with mode 0700.
 
-    Where the platform's cannot be used, a temporary one takes its place until the process ends, and a warning says so.
-    Raises RammerError if the folder that RAMMER_CACHE_DIR names cannot be used.
+    If the platform's folder is unusable, warns and returns a temporary one that lasts until the process ends. Raises
+    RammerError if the folder that RAMMER_CACHE_DIR names is unusable.
     """
     return _cache()[0]
 
 
 def describe_cache() -> str:
-    """The cache folder and why it is this one, for people. Raises RammerError as `cache_dir` does."""
+    """Return the cache folder and why it was chosen, as text for people. Raises RammerError as `cache_dir` does."""
     path, why = _cache()
     return f"{path} ({why})"
 
 
 def _cache() -> tuple[Path, str]:
-    """The folder, and why it is this one."""
+    """Return the cache folder, and why it was chosen."""
     if text := get("RAMMER_CACHE_DIR"):
         return _writable(private_dir(Path(text))), "named by RAMMER_CACHE_DIR"
     with _cache_lock:
@@ -317,14 +317,14 @@ def _cache() -> tuple[Path, str]:
 
 
 def _platform_cache() -> Path:
-    """The platform's folder for caches, in the home folder if nothing else is said."""
+    """Return the platform's cache folder, by default in the home folder."""
     if sys.platform == "darwin":
         return Path(os.path.expanduser("~/Library/Caches/rammer"))
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "rammer"
 
 
 def _temporary_cache() -> Path:
-    """A private folder that goes with this process. Raises RammerError if there is no room for one."""
+    """Return a new private folder, deleted when this process ends. Raises RammerError if it cannot be created."""
     try:
         path = Path(tempfile.mkdtemp(prefix="rammer-cache-"))
     except OSError as error:
@@ -349,9 +349,9 @@ def _writable(path: Path) -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """The folder, made with mode 0700 if missing. Raises RammerError if others own it or may write to it.
+    """Return the folder, created with mode 0700 if missing. Raises RammerError if others own it or may write to it.
 
-    Code is loaded from there, so whoever can write to it can run code as us.
+    Code is loaded from there, so a user who can write to it can run code as this process's user.
     """
     hint = "set RAMMER_CACHE_DIR to a folder of your own"
     try:

@@ -1,4 +1,4 @@
-"""The exception family. Every error says what failed, what was seen, and what to do about it."""
+"""Define the exceptions. Every error says what failed, what was seen, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
-NAME_LENGTH = 400  # characters of a name, or of anything else without a space, that a message shows
+NAME_LENGTH = 400  # characters of a name, or of other text without spaces, that a message shows
 MESSAGE_LENGTH = 1 << 14  # characters of a message
-COMPILING = ("onnx", "networkx")  # packages that compiling takes, and running a saved program does not
+COMPILING = ("onnx", "networkx")  # packages that compiling needs, and running a saved program does not
 _LONG = re.compile(rf"\S{{{NAME_LENGTH + 1},}}")
 
 
@@ -26,7 +26,7 @@ def text_of(name: str | bytes) -> str:
 
 
 def message(text: str) -> str:
-    """Return a text that may have names of models in it without control characters, and with long names shortened.
+    """Return a text that may contain names from models, without control characters, and with long names shortened.
 
     Line breaks and tabs stay. Every RammerError does this to `what` and `hint`; warnings call it.
     """
@@ -35,7 +35,7 @@ def message(text: str) -> str:
 
 
 def _escaped(text: str, *, keep: str) -> str:
-    """Escape what does not print, as repr does: control and bidirectional characters, and lone surrogates."""
+    """Escape what is not printable, as repr does: control and bidirectional characters, and lone surrogates."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
@@ -61,7 +61,7 @@ class RammerError(Exception):
         super().__init__(f"{self.what}\n  hint: {self.hint}" if hint else self.what)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it is, not how it was made: subclasses have parameters of their own."""
+        """Pickle the attributes, not the constructor's arguments: subclasses have parameters of their own."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -78,7 +78,7 @@ class ModelError(RammerError):
         self.locate(node=node, op=op, path=path)
 
     def locate(self, *, node: str = "", op: str = "", path: str = "") -> ModelError:
-        """Say where it happened, as far as the error does not say so yet; returns the error itself."""
+        """Add where it happened, unless the error says so already; return the error itself."""
         if not (self.node or self.op):
             self.node, self.op = node, op
         self.path = self.path or path
@@ -90,11 +90,11 @@ class ModelError(RammerError):
 
 
 class ModelWarning(UserWarning):
-    """A model declares what does not hold; the text names it, and what was computed is used."""
+    """A wrong declaration in a model. The text names it; the computed value is used instead."""
 
 
 class FallbackWarning(UserWarning):
-    """A part of a PyTorch model runs in eager PyTorch; the text names it."""
+    """A part of a PyTorch model that runs in eager PyTorch; the text names it."""
 
 
 class TypeMismatch(RammerError):
@@ -134,7 +134,7 @@ class InputError(RammerError):
 
 
 def closed(what: str = "program", hint: str = "compile or load it again") -> InputError:
-    """The error of whoever uses a program or session that was closed."""
+    """Return the error for using a program or session that was closed."""
     return InputError(f"the {what} is closed", hint=hint)
 
 
@@ -143,7 +143,7 @@ class ArtifactError(RammerError):
 
 
 class UnsuitableError(ArtifactError):
-    """A saved program with which nothing is wrong, but for another machine."""
+    """A saved program that is valid, but for another machine."""
 
 
 class PluginError(RammerError):
@@ -151,13 +151,13 @@ class PluginError(RammerError):
 
 
 def from_checkout(extra: str = "") -> str:
-    """Say how rammer is installed, with an extra: on the public package index its name belongs to another package."""
+    """Return how to install rammer with an extra. Its name on the public package index belongs to another package."""
     what = f"'.[{extra}]'" if extra else "."
     return f"pip install {what} in a checkout of rammer"
 
 
 def require_compiler() -> None:
-    """Raise RammerError where only what runs saved programs is installed."""
+    """Raise RammerError where only the packages to run saved programs are installed."""
     if missing := [name for name in COMPILING if find_spec(name) is None]:
         raise RammerError(
             f"compiling a model needs the package {missing[0]}, which is not installed",
@@ -166,7 +166,7 @@ def require_compiler() -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, closeness: float = 0.6) -> str:
-    """The closest known name as a question, or an empty string. `closeness`: how much must be alike, up to 1."""
+    """Return the closest known name as a question, or "". `closeness`: the least similarity, up to 1."""
     lowered = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=closeness)
     return f"did you mean {lowered[close[0]]!r}?" if close else ""

@@ -1,4 +1,7 @@
-"""Files that users name: plain ones are read, new ones appear whole or not at all; temporary folders."""
+"""Read and write files that users name: read only regular files, write atomically, and create temporary folders.
+
+Known as: atomic replace.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _RANDOM = re.compile("[0-9a-f]{16}")  # the end of a temporary file's name
 
 
 def open_plain(path: Named) -> BinaryIO:
-    """A regular file, opened for reading. Raises OSError, also for a pipe or a device, which might never end."""
+    """Open a regular file for reading. Raises OSError, also for a pipe or a device, which might never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -30,7 +33,7 @@ def open_plain(path: Named) -> BinaryIO:
 
 
 def first_bytes(path: Named, count: int) -> bytes:
-    """The beginning of a file, by which its kind is known; empty if it cannot be read."""
+    """Return the beginning of a file, which identifies its format; empty if it cannot be read."""
     try:
         with open_plain(path) as file:
             return file.read(count)
@@ -41,10 +44,10 @@ def first_bytes(path: Named, count: int) -> bytes:
 def check_new(
     path: Named, *, sources: Iterable[Named] = (), raises: type[RammerError] = RammerError
 ) -> tuple[Path, os.stat_result | None]:
-    """Where a file called `path` will be written, and what is there now; nothing is changed.
+    """Check that `path` can be written. Return the target file and what is there now; change nothing.
 
-    As with cp, a symbolic link stays and its target is written. Raises `raises` for what is no regular file, for one
-    of the files that are being read (`sources`, whatever their names), and for a folder that cannot be written to.
+    As with cp, a symbolic link stays and its target is written. Raises `raises` for anything but a regular file, for
+    one of the files that are being read (`sources`, whatever their names), and for a folder that is not writable.
     """
     name = os.fspath(path)
     try:
@@ -60,7 +63,7 @@ def check_new(
             raise raises(f"{name}: cannot be written: there is no folder {target.parent}", hint="make it first")
         if not os.access(target.parent, os.W_OK | os.X_OK):
             raise raises(f"{name}: cannot be written: no permission to write to the folder {target.parent}")
-    except (OSError, ValueError) as error:  # links in a circle, a name that is too long or has a zero in it
+    except (OSError, ValueError) as error:  # circular links, or a name that is too long or has a NUL
         raise raises(f"{name[:200]!r}: cannot be written: {_reason(error)}") from error
     return target, found
 
@@ -74,9 +77,9 @@ def new_file(
     hint: str = "",
     durable: bool = True,
 ) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends without an error, with its owner and permissions.
+    """Yield a file that replaces `path` when the block ends without an error, with its owner and permissions.
 
-    `durable`: not even a power cut leaves half of it. Raises as `check_new` does, and if writing fails: then nothing
+    `durable`: not even a power cut leaves half of it. Raises as `check_new` does, and if writing fails; then nothing
     has changed.
     """
     target, old = check_new(path, sources=sources, raises=raises)
@@ -90,12 +93,12 @@ def new_file(
                 if durable:
                     os.fsync(descriptor)
                 if old is not None:
-                    with suppress(PermissionError):  # only root gives files away
+                    with suppress(PermissionError):  # only root may change the owner
                         os.fchown(descriptor, old.st_uid, old.st_gid)
                     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
                 os.replace(part, target)  # while it is locked
         except BaseException:
-            with suppress(OSError):  # the first error is the one to see
+            with suppress(OSError):  # report the first error
                 os.unlink(part)
             raise
     except OSError as error:
@@ -103,11 +106,11 @@ def new_file(
 
 
 def _part(target: Path) -> tuple[Path, int]:
-    """A new file beside `target`, and its descriptor, locked: it is not taken for one that was left."""
+    """Create and lock a temporary file beside `target`; return it and its descriptor. The lock marks it as in use."""
     while True:
         part = target.with_name(f"{_stem(target)}{secrets.token_hex(8)}")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with suppress(OSError):  # file systems without locks keep what is left
+        with suppress(OSError):  # without locks, temporary files of killed writers stay
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:
             return part, descriptor
@@ -115,9 +118,9 @@ def _part(target: Path) -> tuple[Path, int]:
 
 
 def _remove_left(target: Path) -> None:
-    """Remove what writers of `target` left who were killed: nobody has a lock on it."""
+    """Remove temporary files of `target` that killed writers left; those in use are locked."""
     stem, names = _stem(target), list[str]()
-    with suppress(OSError):  # the folder may be written to, and not read
+    with suppress(OSError):  # the folder may be writable but not readable
         names = [name for name in os.listdir(target.parent) if name.startswith(stem)]
     for name in names:
         if not _RANDOM.fullmatch(name, len(stem)):
@@ -145,7 +148,7 @@ def write(
 
 @contextmanager
 def temporary_folder(purpose: str, raises: type[RammerError] = RammerError) -> Iterator[Path]:
-    """A private folder that goes with the block. Raises `raises` for what fails in it: the disk may be full."""
+    """Yield a private folder, deleted when the block ends. Raises `raises` for an OSError inside, as of a full disk."""
     try:
         with tempfile.TemporaryDirectory(prefix=f"rammer-{purpose}-") as folder:
             yield Path(folder)
@@ -154,7 +157,7 @@ def temporary_folder(purpose: str, raises: type[RammerError] = RammerError) -> I
 
 
 def temporary_error(purpose: str, error: OSError, raises: type[RammerError] = RammerError) -> RammerError:
-    """What to raise for a temporary file that cannot be made."""
+    """Return the error for a temporary file that cannot be created."""
     where = tempfile.tempdir or os.environ.get("TMPDIR") or "the folder for temporary files"
     return raises(
         f"cannot write temporary files ({purpose}) to {where}: {_reason(error)}",

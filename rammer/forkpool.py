@@ -1,4 +1,4 @@
-"""Computing in forked children beside this process: Python has one core otherwise."""
+"""Compute in forked child processes, as the GIL limits threads to one core. Known as: a process pool."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
-FEWEST = 4  # items for each process: to fork takes some of their time
-MOST_TICKETS = 1 << 12  # that a pipe holds
+FEWEST = 4  # items per process, to outweigh the cost of a fork
+MOST_TICKETS = 1 << 12  # numbers that a pipe holds
 TICKET_BYTES = 2
-PATIENCE = 5.0  # times as long as this process works on its own part may a child take, and
-PATIENCE_S = 10.0  # these seconds on top
-LOOK_S = 0.25  # between looks at the progress of a child
-PR_SET_PDEATHSIG = 1  # of Linux, which Python does not name
-SIZE_BYTES = 8  # of the number before results
+PATIENCE = 5.0  # a child may take this factor times as long as this process took for its own part,
+PATIENCE_S = 10.0  # plus these seconds
+LOOK_S = 0.25  # seconds between checks of a child's progress
+PR_SET_PDEATHSIG = 1  # a constant of Linux that Python does not have
+SIZE_BYTES = 8  # of the size that precedes results
 
 log = logging.getLogger("rammer.compile")
 
 
 def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int | None = None) -> list[Made]:
-    """`work` of every item, in their order: in up to `processes` (one for each CPU) where there are many items.
+    """Return `work` of every item, in order, computed in up to `processes` (default: one per CPU).
 
-    Whoever is ready takes the next item, so what takes longest should come first. Results of children are pickled. What
-    a child does not bring in time is computed here, so what `work` raises is raised here.
+    With a small number of items, runs here. Every process takes the next item when it is ready, so long items should
+    come first. Results of children are pickled. Items that a child does not return in time are computed here, so
+    exceptions of `work` are raised here.
     """
     count = max(min(processes or usable_cpus(), len(items) // FEWEST), 1) if hasattr(os, "fork") else 1
     if count == 1:
@@ -60,9 +61,9 @@ def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int
 
 
 class Ahead(Generic[Item, Made]):
-    """`work` of items in a forked child, from now on, while this process does something else; `end` it.
+    """Run `work` of items in a forked child, in the background. `end` stops it.
 
-    Nothing is begun where there is one CPU, or no item.
+    Nothing is started with one CPU, or without items.
     """
 
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item]) -> None:
@@ -74,7 +75,7 @@ class Ahead(Generic[Item, Made]):
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """The child stands still inside of it: nothing disturbs what is measured."""
+        """Stop the child inside of the block (SIGSTOP), so that it does not disturb measurements."""
         child = self._child
         if child is None:
             yield
@@ -83,18 +84,19 @@ class Ahead(Generic[Item, Made]):
         try:
             yield
         finally:
-            if child is self._child:  # and has not been ended meanwhile
+            if child is self._child:  # `end` was not called meanwhile
                 child.signal(signal.SIGCONT)
 
     @property
     def begun(self) -> bool:
-        """Whether a child works, or has results."""
+        """Whether a child was started and not ended."""
         return self._child is not None
 
     def results(self, wanted: Container[Item], patience_s: float = PATIENCE_S) -> dict[Item, Made]:
-        """What was made of items; of those that nobody has begun what is `wanted` is made now, in all processes.
+        """Return results by item, and end the child.
 
-        What the child has not made in `patience_s` from then on is left out.
+        Items in `wanted` that the child has not started are computed now, in all processes. Items that the child does
+        not finish within another `patience_s` are left out.
         """
         if self._child is None:
             return {}
@@ -105,7 +107,7 @@ class Ahead(Generic[Item, Made]):
         return {self._items[n]: made for n, made in found.items()}
 
     def end(self) -> None:
-        """Nothing of the child is left."""
+        """Stop the child and release its resources."""
         child, self._child = self._child, None
         if child is not None:
             self._tickets.close()
@@ -113,22 +115,22 @@ class Ahead(Generic[Item, Made]):
 
 
 def _taken(work: Callable[[Item], Made], items: Sequence[Item], tickets: _Tickets) -> dict[int, Made]:
-    """The results of those items that this process took, by number."""
+    """Compute the items that this process takes; return the results by number."""
     return {n: work(items[n]) for numbers in tickets for n in numbers}
 
 
 @dataclass(frozen=True, slots=True)
 class Ended(Generic[Made]):
-    """What a child made, or how it ended without."""
+    """The result of a child, or how it ended without one."""
 
     made: Made | None
     how: str = ""
 
 
 def alone(work: Callable[[], Made], progress: Callable[[], int], patience_s: float) -> Ended[Made]:
-    """`work` in a forked child, which may crash, or hang: then `progress` stays the same for `patience_s`.
+    """Run `work` in a forked child that may crash or hang. It hangs if `progress` stays the same for `patience_s`.
 
-    Without fork it is done here. What `work` raises is raised here.
+    Without fork, runs it here. Exceptions of `work` are raised here.
     """
     if not hasattr(os, "fork"):
         return Ended(work())
@@ -163,7 +165,7 @@ def alone(work: Callable[[], Made], progress: Callable[[], int], patience_s: flo
 
 
 class _Tickets:
-    """The numbers of items that nobody has taken, in a pipe that processes share."""
+    """The numbers of items that no process has taken yet, in a shared pipe."""
 
     def __init__(self, count: int) -> None:
         self._count, self._tickets = count, min(count, MOST_TICKETS)
@@ -182,12 +184,12 @@ class _Tickets:
 
 
 def usable_cpus() -> int:
-    """How many CPUs this process may use; of a system without affinity masks, all."""
+    """Return how many CPUs this process may use; all CPUs on systems without affinity masks."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Child(Generic[Made]):
-    """A forked process that computes what it takes of the items, and writes their results into a pipe."""
+    """A forked process that computes the items it takes, and writes their results into a pipe."""
 
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], tickets: _Tickets) -> None:
         self._pipe, writing = os.pipe()
@@ -196,17 +198,17 @@ class _Child(Generic[Made]):
             self._number = os.fork()
         if self._number == 0:
             try:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends it
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this child
                 _end_with_parent()
                 data = pickle.dumps(_taken(work, items, tickets), pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(writing, "wb") as file:
                     file.write(len(data).to_bytes(SIZE_BYTES, "little") + data)
             finally:
-                os._exit(0)  # whatever was raised: the parent computes it again
+                os._exit(0)  # also after an exception: the parent computes the items again
         os.close(writing)
 
     def results(self, deadline: float) -> dict[int, Made]:
-        """What it wrote; nothing where it ended without, or has not ended at the deadline (seconds, monotonic)."""
+        """Return its results; empty if it ended without, or is not done at the deadline (monotonic seconds)."""
         data = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
@@ -220,13 +222,13 @@ class _Child(Generic[Made]):
         return found
 
     def has_more(self, seconds: float) -> bool:
-        """Whether it writes, or has ended, within so many seconds."""
+        """Return whether it writes, or has ended, within so many seconds."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
             return bool(selector.select(seconds))
 
     def ended(self) -> str:
-        """How it ended, which it has."""
+        """Return how it ended. Call it only after the end."""
         with suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(self._number, 0)[1])
             return f"it ended by {signal.Signals(-code).name}" if code < 0 else "it ended the process"
@@ -237,14 +239,14 @@ class _Child(Generic[Made]):
             os.kill(self._number, number)
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """Kill the child if it runs, and release its resources."""
         os.close(self._pipe)
-        with suppress(ProcessLookupError, ChildProcessError):  # somebody else in this process waits for children
+        with suppress(ProcessLookupError, ChildProcessError):  # other code of this process may have waited for it
             os.kill(self._number, signal.SIGKILL)
             os.waitpid(self._number, 0)
 
 
 def _end_with_parent() -> None:
-    """Let this process end with its parent, also where it stands still: Linux can do that."""
+    """Make this process end with its parent, even while it is stopped. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""The hooks a plugin may implement. Their docstrings are the plugin author's manual."""
+"""Declare the hooks that a plugin may implement. Their docstrings are the plugin author's manual."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ hookimpl = pluggy.HookimplMarker("rammer")
 
 @hookspec
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """vDevices this plugin provides. Called on every start: import no driver, open nothing."""
+    """Return the vDevices of this plugin. Called on every start: import no driver, open nothing."""
     raise AssertionError("a hook specification is never called")
 
 
 @hookspec
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
-    """Candidate rKernels of `operation` in any language of `spec.languages`.
+    """Return candidate rKernels of `operation` in any language of `spec.languages`.
 
-    Put first what you would choose: the profile decides, and of equals the first one wins. Built-in plugins come
-    before others, and these by name. `finer` may be left out: how many times as many rTasks as usual further candidates
-    shall have, for a policy that cuts operators into parts.
+    Put your first choice first: measured times decide, and on ties the first one wins. Built-in plugins come before
+    others, and these by name. The parameter `finer` may be left out. It requests further candidates with so many times
+    the usual number of rTasks, for a policy that splits operators.
     """
     raise AssertionError("a hook specification is never called")
 
 
 @hookspec
 def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
-    """Scheduling policies by the name used in RAMMER_POLICY and compile(policy=…).
+    """Return scheduling policies by the name used in RAMMER_POLICY and compile(policy=…).
 
-    Fields of a dataclass with metadata are options of the policy: the metadata say what each value means.
+    Fields of a dataclass with metadata are options of the policy: the metadata describe each value.
     """
     raise AssertionError("a hook specification is never called")

@@ -1,7 +1,7 @@
 """Send messages to `logging`: loggers `rammer.compile`, `rammer.plugins` and `rammer.runtime`.
 
-RAMMER_DEBUG and RAMMER_TRACE_PLUGINS add a handler that shows messages on stderr; nothing else prints them.
-What a user should mend (a damaged cache, an unknown flag) is a Python warning, which filters and `-W error` reach.
+RAMMER_DEBUG and RAMMER_TRACE_PLUGINS add a handler that shows messages on stderr; nothing else prints them. What a user
+should fix (a damaged cache, an unknown flag) is a Python warning, so filters and `-W error` apply.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from threading import Lock
 
 from rammer import config
 
-DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)  # details, as RAMMER_DEBUG counts them
+DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)  # details, numbered as in RAMMER_DEBUG
 _LEVELS = {DEVICES: logging.INFO, TIMES: logging.INFO, CHOICES: logging.DEBUG, SOURCE: 9, SLOTS: 8}
 
 ROOT = logging.getLogger("rammer")
@@ -20,7 +20,7 @@ COMPILE, PLUGINS, RUNTIME = (logging.getLogger(f"rammer.{name}") for name in ("c
 
 
 class _Stderr(logging.Handler):
-    """Shows warnings, messages up to a detail, and traced hook calls, on what is stderr at that moment."""
+    """A handler for warnings, messages up to a detail, and traced hook calls. Writes to the current `sys.stderr`."""
 
     detail = 0
     traces = False
@@ -37,7 +37,7 @@ _usual = logging.NOTSET  # the level that the logger had before the handler was 
 
 
 def listen() -> None:
-    """Add the handler if RAMMER_DEBUG or RAMMER_TRACE_PLUGINS asks for it now, else remove it."""
+    """Add the handler if RAMMER_DEBUG or RAMMER_TRACE_PLUGINS is set now, else remove it."""
     global _usual
     detail, traces = config.integer("RAMMER_DEBUG") or 0, bool(config.boolean("RAMMER_TRACE_PLUGINS"))
     with _lock:
@@ -54,10 +54,10 @@ def listen() -> None:
 
 
 def say(logger: logging.Logger, detail: int, text: str) -> None:
-    """Log a text of a detail: DEVICES and TIMES at the level INFO, others at DEBUG or below."""
+    """Log a text of a detail: DEVICES and TIMES at level INFO, others at DEBUG or below."""
     logger.log(_LEVELS[detail], "%s", text, extra={"detail": detail})
 
 
 def hears(logger: logging.Logger, detail: int) -> bool:
-    """Whether a handler may show such a text: if not, it need not be made."""
+    """Return whether a handler may show such a text; if not, callers need not build it."""
     return logger.isEnabledFor(_LEVELS[detail])

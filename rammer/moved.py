@@ -1,7 +1,7 @@
-"""Import modules by the names that they had before the layout of folders, with a DeprecationWarning.
+"""Import modules by their former names, from before the layout of folders, with a DeprecationWarning.
 
-`import rammer` puts a finder behind Python's own: it makes an old name the same module as the new one, so that classes,
-pickles and `python -m` find one definition. Delete an entry once nobody uses it.
+`import rammer` adds a finder behind Python's own. It makes an old name the same module object as the new one, so that
+classes, pickles and `python -m` see one definition. Delete an entry when it is no longer used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ rammer.vdevice rammer.vdevice.image: memory placement tables
 
 
 def moved() -> dict[str, str]:
-    """Old names of modules, and new ones."""
+    """Return the new names of modules by their old names."""
     found = {}
     for line in _TABLE.strip().splitlines():
         folders, names = line.split(": ")
@@ -56,7 +56,7 @@ def moved() -> dict[str, str]:
 
 
 class _Alias(Loader):
-    """Load a module by giving it to the import system under one more name."""
+    """Load a module by registering it under one more name."""
 
     def __init__(self, real: ModuleSpec) -> None:
         self._real = real
@@ -68,13 +68,13 @@ class _Alias(Loader):
         module.__spec__ = self._real  # the import system has put the alias's there
 
     def get_code(self, name: str) -> CodeType | None:
-        """For `python -m`, which runs a module's code as `__main__`."""
+        """Return the module's code, for `python -m`, which runs it as `__main__`."""
         assert isinstance(self._real.loader, InspectLoader)
         return self._real.loader.get_code(self._real.name)
 
 
 class Finder(MetaPathFinder):
-    """Find modules of `table` by their old names. Comes last, so that it costs imports of others nothing."""
+    """Find modules of `table` by their old names. It comes last, so other imports cost nothing more."""
 
     def __init__(self, table: dict[str, str]) -> None:
         self._table = table
@@ -85,7 +85,7 @@ class Finder(MetaPathFinder):
         if (new := self._table.get(name)) is None:
             return None
         if name not in STAY:
-            # of who imports: the frames between are the import system's, which warnings leave out
+            # of the importing line: warnings skip the frames of the import system
             warnings.warn(f"{name} is {new} now", DeprecationWarning, stacklevel=2)
         real = find_spec(new)
         assert real
@@ -95,5 +95,5 @@ class Finder(MetaPathFinder):
 
 
 def install(table: dict[str, str]) -> None:
-    """Let modules be imported by the old names in `table`."""
+    """Make modules importable by the old names in `table`."""
     sys.meta_path.append(Finder(table))

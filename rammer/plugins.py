@@ -1,4 +1,4 @@
-"""Finding plugins and asking them. The only file with a PluginManager."""
+"""Find plugins and call their hooks. The only module that uses pluggy's PluginManager."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class DeviceInfo:
 class PluginRegistry:
     """Built-in and third-party plugins. An object, not a global: tests build their own.
 
-    `to_run`: vDevices alone, opened for saved programs, which takes no policy and nothing that compiles.
+    `to_run`: only vDevices, opened to run saved programs, without policies or anything that compiles.
     """
 
     def __init__(self, *, third_party: bool = True, to_run: bool = False) -> None:
         self._to_run = to_run
         self.faults: list[PluginFault] = []
-        self._origins: dict[str, str] = {}  # of the rKernels of a plugin, by its name
+        self._origins: dict[str, str] = {}  # origin of a plugin's rKernels, by its name
         self._manager = pluggy.PluginManager("rammer")
         self._manager.add_hookspecs(hookspecs)
         log.listen()
@@ -80,14 +80,14 @@ class PluginRegistry:
             if name not in blocked and not (to_run and name == "policies"):
                 self.register(importlib.import_module(module), name)
         if third_party:
-            from importlib.metadata import entry_points  # it takes time, and saved programs seldom need it
+            from importlib.metadata import entry_points  # slow to import, and saved programs seldom need it
 
-            for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):  # in no order of folders
+            for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):  # in a fixed order
                 if entry.name not in blocked:
                     self._load(entry)
 
     def _load(self, entry: EntryPoint) -> None:
-        """Load one entry point; its failure must not take the others down."""
+        """Load one entry point; its failure must not affect other plugins."""
         distribution = entry.dist.name if entry.dist else "an unknown distribution"
         try:
             self.register(entry.load(), entry.name, f"{distribution} {entry.dist.version}" if entry.dist else "")
@@ -97,7 +97,7 @@ class PluginRegistry:
             self.faults.append(PluginFault(entry.name, distribution, f"{type(error).__name__}: {error}"))
 
     def register(self, plugin: object, name: str, version: str = "") -> None:
-        """Add a plugin object, of a `version` of its distribution.
+        """Add a plugin object, with the `version` of its distribution.
 
         Raises PluginError for a hook that does not exist or has other arguments.
         """
@@ -113,7 +113,7 @@ class PluginRegistry:
         )
 
     def _ask(self, hook: str, **arguments: object) -> Iterator[tuple[str, Any]]:
-        """Every plugin's answer with its name; a hook that raises is a PluginError naming the plugin."""
+        """Yield every plugin's name and answer. Raises PluginError, naming the plugin, if its hook raises."""
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
             call: Callable[..., Any] = implementation.function
             try:
@@ -136,7 +136,7 @@ class PluginRegistry:
             yield implementation.plugin_name, answer
 
     def vdevices(self) -> dict[str, tuple[str, VDeviceEntry]]:
-        """vDevices by name, each with the plugin that announced it."""
+        """Return vDevices by name, each with the plugin that announced it."""
         found: dict[str, tuple[str, VDeviceEntry]] = {}
         for plugin, entries in self._ask("rammer_vdevices"):
             for entry in entries:
@@ -149,13 +149,13 @@ class PluginRegistry:
         return found
 
     def devices(self) -> list[DeviceInfo]:
-        """Every vDevice, probed."""
+        """Return every vDevice, probed."""
         return [
             DeviceInfo(name, plugin, entry.summary, *_probe(entry)) for name, (plugin, entry) in self.vdevices().items()
         ]
 
     def open(self, target: str, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
-        """Open a vDevice by name. Raises DeviceError with the reason if it cannot be had."""
+        """Open a vDevice by name. Raises RammerError for an unknown name, DeviceError if it is not available."""
         known = self.vdevices()
         if target not in known:
             raise RammerError(
@@ -168,7 +168,10 @@ class PluginRegistry:
             return opens(arch=arch, device=device)
 
     def policy(self, text: str, options: Mapping[str, str] | None = None) -> Policy:
-        """A new policy by name, its options in the text (`wavefront:beyond=off`), or apart. Raises PolicyError."""
+        """Return a new policy by name. Options are in the text (`wavefront:beyond=off`) or in `options`.
+
+        Raises PolicyError.
+        """
         from rammer.scheduler.policy_options import check_options, parse_policy
 
         name, given = parse_policy(text)
@@ -190,17 +193,17 @@ class PluginRegistry:
             return _Blamed(plugin, name, make(**given, **options))
 
     def _missing(self) -> str:
-        """Plugins that may have what is missed, and why they are not here."""
+        """Return a text with the plugins that may have what is missing, and why they are not loaded."""
         faults = [f"plugin {f.plugin!r} of {f.distribution} cannot be used: {f.reason}" for f in self.faults]
         blocked = [f"plugin {name!r} is switched off by RAMMER_DISABLE_PLUGINS" for name in self._blocked]
         return "".join(f"; {what}" for what in (*faults, *blocked))
 
     def policies(self) -> dict[str, Callable[..., Policy]]:
-        """Scheduling policies by name."""
+        """Return scheduling policies by name."""
         return {name: announced[name] for name, (_, announced) in self._policies().items()}
 
     def policy_options(self) -> dict[str, tuple[PolicyOption, ...]]:
-        """What can be chosen of every policy, by its name."""
+        """Return the options of every policy, by its name."""
         from rammer.scheduler.policy_options import options_of
 
         found = {}
@@ -210,7 +213,7 @@ class PluginRegistry:
         return found
 
     def _policies(self) -> dict[str, tuple[str, Mapping[str, Callable[..., Policy]]]]:
-        """By a policy's name the plugin that announced it, and all that this one did."""
+        """Return, by policy name, the plugin that announced it, and all policies of that plugin."""
         found: dict[str, tuple[str, Mapping[str, Callable[..., Policy]]]] = {}
         for plugin, answer in self._ask("rammer_policies"):
             if twice := found.keys() & answer.keys():
@@ -219,9 +222,9 @@ class PluginRegistry:
         return found
 
     def rkernels(self, operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...] = ()) -> list[RKernel]:
-        """Candidates of all plugins in the order of registration, each plugin's as it gave them; maybe none.
+        """Return candidates of all plugins in order of registration, each plugin's in its own order; may be empty.
 
-        Policies prefer the first of equals: the generator's first choice. `finer`: see `hookspecs.rammer_rkernels`.
+        Policies prefer the first on ties: the generator's first choice. `finer`: see `hookspecs.rammer_rkernels`.
         """
         found: list[RKernel] = []
         for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, finer=finer):
@@ -260,7 +263,7 @@ class _Blamed:
 
 @contextmanager
 def _blamed(plugin: str, what: str) -> Iterator[None]:
-    """Name the plugin whose exception this is; a RammerError speaks for itself."""
+    """Turn exceptions of a plugin into a PluginError that names it; pass on a RammerError."""
     try:
         yield
     except RammerError:
@@ -275,7 +278,7 @@ def _blamed(plugin: str, what: str) -> Iterator[None]:
 
 
 def _by_signal(error: Exception, meanwhile: str) -> bool:
-    """Whether a signal handler of this process raised an error, which then says so: it is not the plugin's."""
+    """Return whether a signal handler raised an error, not the plugin; if so, add a note to the error."""
     handlers = {_code(signal.getsignal(number)): number for number in signal.valid_signals()}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if number := handlers.get(frame.f_code):
@@ -285,14 +288,14 @@ def _by_signal(error: Exception, meanwhile: str) -> bool:
 
 
 def _code(handler: Any) -> object:
-    """The code of a handler: a function, a method, a partial, or an object that is called."""
+    """Return the code of a handler: a function, a method, a partial, or a callable object."""
     handler = getattr(handler, "func", handler)
     called = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
     return getattr(getattr(called, "__func__", called), "__code__", None)
 
 
 def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
-    """A hint for a vDevice that does not exist. The names are short: only a close one is meant."""
+    """Return a hint for a vDevice that does not exist. The names are short, so only a close one is suggested."""
     if fitting := [repr(entry.name) for entry in entries if target.lower() in entry.words]:
         return f"{target!r} may be {' or '.join(fitting)}"
     names = [entry.name for entry in entries]

@@ -1,6 +1,6 @@
 """Compile models into Programs, in stages that are values. Known as: a compiler driver.
 
-`compile` goes the whole way; `Compilation` stops at a stage, or goes on from one. `CompileOptions` says how.
+`compile` runs all stages; `Compilation` stops at a stage, or continues from one. `CompileOptions` has the options.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ def compile(
 ) -> Program:
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
-    Keywords are the fields of CompileOptions; `how` has those that are not given.
+    Keywords are the fields of CompileOptions; those that are not given are taken from `how`.
 
     * `target` is a vDevice ("cpu") and `policy=` a scheduling policy ("auto"), by default those of RAMMER_VDEVICE and
       RAMMER_POLICY. `options=` are the policy's: {"beyond": "off"} is the same as "wavefront:beyond=off".
     * `device=` selects among devices of a target; for "cpu" it is the number of vEUs. `arch=` names another CPU or GPU.
-    * `shapes=`, `dims=` and `constants=` fix dimensions and values of inputs. `example=` is what a torch.nn.Module is
-      traced with, as for `load`.
+    * `shapes=`, `dims=` and `constants=` fix dimensions and values of inputs. `example=` is the input with which a
+      torch.nn.Module is traced, as for `load`.
     * `state={"h_out": "h_in"}` makes outputs inputs of the next run, which stay in the program. True finds such pairs
       by their names.
     * `tune_seconds=` bounds the time for measuring rKernels, and once more for operators that a policy makes.
-    * `precision=` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice
-      offers them "tf32" and "bf16", for its matrix units.
-    * `numerics="strict"` takes only rKernels in which an infinity or NaN reaches the elements that the formula gives it
-      to and no others, with the rounding errors of direct sums. "fast" (the default) takes Winograd's forms and matrix
-      units, too.
+    * `precision=` is the precision to which products of float32 may be rounded: "fp32" (the default: exact), or where
+      the vDevice offers them "tf32" and "bf16", for its matrix units.
+    * `numerics="strict"` takes only rKernels that propagate infinities and NaNs exactly as the formula does, with the
+      rounding errors of direct sums. "fast" (the default) also takes Winograd's forms and matrix units.
     """
     options = CompileOptions.of({"target": target, **keywords}, "compile()", how)
     with Compilation.of(model, options, registry=registry, progress=progress) as compilation:

@@ -1,4 +1,4 @@
-"""Which rKernels stay candidates: those that are proven, that the compiler takes, and that compute what they should."""
+"""Filter candidate rKernels: keep those that are proven, that compile, and that compute correct results."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import ProfileStore, profile_store, recipe_keys
 
 PROVEN, BROKEN, UNSHOWN = "proven", "broken", "not shown"
-MAX_NOTES = 8  # of one kind
-MOST_REJECTED = 2  # rKernels of an operation that are exchanged after a run: then something else is wrong
+MAX_NOTES = 8  # most notes of one kind
+MOST_REJECTED = 2  # rKernels of an operation that are replaced after a run: more mean that something else is wrong
 Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 Kept: TypeAlias = dict[Operation, list[RKernel]]
 
 
 def generated(operations: Sequence[Operation], make: Callable[[Operation], Sequence[RKernel]]) -> Kept:
-    """What `make` offers for operations, on all cores."""
+    """Return the rKernels that `make` generates for operations, on all cores."""
 
     def marked(operation: Operation) -> list[tuple[RKernel, bool]]:
         return [(kernel, kernel.operation is operation) for kernel in make(operation)]
 
-    last = [marked(operation) for operation in operations[-1:]]  # loads generators, which children then need not
+    last = [marked(operation) for operation in operations[-1:]]  # here: imports the generators before children fork
     made = computed(marked, operations[:-1]) + last
-    return {  # from another process they bring copies of their operation
+    return {  # rKernels from another process have copies of their operation
         operation: [replace(k, operation=operation) if own and k.operation is not operation else k for k, own in found]
         for operation, found in zip(operations, made, strict=True)
     }
 
 
 class Prover:
-    """Proves the rKernels that plans use, by the rules of docs/semantics.md, and tries them out; `notes` say of which.
+    """Prove the rKernels that plans use, by the rules of docs/semantics.md, and test them. `notes` describe exceptions.
 
-    `check`: 0 tries none out, 1 some rTasks of each, and all of one that a rule cannot show, 2 all. `still`: inside of
-    it nothing else runs beside this process.
+    `check`: 0 tests none, 1 some rTasks of each and all of one that is not proven, 2 all. `still` is a context in which
+    nothing else runs beside this process.
     """
 
     def __init__(
@@ -65,26 +65,26 @@ class Prover:
         self._ahead: Ahead[RKernel, str] | None = None
 
     def begin(self, likely: Iterable[RKernel]) -> None:
-        """Begin to prove what a plan will probably use, beside this process; `end` ends it."""
+        """Start to prove what a plan will probably use, in a child process. `end` stops it."""
         recipes = recipe_keys([k for k in dict.fromkeys(likely) if isinstance(k.body, TileProgram)], self._vdevice.spec)
         self._ahead = Ahead(_proof, _unproven(recipes, _proof_store().verdicts(recipes.values())))
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """What was begun stands still inside of it: something is measured."""
+        """Pause the proofs in the background, while something is measured."""
         with self._others_still(), self._ahead.still() if self._ahead else nullcontext():
             yield
 
     def end(self) -> None:
-        """End what was begun and not asked for."""
+        """Stop the background proofs that were not collected."""
         if self._ahead:
             self._ahead.end()
 
     def settle(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
-        """None if what is used may be used. Else the candidates to plan with again, and which stand for which.
+        """Return None if the `used` rKernels are accepted; else the candidates to plan with again, and replacements.
 
-        One that breaks a rule is left out; one that reads too much or is not proven says so. Nothing can be proven of
-        foreign text: all of its rTasks are tried out. Raises DeviceError if none is left.
+        An rKernel that breaks a rule is left out. One that reads too much or is not proven is replaced by one marked
+        so. Foreign text cannot be proven: all of its rTasks are tested. Raises DeviceError if no candidate is left.
         """
         used = [k for k in dict.fromkeys(used) if k not in self._settled]
         fresh, foreign = [k for k in used if isinstance(k.body, TileProgram)], [k for k in used if k.is_foreign]
@@ -125,16 +125,16 @@ def _named(kernel: RKernel) -> str:
 
 
 def as_unproven(candidates: Candidates) -> Kept:
-    """The candidates, marked: nobody will prove anything of them."""
+    """Return the candidates, all marked as unproven."""
     return {operation: [replace(k, unproven=True) for k in options] for operation, options in candidates.items()}
 
 
 def standing_in(
     plan: ExecutionPlan, candidates: Candidates, standing: Mapping[RKernel, RKernel]
 ) -> ExecutionPlan | None:
-    """The plan with the rKernels that stand for its own; without memory, which goes by what they read.
+    """Return the plan with replacements for its rKernels, without memory, which depends on what they read.
 
-    None if it must be drawn again: one of its rKernels is no candidate, or must wait for more than it does.
+    None if a new plan is needed: one of the rKernels is not a candidate, or must wait for more than the plan waits for.
     """
     kernels = tuple(standing.get(k, k) for k in plan.kernels)
     offered = {k for options in candidates.values() for k in options}
@@ -143,7 +143,7 @@ def standing_in(
     plan = replace(plan, kernels=kernels, memory=None, rtask_us={}, prices={})
     try:
         verify_plan(plan)
-    except VerificationError:  # the wider reads reach results that nobody waits for
+    except VerificationError:  # the wider reads reach results that the plan does not wait for
         return None
     return plan
 
@@ -151,13 +151,13 @@ def standing_in(
 def drop_refused(
     candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
 ) -> tuple[Kept, list[str]]:
-    """The candidates that the device's compiler takes, in bounded time and memory, and notes on the others."""
+    """Return the candidates that the device's compiler accepts, in bounded time and memory, and notes on the others."""
     refused = vdevice.rkernels_refused(_kernels(candidates), budget_s=budget_s, progress=progress)
     return _without(candidates, refused, vdevice, "can be compiled")
 
 
 def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: Progress) -> tuple[Kept, list[str]]:
-    """The candidates that compute what they should when tried out, some rTasks (`check` 1) or all (2); and notes."""
+    """Return the candidates that pass a test of some rTasks (`check` 1) or all (2), and notes on the others."""
     kernels = _kernels(candidates)
     every = frozenset(kernels if check > 1 else ())
     wrong = vdevice.rkernels_wrong(kernels, every=every, progress=progress)
@@ -167,10 +167,10 @@ def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: P
 def rejecting(
     candidates: Candidates, fault: Fault, plan: ExecutionPlan, vdevice: VDevice, rejected: dict[Operation, int]
 ) -> tuple[Kept, list[str]]:
-    """The candidates without the rKernel of the operator that a run of the plan's program has shown to be wrong, and a
-    note. `rejected` counts them.
+    """Return the candidates without the rKernel that a run of the plan's program has shown to be wrong, and a note.
 
-    Raises VerificationError R212 where no rKernel is to blame: no operator is, or another rKernel changes nothing.
+    `rejected` counts rejections by operation. Raises VerificationError R212 if rejecting does not help: no operator is
+    at fault, or its rKernel is not a candidate, or MOST_REJECTED were rejected already.
     """
     hint = "please report it, with the model; RAMMER_CHECK=0 runs no program before it is handed out"
     if fault.operator is None:
@@ -186,9 +186,9 @@ def rejecting(
 def drop_spilled(
     candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
 ) -> tuple[Kept, list[str]]:
-    """The candidates whose values all fit into registers, and notes on the others.
+    """Return the candidates whose values all fit into registers, and notes on the others.
 
-    Only what the budget reaches is looked at; the program as a whole is looked at when it is built.
+    Only rKernels that the budget reaches are checked. The whole program is checked when it is built.
     """
     kernels = _kernels(candidates)
     found = vdevice.rkernels_registers(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
@@ -203,7 +203,10 @@ def _kernels(candidates: Candidates) -> list[RKernel]:
 def _without(
     candidates: Candidates, faults: Mapping[RKernel, str], vdevice: VDevice, virtue: str
 ) -> tuple[Kept, list[str]]:
-    """The candidates without faults, and notes on the others. Raises DeviceError, naming the operation, if none is."""
+    """Return the candidates without faults, and notes on the others.
+
+    Raises DeviceError, naming the operation, if an operation has no candidate left.
+    """
     kept = {operation: [k for k in options if k not in faults] for operation, options in candidates.items()}
     for operation, options in candidates.items():
         if options and not kept[operation]:
@@ -217,13 +220,13 @@ def _without(
 
 
 def few(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[str]:
-    """The first notes of a kind, and how many more there are."""
+    """Return the first notes of a kind, and how many more there are."""
     rest = [f"{len(notes) - MAX_NOTES} more {what}"] if len(notes) > MAX_NOTES else []
     return [*notes[:MAX_NOTES], *rest]
 
 
 def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple[str, bool, str]]:
-    """What the rules find in kernels: the verdict, whether it reads too much, and a finding. Kept in the cache."""
+    """Return, per kernel, the verdict, whether it reads too much, and a finding. Results are cached on disk."""
     recipes = recipe_keys(kernels, vdevice.spec)
     store = _proof_store()
     known = store.verdicts(recipes.values())
@@ -239,7 +242,7 @@ def _proof_store() -> ProfileStore:
 
 
 def _unproven(recipes: dict[RKernel, str], known: Container[str]) -> list[RKernel]:
-    """The first of equal kernels whose verdict is not known, those of the most statements before others."""
+    """Return one of each set of equal kernels whose verdict is unknown; those with most statements first."""
     unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}
     return sorted(unknown.values(), key=lambda kernel: -_num_statements(kernel))
 
@@ -249,7 +252,7 @@ def _num_statements(kernel: RKernel) -> int:
 
 
 def _proof(kernel: RKernel) -> str:
-    """The verdict on a kernel, whether it reads too much, and a finding, with NUL between them."""
+    """Return the verdict on a kernel, whether it reads too much, and a finding, separated by NUL."""
     judged, findings = settled(kernel)
     finding = next(iter(sorted(findings, key=lambda f: not f.broken)), None)
     verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
@@ -257,7 +260,7 @@ def _proof(kernel: RKernel) -> str:
 
 
 def difference(got: Array, want: Array, defined: Mask | None = None) -> str:
-    """How far an array is off where it is `defined`, if by more than rounding explains; else nothing."""
+    """Return how far an array is off where it is `defined`, if by more than rounding explains; else an empty string."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"it is {got.dtype}{list(got.shape)} and should be {want.dtype}{list(want.shape)}"
     dtype = DType(got.dtype.name)

@@ -1,4 +1,4 @@
-"""Whether a compiled model computes what the model means: output by output, and the first operator that does not."""
+"""Compare a compiled model's outputs with its meaning, and find the first operator that differs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Defined = Mapping[str, Mask]  # which elements can be compared
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two ways to compute a tensor: `found` against `reference`, and how they differ, if they do."""
+    """A tensor computed in two ways: `found` against `reference`, and how they differ, or ""."""
 
     tensor: str
     found: str
@@ -35,8 +35,8 @@ def check_model(
 ) -> list[Comparison]:
     """Compare a model's outputs, on seeded inputs, as compiled, interpreted, and evaluated by the onnx package.
 
-    rKernels are tried out as ever (RAMMER_CHECK). Where an output differs, or with `every`, all
-    tensors are compared, up to the first operator that differs. Raises a RammerError where compiling does.
+    rKernels are tested as usual (RAMMER_CHECK). If an output differs, or with `every`, all tensors are compared up to
+    the first operator that differs. Raises a RammerError if compiling does.
     """
     graph = load(model, **how.to_load)
     with compile_model(graph, how=how, progress=progress) as program:
@@ -57,7 +57,7 @@ def _compared(found: Values, wanted: Values, defined: Defined, one: str, other: 
 
 
 def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress: Progress) -> list[Comparison]:
-    """Every tensor of the graph as an output, in the order in which they are computed, up to the first that differs."""
+    """Compile with every tensor as an output, and compare in order of computation up to the first that differs."""
     tensors = tuple(t for op in graph.operators for t in op.outputs)
     shown = replace(graph, outputs=tensors)
     meaning, defined = evaluate_defined(lambda: evaluate_graph(shown, inputs))
@@ -74,7 +74,7 @@ def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress:
 
 
 def _against_onnx(model: Any, inputs: Values, meaning: Values, defined: Defined) -> list[Comparison]:
-    """What the onnx package's reference evaluator says of the same inputs."""
+    """Compare with the onnx package's reference evaluator on the same inputs."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
@@ -86,7 +86,7 @@ def _against_onnx(model: Any, inputs: Values, meaning: Values, defined: Defined)
     run: Any = ReferenceEvaluator(loaded).run
     try:
         values = run(None, dict(inputs))
-    except Exception as error:  # it raises whatever its operators' Python code does, and knows fewer of them than we do
+    except Exception as error:  # its operators may raise anything, and it has fewer of them than rammer
         return [Comparison(name, "interpreted", f"onnx ({type(error).__name__}: no answer)") for name in meaning]
     names = [output.name for output in loaded.graph.output]
     wanted = {n: v for n, v in zip(names, values, strict=True) if n in meaning}

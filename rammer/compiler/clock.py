@@ -12,7 +12,7 @@ from rammer.log import TIMES
 
 
 class Clock:
-    """Sum up seconds per phase of one compilation."""
+    """Sum of seconds per phase of one compilation."""
 
     def __init__(self, trace: Trace) -> None:
         self.seconds: dict[str, float] = {}
@@ -20,7 +20,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Time a phase. A RammerError gets a note with its name, and running out of memory becomes one."""
+        """Time a phase. Adds its name as a note to a RammerError, and turns running out of memory into one."""
         start = time.perf_counter()
         try:
             yield

@@ -1,6 +1,6 @@
 """Compile a graph in stages: optimized → candidates → profiled → planned → proven → built. Known as: a driver.
 
-Scheduler and vDevice meet in this module alone. Each stage is a frozen value, computed when it is first asked for.
+Only this module uses both scheduler and vDevice. Each stage is a frozen value, computed on first use.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Compilation:
     """The compilation of one graph for a device, by a policy.
 
     Each stage computes those before it, and no others: `Compilation(graph, device, policy).planned` stops at a plan.
-    `enter` goes on from a stage's value. Of the options `state` and `tune_seconds` count, and `policy` where none is
-    given; of the environment RAMMER_VERIFY and RAMMER_CHECK. Use it in a `with` block: that ends what runs beside it,
-    and closes a device that `of` has opened. Errors name the phase in a note.
+    `enter` continues from a stage's value. Of the options, `state` and `tune_seconds` count, and `policy` if none is
+    given. Of the environment, RAMMER_VERIFY and RAMMER_CHECK count. Use it in a `with` block, which stops background
+    work and closes a device that `of` has opened. Errors name the phase in a note.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class Compilation:
         self._budget_s = self.options.budget_s
         self._files: tuple[str, ...] = ()  # that the model was read from
         self._owned = False  # whether `close` closes the device
-        self._loaded: Executable | None = None  # what no program has taken
+        self._loaded: Executable | None = None  # an executable that no program owns yet
         self._model, self._graph = graph, drop_empty(graph)
         types = [{t: graph.types[t] for t in names} for names in (graph.inputs, graph.outputs)]
         self._state = same_types(checked_pairs(self.options.state, *types), *types)
         self._judge: Judge | None = None
-        self._kernels: dict[Operation, Sequence[RKernel]] = {}  # candidates now: proofs and runs reject some
+        self._kernels: dict[Operation, Sequence[RKernel]] = {}  # current candidates: proofs and runs reject some
         self._made: dict[Operation, Sequence[RKernel]] = {}  # of operations that a policy makes
-        self._notes: list[str] = []  # on rKernels that are no candidates
+        self._notes: list[str] = []  # on rejected rKernels
 
     @classmethod
     def of(
@@ -122,9 +122,9 @@ class Compilation:
         registry: PluginRegistry | None = None,
         progress: Progress = silent,
     ) -> Self:
-        """Read a model, find the policy and open the device that options name. Raises a RammerError.
+        """Read a model, and find the policy and open the device that the options name. Raises a RammerError.
 
-        `close` closes the device, unless a program has it.
+        `close` closes the device, unless a program owns it.
         """
         began_s, clock, registry = cpu_s(), Clock(Trace()), registry or PluginRegistry()
         policy, device = options.open(registry)
@@ -137,7 +137,7 @@ class Compilation:
             say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
         try:
             if not isinstance(model, Graph):
-                require_compiler()  # before anything else is begun
+                require_compiler()  # before anything is started
             if options.budget_s > 0:
                 device.begin()
             with clock("load"):
@@ -156,7 +156,7 @@ class Compilation:
         self.close()
 
     def close(self) -> None:
-        """End proofs and evaluations that run beside this process, and close the device if it is the compilation's."""
+        """Stop background proofs and evaluations, and close the device if the compilation owns it."""
         self._end()
         if self._judge:
             self._judge.end()
@@ -172,17 +172,17 @@ class Compilation:
             self._loaded = None
 
     def __str__(self) -> str:
-        """The stages that were computed, a line each."""
+        """Return the stages that were computed, one per line."""
         return "\n".join(str(vars(self)[name]) for name in STAGES.values() if name in vars(self)) or repr(self)
 
     def __repr__(self) -> str:
         return f"<Compilation of {self._model.name!r} for {self.device.spec.name!r} by {self.policy.name!r}>"
 
     def enter(self, stage: Optimized | CandidateSet | Profiled | Planned) -> Self:
-        """Go on from a stage's value: it, and those before it, are taken as they are, and later ones computed anew.
+        """Continue from a stage's value: it and those before it are kept, and later ones computed again.
 
-        Rules are checked later as ever: no value is proven that another process has made. Raises VerificationError for
-        a graph that is not well formed.
+        Rules are checked as usual: no proof of another process is trusted. Raises VerificationError for a graph that is
+        not well formed.
         """
         self._end()
         for name in (*STAGES.values(), "_prover", "profiler", "problem"):
@@ -223,7 +223,7 @@ class Compilation:
 
     @cached_property
     def candidates(self) -> CandidateSet:
-        """rKernels of every operation that the device's compiler takes, and that compute what they should."""
+        """rKernels of every operation that the device's compiler accepts and that pass their tests."""
         optimized = self.optimized
         with self._clock("rkernels"):
             found = self._found(optimized.graph)
@@ -242,7 +242,7 @@ class Compilation:
     def planned(self) -> Planned:
         """The policy's plan."""
         problem = self.problem
-        if self._verify and self.profiler.times:  # which say what a plan will probably use
+        if self._verify and self.profiler.times:  # times show what a plan will probably use
 
             def alone_us(kernel: RKernel) -> float:
                 return self.profiler.rtask_us(kernel) * -(-kernel.num_rtasks // problem.spec.num_veus)
@@ -252,13 +252,14 @@ class Compilation:
 
     @cached_property
     def proven(self) -> Proven:
-        """The plan with rKernels and order proven, in memory, with prices and notes."""
+        """The plan with rKernels and order proven, and with memory, prices and notes."""
         return self._proven(self.planned)
 
     @cached_property
     def built(self) -> Built:
-        """The program's image, compared with its plan, loaded and run once. Raises VerificationError if that shows a
-        fault that no other rKernel mends.
+        """The program's image, compared with its plan, loaded and run once.
+
+        Raises VerificationError if the run shows a fault that other rKernels do not fix.
         """
         rejected: dict[Operation, int] = {}  # rKernels that a run of the program has shown to be wrong
         judge = self._begun_judge()
@@ -277,7 +278,7 @@ class Compilation:
             self.proven = self._proven(self.planned)
 
     def program(self) -> Program:
-        """The program. It closes the device from now on."""
+        """Return the program, which owns the device from now on."""
         built = self.built
         program = Program(built.image, self.device, built.report, sources=self._files, executable=built.executable)
         self._owned, self._loaded = False, None
@@ -287,7 +288,7 @@ class Compilation:
 
     @cached_property
     def profiler(self) -> MeasuredProfiler:
-        """Times of rKernels, measured or estimated. More are measured when a policy asks for it."""
+        """Times of rKernels, measured or estimated. More are measured when a policy requests them."""
         estimates = EstimatingProfiler(self.device.spec)
         if self._budget_s <= 0:
             return MeasuredProfiler(self.profiled.times, estimates)
@@ -295,7 +296,7 @@ class Compilation:
 
     @cached_property
     def problem(self) -> Problem:
-        """What the policy sees."""
+        """The policy's input."""
         graph, kernels = self.profiled.candidates.optimized.graph, self.profiled.candidates.kernels
         return Problem(
             graph,
@@ -312,17 +313,17 @@ class Compilation:
         return Prover(self.device, self._check, self._progress, self._judge.still if self._judge else nullcontext)
 
     def _begun_judge(self) -> Judge:
-        """What computes the model's outputs beside this process."""
+        """Return the judge, which computes the model's outputs in the background; start it on the first call."""
         if self._judge is None:
             self._judge = Judge(self._graph, self.device.spec, self.device.verdicts(), self._check)
         return self._judge
 
     def _still(self) -> AbstractContextManager[None]:
-        """Inside of it nothing else runs: something is measured."""
+        """Pause all background work, while something is measured."""
         return self._prover.still()
 
     def _verified(self, name: str, graph: Graph) -> None:
-        """Check the graph after a pass, or after all of them (no name): its ports are still what they were."""
+        """Check the graph after the pass `name`, or after all passes (""). Its ports must be unchanged."""
         try:
             verify_graph(graph, self._graph)
         except VerificationError as error:
@@ -332,7 +333,7 @@ class Compilation:
     def _found(
         self, graph: Graph, known: Container[Operation] = (), num_veus: int | None = None
     ) -> dict[Operation, list[RKernel]]:
-        """rKernels of all plugins for the operations of a graph that are not `known`.
+        """Return rKernels of all plugins for the operations of a graph that are not `known`.
 
         Raises DeviceError naming all operations without any.
         """
@@ -355,9 +356,9 @@ class Compilation:
         return found
 
     def _usable(self, kernels: Kernels) -> dict[Operation, Sequence[RKernel]]:
-        """The rKernels that the device's compiler takes, that compute what they should and keep values in registers.
+        """Return the rKernels that the compiler accepts, that pass their tests, and whose values fit into registers.
 
-        Without a budget only what a plan uses is tried out, later. Others are named in `_notes`.
+        Without a budget, only rKernels that a plan uses are tested, later. `_notes` name the others.
         """
         device, budget_s, progress = self.device, self._budget_s, self._progress
         kept = kernels if self._verify else as_unproven(kernels)
@@ -372,14 +373,17 @@ class Compilation:
         return dict(kept)
 
     def _measured(self, kernels: Kernels) -> Mapping[RKernel, float]:
-        """Microseconds of an rTask of each rKernel; of none without a budget."""
+        """Return µs per rTask of each rKernel; empty without a budget."""
         every = [k for options in kernels.values() for k in options]
         if self._budget_s <= 0:
             return {}
         return self.device.rkernels_us(every, budget_s=self._budget_s, progress=self._progress)
 
     def _offered(self, other: Graph, veus: int) -> Kernels:
-        """rKernels for another graph of the same meaning: of what is new in it, for so many vEUs, measured now."""
+        """Return rKernels for another graph of the same meaning.
+
+        New operations get their own, for `veus` vEUs, measured now.
+        """
         kept = self._usable(self._found(other, known={**self._kernels, **self._made}, num_veus=veus))
         with self._still():
             self.profiler.times |= self._measured(kept)
@@ -387,7 +391,7 @@ class Compilation:
         return self._made
 
     def _prices(self, times: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
-        """Prices by where operands are; none where that is not measured: they would add estimates to estimates."""
+        """Return prices by where operands are; empty if that is not measured, as estimates would only add up."""
         with self._still():
             states = self.device.rkernels_states_us(list(times), budget_s=self._budget_s, progress=self._progress)
         return {kernel: fit(kernel, self.device.spec, us, states.get(kernel)) for kernel, us in times.items() if states}
@@ -400,14 +404,14 @@ class Compilation:
 
     def _proven(self, planned: Planned) -> Proven:
         optimized, profiler, prover, plan = self.optimized, self.profiler, self._prover, planned.plan
-        with self._clock("prove"):  # what a plan uses; where that may not be used, another plan
+        with self._clock("prove"):  # the plan's rKernels; plan again if some are rejected
             while self._verify and (changed := prover.settle(self._kernels, plan.kernels)):
                 kept, standing = changed
                 self._kernels = dict(kept)
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
                 stands = standing_in(plan, self._kernels, standing)
                 plan = stands or self._planned(replace(self.problem, candidates=self._kernels)).plan
-        with self._clock("verify"):  # first: memory and prices are those of plans that have all rTasks
+        with self._clock("verify"):  # before memory and prices, which need a plan with all rTasks
             if self._verify and plan.graph is not optimized.graph:
                 self._verified("", plan.graph)
             evidence = verify_schedule(plan) if self._verify else None
@@ -429,14 +433,14 @@ class Compilation:
         return Proven(planned, plan, timeline, evidence)
 
     def _built(self, proven: Proven, judge: Judge) -> tuple[Built, Fault | None]:
-        """The program, and what a run has shown to be wrong with it."""
+        """Return the built program, and what a run has shown to be wrong with it, or None."""
         optimized, plan, evidence, device = self.optimized, proven.plan, proven.evidence, self.device
         with self._clock("build"):
             image = device.build(plan, progress=self._progress)
             image = replace(image, state=optimized.state, in_place=optimized.in_place)
         with self._clock("image"):
             built = image.plan or plan
-            if evidence and built.memory is not plan.memory:  # a backend may place tensors anew
+            if evidence and built.memory is not plan.memory:  # a backend may place tensors itself
                 evidence = verify_schedule(built)
                 verify_plan(built, evidence)
             if evidence and (unknown := verify_image(image, built, device, evidence.order)):
@@ -459,8 +463,9 @@ class Compilation:
 def in_memory(
     plan: ExecutionPlan, alone: Collection[TensorId] = (), order: HappensBefore | None = None
 ) -> ExecutionPlan:
-    """The plan with every tensor in its place; those that are `alone` share theirs with nothing, as ports that stay
-    where the caller has them. `order`: the plan's, where it is known.
+    """Return the plan with every tensor placed. Owners in `alone` share no bytes, like ports in the caller's memory.
+
+    `order`: the plan's order, if known.
     """
     if plan.memory and not alone:
         return plan
@@ -474,11 +479,11 @@ def _noted(plan: ExecutionPlan, *notes: str) -> ExecutionPlan:
 
 
 def _imported(plan: ExecutionPlan) -> list[str]:
-    """A note that names the rKernels that came from records."""
+    """Return a note that names the rKernels that were imported from records."""
     names = sorted({k.name for k in plan.kernels if isinstance(k.body, ForeignSource) and k.schedule})
     return [f"imported rKernels: {', '.join(names)}"] if names else []
 
 
 def _bounded(plan: ExecutionPlan) -> list[str]:
-    """Notes on reads of which the plan knows only a box; such rTasks may wait for more than they read."""
+    """Return notes on reads that the plan knows only as a box; such rTasks may wait for more than they read."""
     return few(Dependencies(plan.graph, plan.kernels).bounded(), "inputs are taken as boxes")

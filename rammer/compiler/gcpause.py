@@ -1,6 +1,6 @@
-"""Memory while something is compiled: the garbage collector runs less often, and afterwards caches are emptied.
+"""Run the garbage collector less often during compilation, and empty caches afterwards.
 
-Compiling makes very many objects, and hardly any cycles of them.
+Compiling allocates very many objects, and hardly any cycles.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from threading import Lock
 
 from rammer.ir.remembered import forget
 
-YOUNG = 100_000  # objects that are made between two collections of the youngest; 700 or 2,000 are usual
+YOUNG = 100_000  # objects that are allocated between two collections of the youngest; Python's default is 700 or 2,000
 
 _lock = Lock()
 _inside = 0
@@ -21,9 +21,9 @@ _usual = (0, 0, 0)
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Let the collector run less often inside of it, in any thread; where it is off, it stays off.
+    """Run the collector less often inside of the block, in any thread. If it is off, it stays off.
 
-    What was remembered of operations and rKernels is forgotten when the last thread is done.
+    Memoized results on operations and rKernels are dropped when the last thread leaves.
     """
     global _inside, _usual
     with _lock:

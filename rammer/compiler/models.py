@@ -31,11 +31,9 @@ def load(
 ) -> Graph:
     """Import a model: a path to an .onnx file, its bytes, a ModelProto, an ONNXProgram, or a torch.nn.Module.
 
-    Raises ModelError.
-
-    `shapes` fixes the dimensions of inputs that the model leaves open, `dims` those that it names; `constants` fixes
-    the values of inputs that decide shapes, which are then no inputs of the graph. A module, or a file of
-    TorchScript, needs an `example`; an ExportedProgram has its own.
+    `shapes` fixes the dimensions of inputs that the model leaves open, `dims` those that it names. `constants` fixes
+    the values of inputs that determine shapes, which then are not inputs of the graph. A module, or a TorchScript file,
+    needs an `example`; an ExportedProgram has its own. Raises ModelError.
     """
     return read(model, shapes, dims, constants, example)[0]
 
@@ -43,11 +41,11 @@ def load(
 def from_torch(
     module: torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str], example: Any = None
 ) -> Graph:
-    """Import a PyTorch module in eval mode, or a file of TorchScript, for inputs of the example's shapes and types.
+    """Import a PyTorch module in eval mode, or a TorchScript file, for inputs of the example's shapes and types.
 
     `example` is a tensor, a tuple of them, or a dict of keyword arguments; an ExportedProgram has its own. Inputs are
-    called as the parameters of `forward`, outputs as their keys, or "output". Raises ModelError, which lists all
-    operators that are unsupported.
+    named like the parameters of `forward`, outputs like their keys, or "output". Raises ModelError, which lists all
+    unsupported operators.
     """
     try:
         from rammer.frontend.torch import from_module
@@ -63,11 +61,11 @@ def read(
     constants: Mapping[str, Array] | None,
     example: Any,
 ) -> tuple[Graph, tuple[str, ...]]:
-    """The graph, and the files it was read from."""
+    """Return the graph, and the files that it was read from."""
     if isinstance(model, Graph):
         return model, ()
     require_compiler()
-    if hasattr(model, "state_dict"):  # a module, or one that was exported, said without torch
+    if hasattr(model, "state_dict"):  # a module or an exported one; checked without importing torch
         return from_torch(model, example), ()
     if example is not None:
         if isinstance(model, str | os.PathLike) and artifact.is_archive(model):  # TorchScript

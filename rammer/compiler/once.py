@@ -1,8 +1,8 @@
-"""A program is run once before it is handed out, in a child process, and each operator compared with what it means.
+"""Run a new program once in a child process, and compare each operator with its definition.
 
-The image itself runs, slot by slot, on seeded inputs; what operators find and leave is kept although memory is reused.
-Then it runs as it always will, and must give the same bits. So what comes after proofs and trials (memory, packing,
-tables, text, runtime) is seen once.
+Known as: differential testing. The image itself runs, slot by slot, on seeded inputs; operands and results are copied,
+as memory is reused. Then it runs as a whole, and must give the same bits. So this tests everything that comes after
+proofs and trials: memory, packing, tables, text, runtime.
 """
 
 from __future__ import annotations
@@ -43,45 +43,49 @@ from rammer.vdevice.base import Bytes, CompiledOnly, Executable, Image, MayFork,
 from rammer.vdevice.image.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 
-SHARE, LEAST_S, MOST_S = 0.025, 0.04, 1.8  # of a compilation's time, that comparing may take; seconds at least, at most
-PATIENCE_S = 30.0  # without progress, after which a program hangs
-EMULATED_S = 600.0  # which an emulator may take for all
-NOWHERE = -1  # no operator: all vEUs run
-WHOLE_FLOPS = 1 << 17  # of an operator that is compared as a whole, and
-MOST_FLOPS = 1 << 19  # of the sampled elements of others
-TOGETHER, TOGETHER_S = 8, 0.002  # runs of all vEUs together, as races do not show in each, and when none is begun
-LATE_S = 0.01  # when no run is begun in which another vEU is late: seconds of the CPU, as those above
-UNWRITTEN = 0xFF  # each byte of memory before a run: NaN
-FEWEST, MOST_PLACES = 4, 64  # elements of each that are compared then
-USUAL = 64.0  # steps of float32, or of double, at the largest element: outputs are seldom farther off
-USUAL_OF_OTHERS = 256.0  # where rKernels compute sums from other sums: large filters are off by 2e-5 (docs/numerics.md)
-OPERATOR_S, FLOPS_PER_S = 2.5e-4, 1.5e10  # that the meaning of a model takes: for each operator, and with one thread
-BESIDE_S = 4 * MOST_S  # that it may take beside a compilation: such models take many times as long to compile
+SHARE, LEAST_S, MOST_S = 0.025, 0.04, 1.8  # fraction of a compilation's time for comparing; at least, at most
+PATIENCE_S = 30.0  # a program without progress for so long hangs
+EMULATED_S = 600.0  # an emulator's time limit for all runs
+NOWHERE = -1  # instead of an operator, while all vEUs run
+WHOLE_FLOPS = 1 << 17  # most work of an operator that is compared as a whole
+MOST_FLOPS = 1 << 19  # most work of the sampled elements of others
+TOGETHER, TOGETHER_S = 8, 0.002  # most runs of all vEUs, as races do not show in each; CPU s after which none starts
+LATE_S = 0.01  # CPU seconds after which no run with a late vEU starts
+UNWRITTEN = 0xFF  # value of each byte of memory before a run: NaN
+FEWEST, MOST_PLACES = 4, 64  # elements compared of each operator that is sampled
+USUAL = 64.0  # usual error of outputs, in steps of float32 (or double) at the largest element
+USUAL_OF_OTHERS = 256.0  # of rKernels that transform operands: large filters are off by 2e-5 (docs/numerics.md)
+OPERATOR_S, FLOPS_PER_S = 2.5e-4, 1.5e10  # time to evaluate the model: s per operator, and rate of one thread
+BESIDE_S = 4 * MOST_S  # most s of that beside a compilation, which takes many times as long for such models
 Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a program, and the operator that shows it first, if one does."""
+    """What is wrong with a program, and the first operator that shows it, if one does."""
 
     what: str
     operator: int | None = None
 
 
 def cpu_s() -> float:
-    """Seconds of CPUs that this process and those that it waited for have taken."""
+    """Return the CPU seconds of this process and of the children that it has waited for."""
     return sum(os.times()[:4])
 
 
 def budget(compiled_s: float) -> float:
-    """Seconds of a CPU that comparing may take, after a compilation of so many: others' load is in neither."""
+    """Return the CPU seconds that comparing may take after a compilation of so many CPU seconds.
+
+    CPU seconds do not depend on other processes' load.
+    """
     return min(max(SHARE * compiled_s, LEAST_S), MOST_S)
 
 
 class Judge:
-    """Computes what a program should give, in a child process beside its compilation; `end` it.
+    """Compute the outputs that a program should give, in a child process beside its compilation. `end` stops it.
 
-    Nothing is begun where a program of a model with such operators was judged before: the verdict is probably known.
+    Nothing is started if a program of a model with the same operators was judged before: the verdict is probably
+    cached.
     """
 
     def __init__(self, model: Graph, spec: VDeviceSpec, store: ProfileStore, check: int) -> None:
@@ -98,7 +102,7 @@ class Judge:
 
     @cached_property
     def wanted(self) -> Wanted | None:
-        """Inputs, and what the model makes of them; None if that takes too long."""
+        """Inputs and the model's outputs, or None if computing them takes too long."""
         self._store.put_verdicts({self._key: ""})
         if self._ahead.begun:
             return self._ahead.results((), MOST_S).get(None)
@@ -115,13 +119,13 @@ class Judge:
         return None
 
     def shared(self, graph: Graph) -> list[TensorId]:
-        """The tensors that a graph, which passes made of the model, computes like the model."""
+        """Return the tensors of an optimized graph that have the same values in the model."""
         computed = [t for op in graph.operators if not op.operation.expr.into for t in op.outputs]
         types = {t: (kind.shape, kind.dtype) for t, kind in self._model.types.items() if t in self._model.producers}
         return [t for t in computed if types.get(t) == (graph.types[t].shape, graph.types[t].dtype)]
 
     def expected(self, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]) -> Expected:
-        """What the model makes of inputs, give or take what rounding in its operators does."""
+        """Return the model's values for these inputs, with the error that rounding in its operators may cause."""
 
         def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
             tick()
@@ -133,11 +137,10 @@ class Judge:
 def run_once(
     executable: Executable, image: Image, judge: Judge, store: ProfileStore, seconds: float, every: bool
 ) -> tuple[str, Fault | None]:
-    """Run a program once: what the report says of it, and what is wrong.
+    """Run a program once. Return the text for its report, and what is wrong, or None.
 
-    It takes `seconds` or a little more. What was found is kept in the store, by the image's content. Outputs are those
-    of the model, before any pass, where the judge has them in time. `every`: all operators and elements are compared,
-    whatever that takes.
+    It takes about `seconds`. The verdict is cached by the image's content. Outputs are compared with those of the model
+    before any pass, if the judge has them in time. `every`: compare all operators and elements, however long it takes.
     """
     if isinstance(executable, CompiledOnly):
         return "not run: device is not here", None
@@ -153,20 +156,20 @@ def run_once(
 
 
 def _content(image: Image) -> str:
-    """A fingerprint of an image and of the code that judges it."""
+    """Return a fingerprint of an image and of the code that judges it."""
     digest = hashlib.sha256(generators().encode() + Path(__file__).read_bytes())
     for name, data in sorted(image.files.items()):
         digest.update(f"\0{name}\0{len(data)}\0".encode())
         digest.update(data)
     for name, array in image.weights.items():
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat.data)}".encode())  # at memory's speed
+        digest.update(f"\0{name}\0{array.dtype}{array.shape}\0{zlib.crc32(flat.data)}".encode())  # as fast as memory
     digest.update(f"{image.inputs}{image.outputs}".encode())
     return digest.hexdigest()
 
 
 def _read(entry: object, num_operators: int) -> tuple[str, Fault | None] | None:
-    """What the cache has; nothing if that is no verdict."""
+    """Return the cached verdict, or None if the entry is not valid."""
     with suppress(ValueError, TypeError):
         note, fault = json.loads(str(entry))
         if fault is None:
@@ -188,17 +191,20 @@ class _Run:
     ) -> None:
         self._executable, self._image, self._plan, self._judge = executable, image, plan, judge
         self._every, self._wanted = every, judge.wanted
-        self._seconds = seconds / 2 if self._wanted else seconds  # outputs that are right vouch for operators
-        self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child shows it: operator, steps
+        self._seconds = seconds / 2 if self._wanted else seconds  # correct outputs also test operators
+        self._progress = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # a child writes it: operator, steps
 
     def made(self) -> tuple[str, Fault | None]:
-        """Run it: in a child where that is possible, slot by slot and then as a whole; else here, as a whole."""
+        """Run the program slot by slot and then as a whole, in a child process.
+
+        If the device does not permit that, run it as a whole, in this process if it cannot fork.
+        """
         executable = self._executable
         if isinstance(executable, RunsSlots):
             return self._beside(self._slot_by_slot, PATIENCE_S)
         if isinstance(executable, MayFork) and executable.forks:
             return self._beside(self._whole, EMULATED_S)
-        return self._seeded(self._whole)  # what a device holds does not survive a fork
+        return self._seeded(self._whole)  # a device's state does not survive a fork
 
     def _beside(self, run: Run, patience_s: float) -> tuple[str, Fault | None]:
         self._progress[0] = NOWHERE
@@ -228,7 +234,7 @@ class _Run:
         plan, executable, progress, every = self._plan, self._executable, self._progress, self._every
         assert isinstance(executable, RunsSlots)
         if plan.memory is None or plan.memory.near:
-            return self._whole(inputs)  # of a vEU's scratch nothing is kept
+            return self._whole(inputs)  # results in scratch cannot be copied
         began, work_s = time.monotonic(), 2 * self._seconds + time.thread_time()  # others may have the CPU, too
         stepped = executable.stepped(inputs)
 
@@ -267,10 +273,10 @@ class _Run:
     def _together(
         executable: RunsSlots, inputs: Mapping[str, Array], memory: Stepped
     ) -> Iterator[tuple[Mapping[str, Array], bool]]:
-        """Runs of all vEUs, and whether each did what is its own alone.
+        """Yield the outputs of runs with all vEUs, and whether each vEU ran only its own work, without stealing.
 
-        Each vEU is late once, as far as time allows: so a wait that is lost shows. Memory is filled before each run,
-        else what is not computed, or read too early, would be there from before.
+        First each vEU is late once, as far as time permits, so that a missing wait shows. Memory is overwritten before
+        each run; otherwise values that are not computed, or read too early, would be there from before.
         """
         for least, most, most_s, late in ((2, len(memory.scratch), LATE_S, True), (1, TOGETHER, TOGETHER_S, False)):
             until = time.thread_time() + most_s  # others may have the CPU, too
@@ -282,16 +288,16 @@ class _Run:
                 yield (executable.run_late(inputs, n) if late else executable.run(inputs)), late
 
     def _tick(self) -> None:
-        """Show that this process is alive."""
+        """Signal that this process makes progress."""
         self._progress[1] += 1
 
     def _against_the_model(
         self, checked: str, inputs: Mapping[str, Array], found: Mapping[str, Array]
     ) -> tuple[str, Fault | None]:
-        """Outputs of a run against those of the model.
+        """Compare a run's outputs with the model's.
 
-        What rounding may do to them, in the model's operators and in those that passes made of them, is computed where
-        they are farther off than programs usually are.
+        Where they are farther off than usual, compute how far rounding explains it, in the model's operators and in
+        those that passes made of them.
         """
         if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):
             return f"{checked}; outputs are not compared with the model", None
@@ -318,12 +324,12 @@ class _Run:
 
 
 def _used(scratch: Sequence[Bytes]) -> list[int]:
-    """The vEUs whose scratch was written."""
+    """Return the vEUs whose scratch was written."""
     return [veu for veu, part in enumerate(scratch) if (part != UNWRITTEN).any()]
 
 
 def _unlike(together: Array, alone: Array) -> str:
-    """The first element that is another one when all vEUs run; nothing if there is none."""
+    """Return the first element that differs when all vEUs run together; "" if there is none."""
     off = differs(together, Bounded(alone, np.zeros(alone.shape)))
     if not off.any():
         return ""
@@ -333,14 +339,14 @@ def _unlike(together: Array, alone: Array) -> str:
 
 
 def one_thread() -> None:
-    """Let products of NumPy's own OpenBLAS take one thread of this process: others would spin beside a compilation."""
+    """Limit NumPy's own OpenBLAS to one thread in this process; others would spin beside a compilation."""
     for path in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
         with suppress(OSError, AttributeError):
             ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
 
 
 def _usual(value: Array, steps: float, doubles: bool) -> Array:
-    """How far elements of an output usually are off, in steps at the largest one.
+    """Return how far elements of an output usually are off, as `steps` roundings of its largest element.
 
     `doubles`: float64 is computed as such, else as float32.
     """
@@ -350,14 +356,14 @@ def _usual(value: Array, steps: float, doubles: bool) -> Array:
 
 
 def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs with zeros for whole numbers: of those that are indices none may be in range."""
+    """Return the inputs with zeros for integers, as random indices may be out of range."""
     return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
 
 
 def _of_plan(
     plan: ExecutionPlan, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]
 ) -> Expected:
-    """What a plan's own operators make of inputs, give or take what rounding in its rKernels does."""
+    """Return the values that a plan's operators compute, with the error that rounding in its rKernels may cause."""
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         tick()
@@ -368,10 +374,10 @@ def _of_plan(
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
-    """Operators to compare, and at how many elements: as many as fit into the time.
+    """Choose operators to compare, and how many elements of each, so that they fit into the time.
 
-    A few elements of each rKernel's first operator, then of others, at random; what time is left is for more of the
-    first ones. Of untried rKernels (those of plugins) more are compared in any case.
+    Some elements of each rKernel's first operator come first, then of others, in random order. Remaining time goes to
+    more elements of the first ones. For untested rKernels (of plugins) more elements are compared in any case.
     """
     first = {kernel: n for n, kernel in reversed(list(enumerate(plan.kernels)))}
     order = list(dict.fromkeys([*first.values(), *np.random.default_rng(0).permutation(len(plan.kernels)).tolist()]))
@@ -394,7 +400,7 @@ def _few(kernel: RKernel) -> int:
 
 
 def _many(kernel: RKernel) -> int:
-    """All elements of small operators. Those of another form are computed from whole tiles of others."""
+    """Return how many elements to compare: all of small operators; FEWEST of another form, which needs whole tiles."""
     operation = kernel.operation
     if kernel.form is not None:
         return FEWEST
@@ -405,14 +411,14 @@ def _many(kernel: RKernel) -> int:
 
 
 def _seconds(operation: Operation, count: int, formed: bool = False) -> float:
-    """What it takes to compare so many elements, estimated: each stage, each operation, and each byte that is kept."""
+    """Return the estimated seconds to compare so many elements: per stage, operation, and byte that is copied."""
     nbytes = sum(t.nbytes for t in (*operation.inputs, *operation.outputs))
     work = flops(operation.expr) * count / max(operation.outputs[0].size, 1)
     return (4e-3 if formed else 0.0) + 5e-4 * len(operation.expr.stages) + 2e-8 * work + 3e-10 * nbytes
 
 
 def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
-    """The first of so many elements of an operator's results that is not what its formula makes of its operands."""
+    """Return the first of so many elements of an operator's results that differs from its formula; "" if none does."""
     op, kernel = plan.graph.operators[n], plan.kernels[n]
     expr = op.operation.expr
     names = [name for name, _ in expr.inputs]
@@ -424,7 +430,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
     whole = not expr.into and count >= prod(expr.root.shape)
     places = np.argwhere(np.ones(expr.root.shape, bool)) if whole else sampled_places(expr, count, n)
     elements = stored_at(expr, given, places)
-    if expr.into:  # of what data put outside nothing is stored
+    if expr.into:  # elements with indices out of range are not stored
         ((_, kind),) = expr.outputs
         inside = np.all([(e >= 0) & (e < extent) for e, extent in zip(elements, kind.shape, strict=True)], axis=0)
         places, elements = places[inside], [e[inside] for e in elements]
@@ -444,7 +450,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
 
 
 def _factor_step(kernel: RKernel) -> float:
-    """What an rKernel's instructions round factors by, relatively; 0.0 if they take them as they are, or in parts."""
+    """Return the relative rounding of factors by an rKernel's instructions; 0.0 if exact, or split into parts."""
     body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
     used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
     rounds = [i for i in used if i.encoding is None or i.encoding.parts == 1]

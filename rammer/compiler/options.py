@@ -1,4 +1,4 @@
-"""How to compile a model, as one value that Python, the command line, sessions, torch.compile and Dask share."""
+"""Hold the options of a compilation as one value, shared by Python, the command line, sessions and integrations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DeviceKeywords(TypedDict, total=False):
-    """Keywords that choose a policy and a device, and say how to use them."""
+    """Keywords that choose a policy and a device, and how to use them."""
 
     policy: str | None
     options: Mapping[str, str] | None
@@ -29,7 +29,7 @@ class DeviceKeywords(TypedDict, total=False):
 
 
 class Keywords(DeviceKeywords, total=False):
-    """Keywords of `rammer.compile`: the fields of CompileOptions but `target`."""
+    """Keywords of `rammer.compile`: the fields of CompileOptions except `target`."""
 
     shapes: Mapping[str, Sequence[int]] | None
     dims: Mapping[str, int] | None
@@ -44,12 +44,12 @@ DEVICE_OPTIONS = ("target", *DeviceKeywords.__annotations__)
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Keywords of `rammer.compile` as one value. None stands for the default: a flag of docs/flags.md, or nothing.
+    """Keywords of `rammer.compile` as one value. None selects the default: a flag of docs/flags.md, or nothing.
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("auto"), `options` are the policy's. `arch` and
-    `device` select among CPUs or GPUs; `precision` and `numerics` say what rKernels may compute.
-    `tune_seconds` bounds the time for measuring. `shapes`, `dims`, `constants` and `example` complete a model, as for
-    `rammer.load`; `state` names outputs that are inputs of the next run.
+    `device` select among CPUs or GPUs; `precision` and `numerics` restrict what rKernels may compute. `tune_seconds`
+    bounds the time for measuring. `shapes`, `dims`, `constants` and `example` complete a model, as for `rammer.load`;
+    `state` names outputs that are inputs of the next run.
 
     Raises RammerError for a time out of its range, and PolicyError for `options` that are not a mapping.
     """
@@ -76,7 +76,7 @@ class CompileOptions:
             )
 
     def __str__(self) -> str:
-        """The options that are chosen."""
+        """Return the options that are set."""
         chosen = ((f.name, getattr(self, f.name)) for f in fields(self) if f.repr)
         return ", ".join(f"{name}={value!r}" for name, value in chosen if value is not None) or "defaults"
 
@@ -88,9 +88,10 @@ class CompileOptions:
         how: CompileOptions | None = None,
         names: Sequence[str] | None = None,
     ) -> CompileOptions:
-        """The options that are given as keywords, others as in `how`. The caller takes those of some `names` alone.
+        """Return the options given as keywords, with others as in `how`.
 
-        Raises TypeError, in the name of the caller, for another keyword, and InputError if `how` has another option.
+        `names`: the only ones that the caller accepts. Raises TypeError, in the name of the caller, for another
+        keyword, and InputError if `how` sets another option.
         """
         names = names or NAMES
         if unknown := [name for name in keywords if name not in names]:
@@ -104,7 +105,7 @@ class CompileOptions:
         return replace(how, **{name: value for name, value in keywords.items() if value is not None})
 
     def but(self, **changed: Any) -> CompileOptions:
-        """These options with some changed."""
+        """Return these options with some changed."""
         return replace(self, **changed)
 
     @property

@@ -1,6 +1,6 @@
-"""Hold what each stage of a compilation gives, as frozen values that refer to the stage before.
+"""Hold the result of each stage of a compilation, as frozen values that refer to the stage before.
 
-Each value can be printed, and pickled up to `Proven`: `Compilation.enter` goes on from it, in another process too.
+Each value can be printed, and pickled up to `Proven`: `Compilation.enter` continues from it, in another process too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Kernels: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 
 @dataclass(frozen=True)
 class Optimized:
-    """A graph after all passes: what is to be scheduled.
+    """A graph after all passes, ready to be scheduled.
 
-    `model` is the graph as it was imported, `state` has outputs that are inputs of the next run; those `in_place` lie
-    where their inputs do. `finer`: how many times as many rTasks as usual some candidates have, for policies that cut
+    `model` is the imported graph. `state` maps outputs to inputs of the next run; those in `in_place` share memory with
+    their inputs. `finer`: some candidates have so many times the usual number of rTasks, for policies that split
     operators. `notes` are for the program's report.
     """
 
@@ -48,7 +48,7 @@ class Optimized:
 
 @dataclass(frozen=True)
 class CandidateSet:
-    """rKernels by operation that a device takes."""
+    """rKernels by operation that a device accepts."""
 
     optimized: Optimized = field(repr=False)
     kernels: Kernels
@@ -61,7 +61,7 @@ class CandidateSet:
 
 @dataclass(frozen=True)
 class Profiled:
-    """Measured microseconds of one rTask of each candidate; none where nothing is measured, and estimates count."""
+    """Measured µs of one rTask of each candidate; empty if nothing is measured, and estimates are used."""
 
     candidates: CandidateSet = field(repr=False)
     times: Mapping[RKernel, float]
@@ -72,7 +72,7 @@ class Profiled:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan as the policy draws it. `kernels` and `times` include those of operations that the policy has made."""
+    """The plan that the policy made. `kernels` and `times` include those of operations that the policy has made."""
 
     profiled: Profiled = field(repr=False)
     plan: ExecutionPlan
@@ -88,7 +88,7 @@ class Planned:
 class Proven:
     """A plan whose rKernels and order are proven, with memory, prices and all notes.
 
-    `evidence` is what the proof has found out about the order; None if RAMMER_VERIFY=0.
+    `evidence` is what the proof found out about the order; None if RAMMER_VERIFY=0.
     """
 
     planned: Planned = field(repr=False)
@@ -119,7 +119,7 @@ Stage: TypeAlias = Optimized | CandidateSet | Profiled | Planned | Proven | Buil
 
 
 def before(stage: Stage) -> Stage | None:
-    """The stage that a value was made from; None of the first."""
+    """Return the stage that a value was made from; None for the first."""
     match stage:
         case Optimized():
             return None

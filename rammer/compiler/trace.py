@@ -1,4 +1,4 @@
-"""Log what one compile does, and write RAMMER_DUMP_DIR's files; docs/flags.md has the levels of RAMMER_DEBUG."""
+"""Log the steps of one compile, and write the files of RAMMER_DUMP_DIR. Levels of RAMMER_DEBUG: docs/flags.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rammer.scheduler.timeline import Timeline
 class Trace:
     """Debugging output of one compile: messages of the logger `rammer.compile`, and files in the dump folder.
 
-    Files are called `<number>-<model>.<what>.txt`.
+    Files are named `<number>-<model>.<what>.txt`.
     """
 
     def __init__(self) -> None:
@@ -29,29 +29,32 @@ class Trace:
         self._stem: Path | None = None
 
     def say(self, level: int, text: str) -> None:
-        """Log a text; RAMMER_DEBUG shows it on stderr if it is at least `level`."""
+        """Log a text. RAMMER_DEBUG of at least `level` shows it on stderr."""
         log.say(log.COMPILE, level, text)
 
     def told(self, level: int) -> Callable[[str], None] | None:
-        """What logs texts of a level; None if no handler shows them, so that nobody need make them."""
+        """Return a function that logs texts of a level, or None if no handler shows them.
+
+        With None, callers need not build the texts.
+        """
         return partial(self.say, level) if log.hears(log.COMPILE, level) else None
 
     def warn(self, text: str) -> None:
-        """Log a warning, which shows on stderr unless the logger is silenced."""
+        """Log a warning on the `rammer.compile` logger, which shows on stderr unless the logger is silenced."""
         log.COMPILE.warning("%s", text)
 
     def graph(self, what: str, graph: Graph) -> None:
-        """Keep a graph as text. Raises RammerError if the dump folder cannot be written to."""
+        """Write a graph as text to the dump folder. Raises RammerError if the folder is not writable."""
         if self._folder:
             self._write(graph.name, what, print_graph(graph))
 
     def plan(self, plan: ExecutionPlan, timeline: Timeline) -> None:
-        """Print the slots, keep plan and timeline as text. Raises RammerError as `graph` does."""
+        """Log the slots, and write plan and timeline as text. Raises RammerError as `graph` does."""
         if say := self.told(log.SLOTS):
             say(f"the slots of every vEU\n{print_plan(plan)}")
         if self._folder:
             self._write(plan.graph.name, "plan", print_plan(plan) + "".join(f"# {note}\n" for note in plan.notes))
-            from rammer import viz  # whoever keeps no drawings needs none of it
+            from rammer import viz  # imported only for drawings
 
             self._write(plan.graph.name, "timeline", viz.text_gantt(timeline, plan, width=160))
 
@@ -65,7 +68,7 @@ class Trace:
 
 
 def _claim(folder: Path, model: str) -> Path:
-    """The first number that no other compile has, also at the same time."""
+    """Create and return the first numbered file name that no other compile has, even one that runs at the same time."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in count(1):
         stem = folder / f"{number:03d}-{model}"
@@ -78,7 +81,7 @@ def _claim(folder: Path, model: str) -> Path:
 
 
 def print_graph(graph: Graph) -> str:
-    """A line per input, constant, operator, view and output, for people and for diff."""
+    """Return a graph as text, a line per input, constant, operator, view and output; for people and for diff."""
     lines = [f"graph {graph.name!r}"]
     lines += [f"input {t!r}: {graph.types[t]}" for t in graph.inputs]
     lines += [f"constant {t!r}: {graph.types[t]}" for t in graph.constants]

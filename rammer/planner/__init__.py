@@ -1,1 +1,1 @@
-"""Plan memory: arena offsets, pieces, results that stay in scratch, in-place results, shared work."""
+"""Plan memory: arena offsets, pieces, results resident in scratch, in-place results, and work stealing."""

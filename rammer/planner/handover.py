@@ -1,7 +1,7 @@
-"""Which parts of an rTask may be handed over: whole iterations, which another vEU does that would wait for it.
+"""Find which iterations of an rTask another vEU may run instead of waiting for it. Known as: work stealing.
 
-A part is an iteration of a loop that stores results, or a statement that does. Whoever does some of them does all the
-rest as well, which fills scratch and registers: each vEU has its own.
+A stealable unit is a loop whose iterations store results, or a statement that does. A vEU that steals iterations also
+runs everything else that fills scratch and registers, as each vEU has its own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rammer.ir.verify.kernel import written_before
 
 @dataclass(slots=True)
 class Unit:
-    """A statement, the loops and conditions that it stands in, and the arguments and scratch that it reads and writes.
+    """A statement with its loops and conditions, and the arguments and scratch that it reads and writes.
 
-    `around`: loops that all who do parts go around.
+    `around`: loops that every participating vEU runs.
     """
 
     stmt: Stmt
@@ -35,13 +35,14 @@ class Unit:
 
 
 def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[Unit, ...]:
-    """The statements of which others may do iterations, in order: those that store results. Nothing if they may not.
+    """Return the units whose iterations other vEUs may run, in order. Empty if that is unsafe.
 
-    They stand outside of loops, but for those that are `opened`: all who do parts go around these.
+    These units store results. They lie outside of loops, except for loops that are `opened`, which every participating
+    vEU runs.
 
-    R203 says that no element is stored twice, so iterations store apart; R205, that what an iteration reads of scratch
-    and registers was written in it, or before its loop. What is left is that nothing of the latter changes meanwhile,
-    and results are not read.
+    R203 proves that no element is stored twice, so iterations store to disjoint places. R205 proves that what an
+    iteration reads of scratch and registers was written in it, or before its loop. This function checks the rest: the
+    latter does not change meanwhile, and results are not read.
     """
     results = {b.name for b in program.arguments[: program.num_outputs]}
     known = {b.name for b in (*program.arguments, *program.scratch)}
@@ -58,32 +59,32 @@ def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[Unit, ..
 
 
 def has_parts(kernel: RKernel) -> bool:
-    """Whether iterations of its loops store apart: a proof says so, and not of updates.
+    """Return whether iterations of a kernel's loops store to disjoint places: it is proven, and not an update.
 
-    Their data may send several elements to one place, where the last one stays.
+    An update's data may send several elements to one place, where the last one must win.
     """
     return not kernel.unproven and not kernel.operation.expr.into
 
 
 def _of_one(name: str, units: Sequence[Unit], digits: set[str]) -> bool:
-    """Whether a buffer that is written in parts is touched by no other unit that an rTask comes to."""
+    """Return whether an rTask that writes a buffer in a stealable unit touches it in no other unit."""
     touching = [u for u in units if name in u.read | u.written]
     writing = [u for u in touching if u.hands_over and name in u.written]
     return all(u is w or _apart(u, w, digits) for w in writing for u in touching)
 
 
 def _apart(first: Unit, second: Unit, digits: set[str]) -> bool:
-    """Whether no rTask comes to both: something of its number lies in one range or in another one."""
+    """Return whether no rTask runs both units, because their conditions restrict its number to disjoint ranges."""
     for a, b in product(first.where, second.where):
         step = b.index - a.index
-        low, high = b.low - step.const, b.high - step.const  # of what is in a's range
+        low, high = b.low - step.const, b.high - step.const  # b's range as bounds of a.index
         if not step.terms and variables(a.index) <= digits and (a.high <= low or high <= a.low):
             return True
     return False
 
 
 def _fresh(program: TileProgram, units: Sequence[Unit], digits: set[str], names: set[str]) -> bool:
-    """Whether what units read of these buffers was written in the same iteration or, just before, by everybody."""
+    """Return whether units read of these buffers only what their iteration wrote, or every vEU just before."""
     reads: list[list[Access]] = [[] for _ in units]
     writes: list[list[Access]] = [[] for _ in units]
     numbers = [n for n, u in enumerate(units) for s in statements((u.stmt,)) if isinstance(s, Store | Apply)]
@@ -114,7 +115,7 @@ def _fresh(program: TileProgram, units: Sequence[Unit], digits: set[str], names:
 def _units(
     body: Body, around: tuple[For, ...], where: tuple[Range, ...], known: set[str], opened: Callable[[For], bool]
 ) -> Iterator[Unit]:
-    """The units of a body; all other buffers than those that are `known` are registers inside of one."""
+    """Yield the units of a body. Buffers that are not `known` are registers within one unit."""
     for stmt in body:
         match stmt:
             case For(kind=Kind.TASK):

@@ -1,4 +1,7 @@
-"""Memory of a plan: one arena, where tensors, or pieces of them, share bytes only if the order keeps them apart."""
+"""Place tensors, or pieces of them, in one arena; they share bytes if their lifetimes are ordered.
+
+Known as: memory planning, dynamic storage allocation.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ from rammer.planner.pieces import cuts
 from rammer.planner.succession import successions
 
 PAGE = 4096
-BLOCK = 256  # owners whose neighbours are looked up at once
+BLOCK = 256  # owners whose overlaps are computed at once
 
 
 class Lifetimes:
-    """When each memory owner, or each piece of it, is accessed, as far as `precedes` must know it.
+    """The accesses to each memory owner, or to each piece of it, reduced to what `precedes` needs.
 
-    Graph inputs are written before everything; graph outputs are read after everything. `cut` has the first elements
-    of the pieces of owners that are in pieces: of them an rTask accesses only the one with what it touches. Those that
-    lie `near` are left out: they have other memory.
+    Graph inputs are written before everything; graph outputs are read after everything. `cut` maps owners to the first
+    elements of their pieces; an rTask accesses only the piece that holds what it touches. Owners in `near` are left
+    out: they lie in scratch.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class Lifetimes:
         graph, cut = plan.graph, cut or {}
         owners = (root for root in memory_owners(graph) if root not in near)
         places = [(root, first) for root in owners for first in cut.get(root, (0,))]
-        self.owners = [root for root, _ in places]  # of every piece
+        self.owners = [root for root, _ in places]  # the owner of each piece
         self.firsts = np.array([first for _, first in places], np.int64)
         number = {root: n for n, root in reversed(list(enumerate(self.owners)))}
         count, num_veus = len(self.owners), order.num_veus
@@ -65,8 +68,8 @@ class Lifetimes:
         lengths += [len(p[1]) for p in pieces]
         writes = np.repeat(np.array([a[2] for a in (*accesses, *pieces)], bool), lengths)
 
-        self.first_program = np.full(count, len(plan.programs), np.int64)  # of the first write
-        self.last_program = np.full(count, -1, np.int64)  # of the last access
+        self.first_program = np.full(count, len(plan.programs), np.int64)  # the rProgram of the first write
+        self.last_program = np.full(count, -1, np.int64)  # the rProgram of the last access
         np.minimum.at(self.first_program, owner[writes], order.program[slot[writes]])
         np.maximum.at(self.last_program, owner, order.program[slot])
         # in its last rProgram, an owner is accessed no later than order last[veu, owner] of each lane
@@ -87,9 +90,12 @@ class Lifetimes:
                 self.last_program[number[root]] = len(plan.programs)
 
     def precedes(self, first: NDArray[np.int64] | int, second: NDArray[np.int64] | int) -> NDArray[np.bool_]:
-        """Whether every access of owner `first` happens before every write of owner `second`; either may be many."""
+        """Return whether every access of owner `first` happens before every write of owner `second`.
+
+        Either may be an array.
+        """
         ended, begun = self.last_program[first], self.first_program[second]
-        inside = (ended == begun) & (begun >= 0)  # only these ask for the order in an rProgram
+        inside = (ended == begun) & (begun >= 0)  # only these need the order within an rProgram
         if inside.any():
             for last, needs in zip(self.last, self.needs, strict=True):
                 inside &= needs[second] > last[first]
@@ -97,7 +103,7 @@ class Lifetimes:
         return result
 
     def apart(self, begin: int, end: int) -> NDArray[np.bool_]:
-        """[end - begin, end]: which of the owners from `begin` on, and of all before `end`, never meet."""
+        """Return [end - begin, end]: which of owners [begin, end) and owners [0, end) are never live together."""
         these, all_before = np.arange(begin, end)[:, None], np.arange(end)
         return self.precedes(these, all_before) | self.precedes(all_before, these)
 
@@ -109,7 +115,7 @@ class Lifetimes:
 
 
 def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[n, 2]: of pieces of owners, given in order, the first byte in the owner and the end."""
+    """Return [n, 2]: the first byte and the end of each piece within its owner; pieces of an owner are in order."""
     sizes = np.array([graph.types[t].nbytes for t in owners], np.int64)
     starts = firsts * np.array([graph.types[t].element_bytes for t in owners], np.int64)
     last = np.append(firsts[1:] == 0, True)[: len(owners)]
@@ -124,14 +130,13 @@ def plan_memory(
     near: bool = False,
     happens_before: HappensBefore | None = None,
 ) -> MemoryPlan:
-    """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
+    """Place every memory owner in one arena, largest first, each into the smallest gap between overlapping lifetimes.
 
-    A result that may succeed an operand lies where that lies: its vEU has the lines already. Those that are `alone`
-    share their bytes with nothing, at no time. With a `least_piece`, others are cut into pieces of as many bytes and
-    more where that is possible; those alone then lie behind all of them, as arguments of what is in pieces may begin
-    far before their piece, but never behind it. `near`: what only one vEU touches lies in its scratch, where the device
-    and its room allow that. `happens_before`: the plan's order, where it is known. Raises VerificationError R106 for an
-    rTask without a slot.
+    A result that may be in place reuses its operand's memory, whose lines its vEU has in cache. Owners in `alone` never
+    share bytes. With `least_piece`, other owners are split into pieces of at least so many bytes where possible. Owners
+    in `alone` then lie behind all pieces: arguments in pieces may begin far before their piece, but never behind it.
+    `near`: place what only one vEU touches in its scratch, if the device allows it and it fits. `happens_before`: the
+    plan's order, if known. Raises VerificationError R106 for an rTask without a slot.
     """
     happens_before = happens_before or HappensBefore(plan.programs)
     held = plan_near(plan, happens_before, alone) if near else {}
@@ -139,8 +144,8 @@ def plan_memory(
     cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone and owner not in held}
     lifetimes = Lifetimes(plan, happens_before, cut, held)
     spans = extents(plan.graph, lifetimes.owners, lifetimes.firsts)
-    skew = spans[:, 0] % ALIGNMENT  # of a piece, so that the owner's begin would be aligned
-    room = np.where([t in cut for t in lifetimes.owners], ALIGNMENT, 0)  # for any skew: equal pieces take turns
+    skew = spans[:, 0] % ALIGNMENT  # of a piece: keeps the alignment that it has in its owner
+    room = np.where([t in cut for t in lifetimes.owners], ALIGNMENT, 0)  # for any skew: equal pieces can share memory
     sizes = _padded(spans[:, 1] - spans[:, 0] + room)
     kept = np.array([owner in alone for owner in lifetimes.owners], bool)
     order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes, kept & bool(cut)))
@@ -156,7 +161,7 @@ def plan_memory(
         for n, row in enumerate(clash, begin):
             line = sorted(number[root] for root in lines.get(lifetimes.owners[n], ()))
             if line and line[-1] > n:
-                continue  # all of a line find their place with the last one
+                continue  # the whole line is placed with its last owner
             if kept[n] and cut:
                 starts[n] = (starts + sizes)[:n][placed[:n]].max(initial=0)
             else:
@@ -182,7 +187,7 @@ def plan_memory(
 def _lines(
     successions: Iterable[tuple[TensorId, TensorId]], apart: Collection[TensorId]
 ) -> dict[TensorId, list[TensorId]]:
-    """For each owner that shares its place with others: all of them, each one's successor behind it."""
+    """Return, for each owner that shares its memory in place, all owners that do, each followed by its successor."""
     found: dict[TensorId, list[TensorId]] = {}
     for operand, result in successions:
         line = found.get(operand, [operand])
@@ -193,13 +198,13 @@ def _lines(
 
 
 def _padded(nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bytes to set aside: aligned, and no multiple of a page, or neighbours would fall into the same cache sets."""
+    """Return sizes to reserve: aligned, and not a multiple of a page, or neighbours would share cache sets."""
     sizes: NDArray[np.int64] = -(-np.maximum(nbytes, 1) // ALIGNMENT) * ALIGNMENT
     return np.where(sizes % PAGE, sizes, sizes + ALIGNMENT)
 
 
 def _tightest_gap(starts: NDArray[np.int64], sizes: NDArray[np.int64], size: int) -> int:
-    """The offset of the smallest gap of at least `size` between taken ranges; behind them all if there is none."""
+    """Return the offset of the smallest gap of at least `size` bytes between taken ranges, else the end of them all."""
     if not len(starts):
         return 0
     order = np.argsort(starts)

@@ -1,7 +1,8 @@
-"""Results that stay in the scratch of the vEU that makes them, until the rTasks that it runs later have read them.
+"""Keep results in the scratch of the vEU that makes them until its later rTasks have read them.
 
-A vEU keeps its scratch from one rTask to the next. What one vEU alone touches, in one rProgram, need not lie where all
-vEUs see it: each piece of such a result has a place beside the scratch of the rTasks that run meanwhile.
+Known as: scratchpad allocation. A vEU keeps its scratch from one rTask to the next. What one vEU alone touches, in one
+rProgram, need not lie where all vEUs see it. Each piece of such a result has a place beside the scratch of the rTasks
+that run meanwhile.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from rammer.ir.plan import ExecutionPlan, Pieces
 from rammer.ir.program import RTask
 from rammer.ir.tensor import ALIGNMENT, TensorId, aligned_bytes
 
-MOST_PIECES = 1 << 14  # of a plan: what planning costs grows with their number
+MOST_PIECES = 1 << 14  # of a plan: planning time grows with their number
 
 Numbers = NDArray[np.int64]
 
 
 class Lane(NamedTuple):
-    """A lane of a plan: what shares one scratch, which the next rProgram does not find again."""
+    """A lane of a plan. Its slots share one scratch, whose contents do not survive the rProgram."""
 
     program: int
     veu: int
@@ -33,7 +34,7 @@ class Lane(NamedTuple):
 
 @dataclass(slots=True)
 class Stay:
-    """A piece of an owner in scratch: bytes [begin, end) of it, from its first access to the last, orders of a lane."""
+    """A piece of an owner in scratch: bytes [begin, end) of it, live from order `first` to order `last` of a lane."""
 
     owner: TensorId
     lane: Lane
@@ -43,12 +44,12 @@ class Stay:
     end: int
 
     def meets(self, other: Stay) -> bool:
-        """Whether both are needed at the same time, in one scratch."""
+        """Return whether both are live at the same time, in one scratch."""
         return self.lane == other.lane and self.first <= other.last and other.first <= self.last
 
 
 def stays(plan: ExecutionPlan, order: HappensBefore) -> list[Stay]:
-    """All pieces that lie in scratch, each with the accesses of its own vEU; none of what nobody touches."""
+    """Return all pieces that lie in scratch, each with its own vEU's accesses; pieces without accesses are left out."""
     near, found = plan.memory.near if plan.memory else {}, list[Stay]()
     for owner, rows in accesses(plan, order, near).items():
         pieces, kind = near[owner], plan.graph.types[owner]
@@ -64,16 +65,17 @@ def stays(plan: ExecutionPlan, order: HappensBefore) -> list[Stay]:
 
 
 def own_scratch(plan: ExecutionPlan, lane: Lane) -> Numbers:
-    """Bytes that each slot of a lane uses of scratch itself, from its begin on."""
+    """Return the bytes of scratch that each slot of a lane uses itself, from offset 0 on."""
     slots = plan.programs[lane.program].lanes[lane.veu]
     uses = (plan.kernels[s.uid.operator_id].scratch_bytes if isinstance(s, RTask) else 0 for s in slots)
     return np.array([aligned_bytes(n) for n in uses], np.int64)
 
 
 def plan_near(plan: ExecutionPlan, order: HappensBefore, alone: Collection[TensorId] = ()) -> dict[TensorId, Pieces]:
-    """Owners that lie in scratch, all of each: first those that move most bytes for the room and slots they take.
+    """Choose owners that lie entirely in scratch, and place them.
 
-    An owner of which some piece is touched by several vEUs, or finds no room, is none of them; nor are those `alone`.
+    Those that move most bytes per byte and slot occupied come first. An owner is left out if several vEUs touch one of
+    its pieces, if a piece does not fit, or if it is in `alone`.
     """
     graph = plan.graph
     if not plan.spec.resident:
@@ -109,9 +111,10 @@ def plan_near(plan: ExecutionPlan, order: HappensBefore, alone: Collection[Tenso
 def _pieces(
     plan: ExecutionPlan, order: HappensBefore, owner: TensorId, rows: Numbers
 ) -> tuple[list[int], list[Stay]] | None:
-    """An owner cut between elements that no rTask touches together; None if some piece is several vEUs', or too large.
+    """Split an owner between elements that no rTask touches together.
 
-    Where pieces begin: their first element, and in scratch as far behind an aligned place as in the owner.
+    Returns the first element of each piece, and its place: an offset in scratch with the alignment that it has in its
+    owner. None if a piece is too large, or several vEUs touch it.
     """
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     begins = np.flatnonzero(np.append(True, rows[1:, 0] >= np.maximum.accumulate(rows[:, 1])[:-1]))
@@ -139,7 +142,7 @@ class _Room:
         self._there: list[Stay] = []
 
     def place(self, piece: Stay) -> bool:
-        """Put a piece where nothing else lies from its first access to its last; whether there is such a place."""
+        """Place a piece where nothing else lies while it is live; return whether there is such a place."""
         skew = piece.begin
         begin, size = int(self._used[piece.first : piece.last + 1].max()), aligned_bytes(piece.end)
         for other in sorted(self._there, key=lambda s: s.begin):
@@ -152,12 +155,12 @@ class _Room:
         return True
 
     def forget(self, piece: Stay) -> None:
-        """Take a piece away again, if it is there."""
+        """Remove a piece if it is there."""
         self._there = [s for s in self._there if s is not piece]
 
 
 def scratch_ends(plan: ExecutionPlan, found: Sequence[Stay]) -> dict[Lane, Numbers]:
-    """Of each lane, slot by slot: the end of what an rTask, and what stays there meanwhile, take of scratch."""
+    """Return, for each lane and slot, the end of the scratch that the rTask and the resident pieces use."""
     lanes = [Lane(p, v) for p, program in enumerate(plan.programs) for v in range(len(program.lanes))]
     ends = {lane: own_scratch(plan, lane) for lane in lanes}
     for stay in found:

@@ -1,7 +1,8 @@
-"""Where a tensor can be cut into pieces that lie apart in memory: between elements that no rTask touches together.
+"""Split tensors into pieces with separate memory, between elements that no rTask touches together.
 
-An rTask has one address for each of its arguments, so all that it touches of a tensor must lie as the tensor does. What
-images, or rows, different rTasks touch may lie anywhere, and a buffer that holds a few of them at a time is enough.
+An rTask has one address for each of its arguments, so all that it touches of a tensor must be laid out as in the
+tensor. Images or rows that different rTasks touch may lie anywhere. A buffer that holds some of them at a time is
+enough.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import TensorId
 
-WORTH_BYTES = 16 << 10  # of a piece: smaller ones save little
-MOST_OF_TENSOR, MOST_OF_PLAN = 64, 1 << 12  # pieces: what planning costs grows with their number
+WORTH_BYTES = 16 << 10  # least bytes of a piece: smaller ones save little
+MOST_OF_TENSOR, MOST_OF_PLAN = 64, 1 << 12  # pieces: planning time grows with their number
 
 
 def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[TensorId, tuple[int, ...]]:
-    """The first elements of the pieces, of `least_bytes` and more, of every owner that has several.
+    """Return the first elements of the pieces of every owner that has several, each of at least `least_bytes`.
 
-    What a caller sees stays whole.
+    Graph inputs and outputs stay whole, as callers see them.
     """
     whole = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)}
     touched: dict[TensorId, list[Hulls]] = defaultdict(list)
@@ -51,8 +52,7 @@ def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[Ten
 
 
 def bases(plan: ExecutionPlan, memory: MemoryPlan, operator: int) -> dict[int, NDArray[np.int64]]:
-    """Of the arguments that lie in pieces, in the arena or near: the byte that each rTask takes for the begin of its
-    owner there."""
+    """Return, per argument in pieces and per rTask, the byte in the arena or scratch at which its owner would begin."""
     return {
         argument: memory.bases(root, plan.graph.types[root].element_bytes, found[:, 0])
         for argument, root, found in arguments(plan.graph, plan.kernels, operator)

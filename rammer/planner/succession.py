@@ -1,6 +1,6 @@
-"""Results that may lie where an operand lay, element by element: an rTask reads of it only what it stores just then.
+"""Find in-place results: a result may reuse an operand's memory if each rTask reads exactly the elements it writes.
 
-So an element's place is free when it is written, although other rTasks have yet to read other elements.
+Then an element's place is free when it is written, although other rTasks have yet to read other elements.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
 from rammer.ir.tile import Apply, Store, TileProgram, statements
 
-WORTH_BYTES = 4096  # of a tensor: smaller ones find a place near enough
+WORTH_BYTES = 4096  # least bytes of a tensor: smaller ones are close anyway
 
 
 @remembered(1 << 12)
 def replaced(program: TileProgram) -> frozenset[str]:
-    """Inputs of which each element is read only by the statement that stores the result with the same number.
+    """Return the inputs of which each element is read only by the statement that stores the result's same element.
 
-    An empty set if there are several results, or if the result is read, too.
+    Empty if there are several results, or if the result is also read.
     """
     if program.num_outputs != 1:
         return frozenset()
@@ -48,7 +48,7 @@ def replaced(program: TileProgram) -> frozenset[str]:
 
 
 def replaced_inputs(kernel: RKernel) -> list[int]:
-    """Which inputs of a kernel's operation its result may take the place of."""
+    """Return the numbers of a kernel's inputs whose memory its result may reuse."""
     if isinstance(kernel.program, ForeignSource):
         return []
     found = replaced(kernel.program)
@@ -56,9 +56,9 @@ def replaced_inputs(kernel: RKernel) -> list[int]:
 
 
 def successions(plan: ExecutionPlan, order: HappensBefore) -> Iterator[tuple[TensorId, TensorId]]:
-    """(operand, result), both owners of memory: the result may lie where the operand lies, in the plan's order.
+    """Yield (operand, result), both owners of memory: the result may be in place of the operand, in the plan's order.
 
-    Whoever else reads the operand has done so before any of the result is written. Who wrote it need not be asked: an
+    All other readers of the operand must precede every write of the result. The operand's writers need no check: an
     element is read before its place is written, and was written before that (R104).
     """
     if not plan.spec.succession:
@@ -85,7 +85,7 @@ def successions(plan: ExecutionPlan, order: HappensBefore) -> Iterator[tuple[Ten
 
 
 def _all_before(order: HappensBefore, plan: ExecutionPlan, first: Collection[int], second: int) -> bool:
-    """Whether every rTask of some operators happens before every rTask of another one."""
+    """Return whether every rTask of some operators happens before every rTask of another one."""
     begun = _slots(order, plan, second)
     program = order.program[begun].min()
     needs = order.known(begun[order.program[begun] == program]).min(axis=0)

@@ -1,4 +1,4 @@
-"""An rProgram under construction, priced slot by slot."""
+"""Build an rProgram slot by slot, and know at every moment when each slot runs. Known as: list scheduling with undo."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.program import Front, Mark, Position, Removed, RProgram, RProgramBuilder, TaskUid
 
 T = TypeVar("T")
-_last, _sum = np.maximum.reduce, np.add.reduce  # without the layers of methods: asked for at every wave
+_last, _sum = np.maximum.reduce, np.add.reduce  # the bare ufuncs, as they are called at every wave
 Times = NDArray[np.float64]
 NOWHERE = (0, -1)
-FEW = 6  # lanes that are cheaper to look at one by one
+FEW = 6  # lanes; up to so many, a loop is cheaper than NumPy
 
 
 @dataclass(slots=True, eq=False)
 class Needs:
-    """What an rTask must see of an rProgram: the last needed slot of each lane, and when it ends.
+    """The slots of an rProgram that an rTask depends on: the last one of each lane, and when they end.
 
-    Lanes run in order, so that slot stands for all needed before it (Paper: §3.3, "only include the last one").
-    rTasks that need the same share one, and so what was found out about it.
+    Lanes run in order, so the last slot covers all earlier ones (Paper: §3.3, "only include the last one"). rTasks with
+    equal dependencies share one object, and with it the cached start times.
     """
 
-    front: Front | None = None  # None: nothing of this rProgram
-    end_us: float = 0.0  # when the last of them is done
-    veu: int = -1  # on this vEU
-    other_end_us: float = 0.0  # when the last one on any other vEU is done
-    starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of `seen` changes to lanes
+    front: Front | None = None  # None: no dependencies in this rProgram
+    end_us: float = 0.0  # when the last of these slots ends
+    veu: int = -1  # the vEU of that slot
+    other_end_us: float = 0.0  # when the last one on any other vEU ends
+    starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of `seen` entries of `_grown`
     seen: int = -1
 
     @property
@@ -43,7 +43,7 @@ NOTHING = Needs()
 
 
 class Checkpoint(NamedTuple):
-    """A state of an Assembly to come back to."""
+    """A state of an Assembly, for `undo`."""
 
     mark: Mark
     ready_us: Times
@@ -51,7 +51,7 @@ class Checkpoint(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What `place` was told."""
+    """The arguments of one call of `place`."""
 
     task: TaskUid
     veu: int
@@ -60,7 +60,7 @@ class Placed(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """What `Assembly.undo` took back, for `redo`."""
+    """Slots that `Assembly.undo` removed, for `redo`."""
 
     removed: Removed
     ready_us: Times
@@ -70,11 +70,11 @@ class Undone(NamedTuple):
 
 
 class Assembly:
-    """Appends rTasks and knows at once when each of them runs.
+    """Append rTasks to lanes and compute at once when each of them runs.
 
-    Lanes only grow at their ends, so the state is the time at which each lane is ready: one more rTask costs O(1), and
-    `time_us` always equals what `simulate` says about the finished rProgram. `mark` and `undo` make trials cheap:
-    what `fill` and `sync` add is owed until somebody asks for slots, and most trials are taken back before that.
+    Lanes grow only at their ends, so the state is the time at which each lane is ready. Placing one rTask costs O(1).
+    `time_us` always equals what `simulate` returns for the finished rProgram. `mark` and `undo` make trials cheap:
+    `fill` and `sync` defer their slots until a method reads slots, and most trials are undone before that.
     """
 
     def __init__(self, spec: VDeviceSpec) -> None:
@@ -82,10 +82,10 @@ class Assembly:
         self.ready_us: Times = np.zeros(spec.num_veus)
         self._builder = RProgramBuilder(spec.num_veus)
         self._ends: list[list[float]] = [[] for _ in range(spec.num_veus)]
-        self._told: list[list[int]] = [[] for _ in range(spec.num_veus)]  # whose end says that a slot is done
+        self._told: list[list[int]] = [[] for _ in range(spec.num_veus)]  # per slot, the one whose end signals it
         self._synced = (0,) * spec.num_veus  # per lane, its slots before the last global barrier
-        self._grown: list[int] = []  # the lanes that grew, one after the other
-        self._owed: list[Callable[[], None]] = []  # what makes slots that `ready_us` counts already
+        self._grown: list[int] = []  # a log of the lanes that grew
+        self._owed: list[Callable[[], None]] = []  # append slots that `ready_us` counts already
 
     @property
     def is_empty(self) -> bool:
@@ -93,40 +93,40 @@ class Assembly:
 
     @property
     def ends(self) -> dict[int, int]:
-        """The last slot of each lane that has one."""
+        """The order of the last slot, by vEU; empty lanes are left out."""
         self._settle()
         return {veu: len(ends) - 1 for veu, ends in enumerate(self._ends) if ends}
 
     @property
     def time_us(self) -> float:
-        """time(P): the launch, and the longest lane; 0 for an rProgram without slots. Paper: Alg. 1."""
+        """time(P) in µs: the launch plus the longest lane; 0 for an empty rProgram. Paper: Alg. 1."""
         if self.is_empty:
             return 0.0
         others = self.spec.num_veus > 1 and bool(_last(self.ready_us[1:]) > 0)
         return self.spec.launched_us(others) + float(_last(self.ready_us))
 
     def least_us(self, later_us: float) -> float:
-        """A time that this and what follows it cannot beat, if that takes vEUs as long, however it is shared out."""
+        """Return a lower bound in µs for this rProgram plus `later_us` of later vEU time, however distributed."""
         even_us = (float(_sum(self.ready_us)) + later_us) / self.spec.num_veus
         return max(self.time_us, self.spec.launched_us(others=False) + even_us)
 
     def find(self, task: TaskUid) -> Position | None:
-        """The slot whose end says that the rTask is done, or None if it is not in this rProgram."""
+        """Return the slot whose end signals that the rTask is done, or None if it is not in this rProgram."""
         self._settle()
         where = self._builder.find(task)
         return where and Position(where.veu, self._told[where.veu][where.order])
 
     def find_all(self, operator_id: int, rtasks: Iterable[int]) -> list[tuple[int, int]]:
-        """The same of some rTasks of an operator, as (vEU, order); the order of one that is not here is -1."""
+        """Return `find` of some rTasks of an operator as (vEU, order); NOWHERE for those not in this rProgram."""
         self._settle()
         find, told = self._builder.find, self._told
         found = [find((operator_id, rtask)) for rtask in rtasks]
         return [(where[0], told[where[0]][where[1]]) if where else NOWHERE for where in found]
 
     def needs(self, tasks: Iterable[TaskUid], also: Needs = NOTHING) -> Needs:
-        """What lies in this rProgram of `tasks`; those of earlier rPrograms are complete anyway.
+        """Return the dependencies on those `tasks` that are in this rProgram; earlier rPrograms have completed.
 
-        The answer holds until the next `undo`.
+        The result is valid until the next `undo`.
         """
         last = dict(also.last)
         for task in tasks:
@@ -138,21 +138,21 @@ class Assembly:
         return self.needs_last(last)
 
     def needs_last(self, last: Mapping[int, int]) -> Needs:
-        """What an rTask needs that must see the slots at `last`, an order per lane. Holds until the next `undo`."""
+        """Return the dependencies on the slots at `last`, an order per vEU. Valid until the next `undo`."""
         if not last:
             return NOTHING
         ends = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True)
         return Needs(self._builder.front(last), *ends[0], ends[1][0] if len(ends) > 1 else 0.0)
 
     def needs_also(self, needs: Needs, last: Mapping[int, int]) -> Needs:
-        """The same, and the slots at `last`. Holds until the next `undo`."""
+        """Return `needs` extended by the slots at `last`. Valid until the next `undo`."""
         both = dict(needs.last)
         for veu, order in last.items():
             both[veu] = max(both.get(veu, -1), order)
         return self.needs_last(both)
 
     def start_us(self, veu: int, needs: Needs) -> float:
-        """When an rTask with these needs would start on `veu`, after a barrier-rTask if it must have one."""
+        """Return when an rTask with these dependencies would start on `veu`, with a barrier-rTask if it needs one."""
         self._settle()
         ready = float(self.ready_us[veu])
         if needs.front is None:
@@ -163,7 +163,7 @@ class Assembly:
         return ready if self._builder.knows(veu, needs.front) else ready + self.spec.barrier_us
 
     def starts_us(self, needs: Needs) -> Times:
-        """`start_us` of every lane; of lanes that did not grow since the last question, nothing is computed anew."""
+        """Return `start_us` of every lane. Only lanes that grew since the last call are computed again."""
         if needs.front is None:
             return self.ready_us
         self._settle()
@@ -183,7 +183,7 @@ class Assembly:
         return needs.starts_us
 
     def place(self, task: TaskUid, veu: int, rtask_us: float, needs: Needs = NOTHING) -> None:
-        """Append an rTask that takes `rtask_us`."""
+        """Append an rTask of `rtask_us` to a lane, behind a barrier-rTask if its dependencies require one."""
         self._settle()
         start = float(self.ready_us[veu])
         where = self._builder.append(task, veu, needs.front)
@@ -197,9 +197,9 @@ class Assembly:
         self._grown.append(veu)
 
     def fill(self, operator_id: int, count: int, rtask_us: float) -> None:
-        """Append an operator's first `count` rTasks, which need nothing, each where it can start first.
+        """Append the first `count` rTasks of an operator without dependencies, each to the lane that starts it first.
 
-        Of equal lanes it is the first, as if they were placed one by one.
+        Ties go to the first lane, as if the rTasks were placed one by one.
         """
         begin = self.ready_us
         lanes = _first_to_start(begin, count, rtask_us)
@@ -217,17 +217,17 @@ class Assembly:
         self._grown += lanes
 
     def _settle(self) -> None:
-        """Make the slots that are owed."""
+        """Append the deferred slots."""
         if self._owed:
             owed, self._owed = self._owed, []
             for make in owed:
                 make()
 
     def gather(self, before: Checkpoint, placed: Iterable[Placed]) -> None:
-        """One wait and one publication for each lane, of all that was placed since `before`, if nobody waits longer.
+        """Merge waits and completion signals of all rTasks placed since `before`, one of each per lane.
 
-        None of these rTasks depends on another: the first of a lane waits for what all of them need, and who needs one
-        of them waits for the last.
+        These rTasks do not depend on each other. The first one of a lane waits for the dependencies of all of them;
+        readers of any of them wait for the last one. If that would take longer, nothing changes.
         """
         alone = float(self.ready_us.max()), float(self.ready_us.sum())
         apart = self.undo(before)
@@ -258,7 +258,7 @@ class Assembly:
         return self.needs_last(last)
 
     def sync(self) -> None:
-        """A barrier of all lanes: every rTask so far is done before any further one begins."""
+        """Append a barrier of all lanes: every rTask so far completes before any later one begins."""
         end = float(self.ready_us.max()) + self.spec.barrier_us
         self.ready_us = np.full(self.spec.num_veus, end)
         self._owed.append(lambda: self._sync(end))
@@ -272,18 +272,18 @@ class Assembly:
         self._grown.extend(range(self.spec.num_veus))
 
     def is_synced(self, task: TaskUid) -> bool:
-        """Whether a global barrier, or the end of an rProgram, lies behind an rTask."""
+        """Return whether a global barrier, or the end of an rProgram, follows an rTask."""
         self._settle()
         where = self._builder.find(task)
         return where is None or where.order < self._synced[where.veu]
 
     def mark(self) -> Checkpoint:
-        """The present state, for `undo`."""
+        """Return the present state, for `undo`."""
         self._settle()
         return Checkpoint(self._builder.mark(), self.ready_us.copy(), self._synced)
 
     def undo(self, state: Checkpoint) -> Undone:
-        """Take back everything placed since `mark`."""
+        """Remove everything placed since `mark`."""
         self._owed.clear()
         ends, told = (_taken(lanes, state.mark.lengths) for lanes in (self._ends, self._told))
         undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends, told)
@@ -291,7 +291,7 @@ class Assembly:
         return undone
 
     def redo(self, undone: Undone) -> None:
-        """Place again what `undo` took back, on the state that it left."""
+        """Restore what `undo` removed, on the state that it left."""
         self._builder.redo(undone.removed)
         self.ready_us, self._synced = undone.ready_us.copy(), undone.synced
         for lane, told, veu in zip(undone.ends, undone.told, range(self.spec.num_veus), strict=True):
@@ -299,19 +299,19 @@ class Assembly:
             self._told[veu] += told
 
     def build(self) -> RProgram:
-        """The finished rProgram."""
+        """Return the finished rProgram."""
         self._settle()
         return self._builder.build()
 
 
 def _first_to_start(ready: Times, count: int, us: float) -> NDArray[np.intp]:
-    """The lanes that `count` equal rTasks go to, each where it starts first; of equals the first."""
+    """Return the lanes of `count` equal rTasks, each on the lane that starts it first; ties go to the first lane."""
     if not us:
         return np.full(count, ready.argmin())
     ready, found = ready.copy(), []
     while count > 0:
         order = ready.argsort(kind="stable")
-        # Whoever can start before the first of them is done gets one before anybody gets another.
+        # Every lane that can start before the first rTask is done gets one before any lane gets a second.
         before = int(np.searchsorted(ready[order], ready[order[0]] + us))
         found.append(order[: min(max(before, 1), count)])
         ready[found[-1]] += us
@@ -320,7 +320,7 @@ def _first_to_start(ready: Times, count: int, us: float) -> NDArray[np.intp]:
 
 
 def _taken(lanes: list[list[T]], lengths: Iterable[int]) -> list[list[T]]:
-    """What lanes have beyond these lengths, taken off them."""
+    """Cut lanes to these lengths and return the tails."""
     taken = []
     for lane, length in zip(lanes, lengths, strict=True):
         taken.append(lane[length:])

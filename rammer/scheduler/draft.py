@@ -1,4 +1,4 @@
-"""A plan while a policy draws it: rKernels chosen so far, what rTasks need, and where static weights live."""
+"""Hold the state of a policy while it builds a plan: rKernels, dependencies of rTasks, vEUs of static weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RTaskIds: TypeAlias = NDArray[np.int64]  # of one operator, ascending
 
 
 class Placement(NamedTuple):
-    """Where an rTask went, and why."""
+    """Where an rTask was placed, and why."""
 
     task: TaskUid
     veu: int
@@ -37,13 +37,13 @@ class _Candidate(NamedTuple):
 
 
 class Draft:
-    """What the policies share. `kernels` grows as they choose; dependencies are looked up in it."""
+    """State and helpers that all policies share. Policies fill `kernels`; dependencies are computed from it."""
 
     def __init__(self, problem: Problem, market: Market | None = None) -> None:
         self.graph = problem.graph
         self.spec = problem.spec
         self.market = market or Market(problem)
-        self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # barriers cost much there
+        self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # where barriers are expensive
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
         self._reload_us: dict[RKernel, float] = {}
@@ -55,18 +55,18 @@ class Draft:
         return self.market.rtask_us(self.kernels[operator_id])
 
     def homes(self, operator_id: int) -> Mapping[int, int]:
-        """For rTasks, the vEU that last ran the same one of the same rKernel on the same static weights, if any did."""
+        """Return, by rTask, the vEU that last ran the same rTask of the same rKernel on the same static weights."""
         return self._homes.get((self.kernels[operator_id], self._statics[operator_id]), {})
 
     def reload_us(self, operator_id: int) -> float:
-        """What an rTask pays for reading its static weights from the shared memory, and not from its vEU's own."""
+        """Return the extra µs of an rTask that reads its static weights from shared memory instead of its vEU's own."""
         kernel = self.kernels[operator_id]
         if kernel not in self._reload_us:
             self._reload_us[kernel] = reload_us(kernel, self.spec)
         return self._reload_us[kernel]
 
     def settle(self, placements: Iterable[Placement]) -> None:
-        """Remember where static weights were used."""
+        """Record on which vEUs static weights were used."""
         for (operator_id, rtask_id), veu, _ in placements:
             if statics := self._statics[operator_id]:
                 self._homes.setdefault((self.kernels[operator_id], statics), {})[rtask_id] = veu
@@ -74,8 +74,8 @@ class Draft:
     def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[Placement]:
         """Append the rTasks of independent operators, each to the vEU that can start it first. Paper: Alg. 1, line 12.
 
-        rTasks whose operands are there come first, and the longest of them first, which balances the lanes. Among
-        equals, one goes first whose static weights the chosen vEU has.
+        rTasks whose operands are ready earliest come first, and of these the longest first, which balances the lanes.
+        Ties go to rTasks whose static weights the chosen vEU used last.
         """
         self.kernels.update(wave)
         before = assembly.mark()
@@ -100,14 +100,14 @@ class Draft:
         return placements
 
     def needs(self, operator_ids: Iterable[int], assembly: Assembly) -> dict[int, list[Needs]]:
-        """For every rTask of independent operators, what it must see of this rProgram.
+        """Return, for every rTask of independent operators, its dependencies in this rProgram.
 
-        A device with global synchronisation gets a barrier of all lanes here, if anything must be seen.
+        On a device with global synchronisation, this appends a barrier of all lanes if there are any.
         """
         return self.needs_of({op: np.arange(self.kernels[op].num_rtasks) for op in operator_ids}, assembly)
 
     def needs_of(self, rtasks: Mapping[int, RTaskIds], assembly: Assembly) -> dict[int, list[Needs]]:
-        """The same for some rTasks of each operator, ascending; all that they read from is placed by now."""
+        """Return `needs` for some rTasks of each operator, ascending. All of their producers must be placed."""
         if assembly.is_empty:
             return {op: [NOTHING] * len(some) for op, some in rtasks.items()}
         if self.spec.sync is SyncModel.GLOBAL:
@@ -117,7 +117,7 @@ class Draft:
         return {op: self._operator_needs(op, some, assembly) for op, some in rtasks.items()}
 
     def _needs_sync(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> bool:
-        """Whether some of the rTasks needs one that no global barrier lies behind."""
+        """Return whether some of the rTasks depends on one that no global barrier follows."""
         open_ones = 0
         for producer, sure in self.dependencies.producers(operator_id).items():
             count = self.kernels[producer].num_rtasks
@@ -132,7 +132,10 @@ class Draft:
         )
 
     def _operator_needs(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> list[Needs]:
-        """Each producer is looked up once, and rTasks that need the same of all producers share one answer."""
+        """Return the dependencies of rTasks.
+
+        Each producer is looked up once. rTasks with equal dependencies share one object.
+        """
         by_all: dict[int, int] = {}
         by_some: list[tuple[Needed, list[tuple[int, int]]]] = []
         for producer, found in self.dependencies.needed(operator_id, rtasks):
@@ -146,7 +149,7 @@ class Draft:
         common = assembly.needs_last(by_all)
         parts: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
         for found, slots in by_some:
-            slots = [s if s[1] > by_all.get(s[0], -1) else NOWHERE for s in slots]  # later than what all need anyway
+            slots = [s if s[1] > by_all.get(s[0], -1) else NOWHERE for s in slots]  # later than the common ones
             if any(s is not NOWHERE for s in slots):
                 rows = np.column_stack((found.readers, np.array(slots)[found.which]))
                 parts.append(rows[rows[:, 2] >= 0])
@@ -160,12 +163,12 @@ class Draft:
         for begin, end in pairwise(begins.tolist()):
             mine = rows[begin:end, 1:]
             if (needs := known.get(key := mine.tobytes())) is None:
-                needs = known[key] = assembly.needs_last({**by_all, **dict(mine.tolist())})  # of each vEU the last
+                needs = known[key] = assembly.needs_last({**by_all, **dict(mine.tolist())})  # the last slot per vEU
             answers.append(needs)
         return answers
 
     def sequential_us(self) -> float:
-        """What RammerBase would take: every operator's fastest rKernel, launched alone."""
+        """Return the time of RammerBase in µs: every operator's fastest rKernel, launched alone."""
         options = [self.market.options(op.operation).fastest for op in self.graph.operators]
         veus = self.spec.num_veus
         return sum(
@@ -177,7 +180,7 @@ class Draft:
     def finish(
         self, policy: str, programs: Sequence[RProgram], priced_us: float, notes: Sequence[str]
     ) -> ExecutionPlan:
-        """The plan, with a note if by its own price the baseline is better by more than noise."""
+        """Return the plan. A note says so if its price exceeds the baseline's by more than noise."""
         baseline_us = self.sequential_us()
         if priced_us > baseline_us * max(self.market.problem.profiler.noise, 1 + 1e-9):
             worse = f"priced at {priced_us:.2f} µs, worse than the {baseline_us:.2f} µs of one rProgram per rOperator"
@@ -190,9 +193,10 @@ class Draft:
 
 
 def _by_weights(candidates: list[_Candidate], assembly: Assembly) -> Iterator[tuple[TaskUid, Needs, Assignment]]:
-    """Candidates of one duration in a good order, each with its place; to be placed before the next is asked for.
+    """Yield candidates of equal duration, each with its vEU; the caller places each before it takes the next.
 
-    A vEU is chosen for the first one left. If another has its weights there and can start as early, it goes instead.
+    A vEU is chosen for the first candidate. Another one replaces it if its weights are on that vEU and it can start as
+    early.
     """
     queue = sorted(candidates, key=lambda candidate: candidate.task, reverse=True)
     by_home: dict[int | None, list[_Candidate]] = {}

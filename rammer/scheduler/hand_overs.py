@@ -1,4 +1,7 @@
-"""The longest chain of hand-overs between vEUs: what a plan cannot be faster than, however fast its rTasks are."""
+"""Find the longest chain of hand-overs between vEUs. Known as: the critical path.
+
+Its latency is a lower bound of a plan's time, however fast its rTasks are.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from rammer.scheduler.timeline import walk
 
 
 class HandOvers(NamedTuple):
-    """How often a vEU waits for another one's rTask, one after the other, and the bytes that those rTasks wrote."""
+    """Hand-overs in a chain (one vEU waits for another's rTask), and the bytes that the awaited rTasks wrote."""
 
     hops: int
     nbytes: int
 
 
 class Hop(NamedTuple):
-    """A hand-over: the operators of the rTask that is waited for and of the one that waits, or -1 for a launch."""
+    """One hand-over: the operators of the awaited rTask and of the waiting one; -1 for a launch."""
 
     waited_for: int
     waits: int
 
 
 class _Link(NamedTuple):
-    """The end of a chain; `number` is its own, so that equal chains are never told apart by what is behind it."""
+    """The last hand-over of a chain. `number` is unique, so that comparing equal chains never reaches `before`."""
 
     hops: int
     nbytes: int
@@ -39,13 +42,13 @@ class _Link(NamedTuple):
 
 
 def longest_chain(plan: ExecutionPlan) -> HandOvers:
-    """The chain with the most hand-overs; of equal ones that with the most bytes. A launch hands over to all vEUs."""
+    """Return the chain with the most hand-overs, then the most bytes. A launch is a hand-over to all vEUs."""
     longest = _longest(plan, {})
     return HandOvers(longest.hops, longest.nbytes)
 
 
 def hops_of(plan: ExecutionPlan) -> list[Hop]:
-    """The hand-overs of the longest chain, the first one first."""
+    """Return the hand-overs of the longest chain, in order."""
     waiting: dict[int, int] = {}  # the first rTask behind a hand-over
     link: _Link | None = _longest(plan, waiting)
     found = []
@@ -93,6 +96,6 @@ def _written(plan: ExecutionPlan, program: RProgram, at: Position) -> int:
 
 @remembered(1 << 13)
 def _bytes_of(kernel: RKernel) -> int:
-    """Bytes that an rTask writes, on average."""
+    """Return the bytes that an rTask writes, on average."""
     kinds = kernel.operation.outputs
     return sum(num_written(kernel, n) * kind.dtype.itemsize for n, kind in enumerate(kinds)) // kernel.num_rtasks

@@ -1,4 +1,4 @@
-"""The built-in policies, announced as any plugin's."""
+"""Announce the built-in policies, as a plugin does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICIES = {  # by name the module in this package, and its class
 
 
 class _Policies(Mapping[str, Callable[..., Policy]]):
-    """Policies by name, each imported when it is asked for: a compilation takes one."""
+    """Policies by name, each imported on first use: a compilation needs one."""
 
     def __getitem__(self, name: str) -> Callable[..., Policy]:
         module, made = POLICIES[name]

@@ -1,4 +1,4 @@
-"""What a scheduling policy sees and returns."""
+"""Define what a scheduling policy receives and returns."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.profiler import Profiler
 from rammer.scheduler.timeline import Timeline, simulate
 
-FOLLOWED = ("graph", "spec", "kernels", "programs", "memory")  # what a timeline by prices depends on, beside these
+FOLLOWED = ("graph", "spec", "kernels", "programs", "memory")  # what a timeline depends on, besides prices
 
 
 class Timelines:
-    """Timelines of plans with prices: none is followed through the caches twice, whoever asks."""
+    """Memoize simulated timelines of plans with prices, as following operands through the caches is slow."""
 
     def __init__(self) -> None:
         self._known: list[tuple[ExecutionPlan, Timeline]] = []
 
     def of(self, plan: ExecutionPlan) -> Timeline:
-        """What `simulate` says of a plan."""
+        """Return `simulate(plan)`, from memory if the plan is known."""
         for known, timeline in self._known:
             parts = zip(map(vars(known).get, FOLLOWED), map(vars(plan).get, FOLLOWED), strict=True)
             if all(one is other for one, other in parts) and known.prices == plan.prices:
@@ -42,11 +42,11 @@ def _nobody_can_tell(plan: ExecutionPlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """All that a policy may use: the graph, the device as data, candidate rKernels, and the profiler.
+    """The input of a policy: the graph, the device as data, candidate rKernels, and the profiler.
 
-    `offer`: candidates for the operations of another graph, those that are new for so many vEUs, whose times the
-    profiler knows then; None if nobody has any. `has_room`: whether the device's memory holds a plan's program; None if
-    nobody can tell without building it. `tell`: called with how each choice was made, if anybody listens.
+    `offer(graph, veus)` returns candidates for another graph's new operations, each on so many vEUs, and adds their
+    times to the profiler. None if unavailable. `has_room` returns whether the device's memory holds a plan's program,
+    or None if only building it would show. `tell` receives the reason of each choice; None if reasons are not logged.
     """
 
     graph: Graph
@@ -60,17 +60,17 @@ class Problem:
 
     @property
     def usual(self) -> Problem:
-        """The same problem without rKernels that are offered to who cuts operators into parts.
+        """The same problem without the rKernels that are offered only for splitting operators.
 
-        Whoever takes the fastest of many takes one that was measured too fast: the more there are, the more so.
+        With more candidates, timing noise more often selects one that was measured too fast.
         """
         usual = {op: [k for k in kernels if not k.finer] or kernels for op, kernels in self.candidates.items()}
         return replace(self, candidates=usual)
 
     def of(self, graph: Graph, veus: int) -> Problem | None:
-        """The same problem for another graph of the same meaning; None if nobody offers rKernels for it.
+        """Return the same problem for another graph of the same meaning, or None without `offer`.
 
-        `veus`: how many each of its new operators has.
+        `veus`: the number of vEUs that each new operator runs on.
         """
         if self.offer is None:
             return None
@@ -79,22 +79,28 @@ class Problem:
 
 
 class Policy(Protocol):
-    """Decides rKernels, placement and order. A class with a `name`, made without arguments, or with its options."""
+    """An algorithm that chooses rKernels, placement and order.
+
+    A policy is a class with a `name`. It is made without arguments, or with its options.
+    """
 
     name: str
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        """A plan, maybe without memory (the compiler adds it). Raises ScheduleError; never falls back in silence."""
+        """Return a plan; the compiler adds memory if it has none.
+
+        Raises ScheduleError instead of falling back silently.
+        """
 
 
 def images_of(graph: Graph) -> int:
-    """The most images that a convolution takes at once; 0 where there is none."""
+    """Return the largest batch of any convolution; 0 without convolutions."""
     convolutions = (op for op in graph.operators if "conv" in op.kind.split("+"))
     return max((op.operation.outputs[0].shape[0] for op in convolutions), default=0)
 
 
 def need_fine_sync(policy: str, spec: VDeviceSpec) -> None:
-    """Raise ScheduleError on a device with global synchronisation, for a policy whose rTasks wait for single others."""
+    """Raise ScheduleError on a device with global synchronisation, for a policy that needs waits for single rTasks."""
     if spec.sync is SyncModel.GLOBAL:
         raise ScheduleError(
             f"policy {policy!r} needs rTask-level synchronisation, and {spec.name!r} has none",

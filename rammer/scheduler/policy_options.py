@@ -1,7 +1,7 @@
-"""Options of policies: given as text or as a mapping, checked, and named in plans.
+"""Parse and check options of policies, and print them in plans.
 
-A policy with options is a dataclass. Its fields with metadata are its options, and the metadata say what every value
-means: `field(default="on", metadata={"on": "…", "off": "…"})`.
+A policy with options is a dataclass. Each field with metadata is an option; the metadata describe its values:
+`field(default="on", metadata={"on": "…", "off": "…"})`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXAMPLE = "for example wavefront:selection=fastest,beyond=off"
 
 
 class PolicyOption(NamedTuple):
-    """An option of a policy: its values, and what each of them means."""
+    """An option of a policy: its values, with a description of each."""
 
     name: str
     values: dict[str, str]
@@ -29,14 +29,14 @@ class PolicyOption(NamedTuple):
 
 
 def options_of(make: object) -> tuple[PolicyOption, ...]:
-    """The options of a policy, or of the class that makes it; none of what is no dataclass."""
+    """Return the options of a policy or of its class; none if it is not a dataclass."""
     if not is_dataclass(make):
         return ()
     return tuple(PolicyOption(f.name, dict(f.metadata), f.default) for f in fields(make) if f.init and f.metadata)
 
 
 def parse_policy(text: str) -> tuple[str, dict[str, str]]:
-    """The name and options of `name` or `name:option=value,…`. Raises PolicyError."""
+    """Parse `name` or `name:option=value,…` into the name and options. Raises PolicyError."""
     name, colon, rest = text.partition(":")
     given: dict[str, str] = {}
     for part in rest.split(",") if colon else ():
@@ -50,12 +50,15 @@ def parse_policy(text: str) -> tuple[str, dict[str, str]]:
 
 
 def split_policies(text: str) -> list[str]:
-    """Policies out of a list with commas, which options have, too: `sequential,wavefront:beyond=off,sync=global`."""
+    """Split a comma-separated list of policies.
+
+    Options contain commas, too: `sequential,wavefront:beyond=off,sync=global` has two policies.
+    """
     return [part.strip() for part in re.split(r",(?![^,:]*=)", text) if part.strip()]
 
 
 def check_options(name: str, make: object, given: Mapping[str, object]) -> None:
-    """Raise PolicyError for an option that the policy does not have, or a value that the option does not."""
+    """Raise PolicyError for an option that the policy does not have, or a value that the option does not have."""
     known = {option.name: option for option in options_of(make)}
     for key, value in given.items():
         if key not in known:
@@ -71,10 +74,10 @@ def check_options(name: str, make: object, given: Mapping[str, object]) -> None:
 
 
 class Wishes(NamedTuple):
-    """How a policy wants a graph to be prepared for it.
+    """How a policy wants a graph to be prepared.
 
-    `images_apart`: the images of a batch lie apart from each other. `finer`: how many times as many rTasks as usual
-    some candidates have: who cuts operators needs rKernels whose rTasks are as small as the cuts.
+    `images_apart`: separate the memory of a batch's images. `finer`: offer additional rKernels with so many times the
+    usual number of rTasks. Policies that split operators need rTasks as small as their splits.
     """
 
     images_apart: bool = False
@@ -82,13 +85,13 @@ class Wishes(NamedTuple):
 
 
 def wishes_of(policy: object, graph: Graph, spec: VDeviceSpec) -> Wishes:
-    """What a policy's `wishes(graph, spec)` says, if it has any."""
+    """Return a policy's `wishes(graph, spec)`, or the default if it has no such method."""
     asked = getattr(policy, "wishes", None)
     found: Wishes = asked(graph, spec) if asked else Wishes()
     return found
 
 
 def described(policy: object, name: str) -> str:
-    """A policy of this name as text that makes the same one: options that differ from their defaults, in order."""
+    """Return a policy as text that parses to the same one: its name, and options that are not the default."""
     chosen = [(o.name, getattr(policy, o.name)) for o in options_of(policy) if getattr(policy, o.name) != o.default]
     return name + (":" + ",".join(f"{key}={value}" for key, value in chosen) if chosen else "")

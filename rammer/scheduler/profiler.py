@@ -1,4 +1,4 @@
-"""The profiler a policy asks, and two of them. Paper: §3.3, "Compile-time profiling"."""
+"""Provide times of rTasks to policies, measured or estimated. Paper: §3.3, "Compile-time profiling"."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import Price
 
-NOISE = 1.02  # of measured times: measured again, they come out the other way round
+NOISE = 1.02  # ratio of measured times within which a second measurement may reverse their order
 
 
 class Profiler(Protocol):
-    """Times of rKernels on one device. What an rTask occupies is said by the rKernel itself."""
+    """Times of rKernels on one device. The resources of an rTask are fields of the rKernel."""
 
     noise: float
     """The ratio up to which two of its times are equal."""
 
     def rtask_us(self, kernel: RKernel) -> float:
-        """Microseconds of one rTask on one vEU: measured where the device can, else estimated from the spec."""
+        """Return the µs of one rTask on one vEU: measured where the device can, else estimated from the spec."""
 
     def prices(self, kernels: Iterable[RKernel]) -> Mapping[RKernel, Price] | None:
-        """What rTasks take by where their operands lie. None where only estimates of that could be had."""
+        """Return the times of rTasks by where their operands lie, or None if they could only be estimated."""
 
 
 class EstimatingProfiler:
-    """Times from the spec alone: `cost.estimate`."""
+    """Times from the spec alone, by `cost.estimate`."""
 
     noise = 1.0
 
@@ -41,13 +41,14 @@ class EstimatingProfiler:
         return found
 
     def prices(self, kernels: Iterable[RKernel]) -> None:
-        """Nothing: a price by place would only add estimates to estimates."""
+        """Return None: estimated prices would only add up estimates."""
 
 
 class MeasuredProfiler:
-    """Measured times, and another profiler for what was not measured.
+    """Measured times, with another profiler for rKernels that were not measured.
 
-    `price` gives prices for rKernels with their times, all operands where the last run left them; of none if it cannot.
+    `price` maps rKernels and their times to prices, with all operands where the last run left them. It returns an empty
+    mapping if it cannot.
     """
 
     def __init__(

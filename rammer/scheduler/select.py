@@ -1,4 +1,4 @@
-"""Which rKernels a wave uses, and which vEU an rTask runs on. Paper: §3.3, SelectRKernels and SelectvEU."""
+"""Choose the rKernels of a wave and the vEU of each rTask. Paper: §3.3, SelectRKernels and SelectvEU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rammer.scheduler.policy import Problem
 
 SelectBy: TypeAlias = Literal["interplay", "fastest", "efficient"]  # how a wave gets its rKernels
 
-TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
+TIE_US = 1e-6  # starts closer than this are equal: below any clock's resolution, above rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An rKernel with its price: alone on the whole device, and in vEU time over all its rTasks."""
+    """An rKernel with its prices in µs: one rTask, alone on the whole device, and summed over all its rTasks."""
 
     kernel: RKernel
     rtask_us: float
@@ -34,22 +34,22 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The rKernels of an operation that a policy weighs, and lower bounds over all of them."""
+    """The rKernels of an operation that a policy considers, and lower bounds over all of them."""
 
     fastest: Option  # least time when launched alone
     efficient: Option  # least time of one rTask × num_rtasks
-    whole: Option  # the fewest rTasks: no time of an rKernel alone says what exchange costs
+    whole: Option  # the fewest rTasks; an rKernel's own time excludes communication, which may dominate
     first: Option  # the generator's best guess
     least_rtask_us: float
     least_work_us: float
 
     def only(self, option: Option) -> Options:
-        """The same with nothing but one of its rKernels to choose."""
+        """Return the same with a single rKernel to choose."""
         return replace(self, fastest=option, efficient=option)
 
 
 class Market:
-    """Prices the candidates of each distinct operation once."""
+    """Price the candidates of each distinct operation, once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -60,9 +60,9 @@ class Market:
         self._price_far_weights()
 
     def _price_far_weights(self) -> None:
-        """Let what rKernels stall for far weights decide between them, where that was measured.
+        """Let measured stalls for weights in DRAM decide between rKernels.
 
-        One whose lines are on their way while it computes stalls less than another that reads as much.
+        An rKernel that prefetches lines while it computes stalls less than another one that reads as much.
         """
         spec, profiler = self.problem.spec, self.problem.profiler
         found = [self._open([k for k in options if k.fits(spec)]) for options in self.problem.candidates.values()]
@@ -71,9 +71,9 @@ class Market:
             self._times[kernel] = self._alone_us(kernel) + statics_us(kernel, spec, self._passing, stalls)
 
     def rtask_us(self, kernel: RKernel) -> float:
-        """The profiler's answer, and what weights take that other operators push out; asked once.
+        """Return the profiler's time plus the cost of weights that other operators evict, memoized.
 
-        Raises ScheduleError for a time that is none.
+        Raises ScheduleError if the profiler returns a time that is negative or not finite.
         """
         if (found := self._times.get(kernel)) is None:
             found = self._alone_us(kernel)
@@ -90,7 +90,7 @@ class Market:
         return found
 
     def _open(self, kernels: Sequence[RKernel]) -> list[RKernel]:
-        """Those of an operation of which how long they stall for far weights may decide which is the fastest."""
+        """Return the rKernels of an operation whose stalls for weights in DRAM may decide which is fastest."""
         if len(kernels) < 2:
             return []
         least = min(self._on_device(k, self.rtask_us(k)) for k in kernels)
@@ -98,24 +98,27 @@ class Market:
         return found if len(found) > 1 and any(self.rtask_us(k) > self._alone_us(k) for k in found) else []
 
     def _on_device(self, kernel: RKernel, us: float) -> float:
-        """Of all rTasks, where one takes `us`."""
+        """Return the µs of all rTasks of an rKernel if one takes `us`."""
         return us * -(-kernel.num_rtasks // self.problem.spec.num_veus)
 
     def options(self, operation: Operation) -> Options:
-        """The rKernels to weigh. Raises ScheduleError if no candidate fits the device."""
+        """Return the rKernels to consider. Raises ScheduleError if no candidate fits the device."""
         if (found := self._options.get(operation)) is None:
             found = self._options[operation] = self._weigh(operation)
         return found
 
     def fitting(self, operation: Operation) -> list[Option]:
-        """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
+        """Return the candidates that fit the device, in the generator's order.
+
+        Raises ScheduleError if there are none.
+        """
         if (found := self._fitting.get(operation)) is None:
             found = self._fitting[operation] = self._priced(operation)
         return found
 
     @cached_property
     def later_work_us(self) -> list[float]:
-        """After each wave, the time of vEUs that all later ones take at least, whatever the rKernels."""
+        """Lower bound of the vEU time of all later waves, by wave, whatever rKernels they use."""
         graph, left_us = self.problem.graph, [0.0]
         for wave in reversed(graph.wavefronts()):
             work_us = sum(self.options(graph.operators[n].operation).least_work_us for n in wave)
@@ -156,13 +159,13 @@ class Market:
 
 
 def _least(options: Sequence[Option], price: Callable[[Option], float], noise: float) -> Option:
-    """The cheapest; of those hardly dearer, the one with the fewest rTasks, then the generator's first."""
+    """Return the cheapest option; within `noise` the one with the fewest rTasks, then the generator's first."""
     limit = min(map(price, options)) * noise
     return min((o for o in options if price(o) <= limit), key=lambda o: o.kernel.num_rtasks)
 
 
 class Selection(NamedTuple):
-    """rKernels by operator number, and why."""
+    """Chosen rKernels by operator number, and the reason."""
 
     kernels: dict[int, RKernel]
     reason: str
@@ -175,10 +178,10 @@ def select_rkernels(
     price: Callable[[dict[int, RKernel]], float],
     by: SelectBy,
 ) -> Selection:
-    """A wave's fastest rKernels; if they fill the vEUs, the most efficient ones where `price` (time(P)) is lower so.
+    """Select a wave's fastest rKernels, or the most efficient ones if it fills the vEUs and time(P) drops.
 
-    That is `by` interplay; else they are the fastest, or the most efficient, whatever the price. `price` is called last
-    with the rKernels that are returned.
+    That is `by` "interplay". "fastest" and "efficient" choose without comparing. `price` returns time(P). It is called
+    last with the rKernels that are returned, so that its side effects match.
     """
     fast, lean = dict(fastest), dict(efficient)
     if by == "efficient":
@@ -210,7 +213,7 @@ def explain(
     chosen: Selection,
     time_us: float,
 ) -> None:
-    """Tell how a wave was decided."""
+    """Log how a wave was decided."""
     names = ", ".join(f"{graph.operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in chosen.kernels.items())
     fate = f"wave {wave} {'joins' if joins else 'opens'} rProgram {program}"
     tell(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs")
@@ -225,9 +228,9 @@ class Assignment(NamedTuple):
 
 
 def select_veu(assembly: Assembly, needs: Needs, home: int | None = None) -> Assignment:
-    """The vEU that can start the rTask earliest, its operands and the cost of a barrier considered.
+    """Return the vEU that can start the rTask earliest, including waits for operands and the cost of a barrier.
 
-    Among equals: `home`, where its static weights were used last, then the vEU that made an operand, then the first.
+    Ties go to `home`, where its static weights were used last, then to the vEU that made an operand, then to the first.
     """
     starts = assembly.starts_us(needs)
     earliest = float(starts.min())
@@ -244,7 +247,7 @@ def select_veu(assembly: Assembly, needs: Needs, home: int | None = None) -> Ass
 
 
 def count(reasons: Iterable[str]) -> str:
-    """How often each reason occurred, most frequent first."""
+    """Return how often each reason occurred, most frequent first."""
     tally: dict[str, int] = {}
     for reason in reasons:
         tally[reason] = tally.get(reason, 0) + 1
@@ -252,7 +255,7 @@ def count(reasons: Iterable[str]) -> str:
 
 
 def wave_bound_us(options: Sequence[Options], num_veus: int) -> float:
-    """A time that no schedule of the wave can beat, whatever the rKernels."""
+    """Return a lower bound in µs of every schedule of the wave, whatever its rKernels."""
     if not options:
         return 0.0
     return max(max(o.least_rtask_us for o in options), sum(o.least_work_us for o in options) / num_veus)

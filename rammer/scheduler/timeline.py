@@ -1,4 +1,7 @@
-"""Event simulation of an execution plan: what the policy believes, what `show` draws, what a plan costs elsewhere."""
+"""Simulate an execution plan: used to compare plans, to draw them, and to price them on other devices.
+
+Known as: discrete-event simulation.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ State = TypeVar("State")
 class LaneTimes:
     """Start and end of every slot of one lane, in microseconds since the plan began.
 
-    A barrier-rTask starts when its lane arrives, and ends when its waits are over and its own cost is paid.
+    A barrier-rTask starts when its lane arrives at it. It ends when its waits are over and its own cost is paid.
     """
 
     start_us: tuple[float, ...]
@@ -30,7 +33,7 @@ class LaneTimes:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTimes:
-    """One rProgram: launched at `launch_at_us`; its lanes begin at `begin_us` and are all done at `end_us`."""
+    """Times of one rProgram: launched at `launch_at_us`; lanes begin at `begin_us` and are all done at `end_us`."""
 
     launch_at_us: float
     begin_us: float
@@ -40,50 +43,50 @@ class ProgramTimes:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When everything happens. All times are microseconds since the plan began."""
+    """Times of all slots of a plan, in microseconds since the plan began."""
 
     programs: tuple[ProgramTimes, ...]
     busy_us: tuple[float, ...]  # per vEU, the time spent in rTasks
     barrier_us: tuple[float, ...]  # per vEU, the time spent in barrier-rTasks: waiting, and their own cost
     barrier_cost_us: float  # the barriers' own cost alone, over all vEUs
-    moved: Mapping[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, if followed
+    moved: Mapping[str, int] = field(default_factory=dict)  # bytes read from each memory level, if followed
     fetched: Mapping[TaskUid, Bytes] = field(
         default_factory=dict, compare=False
     )  # of each rTask, in the order of `moved`
 
     @property
     def total_us(self) -> float:
-        """time(P) summed over the plan's rPrograms, launches included. Paper: §3.3, Alg. 1."""
+        """time(P) summed over the plan's rPrograms, including launches. Paper: §3.3, Alg. 1."""
         return self.programs[-1].end_us if self.programs else 0.0
 
     @property
     def launch_us(self) -> float:
-        """Time spent launching rPrograms."""
+        """Time spent launching rPrograms, in µs."""
         return sum(p.begin_us - p.launch_at_us for p in self.programs)
 
     @property
     def veu_utilisation(self) -> tuple[float, ...]:
-        """Per vEU, the fraction of the whole time spent in rTasks."""
+        """Fraction of the total time spent in rTasks, per vEU."""
         return tuple(busy / self.total_us if self.total_us else 0.0 for busy in self.busy_us)
 
     @property
     def utilisation(self) -> float:
-        """The mean of `veu_utilisation`."""
+        """Mean of `veu_utilisation`."""
         return sum(self.veu_utilisation) / len(self.busy_us) if self.busy_us else 0.0
 
     @property
     def overhead(self) -> float:
-        """The fraction of all vEUs' time that launches and the cost of barriers take; waiting is not counted."""
+        """Fraction of all vEUs' time spent on launches and barriers' own cost; waiting is not counted."""
         room = self.total_us * len(self.busy_us)
         return (self.launch_us * len(self.busy_us) + self.barrier_cost_us) / room if room else 0.0
 
 
 def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = None) -> Timeline:
-    """Run a plan on paper: by the time of one rTask of each rKernel, or by the plan's prices.
+    """Simulate a plan with the time of one rTask of each rKernel, or with the plan's prices.
 
-    Prices say what operands cost that are not near; then it is followed where they lie, in a run after many like it.
-    Without `rtask_us` and prices, the plan's own `rtask_us` are taken, by where weights are that are read again. Linear
-    in the number of slots. Raises ScheduleError where barriers wait for each other or for no slot.
+    With prices, the simulation follows where operands lie, in a run after many like it. Without `rtask_us` and prices,
+    the plan's own `rtask_us` are used, adjusted for weights that recurrent operators read again. Linear in the number
+    of slots. Raises ScheduleError if barriers wait for each other or for a slot that does not exist.
     """
     if rtask_us is None and plan.prices:
         order = _in_order(plan)
@@ -102,7 +105,7 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
 
 
 def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:
-    """vEUs and rTasks, each rTask after all that it waits for."""
+    """Return (vEU, rTask) pairs, each rTask after all that it waits for."""
     found: list[tuple[int, TaskUid]] = []
     for program in plan.programs:
         walk(program, None, lambda _, veu, task: found.append((veu, task)), lambda *_: None)
@@ -110,7 +113,10 @@ def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:
 
 
 def _when(plan: ExecutionPlan, us: Sequence[float]) -> tuple[list[float], list[float]]:
-    """When rTasks begin and end, in the order of `_in_order`, which does not depend on what they take: `us`."""
+    """Return when rTasks begin and end if they take `us`. Both are in the order of `_in_order`.
+
+    That order does not depend on `us`.
+    """
     begins: list[float] = []
     each = iter(us)
 
@@ -123,7 +129,7 @@ def _when(plan: ExecutionPlan, us: Sequence[float]) -> tuple[list[float], list[f
 
 
 def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> Timeline:
-    """The timeline of a plan, by the time that each rTask takes which begins at a given one."""
+    """Return the timeline of a plan. `rtask_us(task, now)` is the time of an rTask that begins at `now`."""
 
     def barrier(now: float, done: Iterable[tuple[Position, float]]) -> float:
         return max((now, *(end for _, end in done))) + plan.spec.barrier_us
@@ -154,14 +160,14 @@ def walk(
     rtask: Callable[[State, int, TaskUid], State],
     barrier: Callable[[State, Iterable[tuple[Position, State]]], State],
 ) -> list[list[State]]:
-    """Per lane and slot, the state after it: `rtask` and `barrier` say what becomes of that before it.
+    """Return, per lane and slot, the state after the slot, computed from the state before it by `rtask` or `barrier`.
 
-    `rtask` is also told the vEU, `barrier` each slot that is waited for and the state after it. Each lane goes as far
-    as it can; a barrier whose target is not done parks it there, and goes on from that target. Linear in the slots and
-    their waits. Raises ScheduleError.
+    `rtask` also receives the vEU. `barrier` receives each awaited slot with the state after it. Each lane advances
+    until a barrier waits for a slot that is not done; it is parked there and continues from that slot. Linear in slots
+    and waits. Raises ScheduleError on a deadlock.
     """
     ends: list[list[State]] = [[] for _ in program.lanes]
-    unseen: dict[int, Iterator[Position]] = {}  # parked lane -> what its barrier has still to wait for
+    unseen: dict[int, Iterator[Position]] = {}  # parked lane -> the slots that its barrier still waits for
     parked: list[dict[int, list[int]]] = [{} for _ in program.lanes]  # target lane -> order -> lanes waiting there
     runnable = list(reversed(range(len(program.lanes))))
     while runnable:

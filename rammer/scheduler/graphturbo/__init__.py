@@ -1,1 +1,1 @@
-"""GraphTurbo: operators cut into instances, in an order that keeps what lies between them near. Paper: OSDI'23."""
+"""Split operators into instances, ordered so that intermediate tensors stay resident. Paper: GraphTurbo, OSDI'23."""

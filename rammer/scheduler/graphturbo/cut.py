@@ -1,4 +1,4 @@
-"""A network cut into instances: groups, into how many instances each is cut, and which rKernels suit that."""
+"""Describe a network split into instances: its groups, the split of each, and the rKernels that suit them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rammer.scheduler.graphturbo.split import Group, Split, axes_of
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Option
 
-# Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
-# push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
+# Fraction of a cache that an instance may fill: then three fifths of its first lines are still resident at its end, as
+# caches evict at random (cost/residency.py). A quarter would need more instances than rKernels can be split into.
 CACHED = 0.5
 
 
 class Cut(NamedTuple):
-    """A network in groups of operators, each cut so that an instance fits into some memory, and the better order.
+    """A network in groups of operators, each split so that an instance fits into some memory, and the cheaper order.
 
-    `bound`: an instance of a part of the outermost axis, some images, has one vEU, and neighbours have the same one. So
-    vEUs hand nothing on to each other.
+    `bound`: each instance along the outermost axis (some images) runs on one vEU, neighbours on the same one. Then vEUs
+    do not wait for each other's results.
     """
 
     what: str
@@ -37,12 +37,12 @@ class Cut(NamedTuple):
     bound: bool = False
 
     def is_bound(self, group: int, num_veus: int) -> bool:
-        """Whether each instance of a group has one vEU."""
+        """Return whether each instance of a group runs on one vEU."""
         split = self.splits[group]
         return bool(self.bound and split and split.parts.get(0, 1) >= num_veus)
 
     def veu_of(self, instance: Instance, num_veus: int) -> int | None:
-        """The vEU that has an instance; None if its rTasks may go anywhere."""
+        """Return the vEU of an instance, or None if its rTasks may run anywhere."""
         split = self.splits[instance.group]
         if split is None or not self.is_bound(instance.group, num_veus):
             return None
@@ -50,8 +50,9 @@ class Cut(NamedTuple):
         return instance.part * outer // split.factor * num_veus // outer
 
     def in_parts(self, found: InParts) -> Cut | None:
-        """The same cut of the graph in parts, if instances have a vEU each; None for others, and if parts are not
-        inside of instances.
+        """Return the same cut for the graph in parts, or None.
+
+        That requires instances that have a vEU each, and parts that lie inside of instances.
         """
         if not self.bound:
             return None
@@ -81,9 +82,9 @@ def distinct(cuts: Iterable[Cut]) -> list[Cut]:
 
 
 def near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
-    """Memories that are nearer than the main one: what of all vEUs' is room for an instance, and what lies beyond.
+    """Return the memories closer than main memory: how much of each holds an instance, and how much lies behind it.
 
-    Beyond the last cache lies what of it is no room for instances.
+    Each capacity is summed over all vEUs. Behind the last such cache, what remains of it counts.
     """
     caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
     room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
@@ -100,7 +101,7 @@ def near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
 def fine_options(
     problem: Problem, market: Market, network: Network, groups: Sequence[Group], splits: Sequence[Split | None]
 ) -> tuple[dict[int, list[Option]], dict[int, int]]:
-    """For every operator the rKernels that are cut as finely as its group is; and into how many instances that is."""
+    """Return, per operator, the rKernels no coarser than its group's split, and the number of instances."""
     found: dict[int, list[Option]] = {}
     factors: dict[int, int] = {}
     for group, split in zip(groups, splits, strict=True):
@@ -120,7 +121,7 @@ def fine_options(
 def least(
     options: Mapping[int, Sequence[Option]], factors: Mapping[int, int], cut: Cut, spec: VDeviceSpec
 ) -> dict[int, RKernel]:
-    """For every operator the rKernel that takes least for all instances."""
+    """Return, per operator, the rKernel that takes the least time over all instances."""
     bound = {n for at, group in enumerate(cut.groups) if cut.is_bound(at, spec.num_veus) for n in group.layers}
 
     def us(n: int, option: Option) -> float:
@@ -130,6 +131,6 @@ def least(
 
 
 def _instances_us(option: Option, factor: int, spec: VDeviceSpec) -> float:
-    """Where all vEUs share an instance, one after the other."""
+    """Return the µs of all instances, one after the other, if all vEUs share each of them."""
     rounds = -(-option.kernel.num_rtasks // (factor * spec.num_veus))
     return factor * rounds * (option.rtask_us + spec.barrier_us)

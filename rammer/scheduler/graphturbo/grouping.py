@@ -1,7 +1,8 @@
-"""Sub-graphs that share near memory. Paper: GraphTurbo §3.2, Algorithm 2.
+"""Group operators into sub-graphs that share local memory. Paper: GraphTurbo §3.2, Algorithm 2.
 
-All patterns are one fact: only one group reads a group's result, so that joining both keeps one result and makes no
-cycle. They differ in what they join at once, and in the rule that the factors must keep.
+All of the paper's patterns rest on one fact: if only one group reads a group's result, joining both keeps one result
+and creates no cycle. The patterns differ in what they join at once, and in the rule that the split factors must
+satisfy.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from rammer.scheduler.graphturbo.split import Group, Splitter, group_of, joined
 
 
 def grouped(network: Network, splitter: Splitter) -> list[Group]:
-    """All layers in groups, in topological order of their results: patterns are joined until there are none left."""
+    """Return all layers in groups, in topological order of their results. Joins patterns until none is left."""
     return _Grouping(network, splitter).run()
 
 
@@ -42,7 +43,7 @@ class _Grouping:
         return {self._owner[source] for source in self._groups[key].outside if source >= 0}
 
     def _feeds_only(self, key: int, consumer: int) -> bool:
-        """Whether a group's result is read by one other group, and by nobody outside the network."""
+        """Return whether a group's only reader is `consumer`, and its result is not an output of the network."""
         readers = {self._owner[n] for n in self._network.readers[key]}
         return readers == {consumer} and not self._network.layers[key].is_result
 
@@ -78,7 +79,7 @@ class _Grouping:
                     self._join_by_rule_ii(paths, key)
 
     def _join_by_rule_i(self, producer: int, consumer: int) -> bool:
-        """Join if the consumer needs as many instances as the producer, and both together no more than it."""
+        """Join if the consumer's factor is at least the producer's, and the joined factor does not exceed it."""
         one, other = self._groups[producer], self._groups[consumer]
         if self._factor(other) < self._factor(one):
             return False
@@ -89,7 +90,7 @@ class _Grouping:
         return True
 
     def _join_by_rule_ii(self, paths: list[int], consumer: int) -> None:
-        """Join if all paths with the consumer need no more instances than the most demanding of them."""
+        """Join if paths and consumer together need no more instances than the most demanding of them alone."""
         both = self._groups[consumer]
         for path in paths:
             both = joined(self._groups[path], both)

@@ -1,8 +1,8 @@
-"""A graph in which groups of operators are computed in parts: instances as operators of their own.
+"""Compute groups of operators part by part: each instance becomes operators of its own. Known as: overlapped tiling.
 
-A part is a box of a group's result, some images and rows. What it needs of tensors inside of the group is tensors of
-its own: small ones, which share memory with those of other parts. What two parts need is computed twice, and in a group
-no part waits for another. Paper: GraphTurbo §3.3.
+A part is a box of a group's result: some images and rows. The intermediate tensors that it needs become small tensors
+of its own, which share memory with those of other parts. Elements that two parts need are computed twice, so parts of a
+group do not wait for each other. Paper: GraphTurbo §3.3.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from rammer.ir.graph import Graph, View
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Digit, Layout, TensorId, TensorType
 
-DIMS = (0, 2)  # along which results are cut: images, and rows
+DIMS = (0, 2)  # along which results are split: images, and rows
 
 
 class Parted(NamedTuple):
-    """Operators one behind the other, the last of which has the group's one result; boxes of it to compute apart."""
+    """Consecutive operators, the last of which has the group's only result, and the boxes of it to compute."""
 
     operators: tuple[int, ...]
     boxes: tuple[Box, ...]
 
 
 class InParts(NamedTuple):
-    """A graph with `groups` in parts: of each the operators of each part; `numbers`: what became of each operator."""
+    """A graph with `groups` in parts, the operators of each part, and the new `numbers` of each old operator."""
 
     graph: Graph
     groups: tuple[Parted, ...]
@@ -36,14 +36,14 @@ class InParts(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """What a part needs: of each operator's stages and inputs, and of each tensor."""
+    """The boxes that a part needs, of each operator's stages and inputs, and of each tensor."""
 
     stages: Mapping[int, dict[str, Box]]
     tensors: Mapping[TensorId, Box]
 
 
 def can_be_cut(kind: TensorType) -> bool:
-    """Whether images and rows are dimensions of a tensor's memory, so that some of them are a view with a pitch."""
+    """Return whether images and rows are dimensions in memory, so that some of them are a view with a pitch."""
     if kind.layout is None:
         return True
     digits = [d for d in kind.layout.digits if d.dim in DIMS]
@@ -51,7 +51,7 @@ def can_be_cut(kind: TensorType) -> bool:
 
 
 def needed(graph: Graph, operators: Sequence[int], box: Box) -> Needed | None:
-    """What of a group is needed for a box of its result; None where that cannot be said."""
+    """Return the boxes of a group that a box of its result needs, or None if they are unknown."""
     tensors = {graph.operators[operators[-1]].outputs[0]: box}
     stages = {}
     for n in reversed(operators):
@@ -67,7 +67,10 @@ def needed(graph: Graph, operators: Sequence[int], box: Box) -> Needed | None:
 
 
 def in_parts(graph: Graph, groups: Sequence[Parted]) -> InParts:
-    """The graph with these groups cut. No tensor between operators of a group is read elsewhere, or a view."""
+    """Return the graph with these groups in parts.
+
+    Tensors inside of a group must not be views, nor be read outside of it.
+    """
     cutter = _Cutter(graph)
     last = {group.operators[-1]: group for group in sorted(groups)}
     inside = {n for group in groups for n in group.operators}
@@ -91,7 +94,7 @@ class _Cutter:
         self._views = dict(graph.views)
 
     def part(self, operators: Sequence[int], box: Box) -> tuple[int, ...]:
-        """Append what computes a part; the numbers of its operators."""
+        """Append the operators that compute a part; return their numbers."""
         graph = self._graph
         found = needed(graph, operators, box)
         assert found is not None, "asked for before a group is cut"
@@ -112,20 +115,20 @@ class _Cutter:
         return tuple(range(begin, len(self.operators)))
 
     def _boxes(self, operator: int, found: Needed) -> dict[str, Box]:
-        """Of an operator's stages what they compute, and of its operands what there is."""
+        """Return the boxes that an operator's stages compute, and those that its operands have."""
         op = self._graph.operators[operator]
         names = (name for name, _ in op.operation.expr.inputs)
         return found.stages[operator] | {name: found.tensors[t] for name, t in zip(names, op.inputs, strict=True)}
 
     def _own(self, tensor: TensorId, box: Box, result: TensorId) -> TensorId:
-        """A part of a tensor with memory of its own."""
+        """Return a part of a tensor, with memory of its own."""
         kind = self._graph.types[tensor]
         name = f"{tensor} {_places(box)} for {result}"
         self._types[name] = replace(kind, shape=_shape(box))
         return name
 
     def _seen(self, tensor: TensorId, box: Box) -> TensorId:
-        """A part of a tensor where that lies; a constant as a whole."""
+        """Return a part of a tensor as a view; a constant stays whole."""
         kind = self._graph.types[tensor]
         if tensor in self._graph.constants or box == whole(kind.shape):
             return tensor
@@ -158,6 +161,6 @@ def _shape(box: Box) -> tuple[int, ...]:
 
 
 def _places(box: Box) -> str:
-    """Images and rows of a part, for people."""
+    """Return images and rows of a part as text, for names."""
     spans = (box[dim] for dim in DIMS if dim < len(box))
     return f"[{', '.join(f'{low}:{high}' for low, high in spans)}]"

@@ -1,8 +1,8 @@
-"""Instances of sub-graphs: which rTasks each of them has, and in which order they run. Paper: GraphTurbo §3.3.
+"""Assign rTasks to instances of sub-graphs, and order the instances. Paper: GraphTurbo §3.3.
 
-An instance is a slice of a group's result with everything inside the group that the slice needs. Its rTasks are a part
-of the operators' own: what two slices need (rows beside a cut) belongs to the first of them, is computed once, and the
-other waits for it.
+An instance is a slice of a group's result with everything inside of the group that the slice needs. Its rTasks are a
+subset of the operators' own. Rows beside a split that two slices need are computed once, by the first slice; the other
+one waits for it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.kernel import RKernel
 from rammer.scheduler.graphturbo.split import Group, Split
 
-Slices = NDArray[np.int64]  # of each rTask of an operator, the slice that it belongs to
+Slices = NDArray[np.int64]  # the slice of each rTask of an operator
 
 
 class Instance(NamedTuple):
-    """A slice of a group: the rTasks of its operators, in the order of the graph."""
+    """One slice of a group: the rTasks of its operators, in the order of the graph."""
 
     group: int
     part: int
@@ -32,15 +32,15 @@ class Instance(NamedTuple):
 def instances(
     groups: Sequence[Group], splits: Sequence[Split | None], kernels: Mapping[int, RKernel], dependencies: Dependencies
 ) -> tuple[list[Instance], list[set[int]]]:
-    """The instances of all groups, group by group, and of each one those that it reads from.
+    """Return the instances of all groups, group by group, and for each one those that it reads from.
 
-    Slices finer than the rTasks of the result's rKernel are joined with those that they share an rTask with.
+    Slices finer than the rTasks of the result's rKernel are merged with those that share an rTask with them.
     """
     slices: dict[int, Slices] = {}
     for group, split in zip(groups, splits, strict=True):
         slices |= _slices(group, split, kernels, dependencies)
     found: list[Instance] = []
-    number: dict[int, Slices] = {}  # of each operator's rTasks, the instance that has them
+    number: dict[int, Slices] = {}  # the instance of each operator's rTasks
     for n, group in enumerate(groups):
         used = np.unique(np.concatenate([slices[operator] for operator in group.layers]))
         for operator in group.layers:
@@ -61,7 +61,7 @@ def instances(
 def _slices(
     group: Group, split: Split | None, kernels: Mapping[int, RKernel], dependencies: Dependencies
 ) -> dict[int, Slices]:
-    """Of each operator's rTasks the first slice that needs them."""
+    """Return, for each operator's rTasks, the first slice that needs them."""
     factor = split.factor if split else 1
     found = {n: np.full(kernels[n].num_rtasks, factor - 1, np.int64) for n in group.layers}
     if split and factor > 1:
@@ -85,14 +85,14 @@ def _slices_of_result(kernel: RKernel, split: Split) -> list[int]:
 
 
 def breadth_first(producers: Sequence[set[int]]) -> list[int]:
-    """All instances of one group before those of the next, as they are numbered."""
+    """Return all instances of one group before those of the next, as they are numbered."""
     return list(range(len(producers)))
 
 
 def depth_first(producers: Sequence[set[int]]) -> list[int]:
-    """The consumers of an instance as soon as they can run. Paper: GraphTurbo, Algorithm 3.
+    """Return an order that runs the consumers of an instance as soon as they are ready. Paper: GraphTurbo, Algorithm 3.
 
-    A consumer goes to the end of the ready ones whenever one of its producers is done, also if it is among them.
+    Whenever a producer finishes, each of its consumers moves to the end of the ready list, even if it was in it.
     """
     missing = [len(needed) for needed in producers]
     consumers: dict[int, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What the paper's algorithms see of a graph: layers, their sizes, and how axes follow each other through reads."""
+"""Reduce a graph to what the paper's algorithms need: layers, sizes, and how reads map axes to axes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Span = tuple[int, int]
 
 
 class Window(NamedTuple):
-    """Which places of an axis are read for place p of the one that it moves with: `extent` from p · stride - before."""
+    """The places of an axis that place p of its reader's axis reads: `extent` of them from p · stride - before."""
 
     stride: int = 1
     extent: int = 1
     before: int = 0
 
     def read(self, span: Span, size: int) -> Span:
-        """What is read for places [low, high), inside of an axis of `size`."""
+        """Return what is read for places [low, high), clipped to an axis of `size`."""
         low, high = span[0] * self.stride - self.before, (span[1] - 1) * self.stride - self.before + self.extent
         return max(0, min(low, size)), max(0, min(high, size))
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a layer reads of another one, or of the network's input number `~source`.
+    """A layer's read of another layer's result, or of the network's input number `~source`.
 
-    `axes`: for each axis of what is read, the reader's axis that it moves with; None if there is no such one.
-    `windows`: how far it reads there; of none, each part of the one axis reads the same part of the other.
+    `axes`: for each axis of the source, the reader's axis that indexes it, or None. `windows`: how far reads reach
+    along each axis; without windows, equal fractions of both axes correspond.
     """
 
     source: int
@@ -46,7 +46,7 @@ class Read:
     windows: tuple[Window, ...] = ()
 
     def box(self, wanted: Box, shape: Sequence[int], read: Sequence[int]) -> Box:
-        """What is read for a box of the reader, which has this shape, of a source of shape `read`; it may be empty."""
+        """Return the box of a source (of shape `read`) that a box of the reader (of `shape`) reads; may be empty."""
         found = []
         for at, (axis, size) in enumerate(zip(self.axes, read, strict=True)):
             if axis is None:
@@ -61,11 +61,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """An operator: the shape and bytes of its result, and what it reads, weights left out.
+    """An operator: the shape and bytes of its result, and its reads except weights.
 
-    `parts`: into how many each axis can be cut at most, if not into single places. `is_result`: of the network.
-    `takes_over`: the source whose memory the result may have if it is read here for the last time; no memory plan of
-    ours does that. `weights`: their bytes. `mflop`: what computing all of it takes.
+    `parts`: the most parts that each axis can be split into, if not into single places. `is_result`: an output of the
+    network. `takes_over`: the source whose memory the result may reuse if this is its last read; our memory plans do
+    not. `weights`: bytes. `mflop`: work of the whole layer.
     """
 
     shape: tuple[int, ...]
@@ -84,37 +84,37 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in topological order; the bytes of the network's inputs, and their shapes if boxes of them matter."""
+    """Layers in topological order; bytes of the network's inputs, and their shapes if boxes of them matter."""
 
     layers: tuple[Layer, ...]
     inputs: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...] = ()
 
     def nbytes(self, source: int) -> int:
-        """Bytes of a layer's result, or of an input."""
+        """Return the bytes of a layer's result, or of an input."""
         return self.layers[source].nbytes if source >= 0 else self.inputs[~source]
 
     def shape(self, source: int) -> tuple[int, ...]:
-        """The extents of a layer's result, or of an input."""
+        """Return the extents of a layer's result, or of an input."""
         return self.layers[source].shape if source >= 0 else self.shapes[~source]
 
     def nbytes_of(self, source: int, box: Box) -> int:
-        """Bytes of a box of it, padding shared out."""
+        """Return the bytes of a box of it, with padding distributed evenly."""
         return round(self.nbytes(source) * self.share(source, box))
 
     def share(self, source: int, box: Box) -> float:
-        """Which part of it a box is."""
+        """Return the fraction of its elements that a box has."""
         whole = prod(self.shape(source))
         return prod(high - low for low, high in box) / whole if whole else 0.0
 
     @property
     def least_bytes(self) -> int:
-        """What every plan moves to and from main memory: weights once, and the network's inputs and results."""
+        """Lower bound of main memory traffic in bytes: weights once, and the network's inputs and results."""
         return sum(self.inputs) + sum(n.weights + n.nbytes * n.is_result for n in self.layers)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """Of each layer the layers that read it, ascending."""
+        """The layers that read each layer, ascending."""
         found: list[list[int]] = [[] for _ in self.layers]
         for n, layer in enumerate(self.layers):
             for source in dict.fromkeys(r.source for r in layer.reads if r.source >= 0):
@@ -123,13 +123,13 @@ class Network:
 
 
 def step_of(kernel: RKernel, axis: int) -> int:
-    """How much of an axis of the root one rTask computes at most."""
+    """Return the largest extent of a root's axis that one rTask computes."""
     name, extent = kernel.operation.expr.root.axes[axis]
     return min((digit.step for digit in kernel.body.digits if digit.axis == name), default=extent)
 
 
 def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) -> Network:
-    """The operators of a graph as layers, numbered as they are, which can be cut where an rKernel cuts its rTasks."""
+    """Return a graph's operators as layers with the same numbers, splittable where an rKernel splits rTasks."""
     results = {graph.storage(t).root for t in graph.outputs}
     inputs: dict[TensorId, int] = {}
     layers = []
@@ -168,8 +168,11 @@ def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) 
 
 
 def _through_view(axes: Axes, shape: tuple[int, ...], written: tuple[int, ...]) -> Axes:
-    """How a tensor is read through another one that has its memory: outermost and innermost axes of equal extents are
-    the same, what is reshaped, joined or cut between them is not followed."""
+    """Return how a tensor is read through another one that has its memory.
+
+    Outermost and innermost axes of equal extents correspond. Axes that are reshaped, joined or split between them give
+    None.
+    """
     outer = _common(shape, written)
     inner = _common(shape[outer:][::-1], written[outer:][::-1])
     middle = len(written) - outer - inner

@@ -1,4 +1,4 @@
-"""Policy "graphturbo": how much of each operator at once, so that what lies between operators stays near."""
+"""Policy "graphturbo": choose how much of each operator to run at once, so that intermediate tensors stay resident."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.select import Assignment, Market, count, select_veu
 from rammer.scheduler.timeline import simulate
 
-MOST_LAYERS = 600  # that are searched: what the search costs grows with their number, times that of cuts
+MOST_LAYERS = 600  # that are searched: time grows with layers times cuts
 MOST_STEPS = 4_000  # of the search, from each start; with 16,000 ResNet-50 and MobileNet-v2 had the same plans
-BEHIND = 2  # instances: what the one before the last left has memory for the next, both may be worked on at once
+BEHIND = 2  # instances that may run at the same time: memory of those before them is free
 
 
 class _Judged(NamedTuple):
-    """A plan, and what it is believed to cost: altogether where prices were measured, else in moving bytes."""
+    """A plan and its estimated cost: µs where prices were measured, else the µs of moving its bytes."""
 
     us: float
     plan: ExecutionPlan
@@ -50,11 +50,11 @@ class _Judged(NamedTuple):
 
 @dataclass
 class GraphTurboPolicy:
-    """Operators are grouped, and groups cut into instances, so that an instance of a group fits near its vEUs.
+    """Split groups of operators into instances that fit into memory close to their vEUs.
 
-    Groups and orders are found on paper, for each near memory, the vEUs' own and what they share. The best of them are
-    drawn, and that plan is taken which costs least: by measured prices, or else in moving bytes. By `search` it is
-    compared with wavefront's, too. All in one rProgram, in memory for pieces of tensors.
+    Groups and orders are found by simulation, for each level of such memory: the vEUs' own and shared caches. The best
+    ones become plans, and the cheapest plan wins, by measured prices or else by bytes moved. With `search` it is also
+    compared with wavefront's plan. The plan is one rProgram; tensors are placed in memory piece by piece.
 
     Paper: GraphTurbo (OSDI'23) §3.
     """
@@ -100,10 +100,10 @@ class GraphTurboPolicy:
             "none": "operators stay whole",
         },
     )
-    uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
+    uncut: bool = True  # whether `search` compares wavefront's plan, too; not an option: `auto` has that plan
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
-        """rKernels that are cut where groups are, and so tensors."""
+        """Return the rKernels and layouts that it needs: split where groups, and so tensors, are split."""
         if self.rules == "images":
             of_each = -(-images_of(graph) // spec.num_veus)
             return Wishes(images_apart=True, finer=(of_each,) if of_each else ())
@@ -135,8 +135,9 @@ class GraphTurboPolicy:
         return self._preferred(problem, cut_plan, whole) if cut_plan else whole
 
     def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
-        """The plan of a cut or of the network as a whole: without measured prices whichever moves less, else whichever
-        is estimated to be sooner.
+        """Return the plan of a cut, or of the whole network: the faster one, or the one that moves less.
+
+        Plans are faster by measured prices; without those, bytes moved decide.
         """
         if not problem.profiler.prices(whole.kernels):
             return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
@@ -145,7 +146,7 @@ class GraphTurboPolicy:
         return other.plan if judge.prefers(other, known) else known.plan
 
     def _drawn(self, problem: Problem, market: Market, cut: Cut, kernels: Mapping[int, RKernel]) -> ExecutionPlan:
-        """Draw the plan of a cut, in memory."""
+        """Build the plan of a cut, with memory."""
         found, producers = instances(cut.groups, cut.splits, kernels, Dependencies(problem.graph, kernels))
         order = [(found[n], cut.veu_of(found[n], problem.spec.num_veus)) for n in ORDERS[cut.order](producers)]
         return self._in_memory(
@@ -153,21 +154,21 @@ class GraphTurboPolicy:
         )
 
     def _in_memory(self, plan: ExecutionPlan) -> ExecutionPlan:
-        """Place the tensors of a plan, in scratch where they may and can stay there."""
+        """Place the tensors of a plan, in scratch where the device allows it and they fit."""
         alone = direct_ports(plan.graph, plan.spec.direct_bytes)
         near = self.near == "scratch"
         return replace(plan, memory=plan_memory(plan, alone=alone, least_piece=WORTH_BYTES, near=near))
 
     def _whole(self, problem: Problem) -> ExecutionPlan:
-        """The plan of a network that is not cut: wavefront's."""
+        """Return the plan of a network that is not split: wavefront's."""
         plan = WavefrontPolicy().schedule(problem.usual)
         notes = ("groups: not cut: wavefront's plan", *plan.notes)
         return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
     def _cuts(self, problem: Problem, network: Network) -> list[Cut]:
-        """For each near memory: by the rules, along one axis and as a grid; and by search, if that is asked for.
+        """Return cuts for each local memory: by the paper's rules along one axis and as a grid, and by search.
 
-        By `images`, for the last of them, by search alone.
+        With `rules` "images", only those by search for the last local memory; with "paper", only those by rules.
         """
         orders = [name for name in ORDERS if self.order in ("moved", name)]
         memories = near_memories(problem.spec)
@@ -189,10 +190,10 @@ class GraphTurboPolicy:
     def _searched(
         self, network: Network, memories: Mapping[str, Memories], orders: Sequence[str]
     ) -> Iterator[tuple[str, Paper, bool]]:
-        """Plans on paper, for what they are, and whether their instances have a vEU each.
+        """Yield a description, a simulated plan, and whether each of its instances runs on one vEU.
 
-        Of these so many are at work at once, and share what memory there is. Too large a network is cut into images
-        alone.
+        If so, that many instances run at the same time and share memory. Networks of more than MOST_LAYERS are only
+        split into images.
         """
         last, room = list(memories.items())[-1]
         small = len(network.layers) <= MOST_LAYERS
@@ -217,20 +218,21 @@ def _draw(
     policy: str,
     notes: Sequence[str],
 ) -> ExecutionPlan:
-    """Draw the plan of instances one after the other, each operator by operator; rTasks go where they start first.
+    """Build the plan of instances in an order, each operator by operator; rTasks go where they start first.
 
-    All rTasks of an instance that has a vEU go there. vEUs are at most `BEHIND` instances that share them behind each
-    other. So memory that an instance no longer needs is free then; on one vEU it is anyway.
+    All rTasks of a bound instance go to its vEU. For others, no vEU starts an instance before all vEUs have finished
+    the one `BEHIND` before it. So memory that an earlier instance no longer needs is free. On one vEU it is free
+    anyway.
     """
     draft = Draft(problem, market)
     draft.kernels.update(kernels)
     assembly = Assembly(problem.spec)
     reasons = []
-    ends: list[Mapping[int, int]] = []  # of lanes, before each instance
+    ends: list[Mapping[int, int]] = []  # the last slot of each lane, before each instance
     for instance, veu in order:
         ends.append(assembly.ends)
         known = veu is not None or problem.spec.sync is SyncModel.GLOBAL or len(ends) < BEHIND
-        behind = {} if known else ends[-BEHIND]  # all before the end of that instance
+        behind = {} if known else ends[-BEHIND]  # all slots up to the end of that instance
         late = set(range(problem.spec.num_veus)) if behind else set()
         for operator, rtasks in instance.rtasks.items():
             needs = draft.needs_of({operator: rtasks}, assembly)[operator]
@@ -246,11 +248,11 @@ def _draw(
 
 
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
-    """A plan with times by what caches hold: at the spec's rates if no prices were measured."""
+    """Return a plan with its cost by simulated cache contents; at the spec's rates if no prices were measured."""
     if not (levels(problem.spec) and plan.kernels):
         return _Judged(simulate(plan).total_us, plan)
     if prices := problem.profiler.prices(plan.kernels):
-        return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # a judge may ask again
+        return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # memoized for a judge
     timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
     rates = us_per_byte(problem.spec, problem.spec.num_veus)[0].tolist()
     return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)

@@ -1,8 +1,8 @@
-"""What a network in slices moves between memories that a program fills: near ones of all cores, a shared one, the main.
+"""Simulate the traffic of a sliced network between software-managed memories: local, shared, and main.
 
-Simulated. A result stays near until its last reader is done; what does not fit is spilled to the shared memory, or else
-to the main one. Weights come from main memory, and stay in the shared one as long as tensors leave room.
-Paper: GraphTurbo §4.3, §4.4.
+A result stays in local memory until its last reader is done. What does not fit is spilled to shared memory, else to
+main memory. Weights come from main memory, and stay in shared memory while tensors leave space. Paper: GraphTurbo §4.3,
+§4.4. Known as: scratchpad allocation with Belady eviction.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NEVER = 1 << 60
 
 
 class Memories(NamedTuple):
-    """Bytes of the near memories of all cores together, and of the memory that they share.
+    """Capacity in bytes of the local memories of all cores together, and of the memory that they share.
 
-    `shared_cost`: of a byte from there, beside one of a byte from main memory.
+    `shared_cost`: cost of a byte from shared memory relative to one from main memory.
     """
 
     cores: int
@@ -33,9 +33,9 @@ class Memories(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Bytes from or to a memory, at a step. `kept`: of a load, whether they lie near in that step, besides its results.
+    """A transfer of bytes from or to a memory, at a step. `kept`: a loaded piece stays in local memory for later steps.
 
-    A "spill" of a step's own result is written as it is made, that of another one makes room before.
+    A "spill" of a step's own result is written as it is computed; a spill of another piece makes space before the step.
     """
 
     step: int
@@ -48,9 +48,9 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class Moved:
-    """Bytes that came from and went to each memory, the most that lay near, and where every result ended.
+    """Bytes moved from and to each memory, the peak of local memory, and where every result was placed.
 
-    `held`: by step, what lay near and what of tensors in the shared memory.
+    `held`: by step, bytes in local memory and bytes of tensors in shared memory.
     """
 
     shared: int = 0
@@ -63,7 +63,7 @@ class Moved:
     held: list[tuple[int, int]] = field(default_factory=list)
 
     def cost(self, memories: Memories) -> float:
-        """Bytes of main memory, with those of the shared one at their price."""
+        """Return the bytes of main memory traffic, with shared memory's weighted by `shared_cost`."""
         return self.main + self.weights + self.shared * memories.shared_cost
 
 
@@ -76,9 +76,10 @@ def run(
     *,
     keeps: bool = True,
 ) -> Moved:
-    """Run slices in an order. `victim`: who is spilled, what lives longest (§4.3) or what is read last (Belady).
+    """Run slices in an order and return what they move.
 
-    `keeps`: what was loaded and is read again stays near, if it fits.
+    `victim` selects what is spilled: the longest lifetime (§4.3), or the latest next use (Belady). `keeps`: a loaded
+    piece that is read again stays in local memory if it fits.
     """
     machine = _Machine(network, [step for n in order for step in slices[n].steps], memories, victim, keeps)
     for at in range(len(machine.steps)):
@@ -87,7 +88,7 @@ def run(
 
 
 class _Machine:
-    """The state between two steps. `copied`: pieces that lie farther away, too: giving these up moves nothing."""
+    """State between two steps. `copied`: pieces that also exist in a farther memory, so evicting them moves nothing."""
 
     def __init__(
         self, network: Network, steps: Sequence[Step], memories: Memories, victim: Victim, keeps: bool
@@ -139,7 +140,7 @@ class _Machine:
         if piece in self._near:
             return
         memory: Far = "shared" if piece in self._shared else "main"
-        size = self._size.get(piece, part.nbytes)  # of a network's input, what is read of it
+        size = self._size.get(piece, part.nbytes)  # for a network's input, the bytes that are read
         again = self._keeps and self._last[piece] > at and size == part.nbytes
         kept = again and self._fits(size, now, self._next(piece))
         if kept:
@@ -149,7 +150,7 @@ class _Machine:
         self._move("load", memory, part, kept=kept)
 
     def _weigh(self, piece: Piece) -> None:
-        """Weights from main memory, if the shared one has them no more; those used longest ago make room."""
+        """Load a step's weights from main memory unless shared memory has them; evict the least recently used ones."""
         _, layer = piece
         if not (nbytes := self._network.layers[layer].weights):
             return
@@ -167,7 +168,7 @@ class _Machine:
             self._weight_bytes -= self._weights.popitem(last=False)[1]
 
     def _make(self, step: Step, now: set[Piece], at: int) -> int:
-        """A place for a step's result. What lies near meanwhile."""
+        """Place a step's result; return the bytes in local memory during the step."""
         piece, nbytes = step.makes
         if self._network.layers[piece[1]].is_result:
             self.moved.levels[piece] = "main"
@@ -189,7 +190,7 @@ class _Machine:
         return near
 
     def _fits(self, nbytes: int, now: set[Piece], wanted: int) -> bool:
-        """Make room for a piece that is read again at step `wanted`: never at the cost of what is read before."""
+        """Make space for a piece that is next read at step `wanted`, never by evicting what is read earlier."""
         room = self._memories.near
         while self._near_bytes + nbytes > room:
             others = [p for p in self._near if p not in now and (not wanted or self._next(p) > wanted)]

@@ -1,7 +1,8 @@
-"""Where to cut a network into groups, and each into how many instances: by what is moved, or by the paper's rules.
+"""Search for groups of a network and their splits: by bytes moved in simulation, or by the paper's rules.
 
-The paper's rules join two groups at a time and see neither weights nor halos. Here whole plans are run on paper: cuts
-lie at narrow places, each group has a split, and neighbours of a plan are tried as long as one of them moves less.
+The paper's rules join two groups at a time and ignore weights and halos. Here whole plans are simulated. Borders of
+groups lie at narrow places, each group has a split, and neighbouring plans are tried while one of them moves less.
+Known as: hill climbing.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from rammer.scheduler.graphturbo.scratchpad import Memories, Moved, run
 from rammer.scheduler.graphturbo.slices import Known, needed, producers_of, slices
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, divisors, group_of, joined
 
-MOST_STEPS = 16_000  # run on paper from each start: so many, and not so long, that a busy machine finds the same
-MOST_CUTS = 20  # narrow places that are looked at
-MOST_INSIDE = 8  # parts of an image
-INSTANCE = 1 << 14  # bytes, in sums: an instance costs something, whatever it moves
-RECOMPUTED = 1.1  # times the work: what rows beside cuts may cost
+MOST_STEPS = 16_000  # simulated from each start: a number, not a time, so that a busy machine finds the same plan
+MOST_CUTS = 20  # narrow places that are considered
+MOST_INSIDE = 8  # parts along an inner axis, within an image
+INSTANCE = 1 << 14  # bytes, the fixed cost of an instance in sums
+RECOMPUTED = 1.1  # factor of work that recomputed rows may reach
 
 ORDERS: dict[str, Callable[[Sequence[set[int]]], list[int]]] = {"breadth": breadth_first, "depth": depth_first}
-State: TypeAlias = tuple[tuple[int, Split], ...]  # of each group: the block that it ends with, and its split
+State: TypeAlias = tuple[tuple[int, Split], ...]  # per group: its last block, and its split
 
 
 class Paper(NamedTuple):
-    """A plan on paper: groups, their splits, the order of their slices, and what it moves."""
+    """A simulated plan: groups, their splits, the order of their slices, and what it moves."""
 
     groups: tuple[Group, ...]
     splits: tuple[Split | None, ...]
@@ -43,7 +44,7 @@ class Paper(NamedTuple):
 def by_rules(
     network: Network, memories: Memories, orders: Sequence[str] = tuple(ORDERS), *, grid: bool = False
 ) -> Paper:
-    """Groups by Algorithm 2, splits by Algorithm 1, the better order; what is too large is spilled by longest life."""
+    """Return groups by Algorithm 2, splits by Algorithm 1, in the cheaper order; the longest lifetimes are spilled."""
     splitter = Splitter(network, memories.cores, memories.near, grid=grid)
     groups = grouped(network, splitter)
     return priced(network, groups, [splitter.best(group) for group in groups], memories, orders, paper=True)
@@ -59,7 +60,7 @@ def priced(
     paper: bool = False,
     known: Known | None = None,
 ) -> Paper:
-    """The cheaper order of a plan; by bytes, then by what lies near at most."""
+    """Return a plan with its cheaper order; by bytes moved, then by the peak of local memory."""
     found = slices(network, groups, splits, known)
     producers = producers_of(found)
     plans: dict[tuple[int, ...], Paper] = {}
@@ -78,8 +79,10 @@ def searched(
     recomputed: float = RECOMPUTED,
     most_steps: int = MOST_STEPS,
 ) -> Paper:
-    """The cheapest plan found; never dearer than the one by rules. `recomputed`: times the work that cuts may cost;
-    `most_steps`: that are run on paper from each start."""
+    """Return the cheapest plan found, at most as expensive as the one by rules.
+
+    `recomputed`: how many times the work a split may cost. `most_steps`: simulated steps from each start.
+    """
     best = min((by_rules(network, memories, orders, grid=grid) for grid in (False, True)), key=lambda p: p.cost)
     again = priced(network, best.groups, best.splits, memories, orders)
     best = min(best, again, key=lambda p: p.cost)
@@ -89,13 +92,13 @@ def searched(
 
 
 def by_images(network: Network, memories: Memories) -> Paper:
-    """As few groups as there can be, in as many parts of the outermost axis as that has, images as a rule."""
+    """Return the smallest number of groups, each with as many parts as its outermost axis (usually images) allows."""
     search = _Search(network, memories, tuple(ORDERS), inf)
     return search.paper(search.outermost())
 
 
 class _Search:
-    """Blocks are what lies between narrow places; a state joins neighbours."""
+    """Hill climbing over states. Blocks lie between narrow places; a state joins neighbouring blocks into groups."""
 
     def __init__(self, network: Network, memories: Memories, orders: Sequence[str], recomputed: float) -> None:
         self._network, self._memories, self._orders, self._recomputed = network, memories, orders, recomputed
@@ -109,7 +112,7 @@ class _Search:
         self._left = 0
 
     def run(self, most_steps: int) -> Paper:
-        """Downhill from some plans: by sums, all blocks as one group, each of its own."""
+        """Search from several starts: by sums, all blocks as one group, and each block alone."""
         last = len(self._blocks) - 1
         whole: list[State] = [((last, split),) for split in self._options(0, last)]
         alone: State = tuple((n, self._alone(n)) for n in range(last + 1))
@@ -121,7 +124,7 @@ class _Search:
         return self._cheapest()
 
     def outermost(self) -> State:
-        """Blocks in as many parts of the outermost axis as they have, neighbours as one group if that has as many."""
+        """Return blocks in as many parts of the outermost axis as possible, joined where that keeps the number."""
         found: list[tuple[int, Split]] = []
         begin, count = 0, len(self._blocks)
         while begin < count:
@@ -133,11 +136,11 @@ class _Search:
         return tuple(found)
 
     def _finest(self, begin: int, end: int) -> Split:
-        """Along the outermost axis, of blocks as one group."""
+        """Return the finest split of blocks as one group along the outermost axis."""
         return max((s for s in self._options(begin, end) if s.axis == 0), key=lambda s: s.factor)
 
     def paper(self, state: State) -> Paper:
-        """A state's plan on paper."""
+        """Return a state's simulated plan."""
         self._cost(state)
         return self._plans[state]
 
@@ -145,7 +148,10 @@ class _Search:
         return min(self._plans.values(), key=lambda plan: plan.cost)
 
     def _by_sums(self, *, depth: bool) -> State:
-        """The state of the least sum of what each group and each border moves, in one order or the other: a start."""
+        """Return the state with the least sum of bytes moved inside of groups and across borders.
+
+        Known as: dynamic programming. `depth`: order of instances.
+        """
         best: dict[int, dict[Split, tuple[float, State]]] = {-1: {Split(0, 1, 0): (0.0, ())}}
         for end in range(len(self._blocks)):
             best[end] = {}
@@ -159,7 +165,7 @@ class _Search:
         return min(best[len(self._blocks) - 1].values(), key=lambda found: found[0])[1]
 
     def _moved_inside(self, begin: int, end: int, split: Split) -> float:
-        """Weights, for each instance if the shared memory does not keep them; what an instance has no room for."""
+        """Return the bytes that a group moves: overflow, and weights (per instance if shared memory is too small)."""
         if (key := (begin, end, split)) not in self._inside:
             groups, (_, near, shared, shared_cost) = self._of(begin, end), self._memories
             weights = sum(self._network.layers[n].weights for group in groups for n in group.layers)
@@ -169,8 +175,10 @@ class _Search:
         return self._inside[key]
 
     def _moved_between(self, begin: int, before: Split, split: Split, depth: bool) -> float:
-        """A result that lies between two groups, if half of the near memories has no room: whole, or depth first as
-        much as an instance of the second one reads."""
+        """Return the bytes moved across a border, 0 if the result fits into half of the local memories.
+
+        Depth first, only what one instance of the second group reads must fit.
+        """
         whole = nbytes = self._network.nbytes(self._blocks[begin].start - 1)
         if depth and before.factor >= split.factor:
             nbytes //= split.factor
@@ -205,7 +213,7 @@ class _Search:
         return self._plans[state].cost
 
     def _neighbours(self, state: State) -> Iterator[State]:
-        """Another split of a group, two groups as one, one as two, or a border elsewhere."""
+        """Yield states with another split of a group, two groups joined, one group divided, or a border moved."""
         begins = [0, *(end + 1 for end, _ in state)]
         for k, (end, split) in enumerate(state):
             for other in self._beside(begins[k], end, split):
@@ -224,20 +232,20 @@ class _Search:
                     yield (*state[:k], (moved, split), *state[k + 1 :])
 
     def _halves(self, begin: int, middle: int, end: int, split: Split) -> Iterator[State]:
-        """A group as two, of which one is cut as the whole was, and the other further or less far."""
+        """Yield a group as two: one keeps the split, the other is split finer or coarser."""
         for other in self._beside(begin, middle, split):
             yield (middle, other), (end, split)
         for other in self._beside(middle + 1, end, split):
             yield (middle, split), (end, other)
 
     def _beside(self, begin: int, end: int, split: Split) -> list[Split]:
-        """The next finer split of a group, and the next coarser ones."""
+        """Return the next finer split of a group, and the next two coarser ones."""
         options = self._options(begin, end)
         coarser = [s for s in options if s.factor < split.factor][-2:]
         return [*reversed(coarser), *[s for s in options if s.factor > split.factor][:1]]
 
     def _options(self, begin: int, end: int) -> list[Split]:
-        """How blocks as one group may be cut, coarse to fine: along the outermost axis, and inside of its parts."""
+        """Return the splits of blocks as one group, coarse to fine: along the outermost axis, then within its parts."""
         if (begin, end) not in self._splits:
             group = self._group(begin, end)
             self._splits[begin, end] = self._ways(group) if group else [Split(1, 1, 0)]
@@ -256,7 +264,10 @@ class _Search:
         return [found[factor] for factor in sorted(found)]
 
     def _is_lean(self, group: Group, split: Split) -> bool:
-        """Whether rows that several instances need cost little work; of a middle one that has some on both sides."""
+        """Return whether recomputing rows that several instances need is cheap.
+
+        Checks a middle instance, which has such rows on both sides.
+        """
         shape = self._network.layers[group.result].shape
         box = tuple(
             (extent * (count // 2) // count, extent * (count // 2 + 1) // count)
@@ -268,19 +279,19 @@ class _Search:
         return split.factor * mine <= self._recomputed * work
 
     def _group(self, begin: int, end: int) -> Group | None:
-        """Blocks as one group, if they are one."""
+        """Return blocks as one group, or None if they cannot be one."""
         found = self._of(begin, end)
         return found[0] if len(found) == 1 else None
 
     def _of(self, begin: int, end: int) -> list[Group]:
-        """Blocks as one group, or if some result of the network lies inside, as one for each layer."""
+        """Return blocks as one group, or as one group per layer if another result of the network lies inside."""
         if (begin, end) not in self._groups:
             self._groups[begin, end] = _as_one(self._network, self._blocks[begin].start, self._blocks[end].stop)
         return self._groups[begin, end]
 
 
 def narrow_places(network: Network) -> list[int]:
-    """Layers of which nothing but their own result is read behind them."""
+    """Return the layers whose result is the only earlier one that later layers read. Known as: cut vertices."""
     last = [max(readers, default=-1) for readers in network.readers]
     found, farthest = [], -1
     for n in range(len(network.layers)):
@@ -291,7 +302,10 @@ def narrow_places(network: Network) -> list[int]:
 
 
 def _blocks(network: Network) -> list[range]:
-    """Layers between narrow places; of too many, those of the smallest tensors, one in each part of the network."""
+    """Return the layers between narrow places.
+
+    If there are too many narrow places, keep those of the smallest tensors, one in each part of the network.
+    """
     narrow = narrow_places(network)
     if len(narrow) > MOST_CUTS:
         layers = network.layers
@@ -304,7 +318,7 @@ def _blocks(network: Network) -> list[range]:
 
 
 def _as_one(network: Network, begin: int, end: int) -> list[Group]:
-    """Layers as one group, if only the last one's result is read behind them."""
+    """Return layers as one group if only the last one's result is read after them, else one group per layer."""
     readers = network.readers
     if any(network.layers[n].is_result or not readers[n] or readers[n][-1] >= end for n in range(begin, end - 1)):
         return [group_of(network, n) for n in range(begin, end)]

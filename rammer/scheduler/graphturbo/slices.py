@@ -1,7 +1,7 @@
-"""A network cut into slices of groups, on paper: what each one computes, and the pieces of tensors that it reads.
+"""Divide a network into slices of groups: what each computes, and the pieces of tensors that it reads.
 
-As on a machine whose memories are filled by programs: a slice computes all that it needs itself, also rows beside its
-cut that another one has computed. Paper: GraphTurbo §3.3.
+For software-managed memories. A slice computes everything that it needs, including rows beside its border that another
+slice computes, too. Paper: GraphTurbo §3.3.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from rammer.ir.analysis.parts import Box, joined
 from rammer.scheduler.graphturbo.network import Network, Span
 from rammer.scheduler.graphturbo.split import Group, Split
 
-Name = int  # of a slice: the group's result times MOST, and the number of the slice in the group
+Name = int  # of a slice: the group's result times MOST, plus the number of the slice in the group
 Piece = tuple[Name, int]  # the slice that makes or loads it, and the layer, or ~input
 MOST = 1 << 20
 
 
 class Part(NamedTuple):
-    """Bytes of a piece that are read."""
+    """The bytes of a piece that are read."""
 
     piece: Piece
     nbytes: int
 
 
 class Step(NamedTuple):
-    """One layer of one slice: the piece that it makes, what it reads, and the memory that its result may take over."""
+    """One layer of one slice: the piece that it makes, its reads, and the piece whose memory its result may reuse."""
 
     makes: Part
     reads: tuple[Part, ...]
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A box of a group's result, the steps that compute it, and the slices that made what it reads."""
+    """A box of a group's result, the steps that compute it, and the slices that made its operands."""
 
     name: Name
     group: Group
@@ -53,7 +53,7 @@ Known = dict[tuple[object, ...], list[Slice]]
 def slices(
     network: Network, groups: Sequence[Group], splits: Sequence[Split | None], known: Known | None = None
 ) -> list[Slice]:
-    """The slices of all groups, group by group. `known`: those of plans of the same network, and what is found here."""
+    """Return the slices of all groups, group by group. `known` memoizes slices between plans of the same network."""
     known = {} if known is None else known
     found: list[Slice] = []
     made: dict[int, Counts] = {}
@@ -73,18 +73,18 @@ def slices(
 
 
 def producers_of(slices: Sequence[Slice]) -> list[set[int]]:
-    """Of each slice the places of those that made what it reads."""
+    """Return, for each slice, the places of those that made its operands."""
     place = {one.name: at for at, one in enumerate(slices)}
     return [{place[name] for name in one.producers} for one in slices]
 
 
 def _spans(extent: int, count: int) -> list[Span]:
-    """An axis in parts as equal as can be."""
+    """Return an axis in parts as equal as possible."""
     return [(extent * k // count, extent * (k + 1) // count) for k in range(count)]
 
 
 def _overlapping(counts: Counts, shape: Sequence[int], box: Box) -> Iterator[tuple[int, int]]:
-    """The parts that a box is in, and how many of its places each has."""
+    """Yield the parts that a box overlaps, and how many of its places each has."""
     along = []
     for (low, high), extent, count in zip(box, shape, counts, strict=True):
         parts = range(((low + 1) * count - 1) // extent, (high * count - 1) // extent + 1)
@@ -98,7 +98,7 @@ def _overlapping(counts: Counts, shape: Sequence[int], box: Box) -> Iterator[tup
 
 
 def needed(network: Network, group: Group, box: Box) -> dict[int, Box]:
-    """The box of every tensor, in the group and just outside of it, that a box of its result needs."""
+    """Return the box of every tensor, in the group and just outside of it, that a box of its result needs."""
     wanted: dict[int, Box] = {group.result: box}
     for n in reversed(group.layers):
         if n in wanted:

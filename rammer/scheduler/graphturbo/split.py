@@ -1,8 +1,8 @@
-"""Sub-graphs of a network, and into how many instances each is cut. Paper: GraphTurbo §3.1, Algorithm 1, Eq. (1).
+"""Split sub-graphs of a network into instances. Paper: GraphTurbo §3.1, Algorithm 1, Eq. (1).
 
-The listing leaves open what is done with an axis that some tensor does not have (here: it is not cut, as every instance
-would compute that tensor whole), what the peak counts (all that lives, inputs until their last use, no weights), and
-candidates that divide nothing (left out).
+The listing leaves three points open. An axis that some tensor lacks is not split here, as every instance would compute
+that tensor whole. The peak counts all live tensors, inputs until their last use, and no weights. Candidates that divide
+nothing are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Bytes: TypeAlias = NDArray[np.int64]
 
 
 class Outside(NamedTuple):
-    """What a sub-graph reads from outside: of each axis of its result the source's that follows it; the last reader."""
+    """A sub-graph's read from outside: per axis of its result the source's axis that follows it; the last reader."""
 
     axes: Axes
     last: int
@@ -29,10 +29,10 @@ class Outside(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A sub-graph: layers in topological order, of which only the last one's result is read outside.
+    """A sub-graph: layers in topological order; only the last one's result is read outside.
 
-    `cuts`: by axis of the result, what the extents of all its tensors along that axis have in common; 0: not all of
-    them have it. `parts`: into how many all of them can be cut there.
+    `cuts`: by axis of the result, the greatest common divisor of all tensors' extents along that axis; 0 if some tensor
+    lacks it. `parts`: the most parts that all of them can be split into there.
     """
 
     layers: tuple[int, ...]
@@ -46,9 +46,9 @@ class Group:
 
 
 class Split(NamedTuple):
-    """A group cut along an axis of its result into `factor` instances, with the layers that are cut by it.
+    """A group split along an axis of its result into `factor` instances, with the number of layers that are split.
 
-    `outer` of them are along the outermost axis, and each of these is cut along `axis`: a grid.
+    `outer` of them are along the outermost axis, and each of these is split along `axis`: a grid.
     """
 
     num_layers: int
@@ -58,13 +58,13 @@ class Split(NamedTuple):
 
     @property
     def parts(self) -> dict[int, int]:
-        """By axis that is cut, into how many."""
+        """Number of parts by axis that is split."""
         found = {0: self.outer, self.axis: self.factor // self.outer}
         return {axis: count for axis, count in found.items() if count > 1}
 
 
 def group_of(network: Network, number: int) -> Group:
-    """A layer alone."""
+    """Return a layer as a group."""
     layer = network.layers[number]
     outside: dict[int, Outside] = {}
     for read in layer.reads:
@@ -74,7 +74,7 @@ def group_of(network: Network, number: int) -> Group:
 
 
 def joined(producer: Group, consumer: Group) -> Group:
-    """Two groups as one, where nothing but the consumer reads the producer's result."""
+    """Return two groups as one. Only the consumer may read the producer's result."""
     outside = dict(consumer.outside)
     axes = outside.pop(producer.result).axes
     followed = [(0, 1) if a is None else (producer.cuts[a], producer.parts[a]) for a in axes]
@@ -86,7 +86,7 @@ def joined(producer: Group, consumer: Group) -> Group:
 
 
 def _meet(outside: dict[int, Outside], source: int, read: Outside) -> None:
-    """Add a read; on axes where another one of the same source differs, neither is followed."""
+    """Add a read. Axes on which another read of the same source differs are followed by neither."""
     if (known := outside.get(source)) is not None:
         same = tuple(a if a == b else None for a, b in zip(known.axes, read.axes, strict=True))
         read = Outside(same, max(known.last, read.last))
@@ -99,7 +99,7 @@ def _only(found: Iterator[int]) -> int | None:
 
 
 def axes_of(network: Network, group: Group, axis: int) -> dict[int, int | None]:
-    """`match_dim`: of every layer of a group, the axis that follows `axis` of its result."""
+    """Return, for every layer of a group, the axis that follows `axis` of its result (`match_dim`)."""
     found: dict[int, int | None] = {group.result: axis}
     inside = frozenset(group.layers)
     for n in reversed(group.layers):
@@ -112,9 +112,9 @@ def axes_of(network: Network, group: Group, axis: int) -> dict[int, int | None]:
 
 
 class Splitter:
-    """Finds splits on a device: `room` is what the near memories of all its `cores` hold, in bytes.
+    """Find splits on a device. `room`: bytes of the local memories of all its `cores`.
 
-    With `grid`, the outermost axis is cut first, as far as that goes, and another one only inside of its parts.
+    With `grid`, the outermost axis is split first, as far as possible, and another one only inside of its parts.
     """
 
     def __init__(self, network: Network, cores: int, room: int, *, grid: bool = False) -> None:
@@ -126,14 +126,17 @@ class Splitter:
         self._best: dict[tuple[int, ...], Split | None] = {}
 
     def best(self, group: Group) -> Split | None:
-        """Eq. (1): most layers cut, then the fewest instances, then the outermost axis; None if nothing fits."""
+        """Return the best split by Eq. (1): most layers, fewest instances, outermost axis; None if nothing fits."""
         if group.layers not in self._best:
             found = self.splits(group)
             self._best[group.layers] = max(found, key=lambda s: (s.num_layers, -s.factor, -s.axis), default=None)
         return self._best[group.layers]
 
     def splits(self, group: Group) -> list[Split]:
-        """SplitInfo: by axis, the fewest instances of which one fits into the near memories. Paper: Algorithm 1."""
+        """Return, by axis, the fewest instances of which one fits into the local memories.
+
+        Paper: Algorithm 1, SplitInfo.
+        """
         outer = 1
         if self._grid and group.cuts and group.cuts[0] > 1 < group.parts[0]:
             if found := self._along(group, 0, 1):
@@ -143,14 +146,14 @@ class Splitter:
         return [found for axis in axes if (found := self._along(group, axis, outer))]
 
     def peak(self, group: Group, split: Split) -> float:
-        """The most bytes that live while one of a split's instances runs; halos left out."""
+        """Return the most bytes that live while one of a split's instances runs, without halos."""
         inner = split.factor // split.outer
         live = self._live(group, (0, split.axis))
         parts = [(split.outer if first else 1) * (inner if second else 1) for first, second in live]
         return float(np.sum([b / n for b, n in zip(live.values(), parts, strict=True)], axis=0).max())
 
     def _along(self, group: Group, axis: int, outer: int) -> Split | None:
-        """The fewest instances along an axis, in each of `outer` parts of the outermost one."""
+        """Return the fewest instances along an axis, in each of `outer` parts of the outermost one."""
         cut, most = group.cuts[axis], group.parts[axis]
         for factor in (1, *(v for v in divisors(cut) if 1 < v <= most and self._balances(v))):
             split = Split(len(group.layers) if cut else 1, outer * factor, axis, outer)
@@ -159,11 +162,11 @@ class Splitter:
         return None
 
     def _balances(self, factor: int) -> bool:
-        """Whether an even number of slices is left for every core: 1, 2, 4, ... below the number of cores."""
+        """Return whether slices distribute evenly over cores: at least as many as cores, or a power of two."""
         return factor >= self._cores or factor & (factor - 1) == 0
 
     def _live(self, group: Group, axes: tuple[int, int]) -> dict[tuple[bool, bool], Bytes]:
-        """Bytes that live while each layer runs, by which of two axes of the result they are cut with."""
+        """Return the bytes that live while each layer runs, by which of two axes of the result split them."""
         layers = np.array(group.layers, np.int64)
         inside = np.cumsum(self._sizes[layers])
         inside[1:] -= np.cumsum(self._freed(layers, self._sizes[layers[:-1]], self._last[layers[:-1]]))[:-1]
@@ -181,13 +184,13 @@ class Splitter:
 
     @staticmethod
     def _freed(layers: NDArray[np.int64], sizes: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes that no layer after each one reads."""
+        """Return the bytes that no layer after each one reads."""
         freed = np.zeros(len(layers), np.int64)
         np.add.at(freed, np.searchsorted(layers, last), sizes)
         return freed
 
 
 def divisors(number: int) -> list[int]:
-    """Ascending; of 0 none."""
+    """Return the divisors of a number, ascending; none of 0."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return [*small, *(number // d for d in reversed(small) if d * d != number)]

@@ -1,8 +1,8 @@
-"""Which groups are worth computing in parts, and a plan of that.
+"""Choose groups that are worth computing in parts, and build a plan of them. Known as: overlapped tiling.
 
-Between operators whose tensors are larger than the vEUs' own caches, every byte goes to a memory that all share and
-comes back. In parts of some rows it stays; in return rows beside a cut are computed twice. Paper: GraphTurbo §3.1, with
-all of it priced.
+Where intermediate tensors exceed the private caches, every byte goes to a shared memory and back. Computed in parts of
+some rows, it stays resident; in return, rows beside a border are computed twice. Paper: GraphTurbo §3.1, with all costs
+estimated.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from rammer.scheduler.policies.waves import Trial
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
 
-MOST_OPERATORS = 8  # of a group: rows beside cuts add up from operator to operator
-MOST_CUTS = 32  # of an image into groups of rows
-MOST_APART = 768  # operators of parts: what planning costs grows with their number
+MOST_OPERATORS = 8  # of a group: recomputed rows add up from operator to operator
+MOST_CUTS = 32  # groups of rows per image
+MOST_APART = 768  # operators of parts: planning time grows with their number
 
 
 class Priced(NamedTuple):
-    """A group in parts: the microseconds of all vEUs that it spares memory, and what computing twice takes."""
+    """A group in parts: µs of memory traffic that it saves, and µs of repeated work, with all vEUs active."""
 
     group: Parted
     spared_us: float
@@ -48,13 +48,13 @@ class Priced(NamedTuple):
 
 
 def worthwhile(problem: Problem, market: Market) -> list[Priced]:
-    """The groups, one behind the other, that spare most together; none where vEUs have no caches of their own."""
+    """Return the disjoint groups that save most together; none where vEUs lack private caches."""
     spec, graph = problem.spec, problem.graph
     own = [m for m in spec.memory if m.owner == "veu" and m.managed == "cache"]
     if not own or spec.execution is not Execution.SIMD or spec.sync is not SyncModel.FINE:
         return []
     prices = _Prices(graph, spec, market)
-    best: list[tuple[float, tuple[Priced, ...]]] = [(0.0, ())]  # of all operators before each
+    best: list[tuple[float, tuple[Priced, ...]]] = [(0.0, ())]  # gain and groups before each operator
     for last in range(len(graph.operators)):
         found = best[-1]
         for first, priced in prices.ending_at(last):
@@ -66,12 +66,12 @@ def worthwhile(problem: Problem, market: Market) -> list[Priced]:
 
 
 def gain_us(groups: Iterable[Priced]) -> float:
-    """What groups in parts are believed to spare together."""
+    """Return the µs that groups in parts are estimated to save together."""
     return sum(priced.spared_us - priced.more_us for priced in groups)
 
 
 class _Prices:
-    """What it spares to compute groups in parts. Microseconds are of all vEUs at once."""
+    """Estimate what groups in parts save, in µs with all vEUs at work."""
 
     def __init__(self, graph: Graph, spec: VDeviceSpec, market: Market) -> None:
         self._graph, self._spec, self._market = graph, spec, market
@@ -83,7 +83,7 @@ class _Prices:
         self._ports = {*graph.inputs, *graph.outputs}
 
     def ending_at(self, last: int) -> Iterator[tuple[int, Priced]]:
-        """Groups that pay, by their first operator."""
+        """Yield groups that pay and end at an operator, with their first operator."""
         op = self._graph.operators[last]
         if len(op.outputs) != 1 or not self._is_cuttable(op.outputs[0]):
             return
@@ -97,7 +97,7 @@ class _Prices:
 
     @cached_property
     def _inner_until(self) -> list[int | None]:
-        """Of each operator the last reader of its result; None where that may not lie in a group."""
+        """The last reader of each operator's result; None where the result must not lie inside of a group."""
         graph = self._graph
         found: list[int | None] = []
         for op in graph.operators:
@@ -107,17 +107,17 @@ class _Prices:
         return found
 
     def _is_cuttable(self, tensor: TensorId) -> bool:
-        """Whether it has rows, long ones: with all channels of a block."""
+        """Return whether a tensor has rows to split, long ones: with all channels of a block."""
         kind = self._graph.types[tensor]
         return kind.rank > DIMS[1] and kind.layout is not None and can_be_cut(kind)
 
     def _variable(self, operator: int) -> list[TensorId]:
-        """What an operator reads that is no constant."""
+        """Return an operator's inputs that are not constants."""
         return [t for t in self._graph.operators[operator].inputs if t not in self._graph.constants]
 
     @cached_property
     def _op_bytes(self) -> list[int]:
-        """What each operator reads and writes, constants left out."""
+        """Bytes that each operator reads and writes, without constants."""
         kinds = self._graph.types
         return [
             sum(kinds[t].filled_bytes for t in (*dict.fromkeys(self._variable(n)), *op.outputs))
@@ -125,7 +125,7 @@ class _Prices:
         ]
 
     def _spared_us(self, operators: Sequence[int], images: int) -> float:
-        """What goes out of the vEUs' own caches and comes back between operators of a group that is not cut."""
+        """Return the µs of traffic beyond the private caches between operators of a group that is not split."""
         veus = self._spec.num_veus
         share = max(images, veus) if images % veus == 0 else veus
         far = {n: min(max(self._op_bytes[n] / share - self._room, 0) / self._room, 1.0) for n in operators}
@@ -137,7 +137,7 @@ class _Prices:
         return us
 
     def _priced(self, operators: Sequence[int]) -> Priced | None:
-        """A group in the fewest parts that fit, if that pays."""
+        """Return a group in the fewest parts that fit, or None if that does not pay."""
         graph, veus = self._graph, self._spec.num_veus
         (result,) = graph.operators[operators[-1]].outputs
         shape = graph.types[result].shape
@@ -156,7 +156,10 @@ class _Prices:
         return None
 
     def _more_us(self, operators: Sequence[int], box: Box, parts: int) -> float | None:
-        """What is computed and read twice, for so many parts like this one; None if it finds no room, or cannot be."""
+        """Return the µs of repeated computing and reading for so many parts like this one.
+
+        None if it does not fit into the private caches, or cannot be computed in parts.
+        """
         graph, spec = self._graph, self._spec
         found = needed(graph, operators, box)
         if found is None:
@@ -183,7 +186,7 @@ class _Prices:
 
 
 def _boxes(shape: Sequence[int], cuts: int) -> tuple[Box, ...]:
-    """Cut each image of a tensor into so many groups of rows."""
+    """Split each image of a tensor into so many groups of rows."""
     found = []
     for image in range(shape[0]):
         for rows in pairwise(shape[DIMS[1]] * n // cuts for n in range(cuts + 1)):
@@ -194,7 +197,7 @@ def _boxes(shape: Sequence[int], cuts: int) -> tuple[Box, ...]:
 
 
 class Laid(NamedTuple):
-    """A problem of which the graph is in parts."""
+    """A problem whose graph is in parts."""
 
     problem: Problem
     market: Market
@@ -202,9 +205,9 @@ class Laid(NamedTuple):
 
 
 def laid_out(problem: Problem, market: Market) -> Laid | None:
-    """The problem in those groups that pay, also by the times of the parts' own rKernels.
+    """Return the problem with those groups in parts that pay, also by the times of the parts' own rKernels.
 
-    None if there are no such groups, or nobody has rKernels for parts.
+    None if there are no such groups, or no rKernels for parts.
     """
     groups = _few(worthwhile(problem, market))
     if not groups:
@@ -221,7 +224,7 @@ def laid_out(problem: Problem, market: Market) -> Laid | None:
 
 
 def _few(groups: Sequence[Priced]) -> list[Priced]:
-    """Those that spare most for their number of operators, in order: planning takes time for each."""
+    """Return the groups that save most per operator, in order, up to MOST_APART operators: each costs planning time."""
     found: list[Priced] = []
     room = MOST_APART
     for priced in sorted(groups, key=lambda p: (p.more_us - p.spared_us) / len(p.group.boxes) / len(p.group.operators)):
@@ -232,13 +235,13 @@ def _few(groups: Sequence[Priced]) -> list[Priced]:
 
 
 def _pays(problem: Problem, priced: Priced, apart: Problem, parts: Iterable[Iterable[int]]) -> bool:
-    """Whether a group's parts take no longer than it does, by what it spares."""
+    """Return whether a group's parts save more time than they cost, by the times of their own rKernels."""
     more_us = _work_us(apart, chain(*parts)) - _work_us(problem, priced.group.operators)
     return more_us < priced.spared_us * problem.spec.num_veus
 
 
 def _work_us(problem: Problem, operators: Iterable[int]) -> float:
-    """Time of vEUs that operators take at least."""
+    """Return the least vEU time of operators, in µs."""
 
     @cache
     def least_us(operation: Operation) -> float:
@@ -249,7 +252,7 @@ def _work_us(problem: Problem, operators: Iterable[int]) -> float:
 
 
 def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
-    """The plan of a graph in parts: neighbouring parts go to one vEU each, all else wave by wave."""
+    """Build the plan of a graph in parts: each vEU gets neighbouring parts, and all other operators go wave by wave."""
     problem, market, found = laid
     draft, assembly = Draft(problem, market), Assembly(problem.spec)
     draft.kernels |= least_work(laid)
@@ -271,7 +274,7 @@ def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
 
 
 def least_work(laid: Laid) -> dict[int, RKernel]:
-    """For operators of parts, which one vEU runs, the rKernels of the least work."""
+    """Return the rKernels of the least work for operators of parts, each of which runs on one vEU."""
     operators = laid.problem.graph.operators
     options = {
         n: laid.market.fitting(operators[n].operation) for parts in laid.found.parts for part in parts for n in part
@@ -280,14 +283,14 @@ def least_work(laid: Laid) -> dict[int, RKernel]:
 
 
 def _in_turn(parts: Sequence[tuple[int, ...]], veus: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Parts with their vEUs, each of which has neighbours, in an order in which all vEUs get on."""
+    """Yield (vEU, part), in turn over the vEUs; each vEU gets neighbouring parts."""
     shares = [range(len(parts) * veu // veus, len(parts) * (veu + 1) // veus) for veu in range(veus)]
     for turn in zip_longest(*shares):
         yield from ((veu, parts[at]) for veu, at in enumerate(turn) if at is not None)
 
 
 def _waves(graph: Graph, operators: Sequence[int]) -> list[list[int]]:
-    """Operators by generation, as if nothing else were left."""
+    """Return operators by generation, as if there were no others."""
     wave: dict[int, int] = {}
     for n in operators:
         wave[n] = 1 + max((wave[m] for m in graph.before[n] if m in wave), default=-1)

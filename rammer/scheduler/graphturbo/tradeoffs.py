@@ -1,8 +1,8 @@
-"""Time against memory, operator by operator, where each vEU has nothing but its own memory. Beyond the paper.
+"""Trade time against memory, operator by operator, on devices with only private memory. Beyond the paper.
 
-There an rTask holds all that it touches, beside the weights and results that lie on its vEU meanwhile. Larger rTasks
-have less sent to them, and smaller ones need less room: of each operator the fastest rKernel is taken that has room
-among everything else that is there at that time, as T10 (SOSP'24) reconciles plans of operators.
+An rTask holds all that it touches, beside the weights and live results on its vEU. Larger rTasks receive fewer bytes,
+and smaller ones need less memory. Each operator gets the fastest rKernel that fits beside everything that is live at
+that time, as T10 (SOSP'24) reconciles operators' plans.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Option, Options
 from rammer.scheduler.timeline import simulate
 
-CODE = 0.9  # of what is left, the part for rTasks: the rest is for code, and for tiles that are fuller than others
+CODE = 0.9  # fraction of the remaining bytes for rTasks; the rest is for code and uneven distribution
 
 
 class Tiles(NamedTuple):
-    """vEUs with nothing but memory of their own, of so many bytes each."""
+    """vEUs with nothing but private memory, of so many bytes each."""
 
     veus: int
     nbytes: int
 
     @staticmethod
     def of(spec: VDeviceSpec) -> Tiles | None:
-        """None where there is a memory that all share, or caches."""
+        """Return the tiles of a device, or None if it has a shared memory or caches."""
         if not spec.private:
             return None
         return Tiles(spec.num_veus, next(m.usable_bytes for m in spec.memory if m.owner == "veu"))
 
 
 def rooms(graph: Graph, kernels: Sequence[RKernel], tiles: Tiles) -> list[int]:
-    """For each operator the bytes of a vEU that are left for its rTasks.
+    """Return, per operator, the bytes of a vEU that are left for its rTasks.
 
-    Weights lie there all the time, and a result from its first writer's wave to its last reader's, evenly spread.
+    Weights are always there. A result is there from its first writer's wave to its last reader's, evenly distributed.
     """
     waves = graph.wavefronts()
     when = {n: wave for wave, numbers in enumerate(waves) for n in numbers}
@@ -67,7 +67,10 @@ def rooms(graph: Graph, kernels: Sequence[RKernel], tiles: Tiles) -> list[int]:
 
 
 def _lives(graph: Graph, when: Mapping[int, int], num_waves: int) -> dict[TensorId, tuple[int, int]]:
-    """Of owners of memory the first and the last wave in which they are needed; inputs and outputs to either end."""
+    """Return the first and last wave of each owner of memory.
+
+    Inputs live from the first wave, outputs to the last.
+    """
     found = dict.fromkeys(graph.inputs, (0, -1))
     for n, op in enumerate(graph.operators):
         for tensor in (*op.outputs, *op.inputs):
@@ -80,9 +83,9 @@ def _lives(graph: Graph, when: Mapping[int, int], num_waves: int) -> dict[Tensor
 
 @remembered(1 << 12)
 def held_bytes(kernel: RKernel) -> int:
-    """What is there for an rTask alone, at most: all that it touches, and its scratch; not weights that only it reads.
+    """Return the largest memory of an rTask: all that it touches and its scratch, without weights that only it reads.
 
-    They lie on its vEU anyway.
+    Such weights lie on its vEU anyway.
     """
     kinds, outputs, static = kernel.argument_types(), len(kernel.operation.outputs), kernel.operation.static
     totals = np.full(kernel.num_rtasks, kernel.scratch_bytes)
@@ -95,9 +98,10 @@ def held_bytes(kernel: RKernel) -> int:
 
 
 def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionPlan, policy: str) -> ExecutionPlan:
-    """A plan by waves, each operator with the fastest rKernel that has room, or else the one that takes least of it.
+    """Return a plan by waves in which each operator has the fastest rKernel that fits, or else the smallest.
 
-    The known plan, if it is as soon done, and all of its rKernels have room, or the device says that its program has.
+    Returns the known plan if it is as fast, and either all of its rKernels fit or the device confirms that its program
+    does.
     """
     graph = problem.graph
     room = rooms(graph, known.kernels, tiles)
@@ -119,7 +123,7 @@ def _us(plan: ExecutionPlan) -> float:
 
 
 def _held(kernel: RKernel) -> int:
-    """Of foreign text nobody knows what it touches."""
+    """Return `held_bytes`; 0 for foreign text, whose accesses are unknown."""
     return 0 if isinstance(kernel.body, ForeignSource) else held_bytes(kernel)
 
 

@@ -1,1 +1,1 @@
-"""The built-in scheduling policies, and what they share."""
+"""Provide the built-in scheduling policies, and what they share."""

@@ -1,4 +1,4 @@
-"""Algorithm 1 as the paper prints it, and nothing beyond. Paper: §3.3."""
+"""Schedule by Algorithm 1 exactly as printed. Paper: §3.3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from rammer.scheduler.select import Option, SelectBy, Selection, count, explain,
 
 
 def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> ExecutionPlan:
-    """Schedule(G, D): lines 1 to 11. P1 grows in place, and is taken back if P2 wins."""
+    """Return the plan of a graph. Schedule(G, D): lines 1 to 11.
+
+    P1 extends the current rProgram in place, and is undone if P2 wins.
+    """
     draft = Draft(problem)
     current = Assembly(problem.spec)
     plans: list[RProgram] = []
@@ -55,11 +58,11 @@ def _efficient(options: Sequence[Option]) -> RKernel:
 
 
 def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selection: SelectBy) -> Selection:
-    """ScheduleWave(W, P, D): lines 12 to 19."""
+    """Append a wave to P. ScheduleWave(W, P, D): lines 12 to 19."""
     before = program.mark()
 
     def price(kernels: dict[int, RKernel]) -> float:
-        """time(P) with these rKernels; leaves P like that."""
+        """Return time(P) with these rKernels, and leave P scheduled with them."""
         program.undo(before)
         draft.kernels.update(kernels)
         for operator_id, needs in draft.needs(kernels, program).items():
@@ -68,7 +71,7 @@ def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selecti
                 program.fill(operator_id, len(needs), us)
                 continue
             for rtask_id, need in enumerate(needs):
-                earliest = int(program.starts_us(need).argmin())  # SelectvEU; of equals the first
+                earliest = int(program.starts_us(need).argmin())  # SelectvEU; ties go to the first
                 program.place(TaskUid(operator_id, rtask_id), earliest, us, need)
         return program.time_us
 

@@ -1,4 +1,4 @@
-"""Policy "auto": the cheapest plan of all policies that apply. Beyond the paper."""
+"""Policy "auto": build plans by several policies and take the cheapest. Beyond the paper."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Policy, Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described, wishes_of
 
-# Of a plan's time, what parts must be believed to spare to be drawn, which takes a second or two. Of what is believed a
-# third came true at most where it was measured (docs/measurements.md, "Groups in parts").
+# Fraction of a plan's time that parts must be estimated to save before their plan is built, which takes 1 to 2 s. At
+# most a third of the estimated savings was measured (docs/measurements.md, "Groups in parts").
 PAYS = 0.08
 
 
 @dataclass
 class AutoPolicy:
-    """Plans of several policies, compared by price.
+    """Compare plans of several policies by price, starting from wavefront's.
 
-    Wavefront's is left only for one that is faster. Where graphturbo's is drawn, tensors lie as that wants them. Where
-    vEUs have nothing but memory of their own it is graphturbo's choice: it alone knows what they have room for.
+    Another plan replaces wavefront's only if it is estimated to be faster. If graphturbo's plan is compared, tensors
+    are laid out as it wants. On devices with only private memory, graphturbo decides alone: it knows what fits.
     """
 
     name = "auto"
@@ -43,7 +43,7 @@ class AutoPolicy:
     )
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
-        """What graphturbo wants, if its plan is drawn."""
+        """Return graphturbo's wishes if its plan will be compared."""
         if self.tries == "all" or spec.private:
             return wishes_of(BUILT_IN["graphturbo"](), graph, spec)
         return wishes_of(_of_images(), graph, spec) if _has_images(graph, spec) else Wishes()
@@ -68,13 +68,13 @@ class AutoPolicy:
 
 
 def _has_images(graph: Graph, spec: VDeviceSpec) -> bool:
-    """Whether each vEU can have equally many images of its own."""
+    """Return whether the vEUs can share a batch's images evenly."""
     images = images_of(graph)
     return spec.num_veus > 1 and images > 0 and images % spec.num_veus == 0
 
 
 def _few(problem: Problem, known: Judged) -> Iterator[Policy]:
-    """What pays for drawing it, beside wavefront, of which a plan is known."""
+    """Yield the policies besides wavefront whose plans are worth the time to build."""
     if _has_images(problem.graph, problem.spec):
         yield _of_images()
     elif _has_large_results(problem) and _spared_by_parts_us(problem) > PAYS * known.us:
@@ -84,21 +84,21 @@ def _few(problem: Problem, known: Judged) -> Iterator[Policy]:
 
 
 def _has_large_results(problem: Problem) -> bool:
-    """Whether some result finds no room in half of the vEUs' own caches."""
+    """Return whether some result exceeds half of all private caches together."""
     graph, spec = problem.graph, problem.spec
     room = spec.own_cache * spec.num_veus // 2
     return any(graph.types[t].filled_bytes > room for op in graph.operators for t in op.outputs)
 
 
 def _spared_by_parts_us(problem: Problem) -> float:
-    from rammer.scheduler.graphturbo.strips import gain_us, worthwhile  # few graphs ask, and loading it takes time
+    from rammer.scheduler.graphturbo.strips import gain_us, worthwhile  # seldom needed, and slow to import
     from rammer.scheduler.select import Market
 
     return gain_us(worthwhile(problem, Market(problem)))
 
 
 def _steps(problem: Problem) -> int:
-    """How many operators read the same weights, at most."""
+    """Return the largest number of operators that read the same weights."""
     return max(map(len, recurrent_operators(problem.graph).values()), default=0)
 
 
@@ -107,7 +107,7 @@ def _of_images() -> Policy:
 
 
 def _all(problem: Problem) -> Iterator[Policy]:
-    """Those beside wavefront that say something about this device and this graph."""
+    """Yield all other policies that apply to this device and graph."""
     yield BUILT_IN["sequential"]()
     if problem.spec.sync is SyncModel.FINE and recurrent_operators(problem.graph):
         yield BUILT_IN["stationary"]()

@@ -1,4 +1,8 @@
-"""Chains of equal steps, of which a vEU can run one while its neighbour runs another. Beyond the paper."""
+"""Find chains of equal steps, so that vEUs can run different chains at the same time. Beyond the paper.
+
+Example: the layers of an LSTM, where layer 2 runs step t while layer 1 runs step t + 1. Known as: pipelining of stacked
+recurrent layers.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,17 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
 from rammer.scheduler.timeline import simulate
 
-MANY_NODES = 64  # of one operation: steps of a recurrent network
+MANY_NODES = 64  # of one operation, from which on they are taken for steps of a recurrent network
 MAX_TRIALS = 2
-MAX_RTASKS = 1 << 14  # of a plan that is drawn more than once
+MAX_RTASKS = 1 << 14  # of a plan that is built more than once
 
 
 def chains(problem: Problem, market: Market) -> list[tuple[int, ...]]:
-    """Operators of an operation of very many nodes with a choice of rKernels; most nodes first, a few such operations.
+    """Return the operators of each chain.
 
-    With each come others that work with the same weights: the first and the last step of a chain may be different.
-    None in plans that would take long to draw again.
+    A chain has the operators of one operation with at least MANY_NODES nodes and a choice of rKernels. Operations with
+    most nodes come first, at most MAX_TRIALS. Operations that share their weights join the chain, as its first and last
+    step may differ. Empty for global synchronisation, and for plans that are slow to build again.
     """
     if problem.spec.sync is SyncModel.GLOBAL:
         return []
@@ -50,19 +55,19 @@ def chains(problem: Problem, market: Market) -> list[tuple[int, ...]]:
 
 
 def feeders(graph: Graph, steps: Collection[int]) -> set[int]:
-    """Operators beside a chain whose results its steps read."""
+    """Return the operators outside of a chain whose results its steps read."""
     steps = set(steps)
     return {m for n in steps for m in graph.before[n]} - steps
 
 
 def _largest_static(op: ROperator) -> TensorId | None:
-    """The largest of an operator's weights."""
+    """Return the largest of an operator's weights."""
     nbytes = {tensor: kind.nbytes for tensor, kind in zip(op.inputs, op.operation.inputs, strict=True)}
     return max(op.statics, key=lambda tensor: (nbytes[tensor], tensor), default=None)
 
 
 def ran_alone(plan: ExecutionPlan) -> set[int]:
-    """Operators in whose time another vEU had nothing to do: while only the first chain runs, or the last."""
+    """Return the operators that ran while some vEU was idle: only the first or the last chain was active."""
     found: set[int] = set()
     for program, times in zip(plan.programs, simulate(plan).programs, strict=True):
         busy = [

@@ -1,8 +1,8 @@
-"""Run rTasks where their operands lie, between global barriers. Beyond the papers; known as: owner computes.
+"""Move rTasks to the vEUs that hold their operands, between global barriers. Known as: owner computes.
 
-Where vEUs have memory of their own alone, an element lives with the rTask that writes it, or with its only reader.
-Every other vEU that reads it is sent it. rTasks move inside a step, the slots between two global barriers, and no vEU
-works longer in a step than some vEU did before.
+For devices with only private memory; beyond the papers. An element lives on the vEU that writes it, or on its only
+reader's. It is sent to every other vEU that reads it. rTasks move within a step, the slots between two global barriers.
+No vEU works longer in a step than the longest one did before.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Numbers: TypeAlias = NDArray[np.int64]
 Owner: TypeAlias = tuple[TensorId, Layout | None]  # of memory; a constant has one for each layout in which it is read
 Places: TypeAlias = dict[int, dict[int, int]]  # operator -> rTask -> vEU
 
-WORTH_MOVING = 0.95  # of the bytes that are sent: where the backend puts constants of several readers is unknown
-MOST_LOOKED = 1 << 23  # rTasks of an operator, times vEUs: with more they stay where they are
-NOBODY, SEVERAL = -1, -2  # the home of an element that no rTask has touched yet, and of one that several vEUs read
+WORTH_MOVING = 0.95  # ratio of bytes sent; where the backend puts constants of several readers is unknown
+MOST_LOOKED = 1 << 23  # rTasks of an operator times vEUs; with more, rTasks are not moved
+NOBODY, SEVERAL = -1, -2  # homes: not touched yet; read by several vEUs
 
 
 def consumed_near(plan: ExecutionPlan) -> ExecutionPlan:
-    """Move rTasks of a plan to vEUs that hold their operands, if at least a twentieth less is sent.
+    """Move rTasks of a plan to vEUs that hold their operands, if at least 5% fewer bytes are sent.
 
-    A plan stays as it is where vEUs share a memory, and where barriers are not global.
+    Returns the plan unchanged where vEUs share a memory, or barriers are not global.
     """
     if not (plan.spec.private and plan.spec.sync is SyncModel.GLOBAL):
         return plan
@@ -55,7 +55,7 @@ def consumed_near(plan: ExecutionPlan) -> ExecutionPlan:
 
 
 def _program(steps: Sequence[Places], num_veus: int) -> RProgram:
-    """Build steps with global barriers between them."""
+    """Build an rProgram of steps, with global barriers between them."""
     builder = RProgramBuilder(num_veus)
     for number, step in enumerate(steps):
         if number:
@@ -67,7 +67,7 @@ def _program(steps: Sequence[Places], num_veus: int) -> RProgram:
 
 
 def _steps(program: RProgram) -> list[Places]:
-    """Split a program at its global barriers."""
+    """Split an rProgram at its global barriers."""
     steps: list[Places] = []
     for veu, lane in enumerate(program.lanes):
         number = 0
@@ -87,10 +87,10 @@ class _Operand(NamedTuple):
     shift: int
     elements: Elements
     element_bytes: int
-    written: bool  # by rTasks, whose vEUs are then its homes
+    written: bool  # whether rTasks write it: then their vEUs are its homes
 
     def readers(self, places: Mapping[int, int]) -> Iterator[tuple[list[int], Numbers]]:
-        """Yield vEUs whose rTasks read the same elements, and those elements of the owner."""
+        """Yield the vEUs whose rTasks read the same elements, and those elements of the owner."""
         of_veu: dict[int, set[int]] = defaultdict(set)
         for rtask, veu in places.items():
             of_veu[veu].add(self.elements.chosen[rtask])
@@ -111,7 +111,7 @@ class _Homes:
         self._homes: dict[Owner, NDArray[np.int32]] = {}
 
     def run(self, step: Places) -> int:
-        """Let a step's rTasks read and write; the bytes that vEUs are sent for it."""
+        """Let a step's rTasks read and write; return the bytes that are sent to vEUs for it."""
         sent = 0
         for op in sorted(step):
             sent += self._sent(op, step[op])
@@ -130,9 +130,9 @@ class _Homes:
         return sent
 
     def best(self, step: Places) -> Places:
-        """Place a step's rTasks, those that take longest first, where most of what they read lies.
+        """Place a step's rTasks, the longest first, where most of their operands lie.
 
-        As they were if no less is sent so, or if somewhere no vEU is free for long enough.
+        Returns the step unchanged if that does not send fewer bytes, or if no vEU is free for long enough.
         """
         us = {op: self._plan.rtask_us[self._plan.kernels[op]] for op in step}
         load = np.zeros(self._veus)
@@ -151,10 +151,10 @@ class _Homes:
         return found if after < before else step
 
     def _options(self, operator: int, before: Mapping[int, int], free: Numbers) -> Iterator[dict[int, int]]:
-        """Yield places for rTasks, no vEU more often than it is free.
+        """Yield placements of rTasks that give each vEU at most `free` of them.
 
-        As they were; each where most bytes that it reads lie; and neighbours together, so that what they share is sent
-        once.
+        They are: the present one, if it fits; each rTask where most of its operands lie; and neighbouring rTasks
+        together, so that shared operands are sent once.
         """
         rtasks = sorted(before)
         known = [before[r] for r in rtasks]
@@ -169,7 +169,7 @@ class _Homes:
                 yield {r: veus[n // size] for n, r in enumerate(rtasks)}
 
     def _sent(self, operator: int, places: Mapping[int, int]) -> int:
-        """Count the bytes that vEUs are sent for an operator."""
+        """Count the bytes that are sent to vEUs for an operator."""
         total = 0
         for operand in self._operands(operator):
             home, found = self._homes[operand.owner], list(operand.readers(places))
@@ -184,7 +184,7 @@ class _Homes:
         return total
 
     def _there(self, operator: int, rtasks: Sequence[int]) -> Numbers:
-        """Count the bytes of what rTasks read that lie on each vEU, [rTask, vEU]."""
+        """Count the bytes of each rTask's operands that lie on each vEU, [rTask, vEU]."""
         total = np.zeros((len(rtasks), self._veus), np.int64)
         for operand in self._operands(operator):
             home, chosen = self._homes[operand.owner], [operand.elements.chosen[r] for r in rtasks]
@@ -216,9 +216,10 @@ class _Homes:
 
 
 def _assigned(there: Numbers, free: Numbers, before: Sequence[int]) -> list[int] | None:
-    """Choose a vEU for each row of `there`, [rTask, vEU] bytes: the most first, each vEU as often as it is free.
+    """Assign a vEU to each row of `there`, [rTask, vEU] bytes: greedily by most bytes, each vEU at most `free` times.
 
-    What all rTasks read decides nothing; among equals, an rTask stays where it was. None if vEUs are too seldom free.
+    Bytes that all rTasks read are ignored; on ties an rTask stays where it was. None if there are not enough free
+    slots.
     """
     gain = there - there.min(axis=0, initial=np.iinfo(np.int64).max)
     rows, columns = np.nonzero(gain)

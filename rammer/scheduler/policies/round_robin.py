@@ -1,4 +1,4 @@
-"""What NNFusion ships: all operators in one rProgram, rTasks dealt to the vEUs in turn."""
+"""Schedule like NNFusion's release: all operators in one rProgram, rTasks dealt to the vEUs in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rammer.scheduler.policy import Problem
 
 
 class RoundRobinPolicy:
-    """One rProgram; each rOperator's fastest rKernel, and its rTask i on vEU i mod N."""
+    """One rProgram; each rOperator uses its fastest rKernel, with rTask i on vEU i mod N."""
 
     name = "round_robin"
 

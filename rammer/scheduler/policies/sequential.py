@@ -1,4 +1,4 @@
-"""RammerBase, the two-layer baseline: operators one after another, each over the whole device. Paper: §5.2."""
+"""Schedule like RammerBase, the two-layer baseline: one operator at a time, over the whole device. Paper: §5.2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rammer.scheduler.policy_options import described
 
 @dataclass
 class SequentialPolicy:
-    """One rProgram per rOperator; rTask i of it runs on vEU i mod N."""
+    """One rProgram per rOperator, with rTask i on vEU i mod N."""
 
     name = "sequential"
 

@@ -1,4 +1,7 @@
-"""Weights stay, work comes to them: the rTasks of recurrent operators have fixed vEUs. Beyond the paper."""
+"""Keep recurrent weights in the vEUs' memory, and run each rTask where its weights are. Beyond the paper.
+
+Known as: weight-stationary dataflow, persistent RNN.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import select_veu
 
-Tile: TypeAlias = tuple[Weights, int, int]  # what an rTask reads of them: of how many rTasks, which one
+Tile: TypeAlias = tuple[Weights, int, int]  # weights, number of rTasks, and the rTask whose part this is
 
 
 class StationaryPolicy:
     """One rProgram, in which rTasks that read the same weights at every step are always on the same vEU.
 
-    All recurrent operators are cut into about as many rTasks: as many as balance the vEUs best, the whole program
-    considered, and not wave by wave. Tiles of weights are dealt out, largest load first, to vEUs whose own memory has
-    room for them. Other rTasks go where they start first. Raises ScheduleError on a device with global synchronisation.
+    All recurrent operators are tiled into about the same number of rTasks, the number that balances the vEUs best over
+    the whole program. Weight tiles are dealt to vEUs with free memory, largest load first. Other rTasks go where they
+    start first. Raises ScheduleError on a device with global synchronisation.
     """
 
     name = "stationary"
@@ -63,7 +66,7 @@ class StationaryPolicy:
 
 
 def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Iterator[dict[int, RKernel]]:
-    """rKernels of the recurrent operators, for every number of rTasks that some candidate has."""
+    """Yield rKernels of the recurrent operators, for every number of rTasks that some candidate has."""
     options: dict[int, list[RKernel]] = {}
     for n in (n for numbers in groups.values() for n in numbers):
         candidates = problem.candidates.get(problem.graph.operators[n].operation, ())
@@ -77,7 +80,7 @@ def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Itera
 
 
 class _Homes:
-    """Which vEU has which tile of weights, for one choice of rKernels."""
+    """The vEU of each weight tile, for one choice of rKernels."""
 
     def __init__(self, problem: Problem, groups: Mapping[Weights, Sequence[int]], kernels: Mapping[int, RKernel]):
         self._problem = problem
@@ -90,15 +93,15 @@ class _Homes:
         self._resident: set[Tile] = set()
         loads_us, nbytes = self._deal(groups)
         self.most_bytes = max(nbytes, default=0)
-        # A chain of operators finds its vEUs busy with others: about as long as the fullest one is.
+        # A chain of operators waits for vEUs that are busy with others, for about the fullest vEU's load.
         self.bound_us = max(loads_us, default=0.0) + self._path_us()
 
     def of(self, task: TaskUid) -> int | None:
-        """The vEU of an rTask's weights, if they have one."""
+        """Return the vEU of an rTask's weights, or None if they have none."""
         return self.veus.get(self._tile(task))
 
     def rtask_us(self, task: TaskUid) -> float:
-        """The rTask's time, with its weights in its vEU's own memory if they are there."""
+        """Return the rTask's µs, with its weights in its vEU's own memory if they are resident."""
         return self._tile_us(task.operator_id, self._tile(task) in self._resident)
 
     def _tile_us(self, operator: int, resident: bool) -> float:
@@ -113,12 +116,12 @@ class _Homes:
         return self._weights.get(n, ()), self._kernels[n].num_rtasks, rtask
 
     def _deal(self, groups: Mapping[Weights, Sequence[int]]) -> tuple[list[float], list[int]]:
-        """Tiles to vEUs, the largest loads first; the load in time and bytes of every vEU."""
+        """Assign tiles to vEUs, the largest loads first; return the load in µs and in bytes of every vEU."""
         spec, types = self._problem.spec, self._problem.graph.types
         own = (self._kernels[n].scratch_bytes for numbers in groups.values() for n in numbers)
-        room = spec.scratch_bytes - max(own, default=0)  # others have the memory before and after
+        room = spec.scratch_bytes - max(own, default=0)  # rTasks of other operators use this memory in between
         tiles: dict[Tile, float] = {}
-        far: dict[Tile, float] = {}  # what they take where their weights have no room
+        far: dict[Tile, float] = {}  # µs of tiles whose weights are not resident
         for numbers in groups.values():
             for n in numbers:
                 for r in range(self._kernels[n].num_rtasks):
@@ -147,7 +150,7 @@ class _Homes:
         return loads_us, nbytes
 
     def _path_us(self) -> float:
-        """The longest chain of operators, each with a barrier and as many rounds as its fullest vEU needs."""
+        """Return the µs of the longest chain of operators, each with a barrier and the rounds of its fullest vEU."""
         graph, spec = self._problem.graph, self._problem.spec
         shares = Counter((weights, count, veu) for (weights, count, _), veu in self.veus.items())
         rounds: dict[tuple[Weights, int], int] = {}

@@ -1,4 +1,4 @@
-"""Algorithm 1: the wavefront scheduling policy. Paper: §3.3."""
+"""Schedule by Algorithm 1, the wavefront policy. Paper: §3.3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rammer.scheduler.select import SelectBy
 
 @dataclass
 class WavefrontPolicy:
-    """Algorithm 1; and what waves do not see, beyond the paper: chains of steps, weights, and caches."""
+    """Algorithm 1. Beyond the paper, it considers what waves do not see: chains of steps, weights, and caches."""
 
     name = "wavefront"
 
@@ -60,7 +60,7 @@ class WavefrontPolicy:
         return replace(plan, spec=spec, memory=plan.memory if problem.spec is spec else None)
 
     def _best(self, problem: Problem, policy: str) -> ExecutionPlan:
-        """The cheapest waves, or one operator after another: branches may push each other out of caches."""
+        """Return the cheapest waves, or operators one by one if parallel branches evict each other from caches."""
         judge = Judge(problem)
         best = draw_best(problem, policy, judge)
         plan = best.plan
@@ -72,9 +72,9 @@ class WavefrontPolicy:
 
 
 def _is_crowded(problem: Problem) -> bool:
-    """Whether the caches of all vEUs are too small for what some wave reads and writes beside weights of its own.
+    """Return whether some wave's operands and results exceed the caches of all vEUs together.
 
-    Weights that other waves read, too, as those of an LSTM's steps, count: between two steps they stay or do not.
+    Weights count if other waves read them, too (an LSTM's steps), as they may stay resident between two steps.
     """
     graph, room = problem.graph, problem.spec.own_cache * problem.spec.num_veus
     readers = Counter(t for op in graph.operators for t in set(op.inputs))

@@ -1,4 +1,4 @@
-"""Waves of Algorithm 1, drawn in time linear in the number of rTasks, and again for chains. Paper: §3.3."""
+"""Build waves of Algorithm 1 in time linear in the number of rTasks; repeat for chains. Paper: §3.3."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rammer.scheduler.select import Market, Options, SelectBy, count, explain, s
 
 INTERPLAY: SelectBy = "interplay"
 SELECTIONS: tuple[SelectBy, ...] = (INTERPLAY, "efficient", "fastest")
-Held: TypeAlias = Mapping[int, Options]  # operators with nothing to choose
+Held: TypeAlias = Mapping[int, Options]  # restricted choices by operator
 
 
 def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
-    """The cheapest of plans with rKernels by interplay, and by one selection in all waves.
+    """Return the cheapest of plans with rKernels chosen per wave ("interplay"), or all fastest or all most efficient.
 
-    A wave decides by the rProgram that ends with it, and does not know what its vEUs will lack in those that follow.
+    A wave decides by the rProgram that ends with it. It does not know what its vEUs will lack in later waves.
     """
     market = Market(problem)
     weighed = [market.options(op.operation) for op in problem.graph.operators]
@@ -41,11 +41,11 @@ def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
 
 
 def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, best: Judged, by: SelectBy) -> Judged:
-    """Waves again for steps of long chains, where that is better.
+    """Schedule again with restricted rKernels for steps of long chains, and keep the result if it is faster.
 
-    What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side, all
-    their steps must take an rKernel of few rTasks: tried for each such operation. While only the first chain runs, or
-    the last, its steps choose as ever.
+    The best rKernel for one step at a time keeps every vEU busy with one chain. For chains to run side by side, all
+    their steps must use an rKernel of fewer rTasks; each such operation is tried. While only the first or the last
+    chain runs, its steps choose as before.
     """
     held: Held = {}
     for steps in chains(problem, market):
@@ -67,8 +67,10 @@ def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, be
 
 
 def _ways(problem: Problem, market: Market, steps: tuple[int, ...]) -> Iterator[Held]:
-    """rKernels for the steps of a chain: the fewest rTasks, or the least work. And for what they read: any, or the
-    generator's first choice, which lets a chain begin before all of it is done. None that leave every choice as it is.
+    """Yield restrictions of rKernels for the steps of a chain: the fewest rTasks, or the least work.
+
+    For operators that they read, either no restriction or the generator's first choice, which lets a chain begin before
+    all of their rTasks are done. Restrictions that change nothing are left out.
     """
     operations = [op.operation for op in problem.graph.operators]
     few = {n: o.only(o.whole) for n in steps for o in (market.options(operations[n]),)}
@@ -90,7 +92,7 @@ def draw(
     market: Market | None = None,
     held: Held | None = None,
 ) -> ExecutionPlan:
-    """The plan of one pass over the waves: `draw_below` without a limit."""
+    """Return the plan of one pass over the waves: `draw_below` without a limit."""
     plan = draw_below(inf, problem, policy, by, market=market, held=held)
     assert plan is not None
     return plan
@@ -105,14 +107,16 @@ def draw_below(
     market: Market | None = None,
     held: Held | None = None,
 ) -> ExecutionPlan | None:
-    """The plan of one pass over the waves, or None as soon as it is known to take `limit_us` or longer.
+    """Return the plan of one pass over the waves, or None once it is known to take `limit_us` or longer.
 
     The paper builds P1 = ScheduleWave(W, Pcurr) and P2 = ScheduleWave(W, {}) for each wave and compares them. Here P1
-    grows in place and is taken back if P2 wins: a wave's operators do not depend on each other, so scheduling one reads
-    Pcurr and changes only the ends of its lanes. P2 is not built where even a perfect P2 would lose, that is where
-    time(P1) <= time(Pcurr) + a lower bound of time(P2). P2 must be faster by more than noise: else every second wave of
-    a net would be launched anew for a barrier's time, which measured nets were slower by. Where a launch takes no
-    longer than a barrier, nothing speaks against that, and lists of whom to wait for are spared.
+    extends Pcurr in place and is undone if P2 wins. That is possible because a wave's operators do not depend on each
+    other: scheduling one reads Pcurr and changes only the ends of its lanes. P2 is not built where time(P1) <=
+    time(Pcurr) + a lower bound of time(P2).
+
+    P2 must be faster by more than noise. Otherwise every second wave would be launched separately to save a barrier,
+    which made measured networks slower. If a launch costs no more than a barrier, that margin is dropped, as separate
+    rPrograms need no wait lists.
     """
     draft = Draft(problem, market)
     current = Assembly(problem.spec)
