@@ -42,7 +42,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     found = measured or usual_numbers(here, arch.lanes)
     widest = max((a.lanes for a in ARCHES.values() if here.runs(a)), default=arch.lanes)  # calibration used these
     gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
-    begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds per cycle; two of them issue with two loads and a store
+    begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds per cycle; two issue with two loads and a store
     vector_gbps = 4 * arch.lanes * begun * found.ghz
     group = here.l3_cores if here.l3_cores < here.num_cores else 0  # cores that share an L3; 0: all
     part = group / here.num_cores if group else 1.0  # a group's part of all cores' rate

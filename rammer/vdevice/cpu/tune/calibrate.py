@@ -177,7 +177,7 @@ class _Mover:
 
 
 def steady_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
-    """Return the joint rate of jobs in 1e9 units per second, without disturbance; each on its own CPU if there are enough.
+    """Return the undisturbed joint rate of jobs in 1e9 units per second, each on its own CPU if there are enough.
 
     `job(repeats)` returns the amount of its work.
     """
@@ -246,7 +246,7 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
     found: dict[str, float] = {}
 
     def shared_share() -> float:
-        """Return the usable part of L3, from the miss rate of a loop over as many bytes as it holds (`cost/residency`)."""
+        """Return the usable part of L3, by how often a loop over as many bytes misses (`cost/residency`)."""
         rates = found["shared_gbps"], found["memory_gbps"], probe.read_gbps(max(l3, 2 * l2), 1)
         near, far, both = (1 / rate for rate in rates)
         missed = min(max((both - near) / max(far - near, 1e-9), 0.0), MOST_MISSED)

@@ -212,7 +212,7 @@ def _rounding(kernel: RKernel) -> DType | None:
 
 
 def _results_step(kernel: RKernel) -> float:
-    """Return the relative rounding of factors that the rKernel has computed itself; 0.0 if no instruction rounds them."""
+    """Return the relative rounding of factors that the rKernel itself computes; 0.0 if no instruction rounds them."""
     if not isinstance(kernel.body, TileProgram):
         return 0.0
     own = {b.name for b in kernel.body.scratch}

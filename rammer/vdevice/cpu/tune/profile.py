@@ -43,9 +43,9 @@ def measure_kernels(
 
     Times are cached for this `machine` (a name of its CPU).
 
-    A kernel runs its rTasks over buffers of the operation's size. `operands` says where the data are before an rTask:
-    "in turn": as the rTasks before it, run repeatedly, leave them; "near": in the private cache, because each rTask
-    runs several times in a row; "shared": in the shared cache, evicted from the private one; "far": in main memory.
+    A kernel runs its rTasks over buffers of the operation's size. `operands` says where data are before an rTask.
+    `in turn`: as rTasks leave them that run one after another, repeatedly. `near`: in the private cache, as each rTask
+    runs several times in a row. `shared`: in the shared cache, evicted from the private one. `far`: in main memory.
     """
     wanted = in_c(kernels)
     if not wanted:
