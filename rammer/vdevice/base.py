@@ -261,7 +261,7 @@ class RunsSlots(Executable, Protocol):
         """Prepare to run single slots, in memory filled with one bits (NaN)."""
 
     def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
-        """Run, but delay one vEU until all others wait for it. Work stealing is off."""
+        """Run, but start one vEU only when the others cannot go on without it. Work stealing is off."""
 
 
 class Room(ABC):

@@ -121,7 +121,7 @@ class Evidence:
 
     @cached_property
     def of_constants(self) -> NDArray[np.bool_]:
-        """Which of the `operands` are constants, or views of constants."""
+        """Return which of the `operands` are constants, or views of constants."""
         graph = self.plan.graph
         return np.array([graph.storage(t).root in graph.constants for _, _, t, _ in self.operands[0]], bool)
 

@@ -54,7 +54,7 @@ class Source:
 
     @property
     def alone(self) -> bool:
-        """Whether it is always compiled into an object of its own."""
+        """Return whether it is always compiled into its own object."""
         return self.emitted is None or len(self.text) > LONG_BYTES
 
 

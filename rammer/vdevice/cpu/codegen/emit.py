@@ -48,7 +48,7 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
 
 
 def function(printer: CpuPrinter) -> EmittedKernel:
-    """Return a worker with `restrict` parameters, which compilers use, and its entry of fixed signature.
+    """Return a worker whose parameters are `restrict`, for alias analysis, and its entry of fixed signature.
 
     An output that may replace an input in place is not `restrict`, and neither is that input. The worker also takes the
     lines to prefetch for later rTasks, and its tickets, if it has any.

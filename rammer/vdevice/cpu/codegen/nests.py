@@ -124,7 +124,7 @@ def _cases(body: Body, digits: frozenset[str] = frozenset(), decided: bool = Fal
 
 
 def _goes_around(loop: For) -> bool:
-    """Return whether a serial loop is at least three levels deep: compilers gain nothing from its constant bounds."""
+    """Return whether a serial loop holds two more levels of loops: compilers gain nothing from its constant bounds."""
     serial = [s for s in statements(loop.body) if isinstance(s, For) and s.kind is Kind.SERIAL]
     return loop.kind is Kind.SERIAL and any(isinstance(t, For) for s in serial for t in statements(s.body))
 

@@ -303,7 +303,8 @@ class _Prefetcher:
     def _next_tasks(self) -> Iterator[Hint]:
         """Yield prefetches for later rTasks, by the longest sums.
 
-        They request a line every ASKING_STEPS steps, the last lines in the last block of sums.
+        They request a line every ASKING_STEPS steps, or UNIT_LINES per block on the matrix unit. The last lines are
+        requested in the last block of sums.
         """
         if not (found := self._longest_sums(LEAST_STEPS)):
             return
@@ -420,7 +421,7 @@ def _digits(number: Index, loops: Sequence[For]) -> dict[str, Index]:
 
 
 def _step_by_step(paths: Sequence[tuple[Loop, ...]], burst: Prefetch) -> list[Hint]:
-    """Spread the lines of a burst evenly over the steps of register blocks' sums; [] if these have too few steps.
+    """Spread the lines of a burst evenly over the steps of register blocks' sums; [] if there are not enough steps.
 
     Each path's innermost loop accumulates sums; consecutive ones share the lines. As one burst they would fill the
     core's fill buffers and stall the sums.

@@ -215,10 +215,7 @@ class CpuPrinter(NestPrinter):
         return lines
 
     def _ticketed(self, stmt: Stmt, lines: list[str], depth: int) -> list[str]:
-        """Print a statement for the holder of its ticket, or a loop over tickets.
-
-        The next statement's tickets follow.
-        """
+        """Print a statement for the holder of its ticket, or a loop over tickets; then advance past its tickets."""
         given, pad = self._tickets[id(stmt)], "  " * depth
         if not (isinstance(stmt, For) and stmt.kind is Kind.SERIAL):
             head = f"if ({TICKETS}->mine == {TICKETS}->first) {{"

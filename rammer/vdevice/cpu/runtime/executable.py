@@ -295,7 +295,7 @@ class CpuExecutable(HostRooms):
         return Stepped(self._arena, tuple(self._scratch.reshape(self._num_veus, -1)), run)
 
     def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
-        """Run, but delay one vEU until all others wait for it. Work stealing is off."""
+        """Run, but start one vEU only when the others cannot go on without it. Work stealing is off."""
         with self._lock if self._forks == forks.count else self._renewed():
             self._point({})
             self._run([(view, inputs[name]) for name, view in self._inputs], _LATE + veu)

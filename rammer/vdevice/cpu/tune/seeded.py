@@ -134,7 +134,7 @@ class Seeds:
         return self._seeded(kind, order, self._numbers((kind.dtype, low, high), draw))
 
     def nothing(self) -> Numbers:
-        """Return the content of unwritten memory: all bits set, a NaN that no kernel computes."""
+        """Return the content of unwritten memory: all bits set, which is NaN in floats."""
         return self._numbers(None, lambda: np.full(PERIOD, 0xFF, np.uint8))
 
     def _numbers(self, key: Hashable, draw: Callable[[], Array], encoding: Encoding | None = None) -> Numbers:
