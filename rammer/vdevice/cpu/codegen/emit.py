@@ -28,8 +28,8 @@ APART = "__attribute__((noinline)) "
 class EmittedKernel:
     """The C function `void symbol(char *const *args, char *scratch, long rtask, int *status)` of an rKernel.
 
-    It can prefetch `capacity` lines for later rTasks. `tickets` are the most iterations of each rTask that others may
-    steal. With either, `status` is the first member of a context.
+    It can prefetch `capacity` lines for later rTasks. `tickets` has the most tickets of each rTask, for work stealing.
+    With either, `status` is the first member of a context.
     """
 
     symbol: str

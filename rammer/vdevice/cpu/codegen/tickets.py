@@ -71,7 +71,10 @@ def _of_rtasks(program: TileProgram, totals: Sequence[tuple[int, tuple[Range, ..
 
 
 def _opened(loop: For, results: frozenset[str]) -> bool:
-    """Return whether a loop has less than ENOUGH iterations, so that its inner loops get the tickets instead."""
+    """Return whether a loop has fewer than ENOUGH iterations, and most of its work in inner loops.
+
+    These get the tickets instead.
+    """
     storing = tuple(s for s in loop.body if any(isinstance(t, Store) and t.buffer in results for t in statements((s,))))
     around = any(isinstance(s, For) and s.kind is Kind.SERIAL for s in _unconditional(storing))
     few = loop.stop - loop.start < ENOUGH
