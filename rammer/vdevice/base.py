@@ -1,4 +1,4 @@
-"""The interface a backend implements."""
+"""Define the interface that a backend implements: `VDevice`, `Image` and `Executable`, with optional protocols."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
 
-if TYPE_CHECKING:  # who only runs programs needs none of it
+if TYPE_CHECKING:  # running programs needs none of these
     from rammer.ir.device import VDeviceSpec
     from rammer.ir.graph import Graph
     from rammer.ir.kernel import RKernel
@@ -30,14 +30,14 @@ Progress = Callable[[str, int, int], None]  # (what, done, total)
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """The progress callback that shows nothing."""
+    """Show nothing: the default progress callback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a vDevice can run here; if not, why, and what would help.
+    """Whether a vDevice can run here. If not, `reason` says why and `hint` what would help.
 
-    If it can, `reason` is what else to know about it.
+    If it can, `reason` is a remark for the user.
     """
 
     ok: bool
@@ -46,19 +46,22 @@ class Availability:
 
 
 def later(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module that its first call imports: what announces a vDevice loads nothing of it."""
+    """Return a proxy of a module's function that imports the module at its first call.
+
+    Keeps plugins cheap to import.
+    """
     return lambda *positional, **named: getattr(import_module(module), name)(*positional, **named)
 
 
 @dataclass(frozen=True, slots=True)
 class VDeviceEntry:
-    """A vDevice as a plugin announces it.
+    """The announcement of a vDevice by a plugin.
 
     `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `archs()` lists
-    what `arch` may be for programs that run here; empty where there is no choice. `words` are those by which people may
-    look for it: a hint names it to them. `calibrate(progress)` measures what the machine can do, in some seconds, and
-    keeps it for specs: (name, what is usual, measured). `runs(arch=…, device=…)` opens the same vDevice, without
-    its spec, to load images alone, and imports nothing that compiles; if it is None, `open` does that, too.
+    the values of `arch` for programs that run here; empty if there is no choice. `words` are search words: hints name
+    the vDevice to users who type one. `calibrate(progress)` measures the machine's rates in some seconds and stores
+    them for specs; it returns rows of (name, usual value, measured value). `runs(arch=…, device=…)` opens the vDevice
+    without a spec, only to load images, and imports nothing that compiles; if it is None, `open` is used instead.
     """
 
     name: str
@@ -73,7 +76,7 @@ class VDeviceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output of a program. `symbols`: what the model calls its dimensions, as far as it has names."""
+    """An input or output of a program. `symbols` are the model's names of its dimensions, where it has names."""
 
     name: str
     type: TensorType
@@ -113,12 +116,12 @@ class Port:
 
 
 def conversion_hint(dtype: DType) -> str:
-    """How a caller converts what has another element type."""
+    """Return a hint that says how to convert an array of another dtype."""
     return f"convert it with .astype({dtype.value!r}), a tensor with .to(torch.{dtype.value})"
 
 
 def ports_of(graph: Graph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """A graph's inputs and outputs. Raises DeviceError for one in a blocked layout."""
+    """Return a graph's inputs and outputs as ports. Raises DeviceError for a blocked layout."""
     for tensor in (*graph.inputs, *graph.outputs):
         if graph.types[tensor].layout is not None:
             raise DeviceError(
@@ -132,12 +135,12 @@ def ports_of(graph: Graph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
 
 @dataclass(frozen=True)
 class Image:
-    """What a backend built from a plan: named files (code, tables), and packed weights by name.
+    """The result of building a plan: named files (code, tables), and packed weights by name.
 
-    `plan` is present only in the process that compiled it; a saved program is loaded from the rest.
-    `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it. `signature`: the
-    model's inputs and outputs, if some have no elements: those are no ports of the image. `state`: outputs that are
-    inputs of the next run; those `in_place` are such inputs' own memory, changed.
+    `plan` is present only in the process that compiled it; a saved program is loaded from the other fields.
+    `fingerprint` names the arch and ABI that the image requires; loading checks it. `signature` has the model's inputs
+    and outputs if some have no elements, because those are not ports of the image. `state` maps outputs to inputs of
+    the next run. An output in `in_place` shares the memory of its input.
     """
 
     target: str
@@ -156,19 +159,19 @@ class Image:
         return f"<Image for {self.target}: {len(self.files)} files, {len(self.weights)} weights of {nbytes} bytes>"
 
     def file(self, name: str) -> bytes:
-        """A file. Raises ArtifactError."""
+        """Return a file's content. Raises ArtifactError if it is missing."""
         if name not in self.files:
             raise ArtifactError(f"the program lacks its file {name!r}", hint="compile the model again")
         return self.files[name]
 
     def weight(self, name: str) -> Array:
-        """A packed constant. Raises ArtifactError."""
+        """Return a packed constant. Raises ArtifactError if it is missing."""
         if name not in self.weights:
             raise ArtifactError(f"the program lacks its constant {name!r}", hint="compile the model again")
         return self.weights[name]
 
     def check_fingerprint(self, wanted: str) -> None:
-        """Raise ArtifactError unless it has the fingerprint that this version would give it."""
+        """Raise ArtifactError unless the fingerprint equals `wanted`, that of this version."""
         if self.fingerprint != wanted:
             raise ArtifactError(
                 f"the program was built as {self.fingerprint!r}, for another version of rammer",
@@ -177,7 +180,7 @@ class Image:
 
     @property
     def ports(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-        """The model's inputs and outputs, in its order, with those that have no elements."""
+        """The model's inputs and outputs in its order, including those without elements."""
         return self.signature or (self.inputs, self.outputs)
 
 
@@ -185,61 +188,64 @@ class Executable(Protocol):
     """A loaded program. `run` may be called many times, by one thread at a time."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name, for inputs already checked against the image's ports."""
+        """Return outputs by name. The caller has checked the inputs against the image's ports."""
 
     def close(self) -> None:
-        """Free threads and memory; later runs are errors."""
+        """Free threads and memory. Later runs raise an error."""
 
 
 @dataclass(frozen=True)
 class SlotTimes:
-    """Measured times of one run: for every rProgram and vEU an array [slots, 2] of begin and end, in µs.
+    """Measured times of one run: for each rProgram and vEU an array [slots, 2] of begin and end, in µs.
 
-    `operators` has the operator of every slot, -1 for barrier-rTasks.
+    `operators` has the operator of each slot, -1 for barrier-rTasks.
     """
 
     programs: tuple[tuple[Array, ...], ...]
     operators: tuple[tuple[NDArray[np.int32], ...], ...]
     total_us: float
-    emulated: bool = False  # by a device whose clock says nothing about a real one
+    emulated: bool = False  # times of an emulator do not predict those of hardware
 
 
 @runtime_checkable
 class TimedExecutable(Executable, Protocol):
-    """A loaded program that can tell when each slot began and ended."""
+    """A loaded program that can measure when each slot begins and ends."""
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
-        """As `run`, with the times of one run. Copying inputs and outputs is not in it."""
+        """Return the outputs of one run and its times, without the copying of inputs and outputs."""
 
 
 @runtime_checkable
 class BindsPorts(Protocol):
-    """A loaded program that reads inputs and writes outputs where its caller has them. It lets its runs take turns."""
+    """A loaded program that reads and writes its caller's arrays directly. Serialises its runs itself."""
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
-        """A call that copies from and to these arrays, checked against the image's ports. An input may be an output."""
+        """Return a call that reads and writes these arrays, checked against the ports.
+
+        An input may also be an output.
+        """
 
 
 @runtime_checkable
 class ChecksInputs(Protocol):
-    """A loaded program that checks small inputs by itself, in less time than its caller could. Its runs take turns."""
+    """A loaded program that checks small inputs itself, faster than its caller could. Serialises its runs itself."""
 
     def try_run(self, inputs: Any) -> dict[str, Array] | None:
-        """As `run`, of what nobody has checked; None unless it is NumPy arrays just as the image's ports say."""
+        """Check the inputs and run. Returns None unless they are NumPy arrays of exactly the ports' types."""
 
 
 @runtime_checkable
 class MayFork(Executable, Protocol):
-    """A loaded program that may have all it needs in this process's memory: then a forked child can run it, too."""
+    """A loaded program that may live in this process's memory alone. If `forks`, a forked child can run it, too."""
 
     forks: bool
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """A program that runs slot by slot: its arena, the scratch of each vEU, and what runs slots in this thread.
+    """A program that runs slot by slot: its arena, the scratch of each vEU, and `run`.
 
-    `run` takes rows of [program, vEU, order].
+    `run` runs slots in this thread; it takes rows of [program, vEU, order].
     """
 
     arena: Bytes
@@ -249,17 +255,17 @@ class Stepped:
 
 @runtime_checkable
 class RunsSlots(Executable, Protocol):
-    """A loaded program that can run its slots one after another, so that a caller sees what each leaves behind."""
+    """A loaded program that can run its slots one at a time, so that a caller sees the memory after each."""
 
     def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
-        """Prepare to run slots alone, in memory that was filled with ones."""
+        """Prepare to run single slots, in memory filled with one bits (NaN)."""
 
     def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
-        """As `run`, but one vEU begins when the others have come as far as they can without it, and none helps it."""
+        """Run, but start one vEU only when the others cannot go on without it. Work stealing is off."""
 
 
 class Room(ABC):
-    """Memory for a port on a device; it outlives the program that made it. Copies of it are arrays of the host."""
+    """A device buffer for a port. It outlives the program that made it. Its copies are host arrays."""
 
     type: TensorType
 
@@ -269,7 +275,7 @@ class Room(ABC):
 
     @abstractmethod
     def content(self) -> Array:
-        """What lies there, copied to the host."""
+        """Return the buffer's content, copied to the host."""
 
     def __deepcopy__(self, _: Any) -> Array:
         return self.content()
@@ -277,46 +283,50 @@ class Room(ABC):
 
 @runtime_checkable
 class KeepsState(Protocol):
-    """A loaded program whose ports may lie in memory of the caller's, where it can reach it: a room."""
+    """A loaded program whose ports may lie in buffers that the caller owns ("rooms"). Used for state between runs."""
 
     def room(self, kind: TensorType) -> Array | Room:
-        """A new room, of zeros."""
+        """Return a new buffer of zeros: a host array, or a Room on a device."""
 
     def fill(self, room: Any, value: Array) -> None:
-        """Copy a value into a room of its type."""
+        """Copy a value into a buffer of its type."""
 
     def run_bound(
         self, inputs: Mapping[str, Any], rooms: Mapping[str, Any], outputs: Collection[str]
     ) -> dict[str, Any]:
-        """As `run`, for these outputs alone. `rooms` are of inputs that are not in `inputs`, or of outputs: ports that
-        share their memory are copied from and to them, others lie there.
+        """Run, and return only these outputs. `rooms` are the buffers of outputs and of inputs missing in `inputs`.
+
+        A port that shares its memory with other tensors is copied from and to its buffer. Others use it directly.
         """
 
 
 @runtime_checkable
 class DeviceArrays(Protocol):
-    """A loaded program that takes arrays in its device's memory, and leaves its outputs there."""
+    """A loaded program that takes arrays in its device's memory and leaves its outputs there."""
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """As `run`; inputs are unchecked but for their names. Raises InputError for one that does not fit its port."""
+        """Run on device arrays.
+
+        Only their names are checked; raises InputError for an array that does not fit its port.
+        """
 
 
 class CompiledOnly:
-    """A program that was compiled where it cannot run: it can be saved."""
+    """A program compiled for another machine: it can be saved but not run here."""
 
     def __init__(self, reason: str, hint: str) -> None:
         self._reason, self._hint = reason, hint
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Raises DeviceError."""
+        """Raise DeviceError."""
         raise self._refusal()
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
-        """Raises DeviceError."""
+        """Raise DeviceError."""
         raise self._refusal()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def _refusal(self) -> DeviceError:
         return DeviceError(self._reason, hint=self._hint)
@@ -324,22 +334,22 @@ class CompiledOnly:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """What the compiler says about a thread of an rKernel: registers, and bytes of values that do not fit into them."""
+    """Registers that the compiler gave a thread of an rKernel, and the bytes of values that it spilled."""
 
     used: int
     spilled_bytes: int
 
 
 class VDevice(ABC):
-    """A virtual device: vEUs that run rTasks in order, and a barrier between them. Paper: §3.2."""
+    """A virtual device: vEUs that run rTasks in order, with barriers between them. Paper: §3.2."""
 
     spec: VDeviceSpec
 
     def adapted(self, *, precision: str, numerics: str = "fast") -> Self:
-        """This device with kernels of a precision and numerics; itself if nothing changes.
+        """Return this device with kernels of another precision and numerics; itself if nothing changes.
 
-        The original stays as it is. Both share what they hold, so only one is to be closed; override this where some
-        of that depends on the spec. Raises DeviceError for what the device does not offer.
+        The original is unchanged. Both share their resources, so close only one. Override this if resources depend on
+        the spec. Raises DeviceError for a precision or numerics that the device does not offer.
         """
         from rammer.ir.device import NUMERICS
 
@@ -370,81 +380,91 @@ class VDevice(ABC):
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, float]:
-        """Measured microseconds of one rTask on one vEU. A kernel left out is estimated from the spec."""
+        """Return measured microseconds of one rTask on one vEU. A kernel left out is estimated from the spec."""
         return {}
 
     def rkernels_states_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, States]:
-        """The same with operands near, and with all in shared caches, or in main memory, before one run in turn.
+        """Return measured microseconds with warm operands, with operands in shared caches, and in main memory.
 
-        A kernel left out stalls for what is far as long as the spec's rates say.
+        All operands are moved there before each run. A kernel left out stalls as long as the spec's rates say.
         """
         return {}
 
     def rkernels_refused(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, str]:
-        """What the device's compiler does not take within bounds of time and memory, and why: no candidates."""
+        """Return kernels that the device's compiler cannot compile within bounds of time and memory, with the reason.
+
+        They are removed from the candidates.
+        """
         return {}
 
     def rkernels_registers(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, Registers]:
-        """What rKernels need alone, read back from their machine code. One that spills is no candidate."""
+        """Return the registers of each kernel, read from its machine code. A kernel that spills is not a candidate."""
         return {}
 
     def rkernels_wrong(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent
     ) -> Mapping[RKernel, str]:
-        """What is wrong with rKernels that were run once, away from this process; nothing of those that are right.
+        """Run each kernel once in another process, and return those with wrong results, with the error.
 
-        Sampled rTasks are compared with the meaning of the expression, all of those in `every`. One found wrong is no
-        candidate.
+        Sampled rTasks are compared with the expression evaluated in NumPy; all rTasks of kernels in `every`. A wrong
+        kernel is not a candidate.
         """
         return {}
 
     def rkernels_untried(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset()
     ) -> Mapping[RKernel, str]:
-        """Why `rkernels_wrong` does not run rKernels, or not as asked. Where it runs none, foreign texts say so."""
+        """Return kernels that `rkernels_wrong` does not run, or not in full, with the reason.
+
+        The default runs no kernel; it reports foreign kernels, which have no proof either.
+        """
         return {k: f"vDevice {self.spec.name!r} tries no rKernel out" for k in kernels if k.is_foreign}
 
     def verdicts(self) -> ProfileStore:
-        """Where verdicts on programs that run here are kept, by machine and toolchain."""
+        """Return the store of verdicts on programs that run here, by machine and toolchain."""
         from rammer.vdevice.profiles import profile_store
 
         return profile_store(f"{self.spec.name} {self.spec.arch}", "")
 
     def has_room(self, plan: ExecutionPlan) -> bool | None:
-        """Whether its memory holds a plan's program, or None if it cannot tell without building it."""
+        """Return whether the device's memory holds a plan's program; None if only building it would show that."""
         return None
 
     def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:  # noqa: B027 (a hint)
-        """Compile ahead, and keep, what several plans will need; `build` then finds it. The default does nothing."""
+        """Compile and keep kernels that several plans will need, so that `build` finds them.
+
+        The default does nothing.
+        """
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
-        """Emit and compile. The default keeps the plan for `load` and cannot be saved."""
+        """Emit and compile a plan. The default keeps the plan for `load`; such an image cannot be saved."""
         return Image(self.spec.name, self.spec.arch, *ports_of(plan.graph), plan=plan)
 
     def decode(self, image: Image) -> DecodedImage | DecodedFlow | str:
-        """What an image says that the device does, read back by code of its own: nothing that `build` calls.
+        """Decode an image into what the device will do, by code that shares nothing with `build`.
 
-        It is compared with the plan before the program is handed out. Or why it cannot be read, as the default says:
-        the program's notes say that then. May raise ValueError, KeyError or ArtifactError for a damaged image.
+        The result is compared with the plan before the program is returned. A device without a decoder returns a text
+        that says why, which the program's notes repeat. May raise ValueError, KeyError or ArtifactError for a damaged
+        image.
         """
         return f"vDevice {self.spec.name!r} has no decoder"
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
-        """The image to save: equal for equal plans, whatever else was compiled. May compile; the default need not."""
+        """Return the image to save: equal for equal plans, independent of other compilations. May compile."""
         return image
 
     @abstractmethod
     def load(self, image: Image) -> Executable:
-        """Make an image ready to run on this device."""
+        """Load an image so that it is ready to run on this device."""
 
     def begin(self) -> None:  # noqa: B027
-        """Start beside this thread what a compilation with measuring will need, whatever the model; `close` ends it."""
+        """Start background work that every compilation with measuring needs. `close` ends it."""
 
     def close(self) -> None:  # noqa: B027 (most devices have nothing to give back)
-        """Give the device back."""
+        """Release the device."""

@@ -1,4 +1,4 @@
-"""Announce the built-in rKernels of every vDevice that takes C, whichever backend it is of."""
+"""Offer the built-in rKernels to every vDevice that compiles C, of any backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
-    """Built-in kernels for every vDevice that takes C."""
+    """Return the built-in candidates of an operation, and finer ones for `finer` multiples of the vEUs."""
     if "c" not in spec.languages:
         return []
     from rammer.kernels import candidates

@@ -1,6 +1,7 @@
-"""How often this process was forked since it imported rammer: a child has none of the threads, and locks of its own.
+"""Count the forks of this process since it imported rammer.
 
-Asking the system for the process takes longer than a small network's run.
+A forked child has none of its parent's threads and needs new locks. Comparing this count is faster than asking the
+system for the process id, which takes longer than a small network's run.
 """
 
 from __future__ import annotations

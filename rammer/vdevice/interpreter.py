@@ -1,6 +1,7 @@
-"""The reference vDevice: it runs a plan one slot at a time, in a random order of vEUs, and watches every access.
+"""Interpret a plan in NumPy, one slot at a time, in a random order of vEUs: the reference vDevice.
 
-What it computes is what a plan means (docs/semantics.md); every backend is compared with it. It is slow on purpose.
+It defines what a plan means (docs/semantics.md), and every backend is compared with it. Races are detected by checking
+each access against the happens-before order. It favours clarity over speed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from rammer.ir.tile import TaskDigit
 from rammer.vdevice.base import Executable, Image, VDevice
 
 Bytes = NDArray[np.uint8]
-JUNK = 77  # what kernels leave in padding, and integers hold before they are written
+JUNK = 77  # the content of padding, and of integers before they are written
 
 
 class RaceError(VerificationError):
-    """Two slots that touch the same bytes, one of them writing, with nothing to order them."""
+    """Two slots access the same bytes, at least one writes, and neither happens before the other."""
 
     def __init__(self, first: PlanPosition, second: PlanPosition, tensor: TensorId, *, writing: bool) -> None:
         self.first, self.second = first, second
@@ -48,10 +49,10 @@ class RaceError(VerificationError):
 def run_plan(
     plan: ExecutionPlan, inputs: Mapping[str, Array], *, seed: int = 0, check_races: bool = True
 ) -> dict[str, Array]:
-    """The outputs of a plan, by one random interleaving of its vEUs.
+    """Return a plan's outputs, computed by one random interleaving of its vEUs.
 
-    Raises RaceError when two unordered slots meet, and VerificationError R103 when no vEU can go on. Without
-    `check_races`, a race shows as wrong values in some interleavings.
+    Raises RaceError when two unordered slots conflict, and VerificationError R103 on a deadlock. Without `check_races`,
+    a race shows as wrong values in some interleavings.
     """
     memory = _Memory(plan)
     for name in plan.graph.inputs:
@@ -114,15 +115,15 @@ def _run_rtask(plan: ExecutionPlan, uid: TaskUid, memory: _Memory, watch: _Watch
             continue
         kind, flat = plan.graph.types[tensor], memory.physical(tensor, int(elements[0]))
         flat[elements] = JUNK if kind.dtype is not DType.BOOL else True
-        put_box(flat, kind, box, value)  # elements that are padded keep the junk
+        put_box(flat, kind, box, value)  # padding keeps the junk
 
 
 class _Memory(Memory):
-    """The arena as planned (or one piece per owner if there is no memory plan), and typed views of it.
+    """The arena as planned (one piece per owner without a memory plan), with typed views of it.
 
-    A tensor that lies in pieces is seen as an rTask sees it that touches one of its elements: from where it would begin
-    if all of it lay with that one. Before and behind the arena there is room for what is then not there. The scratch of
-    every vEU, with such room, lies behind the arena.
+    A tensor in pieces is seen as an rTask sees it: the view begins where the whole tensor would begin if it lay
+    contiguously with the piece of the accessed element. The arena therefore has margins of `room` bytes on both sides.
+    The scratch of each vEU, with the same margins, follows the arena.
     """
 
     def __init__(self, plan: ExecutionPlan) -> None:
@@ -146,7 +147,7 @@ class _Memory(Memory):
                 self.physical(owner, first)[first:stop] = fill
 
     def byte_offset(self, tensor: TensorId, element: int = 0) -> int:
-        """The tensor's first byte in `arena`, if all of it lay with an element of it."""
+        """Return the tensor's first byte in `arena`, if the whole tensor lay contiguously with `element`."""
         root, offset = self.graph.storage(tensor)
         itemsize = self.graph.types[tensor].dtype.itemsize
         (base,) = self.plan.bases(root, itemsize, np.array([offset + element]))
@@ -157,14 +158,17 @@ class _Memory(Memory):
         return self.end + near.veus[piece] * self.each + begin
 
     def physical(self, tensor: TensorId, element: int = 0) -> Array:
-        """The tensor's physical elements, flat: in the arena, if it is no constant. Those that lie with `element`."""
+        """Return the tensor's physical elements as a flat view, relative to the piece that holds `element`.
+
+        Constants have memory of their own; all others lie in the arena.
+        """
         if self.graph.storage(tensor).root in self.graph.constants:
             return super().physical(tensor)
         kind, start = self.graph.types[tensor], self.byte_offset(tensor, element)
         return self.arena[start : start + kind.nbytes].view(kind.dtype.numpy)
 
     def glimpse(self, tensor: TensorId, elements: NDArray[np.int64]) -> Array:
-        """The logical tensor with only these elements in it: anything else is NaN, so that a stray read shows."""
+        """Return the logical tensor with only these elements. All others are NaN, so that a stray read shows."""
         kind, flat = self.graph.types[tensor], self.physical(tensor, int(elements[0]) if len(elements) else 0)
         if not kind.dtype.is_float:
             return logical(flat, kind).copy()
@@ -174,7 +178,7 @@ class _Memory(Memory):
 
 
 class _Watch:
-    """Race detection: who last wrote each byte, and how far each vEU has read it, against the happens-before order."""
+    """Race detection with vector clocks: the last writer and readers of each byte, checked against happens-before."""
 
     def __init__(self, plan: ExecutionPlan, memory: _Memory) -> None:
         self.graph = plan.graph
@@ -184,12 +188,12 @@ class _Watch:
         self.reader = np.full((plan.spec.num_veus, len(memory.arena)), -1, np.int32)  # slot, per vEU
 
     def begin(self) -> None:
-        """A new rProgram: whatever happened before is done."""
+        """Begin a new rProgram: all earlier accesses happen before it."""
         self.writer[...] = -1
         self.reader[...] = -1
 
     def access(self, uid: TaskUid, tensor: TensorId, elements: NDArray[np.int64], *, writing: bool) -> None:
-        """Note an access to elements of a tensor. Raises RaceError."""
+        """Record an access to elements of a tensor. Raises RaceError."""
         if self.graph.storage(tensor).root in self.graph.constants:
             return
         itemsize = self.graph.types[tensor].dtype.itemsize
@@ -214,7 +218,7 @@ class _Watch:
 
 
 def numpy_kernel(operation: Operation, tile: Mapping[str, int]) -> RKernel:
-    """A kernel for the interpreter: boxes of `tile[axis]` along each root axis (all of it where not named)."""
+    """Return a kernel for the interpreter: boxes of `tile[axis]` along each root axis; axes not in `tile` are whole."""
     digits: list[TaskDigit] = []
     stride = 1
     for axis, extent in reversed(operation.expr.root.axes):
@@ -227,7 +231,7 @@ def numpy_kernel(operation: Operation, tile: Mapping[str, int]) -> RKernel:
 
 
 def numpy_kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """The whole operation as one rTask, and its longest axis cut among the vEUs."""
+    """Return two kernels: the whole operation as one rTask, and its longest axis split among the vEUs."""
     kernels = [numpy_kernel(operation, {})]
     axis, extent = max(operation.expr.root.axes, key=lambda a: a[1], default=("", 1))
     if extent > 1 and spec.num_veus > 1:
@@ -237,7 +241,7 @@ def numpy_kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 @dataclass
 class _Run:
-    """An executable: each run is another interleaving, the same sequence of them every time."""
+    """An executable whose every run is another interleaving. The sequence of interleavings is deterministic."""
 
     plan: ExecutionPlan
     seed: int = 0
@@ -247,11 +251,11 @@ class _Run:
         return run_plan(self.plan, inputs, seed=self.seed)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 class InterpreterVDevice(VDevice):
-    """A vDevice with any number of vEUs, in NumPy: `device` is that number (2 if not given)."""
+    """A vDevice of any number of vEUs, in NumPy. `device` is their number, 2 by default."""
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         count = "2" if device is None else str(device)

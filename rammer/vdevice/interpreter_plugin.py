@@ -1,4 +1,4 @@
-"""Announce the interpreter, and kernels in NumPy for it."""
+"""Register the interpreter and its NumPy kernels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """The interpreter."""
+    """Return the interpreter's entry."""
     summary = "reference semantics in NumPy; slow"
     return [VDeviceEntry("interpreter", later("rammer.vdevice.interpreter", "InterpreterVDevice"), summary=summary)]
 
 
 @hookimpl
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Sequence[RKernel]:
-    """Kernels in NumPy for every vDevice that takes them."""
+    """Return NumPy kernels for every vDevice that takes them."""
     if "numpy" not in spec.languages:
         return []
     from rammer.vdevice.interpreter import numpy_kernels

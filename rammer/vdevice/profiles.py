@@ -1,4 +1,7 @@
-"""Measured rTask times on disk, so that no rKernel is measured twice on one device with one toolchain."""
+"""Store measured rTask times on disk, so that each rKernel is measured once per device and toolchain.
+
+Known as: tuning cache, tuning log.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ _VERDICTS = Table("verdict", (*_KEY, "wrong TEXT", "stored_at REAL"), 3)
 
 
 def kernel_key(kernel: RKernel, text: str) -> str:
-    """What a time depends on beside device and toolchain: its text, and the memory it walks through."""
+    """Return a key of a kernel's time: a hash of its text, its number of rTasks and its arguments' sizes.
+
+    The caches' keys add device and toolchain.
+    """
     sizes = (t.nbytes for t in kernel.argument_types())
     parts = (text, str(kernel.num_rtasks), *map(str, sizes))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -38,7 +44,7 @@ def kernel_key(kernel: RKernel, text: str) -> str:
 
 @lru_cache(maxsize=1)
 def generators() -> str:
-    """A fingerprint of the code that proves rKernels, turns them into text, and runs them."""
+    """Return a fingerprint of the code that proves rKernels, generates their text and runs them."""
     package = Path(__file__).parents[1]
     files = sorted(f for folder in ("ir", "kernels", "planner", "vdevice") for f in (package / folder).rglob("*.py"))
     return hashlib.sha256(
@@ -47,10 +53,10 @@ def generators() -> str:
 
 
 def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, str]:
-    """Keys of rKernels by their contents: equal ones compute the same by the same text.
+    """Return keys of rKernels by their contents: kernels of equal keys have equal texts and results.
 
-    The contents are operation, body, packing and form, rammer's own code and the plugin's version, and the spec.
-    Neither a name nor a schedule says what a kernel is: a plugin may keep both and change the body.
+    The contents are operation, body, packing and form, rammer's own code, the plugin's version, and the spec. Names and
+    schedules do not identify a kernel: a plugin may keep both and change the body.
     """
     common = f"{generators()}\0{spec}"
     operations: dict[Operation, str] = {}
@@ -65,7 +71,7 @@ def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
 
 
 class Time(NamedTuple):
-    """A measured time as it is exchanged between caches: of one kernel's rTask, on one device."""
+    """A measured time of one kernel's rTask on one device, in the form in which caches exchange it."""
 
     device: str
     toolchain: str
@@ -75,17 +81,17 @@ class Time(NamedTuple):
 
 
 def export_times(path: str | os.PathLike[str]) -> int:
-    """Write all measured times of this user's cache into a file, for the caches of others; how many there are."""
+    """Write all measured times of this user's cache to a file for other users. Returns their number."""
     times = profile_store("", "").times()
     files.write(path, json.dumps({"rammer times": EXPORTED, "times": times}))
     return len(times)
 
 
 def import_times(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Merge an exported file into this user's cache: how many times it has, and how many of them are new here.
+    """Merge an exported file into this user's cache. Returns its number of times, and how many of them are new here.
 
-    Of two times for the same kernel, device and toolchain the younger one stays; those of other devices lie beside
-    this one's and are never asked for here. Raises RammerError for what is no such file, and then nothing is changed.
+    Of two times for one kernel, device and toolchain the newer stays. Times of other devices are kept but unused here.
+    Raises RammerError for a file of another format; nothing is changed then.
     """
     try:
         with files.open_plain(path) as file:
@@ -101,7 +107,7 @@ def import_times(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def _time(row: Any) -> Time:
-    """A row of a file that somebody sent. Raises ValueError."""
+    """Parse a row of an untrusted file. Raises ValueError."""
     time = Time(*row)
     texts, numbers = time[:3], time[3:]
     if not all(type(t) is str for t in texts) or not all(type(n) in (int, float) and 0 <= n < inf for n in numbers):
@@ -110,14 +116,14 @@ def _time(row: Any) -> Time:
 
 
 def profile_store(device: str, toolchain: str) -> ProfileStore:
-    """The store of this user, in the cache folder, for one device and toolchain (names that change with either)."""
+    """Return this user's store, in the cache folder, for one device and toolchain."""
     return ProfileStore(config.cache_dir() / "profiles.sqlite", device, toolchain)
 
 
 class ProfileStore:
-    """rTask times and verdicts of one device and toolchain in a file, which many processes and threads may share.
+    """rTask times and verdicts of one device and toolchain, in a file shared by processes and threads.
 
-    Where the file cannot be used (a full or read-only disk), the store warns and knows nothing.
+    If the file is unusable (a full or read-only disk), the store warns and behaves as if empty.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str, toolchain: str) -> None:
@@ -125,11 +131,11 @@ class ProfileStore:
         self._file = SealedFile(Path(path), (_TIMES, _VERDICTS))
 
     def get(self, kernels: Iterable[str]) -> dict[str, float]:
-        """Microseconds of the kernels that are known, by their keys."""
+        """Return the microseconds of known kernels by their keys."""
         return self._known(_TIMES, kernels)
 
     def verdicts(self, kernels: Iterable[str]) -> dict[str, str]:
-        """What was found wrong with the kernels that are known, by their keys: nothing of those that are right."""
+        """Return the errors of known kernels by their keys; "" for correct ones."""
         return self._known(_VERDICTS, kernels)
 
     def _known(self, table: Table, kernels: Iterable[str]) -> dict[str, Any]:
@@ -140,15 +146,15 @@ class ProfileStore:
         return self._use(self._file.read, lambda all: {row[2]: row[3] for row in all.select(table, own, wanted)}, {})
 
     def put(self, times: Mapping[str, float]) -> None:
-        """Store microseconds by kernel key; newer times replace older ones."""
+        """Store microseconds by kernel key. Newer times replace older ones."""
         self._store(_TIMES, {kernel: float(us) for kernel, us in times.items()})
 
     def times(self) -> list[Time]:
-        """Every time in the file, of whatever device."""
+        """Return all times in the file, of all devices."""
         return self._use(self._file.read, lambda all: sorted(Time(*row) for row in all.select(_TIMES)), [])
 
     def merge(self, times: Iterable[Time]) -> int:
-        """Store times of any device, where they are younger than those that are known; how many were."""
+        """Store times of any device that are newer than the known ones. Returns how many were."""
 
         def write(all: Transaction) -> int:
             stored_at = {row[:3]: row[4] for row in all.select(_TIMES)}
@@ -159,7 +165,7 @@ class ProfileStore:
         return self._use(self._file.write, write, 0)
 
     def put_verdicts(self, wrong: Mapping[str, str]) -> None:
-        """Store what was found wrong with kernels, by their keys."""
+        """Store the errors of kernels by their keys."""
         self._store(_VERDICTS, wrong)
 
     def _store(self, table: Table, values: Mapping[str, float] | Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Caches in SQLite files that many processes share: every row carries a seal, and damaged files are begun anew."""
+"""Cache rows in SQLite files that processes share. Each row has a checksum; a damaged file is replaced by a new one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Answer = TypeVar("Answer")
 Row: TypeAlias = tuple[Any, ...]
 
 WAIT_S = 30.0  # how long to wait for another process that is writing
-FORM = 2  # of the files; older ones have no seals, and are begun anew
+FORM = 2  # version of the files; older ones have no seals and are created anew
 BATCH = 500  # keys per query; SQLite allows 999 and more
-# Primary error codes that say nothing about the contents: the file may be sound, and is left alone.
+# Primary error codes that do not indicate damage: the file may be sound and is kept.
 _ENVIRONMENT = (
     sqlite3.SQLITE_AUTH,
     sqlite3.SQLITE_BUSY,
@@ -33,12 +33,12 @@ _ENVIRONMENT = (
     sqlite3.SQLITE_PROTOCOL,
 )
 
-_checked: set[tuple[int, int] | None] = set()  # files that this process found whole
+_checked: set[tuple[int, int] | None] = set()  # files that this process found undamaged
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its columns with their SQL types, of which the first `key` identify a row."""
+    """A table: its columns with their SQL types. The first `key` columns are the primary key."""
 
     name: str
     columns: tuple[str, ...]
@@ -54,18 +54,18 @@ class Table:
         return f"CREATE TABLE {self.name} ({columns}, PRIMARY KEY ({', '.join(self.names[: self.key])})) WITHOUT ROWID"
 
     def seal(self, row: Row) -> str:
-        """A hash of a row: damage, another type or another row's value does not have it."""
+        """Return a hash of the table's name and a row's values and types, which detects damage and exchanged rows."""
         return hashlib.blake2b(repr((self.name, *row)).encode(errors="replace"), digest_size=8).hexdigest()
 
 
 class Transaction:
-    """What one transaction reads and writes. Raises sqlite3.DatabaseError where it meets damage."""
+    """The reads and writes of one transaction. Raises sqlite3.DatabaseError on damage."""
 
     def __init__(self, database: sqlite3.Connection, is_checked: bool) -> None:
         self._database, self.is_checked = database, is_checked
 
     def select(self, table: Table, fixed: Row = (), last: Iterable[str] | None = None) -> list[Row]:
-        """Rows whose key begins with `fixed`, and goes on with one of `last` if that is given."""
+        """Return rows whose key begins with `fixed`, continued by one of `last` if given."""
         where = [f"{name} = ?" for name in table.names[: len(fixed)]]
         query = f"SELECT {', '.join(table.names)}, seal FROM {table.name}"
         if last is None:
@@ -86,9 +86,9 @@ class Transaction:
         return rows
 
     def insert(self, table: Table, rows: Iterable[Row]) -> None:
-        """Store rows; they replace those of the same key.
+        """Insert rows, replacing those of equal keys.
 
-        Where a process does so first, the whole file is checked: in a damaged one, stored rows may not be found.
+        The first insert of a process checks the whole file, because a damaged one may hide stored rows.
         """
         if not self.is_checked and (found := self._database.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
             raise sqlite3.DatabaseError(str(found))
@@ -99,10 +99,10 @@ class Transaction:
 
 
 class SealedFile:
-    """Tables of a cache in one file. Losing them costs only computing again.
+    """Tables of a cache in one file. Its loss costs only recomputation.
 
-    A damaged file, or one of a newer form, is moved aside with a warning, and a new one begun: where one row is
-    damaged, others may be lost or hidden.
+    A damaged file, or one of a newer version, is renamed with a warning, and a new one begun. One damaged row condemns
+    the file because others may be lost or hidden.
     """
 
     def __init__(self, path: Path, tables: Sequence[Table]) -> None:
@@ -112,12 +112,12 @@ class SealedFile:
     def read(self, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]) -> Answer:
         """Run a transaction that only selects.
 
-        `otherwise` answers where the file is beyond use: a full or read-only disk, a lock.
+        `otherwise` answers if the file is unusable: a full or read-only disk, a lock.
         """
         return self._use("BEGIN", action, otherwise)
 
     def write(self, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]) -> Answer:
-        """Run a transaction that inserts, too: while no other process does. `otherwise` as for `read`."""
+        """Run a transaction that also inserts, excluding other processes. `otherwise` as for `read`."""
         return self._use("BEGIN IMMEDIATE", action, otherwise)
 
     def _use(
@@ -133,7 +133,7 @@ class SealedFile:
             except (sqlite3.Error, UnicodeError, OSError, MemoryError) as error:
                 if attempt or not self._is_damage(error):
                     return otherwise(error)
-                if opened == _identity(self.path):  # else another process has begun a new one
+                if opened == _identity(self.path):  # else another process has replaced it
                     self._move_aside(str(error))
             else:
                 if transaction.is_checked:
@@ -145,8 +145,8 @@ class SealedFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=WAIT_S, isolation_level=None)
         try:
-            database.text_factory = lambda data: data.decode(errors="replace")  # a seal does not hold for such a text
-            database.execute("PRAGMA synchronous = OFF")  # a power cut may damage it: then a new one is begun
+            database.text_factory = lambda data: data.decode(errors="replace")  # the seal then fails
+            database.execute("PRAGMA synchronous = OFF")  # damage by a power cut is detected
             database.execute("PRAGMA cell_size_check = ON")
             if _form(database) != FORM:
                 self._begin(database)
@@ -156,7 +156,7 @@ class SealedFile:
         return database
 
     def _begin(self, database: sqlite3.Connection) -> None:
-        """Make the tables of a new file, or of one of an older form, whose rows have no seals."""
+        """Create the tables of a new file, or of one of an older version, whose rows have no seals."""
         database.execute("PRAGMA journal_mode = WAL")  # readers go on while one process writes
         with database:
             database.execute("BEGIN IMMEDIATE")
@@ -170,7 +170,7 @@ class SealedFile:
                 database.execute(f"PRAGMA user_version = {FORM}")
 
     def _is_damage(self, error: Exception) -> bool:
-        """Whether an error says that the contents are wrong. Errors of Python's module itself have no code."""
+        """Return whether an error indicates damaged contents. Errors of Python's own module have no code."""
         if not isinstance(error, sqlite3.Error):
             return isinstance(error, UnicodeError)
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
@@ -180,7 +180,7 @@ class SealedFile:
 
     def _move_aside(self, why: str) -> None:
         aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
-        for suffix in ("", "-wal", "-shm", "-journal"):  # they would be played back into a new file
+        for suffix in ("", "-wal", "-shm", "-journal"):  # SQLite would replay them into the new file
             part = self.path.with_name(self.path.name + suffix)
             with suppress(FileNotFoundError):
                 part.replace(aside.with_name(aside.name + suffix))
@@ -197,7 +197,7 @@ def _form(database: sqlite3.Connection) -> int:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file has this name now."""
+    """Return device and inode of the file that has this name now."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a run costs on a machine whose parts all wait for each other, by an emulator's count: estimates all of them."""
+"""Report the estimated cost of a bulk-synchronous run (BSP), as an emulator counted it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Superstep(NamedTuple):
-    """One compute set or copy with the exchange before it; `busy` are tile-cycles of work in it."""
+    """One compute set or copy with the exchange before it. `busy` is its work in tile-cycles."""
 
     name: str
     compute: int
@@ -24,7 +24,7 @@ COLUMNS = 60  # of the longest step's bar
 
 @dataclass(frozen=True)
 class SuperstepProfile:
-    """Totals and steps of one run; cycles are of the whole chip, which waits for its slowest tile."""
+    """Totals and steps of one run. Cycles are those of the whole chip, which waits for its slowest tile."""
 
     totals: dict[str, int]
     steps: tuple[Superstep, ...]
@@ -36,7 +36,7 @@ class SuperstepProfile:
 
     @property
     def utilisation(self) -> float:
-        """The part of all tiles' cycles in which they compute."""
+        """Fraction of all tiles' cycles that compute, 0 … 1."""
         whole = self.totals["tiles"] * self.totals["cycles"]
         return self.totals["busy_tile_cycles"] / whole if whole else 0.0
 
@@ -52,7 +52,7 @@ class SuperstepProfile:
         )
 
     def timeline(self) -> str:
-        """One line per step: # compute, = exchange, . sync, in proportion to the longest step."""
+        """Return one line per step: # compute, = exchange, . sync, in proportion to the longest step."""
         longest = max((s.compute + s.exchange + s.sync for s in self.steps), default=1) or 1
         lines = []
         for s in self.steps:
@@ -65,6 +65,6 @@ class SuperstepProfile:
 
 @runtime_checkable
 class CountsSupersteps(Protocol):
-    """An executable that knows what its last run cost."""
+    """An executable that counted the cost of its last run."""
 
     def profile(self) -> SuperstepProfile: ...

@@ -1,4 +1,4 @@
-"""CPU time that Linux grants to this process's control group and the groups around it."""
+"""Find the CPU time that Linux grants to this process's control group and its ancestors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit on CPU time: seconds per second, so a number of CPUs; and the file that says so."""
+    """A limit on CPU time in CPUs (seconds per second), and the file that sets it."""
 
     cpus: float
     file: str
 
 
 def cpu_quota(root: Path = Path("/")) -> Quota | None:
-    """The least quota of the process's groups, version 1 or 2; None if there is none.
+    """Return the smallest quota of the process's groups, of cgroup version 1 or 2; None if there is none.
 
-    `root` holds proc/self/cgroup, proc/self/mountinfo and what is mounted.
+    `root` holds proc/self/cgroup, proc/self/mountinfo and the mounts; tests pass a folder.
     """
     found = [q for mount, group in _groups(root) for q in _quotas(root, mount, group)]
     return min(found, key=lambda q: q.cpus, default=None)
 
 
 def _groups(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """Where groups that may limit the CPU are mounted, and the folder of this process's one at or below that."""
-    paths: dict[str, str] = {}  # of version 1's "cpu", and of version 2: ""
+    """Yield mount points of cgroup hierarchies that may limit the CPU, each with this process's folder there."""
+    paths: dict[str, str] = {}  # by controller: "cpu" of version 1, "" of version 2
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -41,13 +41,13 @@ def _groups(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
             continue
         group = PurePosixPath(paths.get("cpu" if version1 else "", "/"))
         above, mount = (PurePosixPath(_unescaped(f)) for f in fields[3:5])
-        # A container may see its group's path from outside, and only the inside mounted: then the mount is the group.
+        # A container may see its group's path as on the host, but mount only its own group: the mount is the group.
         inside = group.is_relative_to(above) and ".." not in group.parts
         yield mount, mount / group.relative_to(above) if inside else mount
 
 
 def _quotas(root: Path, mount: PurePosixPath, group: PurePosixPath) -> Iterator[Quota]:
-    """Quotas of a group and of those around it."""
+    """Yield quotas of a group and its ancestors."""
     for folder in (group, *group.parents):
         if not folder.is_relative_to(mount):
             return
@@ -65,7 +65,7 @@ def _unescaped(field: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """A small system file, or nothing where the system has no such file."""
+    """Return the text of a small system file, "" if the system lacks it."""
     try:
         return path.read_text(errors="replace")
     except OSError:

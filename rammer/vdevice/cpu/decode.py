@@ -1,4 +1,4 @@
-"""What a CPU image says, read back from its bytes. It shares no code with what writes them (`table.py`, `build.py`)."""
+"""Decode a CPU image from its bytes for the proof. Shares no code with its writers (`table.py`, `build.py`)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ ARRAYS = {
     "arg_offset": "<i8",
     "aheads": "<i8",
 }
-SAYS_DONE = 1  # a flag of slots
+SAYS_DONE = 1  # slot flag: publishes its completion
 LINE_BYTES = 64
 
 
 def decode(image: Image, names: Mapping[RKernel, str], parts: Mapping[RKernel, Sequence[int]]) -> DecodedImage:
-    """The lanes of a table. `names` are symbols of rKernels, `parts` those of their rTasks that others may do."""
+    """Return the lanes of a table.
+
+    `names` are symbols of rKernels, `parts` the stealable iterations of their rTasks.
+    """
     header, arrays = read_table(image.files[FILE], ARRAYS)
     num_veus, num_programs = int(header["num_veus"]), int(header["num_programs"])
     bounds, slots, waits = arrays["bounds"], arrays["slots"], arrays["waits"]

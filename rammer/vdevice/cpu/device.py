@@ -1,4 +1,4 @@
-"""The CPU vDevice: a vEU is a thread, its barrier a step counter. Paper: §4.2.3."""
+"""Implement the CPU vDevice: a vEU is a thread, a barrier waits on step counters. Paper: §4.2.3."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rammer.vdevice.proof.decoded import DecodedImage
 
 
 class CpuVDevice(CpuRunner):
-    """This machine's CPU, or another one to compile for (`arch`); `device` is the number of vEUs.
+    """This machine's CPU, or another one to compile for (`arch`). `device` is the number of vEUs.
 
-    `arch` "A@B" emulates A in machine code for B, which may be "here": for tests on machines that lack A.
+    `arch` "A@B" emulates A in machine code for B, which may be "here". Tests use it on machines that lack A.
     """
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
@@ -37,21 +37,21 @@ class CpuVDevice(CpuRunner):
         return KernelCompiler(self.spec, self._host)
 
     def begin(self) -> None:
-        """Compile the runtime, and what measures, beside this thread."""
+        """Start compiling the runtime and the measuring code in the background."""
         if self._is_here:
             self._compiler.begin()
 
     def close(self) -> None:
-        """End what was begun and not asked for."""
+        """Cancel background work whose results were not requested."""
         if "_compiler" in self.__dict__:
             self._compiler.end()
 
     def probe(self) -> Probe:
-        """What measures this machine's cores. Raises ToolchainError."""
+        """Return the microbenchmarks of this machine's cores. Raises ToolchainError."""
         return Probe(self._compiler.library("tune/calibrate.c"), self._host.cpus)
 
     def calibrate(self, progress: Progress = silent) -> list[tuple[str, float, float]]:
-        """Measure this machine's numbers and keep them for later specs: (name, what is usual, measured)."""
+        """Measure this machine's rates and store them for later specs. Returns (name, usual, measured) rows."""
         found = calibrate(self.probe(), self._host.caches, self._host.num_cores, progress)
         keep_calibration(self._host.name, found)
         usual = asdict(usual_numbers(self._host, self._arch.lanes))
@@ -60,7 +60,7 @@ class CpuVDevice(CpuRunner):
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, float]:
-        """Measured microseconds of one rTask on one vEU; nothing for a CPU that is not this one."""
+        """Return measured microseconds of one rTask on one vEU; nothing if `arch` is another CPU."""
         if not self._is_here:
             return {}
         return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress)
@@ -68,7 +68,7 @@ class CpuVDevice(CpuRunner):
     def rkernels_states_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, States]:
-        """The same by where operands are before; nothing for a CPU that is not this one."""
+        """Return measured microseconds by where operands lie; nothing if `arch` is another CPU."""
         if not self._is_here:
             return {}
         near, shared, far = (
@@ -80,38 +80,38 @@ class CpuVDevice(CpuRunner):
     def rkernels_wrong(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent
     ) -> Mapping[RKernel, str]:
-        """rKernels in C that crash, hang or err in a child process; nothing for a CPU that is not this one."""
+        """Return C kernels that crash, hang or err in a child process; nothing if `arch` is another CPU."""
         return check_kernels(kernels, self._compiler, self._host.name, every, progress) if self._is_here else {}
 
     def rkernels_untried(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset()
     ) -> Mapping[RKernel, str]:
-        """rKernels in C whose tensors are too large to be tried out; nothing for a CPU that is not this one."""
+        """Return C kernels whose tensors are too large for a trial; nothing if `arch` is another CPU."""
         return untried(kernels, every) if self._is_here else super().rkernels_untried(kernels)
 
     def rkernels_refused(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, str]:
-        """rKernels that are to be measured and that the C compiler refuses, or takes too long for."""
+        """Return kernels to be measured that the C compiler rejects, or compiles for too long."""
         return refused_kernels(kernels, self._compiler, self._host.name, progress) if self._is_here else {}
 
     def verdicts(self) -> ProfileStore:
-        """Where verdicts on programs are kept."""
+        """Return the store of verdicts on programs."""
         return profile_store(self._host.name, self._compiler.toolchain)
 
     def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:
-        """Machine code of rKernels into the cache, in few calls of the compiler. Raises ToolchainError, DeviceError."""
+        """Compile rKernels into the cache, several per compiler call. Raises ToolchainError, DeviceError."""
         self._compiler.compile(kernels, progress)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
-        """Machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
+        """Return machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
         return build_image(plan, self._compiler, progress)
 
     def decode(self, image: Image) -> DecodedImage:
-        """The table of an image, its constants, and what rKernels are called. Raises ValueError, KeyError."""
+        """Decode an image's table and constants, with the symbols of its rKernels. Raises ValueError, KeyError."""
         kernels = list(dict.fromkeys(image.plan.kernels)) if image.plan else []
         return decode(image, self._compiler.symbols(kernels), self._compiler.parts(kernels))
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
-        """With objects of just the plan's rKernels. Raises ToolchainError."""
+        """Return the image with objects of exactly the plan's rKernels. Raises ToolchainError."""
         return image if image.plan is None else seal_image(image, image.plan, self._compiler, progress)

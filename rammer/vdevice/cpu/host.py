@@ -1,4 +1,4 @@
-"""Find out about this machine's CPU: instruction sets, cores, caches, quota; choose an arch and a number of vEUs."""
+"""Detect this machine's CPU (instruction sets, cores, caches, quota), and choose an arch and a number of vEUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rammer.vdevice.cpu.runtime.table import MAX_VEUS
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """An instruction set that kernels are compiled for. `features` are names of /proc/cpuinfo that it needs."""
+    """An instruction set to compile kernels for. `features` are the flags of /proc/cpuinfo that it requires."""
 
     name: str
     machine: str
@@ -31,7 +31,7 @@ class Arch:
     features: frozenset[str]
     zig: tuple[str, ...]  # flags for ziglang's clang
     cc: tuple[str, ...]  # flags for gcc and clang
-    instructions: tuple[Instruction, ...] = ()  # beyond those of vectors
+    instructions: tuple[Instruction, ...] = ()  # besides plain vector arithmetic
 
 
 _SSE = frozenset({"ssse3", "sse4_1", "sse4_2", "popcnt"})
@@ -43,13 +43,13 @@ _VNNI, _BF16, _AMX = {"avx512_vnni"}, {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
 def _with_512_bits(
     name: str, features: frozenset[str], names: tuple[str, ...] = (), *instructions: Instruction
 ) -> Arch:
-    """An arch of 512-bit vectors. Clang halves them on many CPUs, Sapphire Rapids among them, unless told not to."""
+    """Return an arch of 512-bit vectors. Without these flags, Clang uses 256 bits on many CPUs (Sapphire Rapids)."""
     zig = "".join(["-mcpu=x86_64_v4", *(f"+{n}" for n in names), "-prefer_256_bit"])
     cc = ("-march=x86-64-v4", "-mprefer-vector-width=512", *(f"-m{n.replace('_', '-')}" for n in names))
     return Arch(name, "x86_64", 16, 32, features, (zig,), cc, instructions)
 
 
-# Levels and no "native": an artifact says exactly what it needs.
+# Levels instead of "native": an artifact says exactly which features it requires. Widest first.
 ARCHES: dict[str, Arch] = {
     a.name: a
     for a in (
@@ -78,14 +78,14 @@ ARCHES: dict[str, Arch] = {
 }
 
 
-EMULATED = "-DEMULATED"  # instructions that resemble what is emulated, but round otherwise, are no substitute
-HERE = "here"  # in place of the second arch of an emulation
+EMULATED = "-DEMULATED"  # do not emulate with similar instructions that round differently
+HERE = "here"  # as the second arch of an emulation: this machine's
 
 
 def known_arch(name: str) -> Arch | None:
-    """The arch of that name, or None. "A@B" emulates A in machine code for B.
+    """Return the arch of that name, or None. "A@B" emulates A in machine code for B.
 
-    Lanes, registers and instructions are A's, so all choices and texts are; what B lacks is done in pieces, or in C.
+    Lanes, registers and instructions are A's, so choices and texts equal A's. What B lacks is split or written in C.
     """
     shape, _, code = name.partition("@")
     if not code:
@@ -98,7 +98,7 @@ def known_arch(name: str) -> Arch | None:
 
 
 def find_arch(name: str) -> Arch:
-    """The arch of that name, emulations included. Raises DeviceError."""
+    """Return the arch of that name, emulations included. Raises DeviceError."""
     if arch := known_arch(name):
         return arch
     known = ", ".join(ARCHES)
@@ -107,9 +107,9 @@ def find_arch(name: str) -> Arch:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What was found out about the machine."""
+    """Facts about the machine."""
 
-    name: str  # the CPU's model and clock: what measured times belong to
+    name: str  # the CPU's model and clock: the key of measured times
     machine: str
     features: frozenset[str]
     cpus: tuple[int, ...]  # CPUs of the affinity mask, one per physical core first, then their siblings
@@ -117,21 +117,21 @@ class Host:
     ghz: float
     caches: tuple[int, int, int]  # bytes of L1d and L2 (of a core), and L3
     quota: Quota | None = None  # of CPU time
-    l3_cores: int = 0  # of the mask that share an L3; 0: all
+    l3_cores: int = 0  # cores of the mask that share one L3; 0: all
 
     def runs(self, arch: Arch) -> bool:
-        """Whether kernels for `arch` run here."""
+        """Return whether kernels for `arch` run here."""
         return arch.machine == self.machine and arch.features <= self.features
 
     def lacks(self, arch: Arch) -> str:
-        """Why kernels for `arch` do not run here, for people."""
+        """Return why kernels for `arch` do not run here, as text for users."""
         if arch.machine != self.machine:
             return f"this machine is {self.machine}, not {arch.machine}"
         return f"this CPU lacks {', '.join(sorted(arch.features - self.features))}"
 
 
 def host() -> Host:
-    """The machine, found out now: affinity and quota may change.
+    """Return the machine's facts as of now: affinity and quota may change.
 
     Raises DeviceError on Windows, and for unknown names in RAMMER_DISABLE_CPU_FEATURES.
     """
@@ -148,9 +148,9 @@ def host() -> Host:
 
 
 def choose_arch(name: str | None, here: Host) -> Arch:
-    """The named arch, or the best that runs here and that RAMMER_VECTOR_LANES and RAMMER_MATRIX_UNIT allow.
+    """Return the named arch, or the widest that runs here and RAMMER_VECTOR_LANES and RAMMER_MATRIX_UNIT allow.
 
-    "A@here" is A where it runs, elsewhere its emulation by that best one. Raises DeviceError.
+    "A@here" is A if it runs here, else A emulated by that widest one. Raises DeviceError.
     """
     if name:
         shape, _, code = name.partition("@")
@@ -173,7 +173,7 @@ def choose_arch(name: str | None, here: Host) -> Arch:
 
 
 def choose_num_veus(device: str | int | None, here: Host) -> int:
-    """vEUs asked for by `device` (4, "4" or "cpu:4"), or by default. Raises DeviceError."""
+    """Return the number of vEUs that `device` requests (4, "4" or "cpu:4"), or the default. Raises DeviceError."""
     if device is None or device == "cpu":
         return default_num_veus(here)[0]
     text = str(device).removeprefix("cpu:")
@@ -183,10 +183,10 @@ def choose_num_veus(device: str | int | None, here: Host) -> int:
 
 
 def default_num_veus(here: Host) -> tuple[int, str]:
-    """vEUs where none are asked for, and how that was found: RAMMER_NUM_VEUS, or cores within the quota.
+    """Return the default number of vEUs and its reason: RAMMER_NUM_VEUS, or cores within the quota.
 
-    A quota is rounded down: vEUs of a run all compute or spin, and one more than the quota pays for would stop all of
-    them for the rest of every period. Raises DeviceError.
+    A quota is rounded down. All vEUs of a run compute or spin; if their number exceeded the quota, Linux would stop all
+    of them for the rest of each period. Raises DeviceError.
     """
     cpus, cores, quota = len(here.cpus), here.num_cores, here.quota
     if asked := config.integer("RAMMER_NUM_VEUS"):
@@ -202,7 +202,7 @@ def _count(number: float, what: str) -> str:
 
 
 def _disabled() -> frozenset[str]:
-    """Features that RAMMER_DISABLE_CPU_FEATURES names; "amx*" names all that begin so."""
+    """Return the features that RAMMER_DISABLE_CPU_FEATURES names; "amx*" is a pattern."""
     known = sorted(frozenset[str]().union(*(arch.features for arch in ARCHES.values())))
     found: set[str] = set()
     for pattern in config.names("RAMMER_DISABLE_CPU_FEATURES"):
@@ -218,7 +218,7 @@ def _disabled() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _matrix_unit_granted() -> bool:
-    """Ask the system for the registers of AMX, which every process must before its first use."""
+    """Request permission to use AMX's tile registers, which Linux requires of each process. Returns whether granted."""
     if not sys.platform.startswith("linux"):
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # <asm/prctl.h>, and <asm/unistd_64.h>
@@ -227,7 +227,7 @@ def _matrix_unit_granted() -> bool:
 
 @lru_cache(maxsize=1)
 def _cpuinfo() -> tuple[frozenset[str], float, str]:
-    """CPU features, clock in GHz, and model."""
+    """Return CPU features, clock in GHz, and model."""
     text = _read("/proc/cpuinfo")
     features: frozenset[str] = frozenset()
     mhz, model, parts = 0.0, "", set[str]()
@@ -237,12 +237,12 @@ def _cpuinfo() -> tuple[frozenset[str], float, str]:
             features = frozenset(value.split())
         elif key.strip() == "model name":
             model = value.strip()
-        elif key.strip() in ("CPU implementer", "CPU part"):  # what Arm has in place of a model
+        elif key.strip() in ("CPU implementer", "CPU part"):  # Arm's substitute for a model name
             parts.add(value.strip())
         elif key.strip() == "cpu MHz" and value.strip():
             mhz = max(mhz, float(value))
     if khz := _read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip():
-        mhz = int(khz) / 1000  # "cpu MHz" is of this moment, where the clock varies
+        mhz = int(khz) / 1000  # "cpu MHz" is only the current clock
     if sys.platform == "darwin":
         names = f"{_sysctl('machdep.cpu.features')} {_sysctl('machdep.cpu.leaf7_features')}".lower()
         features = frozenset(names.replace("avx1.0", "avx").replace(".", "_").split())
@@ -253,7 +253,7 @@ def _cpuinfo() -> tuple[frozenset[str], float, str]:
 
 
 def _cpus() -> tuple[tuple[int, ...], int]:
-    """CPUs that this process may use, one of every physical core first; and the number of those cores."""
+    """Return the CPUs that this process may use, one of each physical core first, and the number of those cores."""
     if not hasattr(os, "sched_getaffinity"):
         count = int(_sysctl("hw.physicalcpu") or os.cpu_count() or 1)
         return tuple(range(count)), count
@@ -268,7 +268,7 @@ def _cpus() -> tuple[tuple[int, ...], int]:
 
 @lru_cache(maxsize=1)
 def _caches() -> tuple[int, int, int]:
-    """Bytes of L1d, L2 and L3, with usual sizes for what the system does not tell."""
+    """Return bytes of L1d, L2 and L3, with usual sizes where the system does not report them."""
     sizes = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
     if sys.platform == "darwin":
         for level, name in ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize")):
@@ -285,14 +285,14 @@ def _caches() -> tuple[int, int, int]:
 
 
 def _cores_of_l3(cores: tuple[int, ...]) -> int:
-    """How many of some cores share the first one's L3; 0 where the system does not tell."""
+    """Return how many of some cores share the first one's L3; 0 if the system does not report it."""
     shared = _read(f"/sys/devices/system/cpu/cpu{cores[0]}/cache/index3/shared_cpu_list").strip()
     spans = [span.partition("-") for span in shared.split(",") if span]
     return sum(any(int(low) <= cpu <= int(high or low) for low, _, high in spans) for cpu in cores)
 
 
 def _read(path: str) -> str:
-    """A small system file, or nothing where the system has no such file."""
+    """Return the text of a small system file, "" if the system lacks it."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:

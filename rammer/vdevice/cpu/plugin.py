@@ -1,4 +1,4 @@
-"""Announce the CPU as a vDevice."""
+"""Register the CPU as a vDevice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rammer.vdevice.base import Availability, Progress, VDeviceEntry, later
 
 
 def probe() -> Availability:
-    """Whether there is an arch for this machine, and a C compiler; and how many vEUs there are by default."""
+    """Return whether this machine has a known arch and a C compiler, and the default number of vEUs."""
     from rammer.vdevice.cpu.host import choose_arch, default_num_veus, host
     from rammer.vdevice.toolchain import c_compiler
 
@@ -25,7 +25,7 @@ def probe() -> Availability:
 
 
 def archs() -> Sequence[str]:
-    """Instruction sets that this machine runs, the widest first."""
+    """Return the instruction sets that this machine runs, widest first."""
     from rammer.vdevice.cpu.host import ARCHES, host
 
     here = host()
@@ -33,7 +33,7 @@ def archs() -> Sequence[str]:
 
 
 def calibrate(progress: Progress) -> Sequence[tuple[str, float, float]]:
-    """Measure what this machine's cores do, and keep it for later compilations. Raises ToolchainError."""
+    """Measure the rates of this machine's cores and store them for later compilations. Raises ToolchainError."""
     from rammer.vdevice.cpu.device import CpuVDevice
 
     return CpuVDevice().calibrate(progress)
@@ -41,7 +41,7 @@ def calibrate(progress: Progress) -> Sequence[tuple[str, float, float]]:
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """The CPU."""
+    """Return the CPU's entry."""
     return [
         VDeviceEntry(
             "cpu",

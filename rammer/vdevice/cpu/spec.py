@@ -8,14 +8,14 @@ from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.vdevice.cpu.host import ARCHES, Arch, Host
 from rammer.vdevice.cpu.tune.calibrate import Calibration
 
-DIRECT_BYTES = 128 << 10  # of an input or output: copying them takes longer than saying where they lie
-L2_SHARE = 0.8  # of a core's own cache that stays a plan's: code, stacks and tables take the rest
-ONCE = 0.8  # of the rate of other reads, from which on lines are asked for as read once: Zen 5 has 1.1, Intel's 0.4
-L3_SHARE = 0.5  # of the shared cache, where nobody measured it: so do other processes
+DIRECT_BYTES = 128 << 10  # size of an input or output from which passing its address is faster than copying it
+L2_SHARE = 0.8  # of the private cache that a plan's data may use: code, stacks and tables take the rest
+ONCE = 0.8  # use non-temporal prefetches if their rate is this much of normal reads': Zen 5 has 1.1, Intel 0.4
+L3_SHARE = 0.5  # of the shared cache that a plan may use if unmeasured: other processes use it, too
 
 
 def usual_numbers(here: Host, lanes: int) -> Calibration:
-    """What cores do where nobody has measured: estimates from clock and width."""
+    """Estimate the rates of uncalibrated cores from clock and vector width."""
     line = here.ghz * lanes * 4  # bytes of one vector per cycle
     return Calibration(
         cores=here.num_cores,
@@ -28,25 +28,25 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
         memory_once_gbps=12.0 if here.name.startswith("AMD") else 4.0,  # as Zen 5, and as Emerald Rapids
         shared_share=L3_SHARE,
         written_gbps=round(4 * here.ghz, 1),
-        handover_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
+        handover_us=0.25,  # measured: another core sees a counter, and the first line written: 0.05-0.4 µs
         ghz=here.ghz,
-        own_write_gbps=round(line / 2, 1),  # a line that is stored to goes out again: as much once more
+        own_write_gbps=round(line / 2, 1),  # a stored line is also written back: twice the traffic
         shared_all_write_gbps=round(5 * here.ghz * here.num_cores, 1),
         memory_all_write_gbps=20.0,
     )
 
 
 def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | None = None) -> VDeviceSpec:
-    """The spec that kernels and policies see, with the machine's `measured` numbers if there are some."""
+    """Return the spec for kernels and policies, with the machine's `measured` rates if present."""
     l1, l2, l3 = here.caches
     found = measured or usual_numbers(here, arch.lanes)
-    widest = max((a.lanes for a in ARCHES.values() if here.runs(a)), default=arch.lanes)  # as it was measured
+    widest = max((a.lanes for a in ARCHES.values() if here.runs(a)), default=arch.lanes)  # calibration used these
     gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
-    begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds in a cycle; two loads and a store go with two of them
+    begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds per cycle; two issue with two loads and a store
     vector_gbps = 4 * arch.lanes * begun * found.ghz
-    group = here.l3_cores if here.l3_cores < here.num_cores else 0  # of cores that share an L3
-    part = group / here.num_cores if group else 1.0  # of what all cores have
-    # on paper, a core that is not here has a slice of its own; of groups there are more then
+    group = here.l3_cores if here.l3_cores < here.num_cores else 0  # cores that share an L3; 0: all
+    part = group / here.num_cores if group else 1.0  # a group's part of all cores' rate
+    # Simulating more cores than the machine has, assume an L3 slice for each; groups just become more numerous.
     slices = part if group else max(1.0, num_veus / found.cores)
     return VDeviceSpec(
         name="cpu",
@@ -90,7 +90,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         ),
         clock_ghz=found.ghz,
         issue=Issue(begun, begun, begun / 2),
-        launch_us=2 * found.handover_us,  # spinning threads see that they are called, and the caller that they are done
+        launch_us=2 * found.handover_us,  # spinning threads see the call, then the caller sees their end
         calls=True,
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,

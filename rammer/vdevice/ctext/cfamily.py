@@ -1,4 +1,4 @@
-"""The one printer of tile programs to C-like text: C with vector extensions; backends override a few methods."""
+"""Print tile programs as C-like text: C with vector extensions. Backends override some methods."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ INT_MATH = frozenset(
 
 
 class CFamilyPrinter(VectorLoops):
-    """Prints one tile program. A new printer per program: it keeps the types and bounds of what is in scope."""
+    """Prints one tile program. Make a new printer per program: it keeps the types and bounds of variables in scope."""
 
     restrict, loop_type = "restrict ", "long"
     align = "__attribute__((aligned(64)))"
     ctype: Mapping[DType, str] = CTYPE
-    unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that compilers are asked to unroll
-    most_numbers: tuple[float, float] = (inf, inf)  # stored one by one, and gathered, up to which they are asked
+    unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that get an unroll pragma
+    most_numbers: tuple[float, float] = (inf, inf)  # limits of scalar stores and of gathered numbers for that pragma
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
         self.env: dict[str, tuple[int, int]] = {}
-        self.first_lane = 0  # of the vector loop that is printed: those before it stay as they are
+        self.first_lane = 0  # of the current vector loop: lanes before it keep their values
 
     def scratch(self) -> list[str]:
-        """Declarations of the scratch buffers, each aligned."""
+        """Print declarations of the scratch buffers, each aligned."""
         offset, lines = 0, []
         for b in self.program.scratch:
             kind = self.ctype[b.encoding.dtype if b.encoding else b.dtype]
@@ -80,15 +80,15 @@ class CFamilyPrinter(VectorLoops):
         return lines
 
     def wait(self) -> str:
-        """The wait of the rTask for others. Raises LoweringError where that does not stand in rTasks."""
+        """Print the rTask's wait for others. Raises LoweringError in a language whose rTasks do not wait."""
         raise LoweringError(f"{self.program.name}: an rTask of this language does not wait by itself")
 
     def end(self) -> list[str]:
-        """What follows the body."""
+        """Print the lines after the body."""
         return []
 
     def body(self, body: Body, depth: int) -> list[str]:
-        """The lines of some statements."""
+        """Print some statements."""
         pad, lines = "  " * depth, []
         for stmt in body:
             match stmt:
@@ -137,22 +137,22 @@ class CFamilyPrinter(VectorLoops):
         return [*lines, *("  " + line for line in self.head(loop)), *self.body(loop.body, 1), "}"]
 
     def few(self, loop: For) -> bool:
-        """Whether unrolling it makes no more single numbers than a compiler takes in good time."""
+        """Return whether unrolling a loop stays within `most_numbers`: more scalars take a compiler too long."""
         return all(map(le, self.numbers((loop,)), self.most_numbers))
 
     def counted(self, loop: For) -> str:
-        """How a loop counts."""
+        """Print the head of a loop: start, condition and step."""
         v = loop.var
         return f"{self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++"
 
     def head(self, loop: For) -> list[str]:
-        """What stands at the beginning of a loop's body."""
+        """Print lines at the beginning of a loop's body."""
         return []
 
     # vectors
 
     def fold(self, loop: For) -> str | None:
-        """The text that combines the lanes of a vector into lane 0, if that is what the loop does."""
+        """Print the reduction of a vector's lanes into lane 0, if the loop is one, else return None."""
         if (found := self.folded_vector(loop)) is None:
             return None
         buffer, index, fn = found
@@ -160,7 +160,7 @@ class CFamilyPrinter(VectorLoops):
         return f"{vector}[0] = {self.named(f'fold_{fn}', self.dtypes[buffer])}({vector});"
 
     def square(self, loop: For) -> str | None:
-        """The text of a square, or a part of one, copied with rows and columns exchanged, if the loop does that."""
+        """Print a transposed copy of a square, or of a part of one, if the loop is one, else return None."""
         match loop:
             case For(v, 0, rows, Kind.UNROLLED, (For(lane, 0, columns, Kind.VECTOR, (Store() as s,)),)):
                 if not isinstance(s.value, Load) or s.value.dynamic or {s.buffer, s.value.tensor} & self.wide:
@@ -185,7 +185,7 @@ class CFamilyPrinter(VectorLoops):
     # statements
 
     def store(self, s: Store, lane: str | None, count: int = 0) -> str:
-        """One assignment; with `lane`, of the `count` first lanes of a vector."""
+        """Print one assignment; with `lane`, of the first `count` lanes of a vector."""
         kind = self.dtypes[s.buffer]
         if s.dynamic:
             return self.store_moved(s)
@@ -220,12 +220,12 @@ class CFamilyPrinter(VectorLoops):
         if lane:
             return f"{target} {op} {self.wide_text(value, lane, count, kind)};"
         if isinstance(value, Load) and not value.dynamic and self.dtypes[value.tensor] is kind is not kind.accumulator:
-            return f"{target} = {self.element(value.tensor, value.index[0], None)};"  # as it is stored
+            return f"{target} = {self.element(value.tensor, value.index[0], None)};"  # without a conversion
         text, _ = self.scalar(value, None, 0, kind)
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
 
     def store_moved(self, s: Store) -> str:
-        """A number, as it is stored, goes where data say; nowhere, if that is outside."""
+        """Print a scatter of one stored number to an index from data. An index out of bounds stores nothing."""
         if not isinstance(s.value, Load) or s.value.dynamic or self.dtypes[s.buffer] is not self.type_of(s.value):
             raise LoweringError(f"{self.program.name}: only what lies in memory is stored where data say")
         to = self.index(s.index) + self.moved(s.dynamic, "&bad")
@@ -234,7 +234,7 @@ class CFamilyPrinter(VectorLoops):
         return f"{{ int bad = 0; const int64_t to = {to}; if (bad) {refused}; else {target} = {value}; }}"
 
     def store_narrow(self, s: Store, lane: str, count: int) -> str:
-        """As `store`, of small numbers that lie side by side."""
+        """Print a vector store of adjacent small integers or minifloats. Else as `store`."""
         target = self.dtypes[s.buffer]
         whole, vector = count in (0, self.lanes), self.narrow[target]
         if isinstance(s.value, Load):
@@ -253,23 +253,23 @@ class CFamilyPrinter(VectorLoops):
         return f"VECTOR({vector}, {place}) = {text};" if whole else f"{vector}_store(&{place}, {text}, {count});"
 
     def wide_text(self, value: Scalar, lane: str, count: int, kind: DType) -> str:
-        """Text of a value for all lanes, as it is computed where elements are of type `kind`."""
+        """Print a value for all lanes, in the vector type in which `kind` is computed."""
         kind = DType.F32 if kind in SINGLE else kind
         return self.spread(self.scalar(value, lane, count, kind), kind)
 
     def spread(self, text: tuple[str, bool], kind: DType) -> str:
-        """A vector, made of a single number if the text is one."""
+        """Print a vector, broadcasting the text of a scalar."""
         return text[0] if text[1] else f"{self.named('splat', kind)}({text[0]})"
 
     def named(self, function: str, kind: DType) -> str:
-        """What a function of vectors is called for elements of type `kind`; those of float32 have the short names."""
+        """Return the name of a vector function for elements of `kind`. Those of float32 have short names."""
         half = {DType.F16: "_h", DType.BF16: "_b"}.get(kind, "") if function in ("load", "store") else ""
         if kind in SINGLE:
             return function if function == "splat" or function.startswith("fold_") else f"v{function}{half}"
         return f"{self.vectors[kind]}_{function}"
 
     def element(self, buffer: str, index: Index, lane: str | None) -> str:
-        """An assignable element, or vector where the index moves with `lane`."""
+        """Print an assignable element, or a vector if the index moves with `lane`."""
         if buffer in self.wide:
             if lane and index.coef(lane):
                 return f"{buffer}[{self.vector_index(index - var(lane))}]"
@@ -279,31 +279,34 @@ class CFamilyPrinter(VectorLoops):
         return self.place(buffer, self.index(index), 1)
 
     def whole(self, buffer: str, place: str) -> str:
-        """The vector that starts at an element."""
+        """Print the vector that starts at an element."""
         kind = self.dtypes[buffer]
         short = {DType.F32: "V", DType.F16: "VH", DType.BF16: "VB"}.get(kind)
         return f"{short}({place})" if short else f"VECTOR({self.vectors[kind]}, {place})"
 
     def place(self, buffer: str, index: str, reach: int) -> str:
-        """The text of `buffer` at `index`, of which `reach` elements are touched (below 0: backwards)."""
+        """Print `buffer` at `index`. The access touches `reach` elements, backwards if it is negative."""
         return f"{buffer}[{index}]"
 
     def one_access(self, buffer: str, index: Index) -> bool:
-        """Whether a whole vector that starts at `index` is one access, and not one per element."""
+        """Return whether a vector at `index` is one access, instead of one per element."""
         return True
 
     def apply(self, s: Apply) -> list[str]:
-        """An instruction. Raises LoweringError where the language has none."""
+        """Print an instruction. Raises LoweringError if the language lacks it."""
         raise LoweringError(f"{self.program.name}: this language has no instruction {s.instruction.name}")
 
     def prefetch(self, s: Prefetch) -> list[str]:
-        """A hint: nothing, where the language has none."""
+        """Print a prefetch, or nothing if the language has none."""
         return []
 
     # scalars
 
     def scalar(self, value: Scalar, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
-        """Text of a value, and whether it is a vector. Literals take the type `like`; half floats are float32 here."""
+        """Print a value; return also whether it is a vector.
+
+        Literals have type `like`; half floats are computed in float32.
+        """
         match value:
             case Const(v, dtype):
                 return self.literal(v, dtype or like), False
@@ -361,12 +364,12 @@ class CFamilyPrinter(VectorLoops):
         return (self.whole(buffer, place) if wide else self.widen(place, kind)), wide
 
     def moved(self, dynamic: tuple[Dynamic, ...], status: str = "status") -> str:
-        """What data add to an index, checked."""
+        """Print the checked offsets that data add to an index."""
         texts = (self.scalar(d.value, None, 0, DType.I64)[0] for d in dynamic)
         return "".join(f" + {d.stride}*at({t}, {d.extent}, {status})" for d, t in zip(dynamic, texts, strict=True))
 
     def load_narrow(self, buffer: str, index: Index, count: int, dtype: DType) -> str:
-        """A vector of small numbers as one of numbers of type `dtype`."""
+        """Print a load of a vector of small numbers, converted to `dtype`."""
         source = self.dtypes[buffer]
         place, kind = self.place(buffer, self.index(index), count or self.lanes), self.narrow[source]
         some = f"{kind}_load(&{place}, {count})" if count not in (0, self.lanes) else f"VECTOR({kind}, {place})"
@@ -376,13 +379,13 @@ class CFamilyPrinter(VectorLoops):
         return self.rounded(f"__builtin_convertvector({wrapped(some, source)}, {self.vectors[dtype]})", dtype)
 
     def convert_wide(self, text: str, source: DType, target: DType) -> str:
-        """A vector of type `source` (half floats held in float32, maybe not rounded) as one of type `target`."""
+        """Convert a vector of type `source` (half floats as float32, maybe unrounded) to type `target`."""
         if self.vectors[source] != self.vectors[target]:
             text = f"__builtin_convertvector({text}, {self.vectors[target]})"
         return self.rounded(text, target)
 
     def rounded(self, text: str, target: DType) -> str:
-        """A vector of float32 rounded to half floats, if `target` says so."""
+        """Round a vector of float32 to half floats, if `target` is such a type."""
         half = {DType.F16: "h", DType.BF16: "b"}.get(target)
         return f"vround_{half}({text})" if half else text
 
@@ -434,7 +437,7 @@ class CFamilyPrinter(VectorLoops):
         return f"{name}({', '.join(spread)})"
 
     def wide_int_call(self, fn: str, texts: list[str], kind: DType) -> str:
-        """As `int_call`, for vectors."""
+        """Print an integer function of vectors."""
         if operator := COMPARE.get(fn) or BITWISE.get(fn) or (INFIX.get(fn) if fn != "div" else None):
             return f"({texts[0]} {operator} {texts[1]})"
         if fn in ("is_nan", "is_inf"):
@@ -461,7 +464,7 @@ class CFamilyPrinter(VectorLoops):
         return f"({truth[0]} {operator} {truth[1]})"
 
     def int_call(self, fn: str, plain: list[str], kind: DType) -> str:
-        """Integer arithmetic wraps, as NumPy's does."""
+        """Print an integer function of scalars. Arithmetic wraps, as NumPy's does."""
         name = self.ctype[kind]
         if fn in COMPARE:
             return f"({plain[0]} {COMPARE[fn]} {plain[1]})"
@@ -482,7 +485,7 @@ class CFamilyPrinter(VectorLoops):
         return f"({name}){'u' if kind is DType.U64 else 'i'}{fn}({', '.join(plain)})"
 
     def convert(self, text: str, source: DType, target: DType) -> str:
-        """A value of type `source` (half floats held in float32) as an element of type `target`."""
+        """Convert a value of type `source` (half floats as float32) to an element of type `target`."""
         if source is target and target not in (DType.F16, DType.BF16):
             return text
         if source in MINIFLOATS:
@@ -501,14 +504,14 @@ class CFamilyPrinter(VectorLoops):
         return wrapped(f"({self.ctype[target]})(int64_t)({text})", target, "(int8_t)")
 
     def same_bits(self, text: str, source: DType, target: DType) -> str:
-        """A value of type `source` whose bits are read as one of type `target`, of the same width."""
+        """Reinterpret the bits of a value of type `source` as a `target` of the same width."""
         made = {DType.F32: "sbits", DType.F64: "dbits", DType.F16: "hbits", DType.BF16: "to_bf16"}.get(source)
         read = {DType.F32: "sfloat", DType.F64: "dfloat", DType.F16: "hfloat", DType.BF16: "from_bf16"}.get(target)
         number = f"{made}({text})" if made else text
         return f"{read}({number})" if read else self.convert(number, DType.I64, target)
 
     def widen(self, text: str, kind: DType) -> str:
-        """An element of type `kind` as it is computed with."""
+        """Convert an element of type `kind` to the type in which it is computed."""
         return f"(float){text}" if kind is DType.F16 else f"from_bf16({text})" if kind is DType.BF16 else text
 
     def literal(self, v: float | int | bool, kind: DType) -> str:
@@ -535,7 +538,7 @@ class CFamilyPrinter(VectorLoops):
         return f"({text})" if value < 0 else text
 
     def conditions(self, where: tuple[Range, ...]) -> str:
-        """0 <= index - low < high - low, as one unsigned comparison each."""
+        """Print 0 <= index - low < high - low, as one unsigned comparison each."""
         return " && ".join(f"(unsigned long)({self.index(r.index - r.low)}) < {r.high - r.low}" for r in where)
 
     def index(self, index: Index) -> str:
@@ -566,7 +569,10 @@ class CFamilyPrinter(VectorLoops):
 
 
 def wrapped(text: str, dtype: DType, signed: str = "") -> str:
-    """The low bits of a byte, those that an integer of fewer has; of a vector, or if `signed` casts to it, of one."""
+    """Print the low bits of a byte, as an integer of less than 8 bits has them.
+
+    The text is a vector's, or a scalar's if `signed` is a cast.
+    """
     if dtype.bits >= 8 or dtype.is_float:
         return text
     if dtype.value.startswith("u"):
@@ -575,7 +581,7 @@ def wrapped(text: str, dtype: DType, signed: str = "") -> str:
 
 
 def _adds_zeros(s: Store, lane: str | None) -> bool:
-    """Whether the store starts a sum, or adds what is zero in lanes that are not loaded."""
+    """Return whether the store starts a sum, or adds zero in lanes that are not loaded."""
     match s.value:
         case Call("add", (Load(s.buffer, (s.index,)), Call("mul", args))):
             pass
@@ -588,5 +594,5 @@ def _adds_zeros(s: Store, lane: str | None) -> bool:
 
 
 def _merges(s: Store) -> bool:
-    """Whether the store updates an element by a function to which zero is not neutral: max, min, mul."""
+    """Return whether the store updates an element by a function whose neutral element is not zero: max, min, mul."""
     return isinstance(s.value, Call) and s.value.fn != "add" and Load(s.buffer, (s.index,)) in s.value.args

@@ -1,4 +1,7 @@
-"""C definitions, and those of them that a text needs: compilers read a long prelude at every call."""
+"""Select the C definitions that a text uses: compilers would parse a long prelude at each call.
+
+Known as: dead code elimination, tree shaking.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _MACRO = re.compile(r"^#\s*define\s+(\w+)", re.M)
 _PARAMETERS = re.compile(r"^#\s*define\s+\w+\(([^)]*)\)", re.M)
 _UNDEFINED = re.compile(r"^#\s*undef\s+(\w+)", re.M)
-# Names with ## in them are made by a macro of its parameters.
+# A macro makes names with ## from its parameters.
 _FUNCTION = re.compile(r"\b(?:INLINE|static)\b(?:\s+__attribute__\(\(\w+\)\))?[^({;=]*?([\w#]+)\(")
 _OBJECT = re.compile(r"\bstatic\b[^()]*?(\w+)(?:\[\w*\])*\s*=")
 _TYPE = re.compile(r"\btypedef\b(?:[^;{]|\{[^}]*\})*?([\w#]+)(?:\[\w+\])*\s*(?:__attribute__[^;]*)?;")
@@ -20,7 +23,7 @@ _OPENED = {"#if": 1, "#ifdef": 1, "#ifndef": 1, "#endif": -1}
 
 @dataclass(frozen=True)
 class _Definition:
-    """Lines that stand or fall together; what they define, by name or by a pattern of names; and the words in them."""
+    """Lines that are kept or dropped together, the names that they define (or a pattern of names), and their words."""
 
     text: str
     names: frozenset[str]
@@ -28,7 +31,7 @@ class _Definition:
     words: frozenset[str]
 
     def is_used(self, words: set[str]) -> bool:
-        if not self.names and not self.made:  # an include, or numbers
+        if not self.names and not self.made:  # an include, or constants
             return True
         return not self.names.isdisjoint(words) or bool(self.made and any(map(self.made.fullmatch, words)))
 
@@ -40,7 +43,7 @@ class Definitions:
         self._all = [_definition(part) for part in _split(text)]
 
     def needed(self, text: str) -> str:
-        """Those that a text uses, and all that these use, in their order."""
+        """Return the definitions that a text uses, directly or indirectly, in their order."""
         words, kept = set(_WORD.findall(text)), set[int]()
         more = True
         while more:  # functions follow what they use, but macros may precede it
@@ -65,7 +68,7 @@ def _definition(text: str) -> _Definition:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Parts of a text that end where brackets and conditions are closed, and define nothing that is undefined later."""
+    """Yield parts of a text that end where brackets and conditions are closed and no macro is undefined later."""
     lines = text.splitlines(keepends=True)
     ends = [(n, name) for n, line in enumerate(lines) for name in _UNDEFINED.findall(line)]
     part: list[str] = []

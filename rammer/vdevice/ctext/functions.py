@@ -1,8 +1,8 @@
-"""Functions that kernels call, once for all backends that print C: of floats (s…), doubles (d…) and integers (i…).
+"""Define the functions that kernels call, for all backends that print C: floats (s…), doubles (d…), integers (i…).
 
-Text uses INLINE, INFINITY, fixed-width types, bf16 (16 bits) and <math.h>'s functions, and is C and C++ alike. In
-templates F_ stands for float, I_ for what has its bits, P_ for the prefix of names: the CPU's vectors are made of the
-same text.
+Text uses INLINE, INFINITY, fixed-width types, bf16 (16 bits) and the functions of <math.h>. It is valid C and C++. In
+templates F_ stands for float, I_ for an integer of the same bits, P_ for the prefix of names; the same templates make
+the CPU's vector functions.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ INLINE int ssel_i(int m, int a, int b) { return m ? a : b; }
 INLINE int ssplat_i(int x) { return x; }
 """
 
-# Complex numbers: complex64 lies in 8 bytes, complex128 is a type C128 of each language.
+# Complex numbers: complex64 is 8 bytes, complex128 is a type C128 of each language.
 COMPLEX = """\
 INLINE float c64_real(uint64_t x) { return sfloat((int)(uint32_t)x); }
 INLINE float c64_imag(uint64_t x) { return sfloat((int)(uint32_t)(x >> 32)); }
 INLINE uint64_t c64_complex(float re, float im) { return (uint64_t)(uint32_t)sbits(im) << 32 | (uint32_t)sbits(re); }
 """
 
-# Of a type of half floats, HALF.
+# For a type of half floats, HALF.
 HALF_BITS = """\
 INLINE int hbits(float x) { union { HALF h; uint16_t i; } u; u.h = (HALF)x; return u.i; }
 INLINE float hfloat(int x) { union { HALF h; uint16_t i; } u; u.i = (uint16_t)x; return (float)u.h; }
 """
 
-# Templates. They want `sel`, `splat`, `sqrt` and `abs` before them.
+# Templates. They use `sel`, `splat`, `sqrt` and `abs`, to be defined before.
 SIMPLE = """\
 /* The inner selection is an instruction. The outer one tests b, which has no row of maxima behind it: of 16 in a row
    that test a, clang has too many ways to go. */
@@ -53,7 +53,7 @@ INLINE I_ P_is_inf(F_ x) { return P_abs(x) == INFINITY; }
 INLINE F_ P_sign(F_ x) { return P_sel(x > 0, P_splat(1.0f), P_sel(x < 0, P_splat(-1.0f), x)); }
 """
 
-# Templates without a library, for every lane the same. They want `bits`, `float` (of bits) and `int` (to float), too.
+# Templates without library calls, equal for each lane. They also use `bits`, `float` (of bits) and `int` (to float).
 ABS = """\
 INLINE F_ P_abs(F_ x) { return P_float(P_bits(x) & 0x7fffffff); }
 """
@@ -108,7 +108,7 @@ INLINE F_ P_tanh(F_ x) {  /* x times a quotient of polynomials in x^2, whose rel
   return P_sel(x < -7.9f, P_splat(-1.0f), y);
 }
 """
-# Fitted to erf(x) / x for the least relative error, 1.3e-8; float32's rounding makes it 3.5e-7.
+# Fitted to erf(x) / x for the least relative error, 1.3e-8; with float32's rounding 3.5e-7.
 ERF = """\
 INLINE F_ P_erf(F_ x) {  /* x times a quotient of polynomials in x^2; 1 from 3.8325 on */
   F_ y = P_minc(P_maxc(x, P_splat(-3.8325f)), P_splat(3.8325f)), z = y * y;
@@ -121,7 +121,7 @@ INLINE F_ P_erf(F_ x) {  /* x times a quotient of polynomials in x^2; 1 from 3.8
 }
 """
 
-# Coefficients are fitted for the least relative error, and rounded one after another from the lowest on.
+# Coefficients are fitted for the least relative error, and rounded one at a time, lowest first.
 ARCS = """\
 INLINE F_ P_with_sign(F_ a, F_ x) { return P_float(P_bits(a) | (P_bits(x) & (int)0x80000000)); }
 INLINE F_ P_atan(F_ x) {  /* by 1 / x beyond 1; the polynomial's relative error is 4.2e-10 */
@@ -150,7 +150,7 @@ INLINE F_ P_acos(F_ x) {
 """
 
 # Templates that compute in doubles, and round once. D_ stands for double, L_ for its bits, W_ for the prefix of their
-# names. They want P_double and P_single (conversions), P_most (the largest lane of integers), and P_sin_large and
+# names. They use P_double and P_single (conversions), P_most (the largest lane of integers), and P_sin_large and
 # P_cos_large, which replace results for arguments of 2^20 and more.
 THROUGH_DOUBLES = """\
 INLINE F_ P_half_turn(D_ r, L_ n) {  /* (-1)^n sin(r), |r| <= pi / 2; the polynomial's relative error is 1.9e-11 */
@@ -289,21 +289,21 @@ INLINE INDEX at(INDEX i, INDEX extent, int *status) {  /* a checked index; negat
 
 
 def library(names: Iterable[str]) -> str:
-    """Functions of floats that are the library's."""
+    """Return float functions that call the C library."""
     return "".join(f"INLINE float s{name}(float x) {{ return {LIBM[name]}(x); }}\n" for name in names)
 
 
 def instance(template: str, number: str = "float", bits: str = "int", prefix: str = "s") -> str:
-    """A template for floats, or for vectors of them."""
+    """Return a template's text for floats, or for vectors of them."""
     return template.replace("F_", number).replace("I_", bits).replace("P_", prefix)
 
 
 def wide_instance(template: str, wide: str = "double", bits: str = "int64_t", prefix: str = "d") -> str:
-    """A template that computes in doubles, or in vectors of them; `instance` does the rest."""
+    """Return a template's text for doubles, or for vectors of them; `instance` replaces the rest."""
     return template.replace("D_", wide).replace("L_", bits).replace("W_", prefix)
 
 
 def indices(index: str, dividend: str = "", divisor: str = "") -> str:
-    """Quotients and checks of indices of a type; `dividend` and `divisor` may be others."""
+    """Return quotients and checks of indices of a type; `dividend` and `divisor` may have others."""
     text = INDICES.replace("DIVIDEND", dividend or index).replace("DIVISOR", divisor or index)
     return text.replace("INDEX", index)

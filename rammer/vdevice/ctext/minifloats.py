@@ -1,8 +1,8 @@
-"""Conversions of floats of at most 8 bits to float32 and back, in C; what is to be done is read off their NumPy types.
+"""Generate C conversions between float32 and floats of at most 8 bits, from the properties of their NumPy types.
 
-Like `functions`, one text for scalars and for vectors: F_ stands for float, I_ for what has its bits, P_ for the
-prefix of names. Codes are whole numbers in I_. Rounding is to nearest, ties to even, as NumPy's astype has it: what is
-too large becomes infinite, or NaN, or the largest number, whichever of them the type has.
+As in `functions`, one text serves scalars and vectors: F_ stands for float, I_ for an integer of the same bits, P_ for
+the prefix of names. Codes are integers in I_. Rounding is to nearest, ties to even, as NumPy's astype. Overflow becomes
+infinity, or NaN, or the largest number, depending on which of them the type has.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INLINE I_ P_to_float8_e8m0fnu(F_ x) {  /* to the nearest power of two, ties up; 
 
 
 def template(dtype: DType) -> str:
-    """Both conversions of a type."""
+    """Return both conversions of a type."""
     if dtype is DType.F8E8M0:
         return SCALES
     info = dtype.info
@@ -86,12 +86,12 @@ def template(dtype: DType) -> str:
 
 
 def _code(value: float, dtype: DType) -> int:
-    """The bits of the nearest number."""
+    """Return the bits of the nearest number."""
     return int(np.float32(value).astype(dtype.numpy).view(np.uint8))
 
 
 def _bits(value: float) -> int:
-    """The bits of a float32."""
+    """Return the bits of a float32."""
     return int(np.float32(value).view(np.uint32))
 
 

@@ -1,4 +1,7 @@
-"""Which loops over lanes become operations on whole vectors, of which types; how they are printed is `cfamily`'s."""
+"""Decide which loops over lanes become vector operations, and of which types; `cfamily` prints them.
+
+Known as: vectorization (legality).
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ FLOAT32_MATH = frozenset(
     }
 )
 SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
-VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # what vectors compute in
-# vectors that are converted as they are loaded
+VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # vector types
+# Vectors that are converted when they are loaded.
 NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt"}
 NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
 VECTOR_INT_MATH = frozenset(
@@ -61,27 +64,28 @@ VECTOR_INT_MATH = frozenset(
 
 
 class VectorLoops:
-    """Decides for one tile program, statement by statement as it is printed: it keeps the types of what is in scope."""
+    """Decides for one tile program, in the order of printing, because it keeps the types of variables in scope."""
 
-    narrow_stores = False  # vectors are converted to small numbers as they are stored
-    pieces = False  # some lanes of a vector register may be computed: none goes through memory then
-    vectors: Mapping[DType, str] = VECTOR  # types of vectors, by what their elements are stored as
+    narrow_stores = False  # whether vectors may be converted to small numbers when they are stored
+    pieces = False  # whether some lanes of a vector register may be computed alone, without going through memory
+    vectors: Mapping[DType, str] = VECTOR  # vector types by the elements' stored type
     narrow: Mapping[DType, str] = NARROW
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         self.program, self.lanes = program, lanes
         self.dtypes = {b.name: b.dtype for b in (*program.arguments, *program.scratch)}
         self.wide: set[str] = set()  # register buffers kept as arrays of vectors
-        self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
-        self.pieced: set[str] = set()  # and those of which some lanes are computed alone
-        self._known: dict[int, tuple[For, tuple[int, int]]] = {}  # `numbers` of loops, by their identity
-        self._lanes_ok: dict[tuple[int, str], tuple[Scalar, bool]] = {}  # of values, by theirs: `vector` is asked often
-        self._declared: dict[tuple[str, DType, int], tuple[Body, list[bool]]] = {}  # by the identity of the body around
+        self.folded: set[str] = set()  # those whose lanes are reduced in the end
+        self.pieced: set[str] = set()  # those of which some lanes are computed alone
+        self._known: dict[int, tuple[For, tuple[int, int]]] = {}  # memo of `numbers`, by a loop's id
+        self._lanes_ok: dict[tuple[int, str], tuple[Scalar, bool]] = {}  # memo of `_lane_ok`, by a value's id
+        self._declared: dict[tuple[str, DType, int], tuple[Body, list[bool]]] = {}  # memo of `declare`, by a body's id
 
     def vector(self, loop: For) -> For | None:
-        """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form.
+        """Return the loop over lanes 0 … n-1 if it can be a vector operation, else None.
 
-        Lanes m … n-1 of a register stay where they are.
+        Each access must have one stride in the lane, and each function a vector form. Lanes m … n-1 of a register keep
+        their positions.
         """
         lane, body = loop.var, loop.body
         if loop.start and any(self._registers(body)):
@@ -122,7 +126,7 @@ class VectorLoops:
                 yield from ({s.buffer, *(ld.tensor for ld, _ in loads(s.value))} - arguments)
 
     def _piece_ok(self, body: Body, lane: str) -> bool:
-        """Whether some lanes of a vector register can be computed alone, from themselves and from float32 in memory."""
+        """Return whether some lanes of a vector register can be computed alone, from themselves and float32 memory."""
         registers = set(self._registers(body))
         if not self.pieces or len(registers) != 1 or not registers <= self.wide:
             return False
@@ -142,14 +146,14 @@ class VectorLoops:
                 return False
         if stride == 0:
             return True
-        if stride != 1:  # gathered and scattered element by element
+        if stride != 1:  # gathers and scatters of single elements
             return self.dtypes[buffer] is DType.F32
         return self.dtypes[buffer] in self.vectors
 
     def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
-        """Where a vector begins, and which of its elements each lane picks, for x[16*i + 4*(lane // 4)].
+        """Return the start of a vector and the element that each lane reads, for x[16*i + 4*(lane // 4)].
 
-        None if lanes do not pick from one vector, or differently in different places.
+        None unless all lanes read from one vector, in the same way everywhere.
         """
         fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
         base = index - fixed
@@ -162,12 +166,12 @@ class VectorLoops:
         return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
 
     def _narrow_ok(self, s: Store, lane: str) -> bool:
-        """Whether a vector of small numbers can be stored: moved, or made of numbers that int32 or float32 holds."""
+        """Return whether a vector of small numbers can be stored: a copy, or a conversion from int32 or float32."""
         kind = self.dtypes[s.buffer]
         if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
             return False
         if any(self.dtypes[b] in self.narrow for b in self._registers((s,))):
-            return False  # computed one by one
+            return False  # computed as scalars
         match s.value:
             case Load(buffer, (index,), ()):
                 return self.dtypes[buffer] is kind and _runs(index, lane)
@@ -179,7 +183,7 @@ class VectorLoops:
         return False
 
     def _lane_ok(self, value: Scalar, lane: str) -> bool:
-        """Whether the value can be printed for all lanes at once, as vectors of one type after another, and masks."""
+        """Return whether the value can be printed for all lanes at once, as vectors and masks."""
         if not depends(value, lane):
             return self.type_of(value) in (*self.vectors, DType.BOOL, None)
         match value:
@@ -215,7 +219,7 @@ class VectorLoops:
         return False
 
     def _mask(self, value: Scalar) -> DType | None:
-        """What is compared in a condition: masks are as wide. None if nothing is."""
+        """Return the type that a condition compares, which is the width of its mask; None if it compares nothing."""
         match value:
             case Call(fn, args) if fn in COMPARISONS:
                 return next((DType.F32 if k in SINGLE else k for a in args if (k := self.type_of(a)) is not None), None)
@@ -229,7 +233,7 @@ class VectorLoops:
         """Decide whether a register buffer can be an array of vectors: gcc keeps only those in registers."""
         self._typed(buffer)
         key, decided = (buffer.name, buffer.dtype, id(body)), (self.wide, self.folded, self.pieced)
-        if key in self._declared:  # a nest may be printed twice, and each loop around is counted before
+        if key in self._declared:  # a nest may be printed twice, and outer loops are counted first
             for names, member in zip(decided, self._declared[key][1], strict=True):
                 (names.add if member else names.discard)(buffer.name)
             return
@@ -249,7 +253,7 @@ class VectorLoops:
             self._lanes_ok.clear()
 
     def _only_vectors(self, name: str, body: Body) -> bool:
-        """Whether every access to the buffer is a whole vector, or a lane known when compiling."""
+        """Return whether each access to the buffer is a whole vector, or a lane known at compile time."""
         for stmt in body:
             match stmt:
                 case For() if self.folded_vector(stmt):
@@ -288,16 +292,16 @@ class VectorLoops:
         return index.const % self.lanes == 0 and all(c % self.lanes == 0 for _, c in index.terms)
 
     def masks(self, kind: DType) -> str:
-        """The vector type of conditions that choose between elements of type `kind`."""
+        """Return the vector type of conditions that select between elements of type `kind`."""
         return "vl" if kind.accumulator.itemsize == 8 else "vi"
 
     def folded_vector(self, loop: For) -> tuple[str, Index, str] | None:
-        """The buffer, index and function of a loop that combines the lanes of a vector into lane 0."""
+        """Return the buffer, index and function of a loop that reduces a vector's lanes into lane 0."""
         found = folded(loop, self.lanes)
         return found if found and found[0] in self.wide else None
 
     def numbers(self, body: Body) -> tuple[int, int]:
-        """Stores of single numbers that unrolling makes of a body, and numbers gathered into vectors one by one."""
+        """Return how many scalar stores unrolling makes of a body, and how many numbers it gathers into vectors."""
         stored = gathered = 0
         for s in body:
             match s:
@@ -305,7 +309,7 @@ class VectorLoops:
                     gathered += (moved.stop - moved.start) * sum(map(_gathers, moved.body, repeat(moved.var)))
                 case For(_, start, stop, kind, inner):
                     times = stop - start if kind in (Kind.UNROLLED, Kind.VECTOR) else 1
-                    if id(s) not in self._known:  # every loop around asks again
+                    if id(s) not in self._known:  # each outer loop needs it again
                         self._known[id(s)] = s, self.numbers(inner)
                     inside = self._known[id(s)][1]
                     stored, gathered = stored + times * inside[0], gathered + times * inside[1]
@@ -327,7 +331,7 @@ class VectorLoops:
 
 
 def depends(value: Scalar, lane: str) -> bool:
-    """Whether the value differs from lane to lane."""
+    """Return whether the value differs from lane to lane."""
     match value:
         case Load(_, index, dynamic):
             return any(lane in variables(i) for i in index) or any(depends(d.value, lane) for d in dynamic)
@@ -343,12 +347,12 @@ def depends(value: Scalar, lane: str) -> bool:
 
 
 def _runs(index: Index, lane: str) -> bool:
-    """Whether lanes are neighbours."""
+    """Return whether lanes are contiguous."""
     return index.coef(lane) == 1 and lane not in variables(index - var(lane))
 
 
 def _clipped(value: Scalar) -> bool:
-    """Whether a number has bounds that an int32 holds, if it is a number."""
+    """Return whether a number is clipped to bounds that an int32 holds (NaN aside)."""
     match value:
         case Call("min", (Call("max", (_, Const(low))), Const(high))):
             return -(2**31) < low <= high < 2**31
@@ -356,7 +360,7 @@ def _clipped(value: Scalar) -> bool:
 
 
 def _gathers(s: Stmt, lane: str) -> int:
-    """Vectors that a store gathers from equal distances."""
+    """Return the number of vectors that a store gathers with a stride."""
     assert isinstance(s, Store)
     return sum(ld.index[0].coef(lane) not in (0, 1) for ld, _ in loads(s.value))
 

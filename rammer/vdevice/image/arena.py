@@ -1,4 +1,4 @@
-"""Say where bytes of a built program lie: in its arena, in a constant, in scratch, or in the caller's arrays."""
+"""Address the bytes of a built program: in its arena, in a constant, in scratch, or in the caller's arrays."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from rammer.ir.tensor import Array
 
 ALIGNMENT = 128
-ARENA = -1  # the place of a tensor that is no constant; constants count from 0
-SCRATCH = -2  # of one that stays in its vEU's scratch
+ARENA = -1  # base of tensors in the arena; constants count from 0
+SCRATCH = -2  # base of tensors resident in their vEU's scratch
 
 
 def aligned(nbytes: int) -> int:
-    """The size that keeps what follows aligned."""
+    """Return `nbytes` rounded up to the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Bound(NamedTuple):
-    """What refers to a port that may lie elsewhere: numbers of arguments, where in it each begins, and its home."""
+    """The arguments that refer to a port which may lie elsewhere: their numbers, their offsets in it, and its home."""
 
     args: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -31,7 +31,10 @@ class Bound(NamedTuple):
 def bound_ports(
     ports: Sequence[tuple[str, int, tuple[int, int]]], alone: Collection[str], base: Array, offset: Array
 ) -> dict[str, Bound]:
-    """What refers to the ports that are `alone`. A port: its name, bytes and place; arguments: their bases, offsets."""
+    """Return the arguments that refer to each port in `alone`.
+
+    A port is its name, bytes and place; arguments are given by their bases and offsets.
+    """
     found = {}
     for name, nbytes, (where, begin) in ports:
         if where == ARENA and name in alone:

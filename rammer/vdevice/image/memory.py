@@ -1,4 +1,4 @@
-"""Aligned memory, in huge pages where the system has them."""
+"""Allocate aligned memory, in huge pages if the system has them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rammer.vdevice.image.arena import ARENA, aligned
 
 Bytes: TypeAlias = NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
-SPARES = 2  # blocks of an output that wait to be lent again
+SPARES = 2  # free blocks kept per output
 
 
 def allocate(nbytes: int) -> Bytes:
-    """Zeroed memory, private to the process; from 2 MB on it lies on huge pages, else on 4 KiB pages.
+    """Return zeroed memory, private to the process; from 2 MB on in huge pages, else in 4 KiB pages.
 
-    It is freed when the last array that refers to it is gone. Raises DeviceError.
+    It is freed with the last array that refers to it. Raises DeviceError.
     """
     if nbytes < HUGE_PAGE:
         return np.frombuffer(_map(max(nbytes, 1)), np.uint8, nbytes)
     block = _map(nbytes + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a system without huge pages: ordinary ones are right, only slower
+        with suppress(OSError):  # a system without huge pages: ordinary ones work, more slowly
             block.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(block, np.uint8)
     first = -whole.ctypes.data % HUGE_PAGE
@@ -38,22 +38,22 @@ def allocate(nbytes: int) -> Bytes:
 
 
 class HostRooms:
-    """Rooms of programs that run on the host: aligned arrays."""
+    """Buffers of programs that run on the host: aligned arrays."""
 
     def room(self, kind: TensorType) -> Array:
-        """A new room, of zeros."""
+        """Return a new buffer of zeros."""
         found: Array = allocate(kind.nbytes).view(kind.dtype.numpy).reshape(kind.shape)
         return found
 
     def fill(self, room: Array, value: Array) -> None:
-        """Copy a value into a room of its type."""
+        """Copy a value into a buffer of its type."""
         np.copyto(room, value)
 
     @staticmethod
     def handed(
         views: Iterable[tuple[str, Array]], rooms: Mapping[str, Array], direct: Container[str], wanted: Container[str]
     ) -> dict[str, Array]:
-        """Outputs of a run; those with rooms go there too, where they were not computed there (`direct`)."""
+        """Return the `wanted` outputs of a run. Those with rooms are copied there, unless computed there (`direct`)."""
         found = {}
         for name, view in views:
             if name in rooms and name not in direct:
@@ -64,19 +64,19 @@ class HostRooms:
 
 
 class Lender:
-    """Memory for what is given away: once nobody refers to it any more, it is lent again.
+    """A pool of output buffers: a block returns to the pool when its last array is collected.
 
-    Pages that the system has yet to fill with zeros cost more than writing to them.
+    Reuse is faster than new pages, which the system fills with zeros.
     """
 
     def __init__(self) -> None:
         self._free: dict[str, list[Bytes]] = {}
 
     def lend(self, name: str, kind: TensorType) -> Array:
-        """An array of whatever was there; of each name up to SPARES wait for the next call."""
+        """Return an uninitialised array. Up to SPARES free blocks are kept for each name."""
         free = self._free.setdefault(name, [])
         block = free.pop() if free else allocate(kind.nbytes)
-        owner = (ctypes.c_char * kind.nbytes).from_address(block.ctypes.data)  # all arrays of it refer to this object
+        owner = (ctypes.c_char * kind.nbytes).from_address(block.ctypes.data)  # all its arrays refer to this object
         weakref.finalize(owner, _take_back, free, block).atexit = False
         found: Array = np.frombuffer(memoryview(owner).cast("B"), np.uint8).view(kind.dtype.numpy).reshape(kind.shape)
         return found
@@ -97,7 +97,7 @@ def _map(nbytes: int) -> mmap.mmap:
 
 
 def gather(arrays: Sequence[Array]) -> list[Array]:
-    """The arrays side by side in one aligned block; those that lie aligned already stay where they are."""
+    """Copy unaligned arrays side by side into one aligned block; aligned ones stay where they are."""
     loose = [n for n, a in enumerate(arrays) if a.ctypes.data % 64 or not a.flags.c_contiguous]
     block = allocate(sum(aligned(arrays[n].nbytes) for n in loose))
     placed, at = list(arrays), 0
@@ -110,7 +110,7 @@ def gather(arrays: Sequence[Array]) -> list[Array]:
 
 
 def tensor_at(place: Sequence[int], kind: TensorType, arena: Bytes, constants: Sequence[Array]) -> Array:
-    """A tensor at (ARENA or number of a constant, byte offset). Raises ArtifactError."""
+    """Return the tensor at (ARENA or number of a constant, byte offset). Raises ArtifactError."""
     base, offset = place
     block = arena if base == ARENA else constants[base].reshape(-1).view(np.uint8)
     if offset + kind.nbytes > len(block):

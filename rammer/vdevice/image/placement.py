@@ -1,4 +1,4 @@
-"""Where a plan's tensors lie for a device, and constants brought into the layouts that kernels read."""
+"""Place a plan's tensors in a device's memory, and pack constants into the layouts that kernels read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rammer.vdevice.image.arena import ARENA, SCRATCH, aligned
 
 
 def constant_value(graph: Graph, tensor: TensorId) -> Array:
-    """A constant's value, also through views: a view's physical elements are those of its root."""
+    """Return a constant's value, also of a view: a view's physical elements are those of its root."""
     root, offset = graph.storage(tensor)
     value, whole, kind = graph.constants[root], graph.types[root], graph.types[tensor]
     if root == tensor:
@@ -33,21 +33,21 @@ def constant_value(graph: Graph, tensor: TensorId) -> Array:
 
 
 class Operands(NamedTuple):
-    """Places of an operator's operands, each list for some of its rTasks: where tensors lie in pieces, they differ."""
+    """Places of an operator's operands, one list per group of its rTasks: they differ if tensors lie in pieces."""
 
     places: list[list[tuple[int, int]]]
     chosen: list[int]  # rTask -> entry of `places`
 
 
 class Places:
-    """Where tensors lie: in the arena, or in a constant; every constant is packed once per layout."""
+    """Places of tensors: in the arena, or in a constant. Each constant is packed once per layout."""
 
     def __init__(self, plan: ExecutionPlan, memory: MemoryPlan) -> None:
         self._plan, self._graph, self._memory = plan, plan.graph, memory
         self._numbers: dict[tuple[TensorId, Layout | None], int] = {}
 
     def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
-        """(ARENA or number of a constant, byte offset). `layout` is what a kernel reads a constant in."""
+        """Return (ARENA or number of a constant, byte offset). `layout` is that in which a kernel reads a constant."""
         graph = self._graph
         root, offset = graph.storage(tensor)
         itemsize = graph.types[tensor].dtype.itemsize
@@ -59,7 +59,7 @@ class Places:
         return self._numbers.setdefault(key, len(self._numbers)), first * itemsize
 
     def operands(self, operator: int) -> Operands:
-        """Places of what an operator writes, then of what it reads, in the layouts that its rKernel wants."""
+        """Return the places of an operator's outputs, then of its inputs, in the layouts that its rKernel reads."""
         op, kernel, graph = self._graph.operators[operator], self._plan.kernels[operator], self._graph
         packing = dict(kernel.packing)
         layouts = [graph.types[t].layout for t in op.outputs]
@@ -85,7 +85,7 @@ class Places:
         return Operands(found, chosen)
 
     def pack(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
-        """The constants in their layouts, named w0 … by number, all in one block of memory."""
+        """Return the constants in their layouts, named w0 … by number, all in one block of memory."""
         kinds = [
             TensorType(self._graph.types[tensor].shape, self._graph.types[tensor].dtype, layout)
             for tensor, layout in self._numbers
@@ -111,9 +111,9 @@ class Places:
 
 
 def ports_alone(graph: Graph, memory: MemoryPlan) -> list[str]:
-    """Inputs and outputs that share no byte with another tensor and have no view as port: they may lie elsewhere.
+    """Return the inputs and outputs that may be bound elsewhere: no other tensor or port shares their bytes.
 
-    Nor does an argument of a tensor in pieces lie among their bytes: it may begin far before the piece that is touched.
+    No argument of a tensor in pieces may begin among these bytes either: it may begin far before the accessed piece.
     """
     ranges = [(at, at + graph.types[t].nbytes, t) for t, at in memory.offsets.items()]
     for owner, pieces in memory.pieces.items():
@@ -123,13 +123,13 @@ def ports_alone(graph: Graph, memory: MemoryPlan) -> list[str]:
             begin = at - first * itemsize
             ranges.append((begin, begin + end, owner))
     shared: set[TensorId] = set()
-    reach, last = 0, None  # how far those before come, and which of them comes so far
+    reach, last = 0, None  # the largest end so far, and its tensor
     for start, end, tensor in sorted(ranges):
         if last is not None and start < reach:
             shared |= {tensor, last}
         if last is None or end >= reach:
             reach, last = end, tensor
-    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}  # it lies where its input does
+    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}  # it shares its input's memory
     ports = [t for t in (*graph.inputs, *graph.outputs) if t not in updated]
     roots = Counter(graph.storage(t).root for t in ports)
     return [t for t in ports if roots[t] == 1 and t in memory.offsets and t not in shared]
@@ -146,7 +146,7 @@ def arrange(array: Array, layout: Layout | None, out: Array) -> None:
     elif (order := _radix_order(layout, array.ndim)) is None:
         np.copyto(out, pack(array, layout).reshape(-1))
     else:
-        # Every dimension is cut into digits: pad, reshape, transpose; far faster than indexing element by element.
+        # Each dimension is split into digits: pad, reshape, transpose. Much faster than indexing single elements.
         sizes, shape = _digit_sizes(layout, array.shape)
         padded = array
         if tuple(shape) != array.shape:
@@ -156,7 +156,7 @@ def arrange(array: Array, layout: Layout | None, out: Array) -> None:
 
 
 def _chains(layout: Layout, rank: int) -> list[list[int]]:
-    """For every logical dimension its digits, most significant first."""
+    """Return the digits of each logical dimension, most significant first."""
     chains: list[list[int]] = [[] for _ in range(rank)]
     for p, digit in enumerate(layout.digits):
         chains[digit.dim].append(p)
@@ -164,7 +164,7 @@ def _chains(layout: Layout, rank: int) -> list[list[int]]:
 
 
 def _radix_order(layout: Layout, rank: int) -> list[int] | None:
-    """The transposition of digits in logical order into physical order; None if they are no radix system."""
+    """Return the transposition of digits from logical to physical order; None unless they form a radix system."""
     flat: list[int] = []
     for chain in _chains(layout, rank):
         unit = 1
@@ -181,7 +181,7 @@ def _radix_order(layout: Layout, rank: int) -> list[int] | None:
 
 
 def _digit_sizes(layout: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Extents of all digits in logical order, and the padded extents of the logical dimensions."""
+    """Return the extents of all digits in logical order, and the padded extents of the logical dimensions."""
     physical = layout.physical_shape(shape)
     groups = [[physical[p] for p in chain] for chain in _chains(layout, len(shape))]
     return [e for g in groups for e in g], [prod(g) for g in groups]

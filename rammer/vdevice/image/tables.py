@@ -1,4 +1,4 @@
-"""A file of named arrays behind a JSON header: the form of programs that devices walk as tables."""
+"""Store named arrays after a JSON header in one file: the format of tables that devices walk."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError, Attribute
 
 
 def rows_of(dtype: dict[str, str], columns: int) -> dict[str, Any]:
-    """Metadata of a field that is an array of rows."""
+    """Return the metadata of a field that is an array of rows."""
     return {**dtype, "columns": columns}
 
 
 @dataclass(frozen=True)
 class TableFile(ABC):
-    """A header, and the arrays that a subclass has as fields, with their types as metadata."""
+    """A header, and arrays: a subclass declares them as fields, with their types as metadata."""
 
     header: Mapping[str, Any]
 
     @abstractmethod
     def check(self) -> None:
-        """Raise ValueError for what no device may walk."""
+        """Raise ValueError for a table that no device can walk safely."""
 
     @classmethod
     def _dtypes(cls) -> dict[str, str]:
         return {f.name: f.metadata["dtype"] for f in fields(cls) if f.metadata}
 
     def to_bytes(self) -> bytes:
-        """The file: length of the header, the header as JSON, then every array at a multiple of 64 bytes."""
+        """Return the file: length of the header, the header as JSON, then each array at a multiple of 64 bytes."""
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._dtypes()}
         listed = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
         text = json.dumps({"arrays": listed, "header": dict(self.header)}, sort_keys=True).encode()
@@ -52,7 +52,7 @@ class TableFile(ABC):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read and check a file. Raises ArtifactError, whatever somebody changed in it."""
+        """Read and check a file. Raises ArtifactError for any damage or manipulation."""
         try:
             size = int.from_bytes(data[:8], "little")
             text = json.loads(data[8 : 8 + size])

@@ -1,1 +1,4 @@
-"""The proof of an image: what a backend built is read back, and compared with the plan. Rules R301 and on."""
+"""Prove an image: decode what a backend built, and compare it with the plan. Rules R301 and on.
+
+Known as: translation validation.
+"""

@@ -1,7 +1,6 @@
-"""Constants that a vEU copies into its own memory and reads there: each element that an rTask reads is where it looks.
+"""Prove that constants are where rTasks read them, after a vEU has copied them to its own memory. Part of R307.
 
-Part of R307. A copy is made before some rTask of a lane, and read by that one and later ones, until something else is
-written where it lies.
+A copy is made before some rTask of a lane. That one and later ones read it until its bytes are overwritten.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from rammer.vdevice.proof.decoded import DecodedImage, Numbers
 
 @dataclass(slots=True)
 class CopyReads:
-    """Who reads a copy: slots of one lane whose operand has the same rKernel, begin and elements."""
+    """The readers of a copy: slots of one lane whose operand has the same rKernel, begin and elements."""
 
     kernel: RKernel
     position: int  # of its inputs
-    rtask: int  # any of them
+    rtask: int  # of any of the slots
     itemsize: int
     offset: int  # of the operand, in bytes of scratch
     slots: list[int] = field(default_factory=list)
 
 
 def by_lane(decoded: DecodedImage, rows: Numbers) -> dict[tuple[int, int], Numbers]:
-    """The copies of each lane (rProgram, vEU), in order; `rows` are the plan's slots."""
+    """Return the copies of each lane (rProgram, vEU), in order. `rows` are the plan's slots."""
     lanes = rows[decoded.copies[:, 0], :2]
     distinct, which = np.unique(lanes, axis=0, return_inverse=True)
     which = which.reshape(-1)
@@ -40,9 +39,10 @@ def by_lane(decoded: DecodedImage, rows: Numbers) -> dict[tuple[int, int], Numbe
 def sources(
     decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: Numbers, near: Numbers
 ) -> list[tuple[int, int] | str]:
-    """For each state of memory in which an operand is read, where its element 0 lies: (constant, byte); or what is
-    wrong. `copies` are those of its lane, `scratch` is how many bytes each slot's rTask uses itself, `near` has the
-    bytes of results that stay in scratch, by slots that touch them: [n, 3] slot, begin, end.
+    """Return the origin (constant, byte) of an operand's element 0, or an error, for each state of memory that is read.
+
+    `copies` are those of the lane. `scratch` has the bytes that each slot's rTask uses itself. `near` has the bytes of
+    results resident in scratch, by slots that touch them: [n, 3] slot, begin, end.
     """
     assert decoded.copy_place is not None
     elements = expand(read_elements(reads.kernel, reads.position)[reads.rtask])
@@ -54,7 +54,7 @@ def sources(
     mine = copies[(copies[:, 3] < high) & (last > low)]
     when = np.unique(mine[:, 0])
     found: list[tuple[int, int] | str] = []
-    states: dict[int, list[int]] = defaultdict(list)  # number of times that something was copied there -> who reads
+    states: dict[int, list[int]] = defaultdict(list)  # number of copies made there so far -> readers
     for slot in reads.slots:
         states[int(np.searchsorted(when, slot, "right"))].append(slot)
     for count, slots in states.items():

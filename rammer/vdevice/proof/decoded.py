@@ -1,6 +1,6 @@
-"""What an image says, in terms of plans: the same for every backend, and read back by a decoder of each.
+"""Represent the content of an image in terms of plans: the common format of all backends' decoders.
 
-A decoder shares no code with what wrote the image: a fault of the writer would be in both.
+A decoder shares no code with the image's writer; otherwise both would have the same fault.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NO_HINTS: Numbers = np.zeros((0, 4), np.int64)
 
 @dataclass(frozen=True)
 class DecodedSlots:
-    """Slots of all lanes in order, rProgram by rProgram and in each vEU by vEU: an array of one number per slot."""
+    """Slots of all lanes in order, rProgram by rProgram and in each vEU by vEU: arrays with one number per slot."""
 
     program: Numbers
     veu: Numbers
     order: Numbers
-    operator: Numbers  # whose rTask it is, for reports; -1 of a barrier-rTask
-    function: Numbers  # that is called; -1 of a barrier-rTask
+    operator: Numbers  # of its rTask, for reports; -1 for a barrier-rTask
+    function: Numbers  # to call; -1 for a barrier-rTask
     rtask: Numbers  # the number that the function gets
-    published: Numbers  # how many slots of its lane a slot says to be complete when it is; 0: it says nothing
+    published: Numbers  # the number of complete slots of its lane that a slot signals at its end; 0: no signal
     first_operand: Numbers  # row of `DecodedImage.operands`
     num_operands: Numbers
-    parts: Numbers  # of its rTask that others may do
+    parts: Numbers  # tickets of its rTask that others may steal
 
     def __len__(self) -> int:
         return len(self.order)
@@ -46,39 +46,39 @@ class DecodedSlots:
 class DecodedImage:
     """What a device does with an image. Places are (base, byte offset); a base is ARENA, SCRATCH or a constant.
 
-    `early`: of an rKernel, the places of its operands and a function, the inputs that the function reads before it
-    waits; None if it is not the rKernel's function. `parts`: of how many parts of each of its rTasks an rKernel lets
-    others do some; an rKernel that is not listed lets nobody.
+    `early(kernel, places, function)` returns the inputs that the function reads before it waits, or None if it is not
+    the rKernel's function with operands at these places. `parts` are the tickets of each of an rKernel's rTasks; rTasks
+    of other rKernels cannot be stolen from.
     """
 
     num_veus: int
     num_programs: int
     slots: DecodedSlots
-    waits: Numbers  # [n, 3] slot, and the (vEU, order) of its rProgram that it waits for
+    waits: Numbers  # [n, 3] a waiting slot, and the (vEU, order) in its rProgram that it waits for
     operands: Numbers  # [n, 2] places
     functions: Sequence[str]
     constants: Sequence[Array]  # as they lie in memory
     arena_bytes: int
     scratch: Numbers  # [num_veus, 2] bytes [begin, end) of each vEU
-    scratch_shared: bool  # whether these lie in one memory; else each vEU has its own
+    scratch_shared: bool  # whether these lie in one memory; else in each vEU's own
     inputs: Sequence[tuple[int, int]]
     outputs: Sequence[tuple[int, int]]
-    alone: frozenset[str]  # ports that may lie elsewhere: operands in their bytes are moved with them
+    alone: frozenset[str]  # ports that may be bound elsewhere, together with the operands in their bytes
     early: Callable[[RKernel, Numbers, str], frozenset[int] | None]
     parts: Mapping[RKernel, Sequence[int]] = field(default_factory=dict)
-    # [n, 8] slot before whose rTask it runs, constant, source, target (bytes of it and of the scratch), bytes of a row,
-    # rows, distance of rows in both
+    # [n, 8] slot whose rTask it precedes, constant, source (byte of it), target (byte of scratch), bytes of a row,
+    # rows, stride of rows in source and in target
     copies: Numbers = field(default_factory=lambda: NO_COPIES)
-    # in a copy: the places of elements that an rTask of an rKernel reads of an input
+    # (kernel, input, rTask, elements) -> the elements' indices in a copy
     copy_place: Callable[[RKernel, int, int, Numbers], Numbers] | None = None
-    hints: Numbers = field(default_factory=lambda: NO_HINTS)  # [n, 4] slot, place, bytes: what it asks for ahead
+    hints: Numbers = field(default_factory=lambda: NO_HINTS)  # [n, 4] slot, place, bytes: prefetches
 
 
 def read_table(data: bytes, arrays: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Numbers]]:
-    """The header and the arrays of a file of tables, as its format says: eight bytes with the length of a JSON text,
-    that text, and each array at a multiple of 64 bytes. `arrays` are their names and types in the file's order.
+    """Return the header and the arrays of a file of tables. `arrays` are names and types in the file's order.
 
-    Raises ValueError or KeyError for what is no such file.
+    The format: eight bytes with the length of a JSON text, that text, and each array at a multiple of 64 bytes. Raises
+    ValueError or KeyError for another format.
     """
     length = int(np.frombuffer(data, "<u8", 1)[0])
     text = json.loads(bytes(data[8 : 8 + length]))

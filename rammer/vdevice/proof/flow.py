@@ -1,7 +1,8 @@
-"""What an image says whose device has no shared memory: vertices on tiles, in compute sets.
+"""Prove an image for a device without shared memory: vertices on tiles, in compute sets.
 
-Such a program has variables of its own. So it is run on paper: each element of memory holds the name of the element of
-the plan's tensors that lies there. A vertex is an rTask of the operator whose operands it finds.
+Such a program has its own variables. The proof interprets it symbolically: each element of memory holds the name of the
+element of the plan's tensors that lies there. A vertex is an rTask of the operator whose operands it finds. Known as:
+symbolic execution, translation validation.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from rammer.vdevice.proof.decoded import Numbers
 from rammer.vdevice.proof.packed import difference, value_of
 
 HINT = "the backend built another program than the plan: please report it, with the model"
-FIRST = 1 << 36  # names of elements: the number of an owner of memory times this, and the element
-NOBODY = -1  # the name of what was never written
+FIRST = 1 << 36  # an element's name is: number of its owner * FIRST + index
+NOBODY = -1  # the name of unwritten elements
 
 Place: TypeAlias = tuple[int, int]  # variable, first element
-Levels: TypeAlias = tuple[tuple[int, int], ...]  # (distance, count), outermost first
+Levels: TypeAlias = tuple[tuple[int, int], ...]  # (stride, count), outermost first
 
 
 @dataclass(frozen=True)
 class VertexClass:
-    """A class of vertices: its name, the levels of its fields (outputs first), and the scratch that it takes."""
+    """A class of vertices: its name, the levels of its fields (outputs first), and the scratch that it uses."""
 
     name: str
     levels: tuple[Levels, ...]
@@ -50,7 +51,7 @@ class VertexKernel:
 
 @dataclass(frozen=True, eq=False)
 class VertexGroup:
-    """Vertices of one operator: where their arguments are, and of each rTask the compute set and the tile."""
+    """Vertices of one operator: the places of their arguments, and by rTask the compute set and the tile."""
 
     kernel: int
     arguments: tuple[Place, ...]
@@ -60,8 +61,11 @@ class VertexGroup:
 
 @dataclass(frozen=True)
 class DecodedFlow:
-    """A program of compute sets. `names`: what the class of each rTask of an rKernel must be called ("": no vertex).
-    `narrowed`: types of tensors that the device holds in another type."""
+    """A program of compute sets.
+
+    `names`: the required class name of each rTask of an rKernel ("": no vertex). `narrowed`: types of tensors that the
+    device stores in another type.
+    """
 
     tiles: int
     counts: Sequence[int]  # elements of each variable
@@ -69,10 +73,10 @@ class DecodedFlow:
     classes: Sequence[VertexClass]
     kernels: Sequence[VertexKernel]
     groups: Sequence[VertexGroup]
-    steps: Sequence[int]  # compute sets in the order they run: all vertices of one read before any writes
+    steps: Sequence[int]  # compute sets in execution order; in each, all vertices read before any writes
     inputs: Sequence[tuple[int, int, int]]  # variable, first element, elements
     outputs: Sequence[tuple[int, int, int]]
-    scratch: Mapping[int, Numbers]  # of a variable of scratch, where each tile's begins, and the end
+    scratch: Mapping[int, Numbers]  # by variable of scratch: where each tile's begins, and the end
     names: Mapping[RKernel, Sequence[str]]
     narrowed: Mapping[DType, DType]
 
@@ -103,34 +107,34 @@ def _check_scratch(flow: DecodedFlow) -> None:
 
 
 class _Walk:
-    """One run of the program, on names of elements."""
+    """One symbolic run of the program, on names of elements."""
 
     def __init__(self, flow: DecodedFlow, plan: ExecutionPlan) -> None:
         self.flow, self.plan, self.graph = flow, plan, plan.graph
         self.memory = [np.full(count, NOBODY, np.int64) for count in flow.counts]
-        self.whole: dict[int, int | None] = {}  # of a variable that holds neighbours in order: the name of the first
+        self.whole: dict[int, int | None] = {}  # by variable: the name of the first element, if all follow it in order
         self.owner = {
             root: n for n, root in enumerate(dict.fromkeys(self.graph.storage(t).root for t in self.graph.types), 1)
         }
-        self.in_set: dict[int, list[tuple[int, Numbers]]] = defaultdict(list)  # groups with vertices there, and rTasks
+        self.in_set: dict[int, list[tuple[int, Numbers]]] = defaultdict(list)  # by compute set: groups, and rTasks
         for g, group in enumerate(flow.groups):
             count = len(flow.kernels[group.kernel].classes)
             if len(group.sets) != count or len(group.tiles) != count:
                 raise VerificationError("R301", f"group {g} has {len(group.sets)} rTasks, and not {count}", hint=HINT)
             for number in np.unique(group.sets).tolist():
                 self.in_set[number].append((g, np.flatnonzero(group.sets == number)))
-        self.left: dict[int, int] = {}  # rTasks of operators that have begun and are not complete
+        self.left: dict[int, int] = {}  # remaining rTasks of operators that have begun
         self.done: set[int] = set()
         self.of_group: dict[int, int] = {}  # the operator that a group is computing
         self._constants: dict[tuple[TensorId, TensorType, int, int], str] = {}
         self._unions: dict[tuple[RKernel, int, bytes], Intervals] = {}
-        self._looked_at: set[tuple[int, int, RKernel]] = set()  # rTasks of tables whose fields were looked at
-        self._covered: set[tuple[Levels, bytes]] = set()  # elements behind a vertex's first one that its field holds
+        self._looked_at: set[tuple[int, int, RKernel]] = set()  # rTasks whose fields were checked
+        self._covered: set[tuple[Levels, bytes]] = set()  # fields, and elements (relative to the first) that they hold
         self._values: dict[TensorId, Array] = {}
 
     @cached_property
     def veus(self) -> dict[int, Numbers]:
-        """By operator, the vEU of each rTask."""
+        """The vEU of each rTask, by operator."""
         found = {n: np.full(k.num_rtasks, -1, np.int64) for n, k in enumerate(self.plan.kernels)}
         for program in self.plan.programs:
             for position, uid in program.tasks():
@@ -139,7 +143,7 @@ class _Walk:
 
     @cached_property
     def waiting(self) -> dict[tuple[str, ...], list[int]]:
-        """Operators, by what the classes of their rKernels' vertices are called."""
+        """Operators by the class names of their rKernels' vertices."""
         found: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for n, kernel in enumerate(self.plan.kernels):
             found[tuple(self.flow.names[kernel])].append(n)
@@ -149,7 +153,7 @@ class _Walk:
         return self.graph.storage(tensor).root in self.graph.constants
 
     def name(self, tensor: TensorId) -> int:
-        """The name of a tensor's first element."""
+        """Return the name of a tensor's first element."""
         root, offset = self.graph.storage(tensor)
         return self.owner[root] * FIRST + offset
 
@@ -179,7 +183,7 @@ class _Walk:
         self.whole.pop(variable, None)
 
     def holds(self, variable: int, base: int, elements: Intervals, name: int) -> bool:
-        """Whether elements, counted from `base`, are those that follow the one with a name."""
+        """Return whether elements, counted from `base`, have consecutive names that begin with `name`."""
         memory = self.memory[variable]
         if variable not in self.whole:
             same = len(memory) > 0 and bool((memory - memory[0] == np.arange(len(memory))).all())
@@ -194,7 +198,7 @@ class _Walk:
         return bool((memory[base + at] == name + at).all())
 
     def execute(self, number: int) -> None:
-        """A compute set: all reads, then all writes."""
+        """Execute a compute set: all reads, then all writes."""
         writes: list[tuple[int, Numbers, Numbers]] = []
         for g, rtasks in self.in_set[number]:
             writes += self.computed(g, self.flow.groups[g], rtasks)
@@ -202,7 +206,7 @@ class _Walk:
             self.write(variable, at, names)
 
     def computed(self, g: int, group: VertexGroup, rtasks: Numbers) -> list[tuple[int, Numbers, Numbers]]:
-        """What an operator's rTasks write, if they find their operands."""
+        """Check the operands of an operator's rTasks, and return what they write: (variable, elements, names)."""
         n = self.of_group.get(g, -1)
         if n < 0 or n not in self.left:
             n = self.of_group[g] = self.operator_of(g, group, rtasks)
@@ -251,7 +255,7 @@ class _Walk:
         return found
 
     def operator_of(self, g: int, group: VertexGroup, rtasks: Numbers) -> int:
-        """The operator whose rTasks these vertices are: of its rKernel, with its operands."""
+        """Return the operator whose rTasks these vertices are: it has their rKernel and their operands."""
         kernel = self.flow.kernels[group.kernel]
         names = tuple(self.flow.classes[c].name if c >= 0 else "" for c in kernel.classes.tolist())
         best, reason = "R303", f"vertices {next((x for x in names if x), '')!r} are of no rKernel that is to run"
@@ -263,7 +267,7 @@ class _Walk:
         raise VerificationError(best, reason, hint=HINT)
 
     def mismatch(self, n: int, group: VertexGroup, rtasks: Numbers) -> str:
-        """The rule for what differs between vertices' operands and an operator's, by each one's first element."""
+        """Return the rule that these vertices' operands break as an operator's, by their first elements, or ""."""
         op, kernel = self.graph.operators[n], self.plan.kernels[n]
         outputs, constants = len(op.outputs), []
         if len(group.arguments) != outputs + len(op.inputs):
@@ -283,7 +287,7 @@ class _Walk:
         return "R307" if any(self.constant(n, *found) for found in constants) else ""
 
     def elements(self, kernel: RKernel, argument: int, rtasks: Numbers) -> Intervals:
-        """What some rTasks touch of an argument, by the plan."""
+        """Return the elements of an argument that some rTasks touch, by the plan."""
         key = (kernel, argument, rtasks.tobytes())
         if key not in self._unions:
             touched = _touched(kernel, argument)
@@ -303,13 +307,13 @@ class _Walk:
             )
 
     def constant(self, n: int, argument: int, variable: int, base: int) -> str:
-        """What differs between a constant and what lies in a variable."""
+        """Return the difference between a constant input and a variable's content, as text; "" if they agree."""
         op, kernel = self.graph.operators[n], self.plan.kernels[n]
         position = argument - len(op.outputs)
         return self.stored(op.inputs[position], kernel.input_types()[position], variable, base)
 
     def stored(self, tensor: TensorId, kind: TensorType, variable: int, base: int) -> str:
-        """The same of a constant that is read in a type."""
+        """Return the difference between a constant and a variable's content, read in a type; "" if they agree."""
         key = (tensor, kind, variable, base)
         if key not in self._constants:
             if tensor not in self._values:
@@ -322,7 +326,7 @@ class _Walk:
         return self._constants[key]
 
     def check_fields(self, group: VertexGroup, n: int, rtasks: Numbers) -> None:
-        """R306: the fields of vertices hold all that their rTasks touch."""
+        """Check R306: the fields of vertices hold all elements that their rTasks touch."""
         kernel, table = self.plan.kernels[n], self.flow.kernels[group.kernel]
         fresh = [r for r in rtasks.tolist() if (group.kernel, r, kernel) not in self._looked_at]
         self._looked_at.update((group.kernel, r, kernel) for r in fresh)
@@ -355,7 +359,7 @@ def _touched(kernel: RKernel, argument: int) -> Elements:
 
 
 def _pieces(levels: Levels) -> Intervals:
-    """The sums of digit * distance, for all digits below their counts."""
+    """Return the sums of digit * stride, for all digits below their counts."""
     starts = np.zeros(1, np.int64)
     for distance, count in levels[:-1]:
         starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)

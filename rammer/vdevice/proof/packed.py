@@ -1,7 +1,7 @@
-"""Packed constants unpack to the originals, bit for bit: element by element, by what a layout means.
+"""Prove that packed constants unpack to the originals, bit for bit, by the definition of a layout.
 
-`rammer.ir.tensor.Layout` says at which physical index a logical element lies. Each dimension adds its own part to the
-place in memory, so places are sums of one short array per dimension. Nothing here packs.
+`rammer.ir.tensor.Layout` defines at which physical index a logical element lies. Each dimension adds its own part to
+that index, so indices are sums of one short array per dimension. This module shares no code with packing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, TensorId, TensorType
 
 Numbers = NDArray[np.int64]
-MOST_BYTES = 64 << 20  # of a constant that is compared in full; of larger ones so many elements:
-SAMPLES = 1 << 20
+MOST_BYTES = 64 << 20  # of a constant that is compared completely
+SAMPLES = 1 << 20  # elements that are compared of a larger one
 CHUNK = 1 << 18  # elements that are compared together
 
 
 def difference(kind: TensorType, stored: Array, value: Array) -> str:
-    """What differs between the bytes of a constant and its value, in a type with its layout; nothing if they agree."""
+    """Return the difference between a constant's bytes, in a type with its layout, and its value; "" if they agree."""
     encoding = kind.layout.encoding if kind.layout else None
     held = kind.dtype.carrier if encoding is None else encoding.dtype.carrier
     flat = stored[: kind.nbytes].view(held)
@@ -56,7 +56,7 @@ def difference(kind: TensorType, stored: Array, value: Array) -> str:
 
 
 def places(kind: TensorType) -> list[Numbers]:
-    """Of every dimension, what each of its indices adds to the place of an element in memory."""
+    """Return for each dimension what each of its indices adds to an element's physical index."""
     if kind.layout is None:
         return [np.arange(e) * prod(kind.shape[d + 1 :]) for d, e in enumerate(kind.shape)]
     found = [np.zeros(extent, np.int64) for extent in kind.shape]
@@ -71,7 +71,7 @@ def places(kind: TensorType) -> list[Numbers]:
 
 
 def value_of(graph: Graph, tensor: TensorId) -> Array:
-    """The elements of a constant, or of a view of one: those that lie at its places in its root's memory."""
+    """Return the elements of a constant, or of a view of one."""
     root, offset = graph.storage(tensor)
     value = graph.constants[root]
     if root == tensor:
@@ -92,7 +92,7 @@ def _all(steps: list[Numbers], shape: tuple[int, ...]) -> Numbers:
 def _points(
     shape: tuple[int, ...], steps: list[Numbers], *, sampled: bool
 ) -> Iterator[tuple[tuple[slice | Numbers, ...], Numbers]]:
-    """Indices of elements, some at a time, and their places: all of them, or seeded samples."""
+    """Yield indices of elements, in chunks, with their physical indices: all of them, or seeded samples."""
     if not prod(shape):
         return
     if sampled:
@@ -100,7 +100,7 @@ def _points(
         chosen = tuple(rng.integers(extent, size=SAMPLES) for extent in shape)
         yield chosen, np.sum([step[at] for step, at in zip(steps, chosen, strict=True)], axis=0)
         return
-    cut, inner = len(shape), 1  # dimensions from `cut` on are taken whole
+    cut, inner = len(shape), 1  # chunks have all of the dimensions from `cut` on
     while cut and inner * shape[cut - 1] <= CHUNK:
         cut -= 1
         inner *= shape[cut]

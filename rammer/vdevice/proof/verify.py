@@ -1,4 +1,4 @@
-"""The proof of an image against its plan: rules R301 and on of docs/semantics.md, the same for every backend."""
+"""Prove an image against its plan: rules R301 and on of docs/semantics.md, the same for each backend."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
 
 
 def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice, order: HappensBefore | None = None) -> str:
-    """Check all rules of an image; a note if its backend cannot read it back. Raises VerificationError.
+    """Check all rules of an image; return a note if its backend cannot decode it. Raises VerificationError.
 
-    `order` is the plan's, if it is known already.
+    `order` is the plan's happens-before order, if known already.
     """
     try:
         match decoded := vdevice.decode(image):
@@ -49,7 +49,7 @@ def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice, order: Hap
 def verify_decoded(
     decoded: DecodedImage, plan: ExecutionPlan, image: Image, order: HappensBefore | None = None
 ) -> None:
-    """Check all rules of what a decoder found. Raises VerificationError at the first one broken."""
+    """Check all rules of a decoded image. Raises VerificationError at the first violation."""
     memory = plan.memory
     if memory is None:
         raise VerificationError("R301", "the plan has no memory")
@@ -60,7 +60,7 @@ def verify_decoded(
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the rules look at."""
+    """The facts that rules check, computed on demand."""
 
     decoded: DecodedImage
     plan: ExecutionPlan
@@ -75,7 +75,7 @@ class Evidence:
 
     @cached_property
     def wanted(self) -> tuple[Numbers, Numbers]:
-        """[slots, 5] of the plan: program, vEU, order, operator (-1 of a barrier-rTask), rTask; [n, 3] of its waits."""
+        """The plan's slots [slots, 5]: program, vEU, order, operator, rTask (-1: barrier-rTask); its waits [n, 3]."""
         rows: list[tuple[int, int, int, int, int]] = []
         barriers: list[tuple[int, Sequence[Position]]] = []
         for p, program in enumerate(self.plan.programs):
@@ -94,7 +94,7 @@ class Evidence:
 
     @cached_property
     def tasks(self) -> Numbers:
-        """The slots of rTasks."""
+        """The slots that hold rTasks."""
         return np.flatnonzero(self.wanted[0][:, 3] >= 0)
 
     @cached_property
@@ -104,13 +104,13 @@ class Evidence:
         return self.tasks[by], np.searchsorted(operators[by], np.arange(len(self.plan.kernels) + 1))
 
     def tasks_of(self, operator: int) -> Numbers:
-        """The slots of an operator's rTasks."""
+        """Return the slots of an operator's rTasks."""
         tasks, starts = self._by_operator
         return tasks[starts[operator] : starts[operator + 1]]
 
     @cached_property
     def operands(self) -> tuple[list[tuple[int, int, TensorId, TensorType]], Numbers]:
-        """(operator, argument, tensor, type as rKernels read it) of all of the plan; where each operator's begin."""
+        """The plan's operands: (operator, argument, tensor, type as read); where each operator's begin."""
         found = [
             (n, k, tensor, kind)
             for n, (op, kernel) in enumerate(zip(self.plan.graph.operators, self.plan.kernels, strict=True))
@@ -121,13 +121,13 @@ class Evidence:
 
     @cached_property
     def of_constants(self) -> NDArray[np.bool_]:
-        """Which of the `operands` are constants, or views of some."""
+        """Return which of the `operands` are constants, or views of constants."""
         graph = self.plan.graph
         return np.array([graph.storage(t).root in graph.constants for _, _, t, _ in self.operands[0]], bool)
 
     @cached_property
     def used(self) -> Numbers:
-        """[n, 4] of distinct uses of operands: slot (any), argument (a row of `operands`), place."""
+        """Distinct uses of operands, [n, 4]: slot (any), argument (a row of `operands`), place."""
         rows, _ = self.wanted
         slots, (_, starts) = self.decoded.slots, self.operands
         some = self.tasks[_firsts(rows[self.tasks, 3], slots.first_operand[self.tasks])]
@@ -138,7 +138,7 @@ class Evidence:
         return np.column_stack((np.repeat(some, count), argument, self.decoded.operands[at]))
 
     def early(self, operator: int, function: int, slot: int) -> frozenset[int] | None:
-        """The inputs that a function, called by a slot, reads before it waits; None if it is not the operator's."""
+        """Return the inputs that a slot's function reads before it waits; None if it is not the operator's function."""
         key = operator, function
         if key not in self._early:
             first, (_, starts) = int(self.decoded.slots.first_operand[slot]), self.operands
@@ -148,7 +148,7 @@ class Evidence:
         return self._early[key]
 
     def at(self, slot: int) -> str:
-        """A slot of the plan, for people."""
+        """Return a slot of the plan as text for users."""
         rows, _ = self.wanted
         p, veu, order, n, rtask = rows[slot].tolist()
         what = f"rTask {n}.{rtask} of {self.operator(n)}" if n >= 0 else "a barrier-rTask"
@@ -161,14 +161,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: `check` raises VerificationError with the rule's id."""
+    """A rule. `check` raises VerificationError with the rule's id."""
 
     name: str
     check: Callable[[Evidence], None]
 
 
 def _readable(evidence: Evidence) -> None:
-    """R301: numbers in the image name what is there."""
+    """Check R301: numbers in the image are valid indices."""
     decoded = evidence.decoded
     slots, columns = decoded.slots, [getattr(decoded.slots, f.name) for f in fields(decoded.slots)]
     shapes = decoded.operands.shape[1:], decoded.waits.shape[1:], decoded.scratch.shape[1:]
@@ -180,7 +180,7 @@ def _readable(evidence: Evidence) -> None:
 
 
 def _same_slots(evidence: Evidence) -> None:
-    """R302: each lane holds the plan's slots, in its order."""
+    """Check R302: each lane holds the plan's slots, in its order."""
     decoded, plan = evidence.decoded, evidence.plan
     wanted, _ = evidence.wanted
     if (decoded.num_veus, decoded.num_programs) != (plan.spec.num_veus, len(plan.programs)):
@@ -207,7 +207,7 @@ def _same_slots(evidence: Evidence) -> None:
 
 
 def _right_functions(evidence: Evidence) -> None:
-    """R303: a slot calls the function of its operator's rKernel, with all operands."""
+    """Check R303: a slot calls the function of its operator's rKernel, with all operands."""
     decoded, plan = evidence.decoded, evidence.plan
     rows, _ = evidence.wanted
     tasks = evidence.tasks
@@ -234,7 +234,7 @@ def _right_functions(evidence: Evidence) -> None:
 
 
 def _ready(evidence: Evidence) -> None:
-    """R311: what a function reads before it waits is there without that wait."""
+    """Check R311: inputs that a function reads before it waits are written without that wait."""
     decoded, plan, graph = evidence.decoded, evidence.plan, evidence.plan.graph
     rows, _ = evidence.wanted
     tasks = evidence.tasks
@@ -260,19 +260,19 @@ def _ready(evidence: Evidence) -> None:
 
 
 def _firsts(first: Numbers, second: Numbers) -> Numbers:
-    """Where distinct pairs of numbers, none negative, come first."""
+    """Return the first positions of distinct pairs of numbers >= 0."""
     found: Numbers = np.unique(first * (int(second.max(initial=0)) + 1) + second, return_index=True)[1]
     return found
 
 
 def _distinct(first: Numbers, second: Numbers, slots: Numbers) -> Iterator[tuple[int, int, int]]:
-    """Distinct pairs of numbers, each with one of the slots that have it."""
+    """Yield distinct pairs of numbers, each with one slot that has it."""
     at = _firsts(first, second)
     yield from zip(first[at].tolist(), second[at].tolist(), slots[at].tolist(), strict=True)
 
 
 def _same_waits(evidence: Evidence) -> None:
-    """R304: a barrier waits for just what the plan says."""
+    """Check R304: a barrier waits for exactly the slots that the plan lists."""
     _, wanted = evidence.wanted
     found = evidence.decoded.waits
     lost, more = _only(wanted, found), _only(found, wanted)
@@ -288,10 +288,10 @@ def _same_waits(evidence: Evidence) -> None:
 
 
 def _only(some: Numbers, others: Numbers) -> Numbers:
-    """Rows that are not among others."""
+    """Return the rows that are not among `others`."""
     rows = np.concatenate([some, others])
     code = np.zeros(len(rows), np.int64)
-    for column in rows.T:  # rows as numbers of several digits: sorted far faster than rows
+    for column in rows.T:  # encode rows as numbers: these sort much faster
         code = code * (int(column.max(initial=0)) + 2) + column + 1
     mine, theirs = code[: len(some)], code[len(some) :]
     if np.array_equal(mine, theirs) or np.array_equal(np.sort(mine), np.sort(theirs)):
@@ -300,7 +300,7 @@ def _only(some: Numbers, others: Numbers) -> Numbers:
 
 
 def _published(evidence: Evidence) -> None:
-    """R305: a slot that somebody waits for says when it is complete, and no slot says more than that."""
+    """Check R305: a slot that others wait for signals its completion, and no slot signals more."""
     rows, waits = evidence.wanted
     slots = evidence.decoded.slots
     said = slots.published
@@ -323,7 +323,7 @@ def _published(evidence: Evidence) -> None:
 
 
 def _operands(evidence: Evidence) -> None:
-    """R306: each operand is the address range of its tensor, inside the arena, its vEU's scratch or a constant."""
+    """Check R306: each operand is the address range of its tensor, in the arena, its vEU's scratch or a constant."""
     decoded, memory, graph = evidence.decoded, evidence.memory, evidence.plan.graph
     if decoded.arena_bytes < memory.arena_bytes:
         raise VerificationError(
@@ -370,7 +370,7 @@ def _place(base: int, offset: int) -> str:
 
 
 def _in_pieces(evidence: Evidence, row: int, apart: Mapping[TensorId, Pieces]) -> None:
-    """Of an argument that lies in pieces, or near: each rTask finds the elements that it touches in their piece."""
+    """Check that each rTask finds the elements of an argument in pieces, or resident in scratch, in their piece."""
     graph, (arguments, _) = evidence.plan.graph, evidence.operands
     n, argument, tensor, kind = arguments[row]
     root, shift = graph.storage(tensor)
@@ -389,7 +389,7 @@ def _in_pieces(evidence: Evidence, row: int, apart: Mapping[TensorId, Pieces]) -
 
 
 def _constants(evidence: Evidence) -> None:
-    """R307: what an rTask reads of a constant is that constant, in the layout that its rKernel reads, bit for bit."""
+    """Check R307: a constant that an rTask reads is the plan's, in the layout that its rKernel reads, bit for bit."""
     decoded, graph = evidence.decoded, evidence.plan.graph
     arguments, _ = evidence.operands
     known: dict[tuple[TensorId, TensorType, int, int], str] = {}
@@ -429,7 +429,7 @@ def _of_constant(stored: list[Array], kind: TensorType, place: tuple[int, int], 
 
 
 def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tuple[int, int]]]:
-    """Of constants that rTasks read in copies: (tensor, type, who reads it, where the copy came from)."""
+    """Yield the constants that rTasks read in copies: (tensor, type, reader, place that the copy came from)."""
     decoded, kernels = evidence.decoded, evidence.plan.kernels
     rows, _ = evidence.wanted
     arguments, _ = evidence.operands
@@ -447,7 +447,7 @@ def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tup
             reads.setdefault(key, known).slots.append(slot)
 
     sizes = np.array([*(k.scratch_bytes for k in kernels), 0], np.int64)
-    scratch, copies = sizes[rows[:, 3]], by_lane(decoded, rows)  # of a barrier-rTask, -1, none
+    scratch, copies = sizes[rows[:, 3]], by_lane(decoded, rows)  # 0 for a barrier-rTask, -1
     near = _near(evidence) if reads else np.zeros((0, 3), np.int64)
     for (p, veu, offset, tensor, kernel, position, _), some in reads.items():
         who = f"operand {len(kernel.operation.outputs) + position} of {evidence.at(some.slots[0])}"
@@ -461,7 +461,7 @@ def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tup
 
 
 def _near(evidence: Evidence) -> Numbers:
-    """[n, 3]: slots that touch results which stay in scratch, and the bytes of the piece that they touch."""
+    """Return the slots that touch results resident in scratch, and the bytes of the piece that they touch: [n, 3]."""
     graph, held, found = evidence.plan.graph, evidence.memory.near, [np.zeros((0, 3), np.int64)]
     for n, argument, tensor, kind in evidence.operands[0] if held else ():
         root, shift = graph.storage(tensor)
@@ -476,7 +476,7 @@ def _near(evidence: Evidence) -> Numbers:
 
 
 def _ports(evidence: Evidence) -> None:
-    """R308: inputs, outputs and state lie where the plan says, and what may lie elsewhere shares no byte."""
+    """Check R308: inputs, outputs and state lie where the plan says; ports that may move share no byte."""
     decoded, plan, memory, graph = evidence.decoded, evidence.plan, evidence.memory, evidence.plan.graph
     found = [*zip(graph.inputs, decoded.inputs, strict=False), *zip(graph.outputs, decoded.outputs, strict=False)]
     if len(found) != len(graph.inputs) + len(graph.outputs):
@@ -510,7 +510,10 @@ def _ports(evidence: Evidence) -> None:
 
 
 def _spans(plan: ExecutionPlan, memory: MemoryPlan) -> Iterator[tuple[int, int, TensorId]]:
-    """The bytes of owners in the arena; of pieces, from where all of their owner would begin to where it would end."""
+    """Yield the bytes of owners in the arena.
+
+    A piece counts from where its whole owner would begin to the piece's end.
+    """
     for owner, offset in memory.offsets.items():
         yield offset, offset + plan.graph.types[owner].nbytes, owner
     for owner, pieces in memory.pieces.items():
@@ -520,7 +523,7 @@ def _spans(plan: ExecutionPlan, memory: MemoryPlan) -> Iterator[tuple[int, int, 
 
 
 def _scratch(evidence: Evidence) -> None:
-    """R309: each vEU has scratch of its own, large enough for every rTask that it may do, and for what stays there."""
+    """Check R309: each vEU has its own scratch, large enough for all rTasks it may run and for resident results."""
     decoded, plan, memory = evidence.decoded, evidence.plan, evidence.memory
     own = decoded.scratch
     need = np.zeros(decoded.num_veus, np.int64)
@@ -529,7 +532,7 @@ def _scratch(evidence: Evidence) -> None:
     tasks = evidence.tasks
     np.maximum.at(need, rows[tasks, 1], sizes[rows[tasks, 3]])
     helped = tasks[decoded.slots.parts[tasks] > 0]
-    need = np.maximum(need, sizes[rows[helped, 3]].max(initial=0))  # anybody may do parts of these
+    need = np.maximum(need, sizes[rows[helped, 3]].max(initial=0))  # any vEU may steal from these
     for owner, pieces in memory.near.items():
         kind = plan.graph.types[owner]
         ends = (*pieces.firsts[1:], kind.span)
@@ -554,7 +557,7 @@ def _scratch(evidence: Evidence) -> None:
 
 
 def _hints(evidence: Evidence) -> None:
-    """R310: what is asked for ahead lies in its memory; others do parts only of what an rKernel lets them."""
+    """Check R310: prefetches lie in their memory; only tickets that an rKernel offers can be stolen."""
     decoded, plan = evidence.decoded, evidence.plan
     sizes = np.array([*(c.nbytes for c in decoded.constants), decoded.arena_bytes], np.int64)  # ARENA is the last
     slot, base, offset, nbytes = decoded.hints.T

@@ -1,4 +1,4 @@
-"""The C compiler: found, called with a time limit, and its results kept in a cache on disk."""
+"""Find the C compiler, run it with limits of time and memory, and cache its results on disk."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 # Bit-exact integers and IEEE NaN, but no errno, no traps, and a*b+c may be one instruction.
-# -g0: zig describes every variable to a debugger by default, and strips it again; a fifth of the time.
+# -g0: by default zig generates debug information and strips it again, which takes a fifth of the time.
 FLAGS = (
     *("-std=gnu11", "-O3", "-g0", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
 )
-# LLVM looks through all blocks before a load for what some paths have loaded already: up to a quarter of its time where
-# there are many loops, and next to nothing is found, as sums lie in registers. Its loop strength reduction takes
-# up to a fifth; steps of our loops are constants, which addresses hold as they are: programs are as fast without.
+# LLVM's load PRE takes up to a quarter of compile time if there are many loops, and finds almost nothing, because sums
+# lie in registers. Its loop strength reduction takes up to a fifth. Our loops have constant steps, which addressing
+# modes encode directly: programs are as fast without.
 _CLANG = ("-mllvm", "-enable-load-pre=false", "-mllvm", "-disable-lsr")
 FAMILY_FLAGS = {"gcc": (), "clang": _CLANG, "zig": _CLANG}
 # Headers of the compiler itself, and ours.
@@ -49,10 +49,10 @@ OWN_HEADERS = frozenset(
     for name in ("stdint", "stddef", "stdbool", "stdalign", "stdarg", "stdatomic", "float", "limits", "math", "string")
 )
 INCLUDE = Path(__file__).parent / "include"
-MACHINE_CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what object files of Linux and macOS begin with
+MACHINE_CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # magic numbers of object files on Linux and macOS
 MAX_STDERR = 4000
-MEMORY_BYTES = 4 << 30  # of a compiler whose time is bounded
-SIGNALS_S = 0.1  # a signal right before a wait is not seen in it: so long at most
+MEMORY_BYTES = 4 << 30  # limit for a compiler whose CPU time is limited
+SIGNALS_S = 0.1  # longest wait: a signal right before it is only seen after it
 _INCLUDE_LINE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)", re.M)
 
 
@@ -66,13 +66,13 @@ class Compiler:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What it is always called with."""
+        """Flags of each call."""
         return *FLAGS, *FAMILY_FLAGS[self.family]
 
     def compile_shared(
         self, text: str, flags: Sequence[str] = (), *, timeout_s: float = 120.0, cpu_s: int | None = None
     ) -> bytes:
-        """A shared object from C text. Raises ToolchainError with the compiler's own words."""
+        """Compile C text to a shared object. Raises ToolchainError with the compiler's messages."""
         with files.temporary_folder("cc", ToolchainError) as folder:
             source, target = folder / "kernels.c", folder / "kernels.so"
             own = not set(_INCLUDE_LINE.findall(text)) - OWN_HEADERS
@@ -83,10 +83,10 @@ class Compiler:
             return read_made(target, argv, MACHINE_CODE)
 
     def _linking(self, own: bool) -> list[str]:
-        """Headers and libraries. `own`: the text includes no headers but the compiler's and ours.
+        """Return flags for headers and libraries. `own`: the text includes only the compiler's headers and ours.
 
-        Then kernels take libc's and libm's functions from the process, and declarations from our headers. With zig
-        that saves building stubs of libc on a fresh machine (4 s and 44 MB), and no libc headers need be installed.
+        Then kernels take libc's and libm's functions from the process, and declarations from our headers. With zig that
+        avoids building stubs of libc on a fresh machine (4 s and 44 MB); no libc headers need to be installed.
         """
         strip = ["-Wl,-undefined,dynamic_lookup"] if sys.platform == "darwin" else ["-s"]
         if not own:
@@ -96,7 +96,7 @@ class Compiler:
 
 
 def read_made(path: Path, argv: Sequence[str], begins: tuple[bytes, ...] = (b"",)) -> bytes:
-    """What a compiler has made. Raises ToolchainError if it ended well but made nothing, or another kind of file."""
+    """Return a compiler's output file. Raises ToolchainError if it succeeded without making one of the right kind."""
     data = path.read_bytes() if path.is_file() else b""
     if not data or not data.startswith(begins):
         made = "something else" if data else "nothing"
@@ -126,7 +126,7 @@ class _Calls:
             self._running.discard(process)
 
     def end(self) -> None:
-        """Kill what runs, and from now on what starts."""
+        """Kill running compilers, and each one that starts later."""
         with self._lock:
             self._ended = True
             for process in self._running:
@@ -143,7 +143,7 @@ _thread = _Thread()
 
 
 class Beside(Generic[Item, Made]):
-    """`work`, which runs compilers, for each of some items in threads beside this one, from `begin` on."""
+    """Background work: runs `work`, which calls compilers, on each item in other threads, from `begin` on."""
 
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> None:
         self._work, self._items = work, items
@@ -153,12 +153,12 @@ class Beside(Generic[Item, Made]):
             _thread.calls = calls
 
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join)
-        # Ctrl-C inside `concurrent.futures.wait` may leave locks behind that threads then wait for; a queue has none.
+        # Ctrl-C inside `concurrent.futures.wait` may leave locks held that threads then wait for; a queue has none.
         self._ended: SimpleQueue[Future[Made]] = SimpleQueue()
         self._running: dict[Future[Made], Item] = {}
 
     def begin(self) -> None:
-        """Begin; once. Whatever a signal raises meanwhile, `end` ends it."""
+        """Start, once. If a signal raises meanwhile, `end` stops the work."""
         with _signals_wait():
             for item in self._items:
                 future = self._pool.submit(self._work, item)
@@ -166,7 +166,7 @@ class Beside(Generic[Item, Made]):
                 future.add_done_callback(self._ended.put)
 
     def results(self) -> Iterator[tuple[Item, Made]]:
-        """Items and what was made of them, as they come; once. The first failure, or Ctrl-C, ends the others."""
+        """Yield items with their results as they complete, once. The first failure, or Ctrl-C, ends the others."""
         try:
             if not self._running:
                 self.begin()
@@ -177,7 +177,7 @@ class Beside(Generic[Item, Made]):
             self.end()
 
     def end(self) -> None:
-        """Leave what has not begun, and kill the compilers that run."""
+        """Cancel waiting items and kill running compilers."""
         with _signals_wait():
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._calls.end()
@@ -185,20 +185,20 @@ class Beside(Generic[Item, Made]):
 
 
 def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> Iterator[tuple[Item, Made]]:
-    """Results of `work`, which runs compilers, as they come.
+    """Yield results of `work`, which calls compilers, as they complete.
 
-    The first failure ends the others: what has not begun is left, and compilers that run are killed. So does Ctrl-C.
+    The first failure, or Ctrl-C, cancels waiting items and kills running compilers.
     """
     yield from Beside(work, items, jobs).results()
 
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP come afterwards.
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the end of the block.
 
-    What they raise inside of Python's own conditions may leave locks held that threads then wait for.
+    An exception inside of Python's own conditions may leave locks held that threads then wait for.
     """
-    if threading.current_thread() is not threading.main_thread():  # it has the signals
+    if threading.current_thread() is not threading.main_thread():  # which handles signals
         yield
         return
     came: list[int] = []
@@ -222,16 +222,16 @@ def _first(ended: SimpleQueue[Future[Made]]) -> Future[Made]:
 
 
 def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int | None = None) -> None:
-    """Run a compiler: no shell, a process group of its own, a time limit. Raises ToolchainError.
+    """Run a compiler without a shell, in its own process group, with a time limit. Raises ToolchainError.
 
-    With `cpu_s` also a limit of computing time, which says the same however busy the machine is, and of memory.
+    `cpu_s` limits CPU time, which does not depend on the machine's load, and also memory.
     """
     command = " ".join(shlex.quote(a) for a in argv)
-    # The compiler's own caches: a global one that is kept, a local one that goes with the folder.
+    # The compiler's own caches: a global one that is kept, a local one that is deleted with the folder.
     environment = os.environ | {"ZIG_LOCAL_CACHE_DIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache())}
     log, calls = Path(folder, "stderr.txt"), _thread.calls
     with log.open("wb") as stderr:
-        start = time.monotonic()  # it may compute for long before we come to run again
+        start = time.monotonic()  # the compiler may run long before this thread continues
         try:
             process = subprocess.Popen(
                 argv,
@@ -271,13 +271,13 @@ def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int
 
 
 def _waited(process: subprocess.Popen[bytes], timeout_s: float) -> int:
-    """The status of a compiler once it has ended. Raises subprocess.TimeoutExpired.
+    """Return a compiler's status after its end. Raises subprocess.TimeoutExpired.
 
-    Python's own wait with a timeout looks every 50 ms; where the system tells of the end, it is known at once.
+    Python's own wait with a timeout polls every 50 ms; a pidfd reports the end at once.
     """
     try:
         ended = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # macOS, or a kernel that does not let us
+    except (AttributeError, OSError):  # macOS, or a kernel that forbids it
         return process.wait(timeout_s)
     try:
         poll = select.poll()
@@ -288,13 +288,13 @@ def _waited(process: subprocess.Popen[bytes], timeout_s: float) -> int:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a compiler and what it has started."""
+    """Kill a compiler and its child processes."""
     with suppress(ProcessLookupError):  # all of them have ended
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> None:
-    """Bound the time and memory of a compiler and of what it starts, where the system can do that (Linux)."""
+    """Limit the CPU time and memory of a compiler and its children, if the system can (Linux)."""
     if sys.platform != "linux":
         return
     try:
@@ -307,7 +307,7 @@ def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> None:
         return  # it has ended
 
 
-TICKS = 0.9  # of a second of computing: systems count it in whole ticks
+TICKS = 0.9  # part of the CPU limit that counts as reached: systems count in whole ticks
 _HINT = "install ziglang (pip install ziglang), or set RAMMER_CC to a C compiler"
 _LIMITS: dict[int, str] = {
     signal.SIGXFSZ: "it may not write files as large as it needs: raise ulimit -f",
@@ -318,7 +318,7 @@ _FAILED = "this text was made by rammer or a plugin: please report it; RAMMER_CC
 
 
 def _note_call(folder: Path, command: str, code: int, log: Path) -> None:
-    """Append a compiler's call and its words to the build log."""
+    """Append a compiler's call and its messages to the build log."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "build.log").open("a", encoding="utf-8") as file:  # one write: compilers end at the same time
@@ -338,7 +338,7 @@ def _zig_cache() -> Path:
 
 
 def c_compiler() -> Compiler:
-    """The C compiler of this process: RAMMER_CC, else ziglang's. Raises ToolchainError."""
+    """Return the C compiler of this process: RAMMER_CC, else ziglang's. Raises ToolchainError."""
     return _find(config.get("RAMMER_CC"))
 
 
@@ -356,7 +356,7 @@ def _find(requested: str) -> Compiler:
 
 
 def ziglang(language: str, hint: str) -> str:
-    """The program of the package ziglang, which compiles several languages. Raises ToolchainError."""
+    """Return the path of the package ziglang's compiler of several languages. Raises ToolchainError."""
     package = importlib.util.find_spec("ziglang")
     zig = Path(package.origin).with_name("zig") if package and package.origin else None
     if zig is None or not zig.exists():
@@ -365,7 +365,7 @@ def ziglang(language: str, hint: str) -> str:
 
 
 def named_compiler(flag: str, value: str, hint: str) -> tuple[str, ...]:
-    """The command in a flag's value. Raises ToolchainError if there is no such program."""
+    """Return the command in a flag's value. Raises ToolchainError if there is no such program."""
     try:
         words = shlex.split(value)
     except ValueError as error:
@@ -377,7 +377,7 @@ def named_compiler(flag: str, value: str, hint: str) -> tuple[str, ...]:
 
 
 def ask(argv: Sequence[str], language: str, hint: str) -> str:
-    """What a compiler prints, as its version. Raises ToolchainError."""
+    """Return what a compiler prints, such as its version. Raises ToolchainError."""
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -386,13 +386,13 @@ def ask(argv: Sequence[str], language: str, hint: str) -> str:
 
 
 def parallel_jobs() -> int:
-    """Compilers to run at once: one per CPU of this process, and no more than memory holds (about 1 GB each)."""
+    """Return the number of compilers to run at once: one per usable CPU, if memory allows (about 1 GB each)."""
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     return max(1, min(usable_cpus(), gigabytes))
 
 
 def fingerprint(*parts: str) -> str:
-    """A hash of texts, for cache keys."""
+    """Return a hash of texts, for cache keys."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -402,17 +402,17 @@ def fingerprint(*parts: str) -> str:
 
 @lru_cache(maxsize=1)
 def headers_fingerprint() -> str:
-    """A hash of our headers, for cache keys."""
+    """Return a hash of our headers, for cache keys."""
     return fingerprint(*(p.read_text(encoding="utf-8") for p in sorted(INCLUDE.glob("*.h"))))
 
 
 def object_store() -> ObjectStore:
-    """The cache of compiled kernels."""
+    """Return the cache of compiled kernels."""
     return ObjectStore(config.private_dir(config.cache_dir() / "objects"))
 
 
 def describe() -> str:
-    """The C compiler for people; never raises."""
+    """Return a description of the C compiler for users. Never raises."""
     try:
         compiler = c_compiler()
     except ToolchainError as error:
@@ -421,7 +421,7 @@ def describe() -> str:
 
 
 def cache_summary() -> str:
-    """Where the cache is and what it holds, for people."""
+    """Return the cache's folder and contents as text for users."""
     root = config.cache_dir()
     kernels, objects, _ = object_store().stats()
     nbytes = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
@@ -429,7 +429,7 @@ def cache_summary() -> str:
 
 
 def clear_cache() -> None:
-    """Delete compiled kernels and measured times, and nothing else that may lie in the folder."""
+    """Delete compiled kernels and measured times, and nothing else in the folder."""
     root = config.cache_dir()
     for entry in (root / "objects", root / "zig"):
         shutil.rmtree(entry, ignore_errors=True)

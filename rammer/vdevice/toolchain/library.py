@@ -1,4 +1,4 @@
-"""Machine code loaded into this process."""
+"""Load machine code into this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Library:
 
     def __init__(self, data: bytes) -> None:
         _load_libm()
-        with files.temporary_folder("code", DeviceError) as folder:  # mode 0700; the name is never used twice
+        with files.temporary_folder("code", DeviceError) as folder:  # mode 0700; the name is unique
             path = folder / "code.so"
             path.write_bytes(data)
             try:
@@ -30,17 +30,17 @@ class Library:
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
 
     def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A function of the library that releases the GIL while it runs. The library stays loaded as long as it."""
+        """Return a function of the library that releases the GIL while it runs. It keeps the library loaded."""
         found: Any = self._library[name]
         found.restype, found.argtypes, found.library = result, arguments, self
         return found
 
     def address(self, name: str) -> int:
-        """Address of a symbol. Raises AttributeError."""
+        """Return the address of a symbol. Raises AttributeError."""
         return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
 
 
 def _load_libm() -> None:
-    """Kernels take libm's functions from the process; a Python that lacks them gets libm."""
+    """Load libm if Python lacks its functions: kernels take them from the process."""
     if sys.platform == "linux" and not hasattr(ctypes.CDLL(None), "expf"):
         ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)

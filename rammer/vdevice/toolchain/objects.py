@@ -1,4 +1,7 @@
-"""Compiled objects on disk, shared by processes: files by content hash, an SQLite index."""
+"""Store compiled objects on disk for all processes: files by content hash, an SQLite index.
+
+Known as: content-addressed cache.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,24 @@ _KERNELS = Table("kernels", ("key TEXT", "object TEXT"), 1)
 
 
 class ObjectStore:
-    """Compiled kernels by key. A damaged entry counts as missing; nothing half-written is ever visible."""
+    """Compiled kernels by key. A damaged entry counts as missing. Writes are atomic."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._index = SealedFile(root / "index.sqlite", (_KERNELS,))
 
     def find(self, keys: Iterable[str]) -> dict[str, str]:
-        """Content hashes of the objects that hold these kernels; keys without a sound object are left out."""
+        """Return content hashes of the objects that hold these kernels.
+
+        Keys without an undamaged object are left out.
+        """
         wanted = list(keys)
         found: dict[str, str] = dict(self._index.read(lambda all: all.select(_KERNELS, (), wanted), self._unusable))
         sound = {name: self.read(name) is not None for name in set(found.values())}
         return {key: name for key, name in found.items() if sound[name]}
 
     def read(self, name: str) -> bytes | None:
-        """An object's bytes, or None if it is missing or damaged."""
+        """Return an object's bytes, or None if it is missing or damaged."""
         try:
             data = self._path(name).read_bytes()
         except OSError:
@@ -37,7 +43,7 @@ class ObjectStore:
         return data if hashlib.sha256(data).hexdigest() == name else None
 
     def add(self, keys: Sequence[str], data: bytes) -> str:
-        """Keep an object that holds these kernels; returns its content hash."""
+        """Store an object that holds these kernels. Returns its content hash."""
         name = hashlib.sha256(data).hexdigest()
         hint = "free some space, or set RAMMER_CACHE_DIR to another folder"
         with files.new_file(self._path(name), raises=ToolchainError, hint=hint, durable=False) as file:
@@ -46,7 +52,7 @@ class ObjectStore:
         return name
 
     def made(self, key: str, make: Callable[[], bytes]) -> bytes:
-        """The object of this key; if there is none, it is made and kept."""
+        """Return the object of this key; make and store it if missing."""
         found = self.find([key])
         data = self.read(found[key]) if found else None
         if data is None:
@@ -55,7 +61,7 @@ class ObjectStore:
         return data
 
     def stats(self) -> tuple[int, int, int]:
-        """Kernels, objects, and bytes of objects."""
+        """Return the numbers of kernels and objects, and the bytes of objects."""
         kernels = self._index.read(lambda all: all.select(_KERNELS), self._unusable)
         sizes = [f.stat().st_size for f in self.root.glob("*.so")]
         return len(kernels), len(sizes), sum(sizes)
@@ -71,7 +77,10 @@ class ObjectStore:
 
 
 def share(costs: Mapping[str, int], bins: int) -> list[list[str]]:
-    """Distribute names over at most `bins` groups of about equal cost; names of one group keep their order."""
+    """Distribute names over at most `bins` groups of about equal cost, each in the original order.
+
+    Known as: list scheduling, longest processing time first.
+    """
     groups: list[list[str]] = [[] for _ in range(max(1, min(bins, len(costs))))]
     loads = [0] * len(groups)
     for name in sorted(costs, key=lambda n: -costs[n]):

@@ -1,4 +1,7 @@
-"""Which rTasks ask for the weights of the rTasks after them, so that these find them near. Beyond the paper."""
+"""Choose which rTasks prefetch the weights of later rTasks into the private cache. Beyond the paper.
+
+Known as: software prefetching across tasks.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +19,28 @@ from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
 from rammer.vdevice.cpu.runtime.table import LINE_BYTES
 
-SMALLEST = 16 << 10  # bytes: less comes fast enough by itself
-DENSE = 0.5  # of the bytes between the first and the last one: a part with less of them is not asked for
+SMALLEST = 16 << 10  # bytes worth a prefetch: the hardware's prefetcher handles less
+DENSE = 0.5  # of the bytes between the first and the last one: sparser parts are not prefetched
 
-Part: TypeAlias = tuple[TensorId, int, int]  # a tensor, and of its bytes the first that an rTask touches, and the end
+Part: TypeAlias = tuple[TensorId, int, int]  # a tensor, and the first and end byte that an rTask touches
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Lines of a weight that an rTask asks for while it computes."""
+    """Lines of a weight that an rTask prefetches while it computes."""
 
-    operator: int  # that reads the weight
-    position: int  # of its inputs
+    operator: int  # the reader of the weight
+    position: int  # of the weight among its inputs
     first: int  # byte
     lines: int
 
 
 def aheads(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid, Ahead]:
-    """What rTasks ask for; `capacity` says for how many lines an rTask of an rKernel can ask.
+    """Return the prefetches of rTasks. `capacity` is the number of lines that an rTask of a kernel can prefetch.
 
-    A part of a weight is asked for if the lane touched more than its own cache holds since it last read that part, by
-    the rTasks just before its reader; by the last of these the first lines, which are needed first.
+    A part of a weight is prefetched if its lane has touched more than the private cache holds since it last read the
+    part. The rTasks just before its reader prefetch it. The last of these takes the first lines, which are needed
+    first.
     """
     near = plan.spec.own_cache
     found: dict[TaskUid, Ahead] = {}
@@ -44,7 +48,7 @@ def aheads(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid
         for lane in program.lanes:
             tasks = [slot.uid for slot in lane if isinstance(slot, RTask)]
             touched = [list(_parts(plan, task)) for task in tasks]
-            latest: dict[Part, None] = {}  # what the lane touched, by the last time
+            latest: dict[Part, None] = {}  # parts that the lane touched, least recently used first
             for order, task in enumerate(tasks):
                 static = plan.graph.operators[task.operator_id].operation.static
                 for position, (part, is_static) in enumerate(zip(touched[order], static, strict=False)):
@@ -65,7 +69,7 @@ def _ask(
     before: Sequence[TaskUid],
     near: int,
 ) -> None:
-    """Distribute a part, up to half a cache, over those of the rTasks `before` that ask for nothing else."""
+    """Distribute a part, up to half a cache, over the rTasks `before` that prefetch nothing else."""
     task, position, (_, first, end) = wanted
     left = -(-min(end - first, near // 2) // LINE_BYTES)
     for asking in before:
@@ -77,7 +81,7 @@ def _ask(
 
 
 def _just_before(order: int, touched: Sequence[Sequence[Part]], near: int) -> Iterator[int]:
-    """The rTasks of a lane before one of them, the last first, until they touch more than a cache holds."""
+    """Yield a lane's rTasks before one, last first, until they touch more than a cache holds."""
     seen: set[Part] = set()
     nbytes = 0
     for before in range(order - 1, -1, -1):
@@ -89,7 +93,7 @@ def _just_before(order: int, touched: Sequence[Sequence[Part]], near: int) -> It
 
 
 def _lies_near(part: Part, latest: dict[Part, None], near: int) -> bool:
-    """Whether since a part was touched no more was than a cache holds."""
+    """Return whether a part is still resident: since its last use the lane touched no more than a cache holds (LRU)."""
     if part not in latest:
         return False
     room = near
@@ -101,7 +105,7 @@ def _lies_near(part: Part, latest: dict[Part, None], near: int) -> bool:
 
 
 def _parts(plan: ExecutionPlan, task: TaskUid) -> Iterator[Part]:
-    """What an rTask touches: of every input, then of every output."""
+    """Yield the part of each input, then of each output, that an rTask touches."""
     op, kernel = plan.graph.operators[task.operator_id], plan.kernels[task.operator_id]
     for position, tensor in enumerate((*op.inputs, *op.outputs)):
         yield tensor, *_span(kernel, position, task.rtask_id)
@@ -109,7 +113,7 @@ def _parts(plan: ExecutionPlan, task: TaskUid) -> Iterator[Part]:
 
 @remembered(1 << 13)
 def _span(kernel: RKernel, position: int, rtask_id: int) -> tuple[int, int]:
-    """The bytes of an argument from the first that an rTask touches to the last; none if they lie scattered."""
+    """Return the first and end byte of an argument that an rTask touches; (0, 0) if it touches them sparsely."""
     inputs = kernel.input_types()
     if position < len(inputs):
         elements: Intervals = reads(kernel, position, rtask_id)

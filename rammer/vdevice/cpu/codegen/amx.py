@@ -1,9 +1,8 @@
-"""Instructions of x86 CPUs that multiply bf16 numbers and sum in float32: tables, and their C text.
+"""Describe AMX and AVX512-BF16 products of bf16 numbers with float32 sums: tables, and their C text.
 
-AMX: a matrix of 16 rows and 64 bytes lies in each of eight registers; four hold sums, the others operands. A block of
-32 terms has three products of two parts, or six of three, in an order in which the unit finds many of its operands in
-registers. Where the compiler's target has none, these instructions are loops over matrices in memory, and all the rest
-is the same text.
+AMX has eight tile registers, each a matrix of 16 rows of 64 bytes; four hold sums, the others operands. A block of 32
+terms takes three products for operands in two parts, or six for three, ordered so that many operands stay in registers.
+If the compiler's target lacks AMX, these instructions are loops over matrices in memory; all other text is the same.
 """
 
 from __future__ import annotations
@@ -14,25 +13,27 @@ from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.vdevice.cpu.codegen.dots import BY_COLUMNS, COPIES, WHEREVER, WIDTH
 
-# Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
-# largest are left out, and sums are float32: the result is as exact as one of float32. Two parts are a float32 but for
-# 2^-16 of it (tf32: but for 2^-11), in half the products.
+# A float32 is the exact sum of three bf16 parts. Of their nine products, three are below the precision of float32 and
+# are skipped; sums are float32, so the result is as exact as in float32. Two parts are a float32 within 2^-16 (tf32:
+# 2^-11) and need half the products.
 BF16X3, BF16X2, BF16 = (Encoding(DType.BF16, parts, 512) for parts in (3, 2, 1))
-WAKE_US = 3.0  # measured: out of use the unit sleeps
+WAKE_US = 3.0  # measured: an idle unit powers down
 TERMS = 32
-# Multiply-adds of the unit's in the time of an element that is encoded: measured, 50 to 110; in three parts 30 to 50,
-# and 9 to 13 if it stays where it is.
+# Multiply-adds of the unit in the time of encoding an element: measured, 50 to 110; 30 to 50 for three parts, 9 to 13
+# in place.
 ENCODING, CUTTING, IN_PLACE = 64, 40, 12
-WIDE_COST = 1.15  # measured: of a wide block's sums, relative to a tall block's
+WIDE_COST = 1.15  # measured: time of a wide block's sums, relative to a tall block's
 SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
-GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
+GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns in groups of 16 with any stride
 
 
 def _unit(
     encoding: Encoding, precision: str, gain: float, ending: str = "", encoded: float = ENCODING
 ) -> tuple[Instruction, ...]:
-    """A copy of rows, in the time of as many multiply-adds as `encoded` for each element, and two products; `gain`: of
-    tall blocks of sums. Columns lie in pairs of terms.
+    """Return a copy of rows and two products.
+
+    Copying an element takes the time of `encoded` multiply-adds. `gain` is that of tall blocks of sums. Columns lie in
+    pairs of terms.
     """
     rows = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), encoding)
     made = [copy(f"split_rows{ending}", (16, TERMS), rows, GIVEN, precision, gain=gain / encoded)]
@@ -45,7 +46,7 @@ def _unit(
 
 
 def _encoder(product: Instruction) -> Instruction:
-    """A copy of the columns of a product that lie as it takes them, but are float32 yet."""
+    """Return a copy that encodes columns in a product's own order, given as float32."""
     width, own = product.extent("column"), product.lines(True)
     assert own is not None
     lie = replace(own, digits=(Digit(0, width), *own.digits))
@@ -53,8 +54,8 @@ def _encoder(product: Instruction) -> Instruction:
     return copy(f"split_{width}_columns", (width, TERMS), *sides, product.precision, gain=gain)
 
 
-# Gains of whole rKernels in a run: measured for three parts, else estimated. Of blocks alone, operands near, one core
-# of an Emerald Rapids has 2.9, 5.4 and 12; by these numbers too many short products were given to the unit.
+# Gains of whole rKernels in a run: measured for three parts, otherwise estimated. Single blocks with warm operands gain
+# 2.9, 5.4 and 12 on a core of Emerald Rapids, but with these gains too many short products went to the unit.
 ROUNDED = 7.0
 PARTED = _unit(BF16X3, "fp32", 1.5, encoded=CUTTING)
 AMX = (
@@ -62,7 +63,7 @@ AMX = (
     *(_encoder(i) for i in PARTED if i.multiplies),
     *_unit(BF16X2, "tf32", 2.8, "_bf16x2"),
     *_unit(BF16, "bf16", ROUNDED, "_bf16"),
-    # tall blocks have columns as vectors of AVX512-BF16 have them, so one text copies both
+    # tall blocks order columns as AVX512-BF16 does, so one text copies both
     copy(
         "split_columns_bf16",
         (WIDTH, TERMS),

@@ -1,4 +1,4 @@
-"""A plan becomes an image: machine code, the table that vEUs walk, and packed constants."""
+"""Build an image of a plan: machine code, the table that vEUs walk, and packed constants."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         "num_veus": spec.num_veus,
         "num_programs": len(plan.programs),
         "arena_bytes": plan.memory.arena_bytes,
-        # of a vEU, and from one to the next: no two share a line, nor begin in the same sets of a cache
+        # bytes of a vEU's scratch, and the stride between two: they share no line, and begin in different cache sets
         "scratch_bytes": scratch,
         "scratch_stride": aligned(scratch) + ALIGNMENT,
         "kernels": _addresses(kernels, compiled),
@@ -97,8 +97,10 @@ def lanes_of(
     ahead: Mapping[TaskUid, int],
     tickets: Mapping[RKernel, Sequence[int]],
 ) -> dict[str, Array]:
-    """The arrays of a plan's lanes; `kernel_number` is by operator, `first_args` and `ahead` by rTask, and `tickets`
-    of an rKernel for each of its rTasks, if it has any."""
+    """Return the table's arrays of a plan's lanes.
+
+    `kernel_number` is by operator, `first_args` and `ahead` by rTask. `tickets` has a kernel's numbers by rTask, or ().
+    """
     num_veus = plan.spec.num_veus
     slots: list[tuple[int, int, int, int, int, int]] = []
     waits: list[tuple[int, int]] = []
@@ -138,7 +140,7 @@ def lanes_of(
 
 
 def _has_subnormals(graph: Graph) -> bool:
-    """Whether numbers that are subnormal in float32 are ordinary ones of some type: its smallest powers of two are."""
+    """Return whether a type has ordinary numbers that are subnormal in float32, as F8E8M0's smallest powers of two."""
     if any(kind.dtype is DType.F8E8M0 for kind in graph.types.values()):
         return True
     stages = (stage for operation in {op.operation for op in graph.operators} for stage in operation.expr.stages)
@@ -147,7 +149,7 @@ def _has_subnormals(graph: Graph) -> bool:
 
 
 def seal_image(image: Image, plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
-    """The image with other objects, that hold nothing but the plan's rKernels. Raises ToolchainError."""
+    """Return the image with objects that hold exactly the plan's rKernels. Raises ToolchainError."""
     kernels = list(dict.fromkeys(plan.kernels))
     compiled = compiler.compile_only(kernels, progress)
     table = Table.from_bytes(image.files[TABLE])
@@ -156,7 +158,7 @@ def seal_image(image: Image, plan: ExecutionPlan, compiler: KernelCompiler, prog
 
 
 def _addresses(kernels: Sequence[RKernel], compiled: CompiledKernels) -> list[list[str | int]]:
-    """For every rKernel the object that holds it, its symbol and its number of arguments."""
+    """Return for each rKernel the object that holds it, its symbol and its number of arguments."""
     return [[*compiled.where[k], len(k.operation.outputs) + len(k.operation.inputs)] for k in kernels]
 
 

@@ -1,4 +1,4 @@
-"""rKernels to machine code: emitted as C, compiled in batches over all cores, kept in the object store."""
+"""Compile rKernels to machine code: emit C, compile it in batches on all cores, and keep objects in a store."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from rammer.vdevice.toolchain import (
 )
 from rammer.vdevice.toolchain.objects import share
 
-BATCH = 16  # kernels of one compiler call, at most: to start one takes 30 ms, and the last one ends alone
-# Of text: such a kernel takes the compiler three times as long as its start. It has a call and an object of its own, so
-# that the one which was measured is the one which is saved.
+BATCH = 16  # most kernels per compiler call: a start takes 30 ms, but other cores wait for the last call
+# Bytes of text from which a kernel compiles in a call of its own, into its own object: it takes three times as long as
+# the compiler's start, and the measured object is then also the saved one.
 LONG_BYTES = 6000
-KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
+KERNEL_S = 20  # limit of CPU time for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
 RUNTIME, MEASURE = (
     ("runtime/runtime.c", "runtime/call.c"),
     ("tune/measure.c",),
 )  # C files of this backend, each tuple a library
-LIBRARIES = (RUNTIME, MEASURE)  # what every compilation needs that tries kernels: compiled beside the first
-GROUP = 16  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
+LIBRARIES = (RUNTIME, MEASURE)  # needed by every compilation that measures kernels: compiled in the background
+GROUP = 16  # kernels per object of a saved program: fixed, so that the file does not depend on the machine
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """C text of a kernel, and what its object is cached under."""
+    """C text of a kernel, and the cache key of its object."""
 
     key: str
     symbol: str
@@ -54,18 +54,18 @@ class Source:
 
     @property
     def alone(self) -> bool:
-        """Whether it has an object of its own wherever it is compiled."""
+        """Return whether it is always compiled into its own object."""
         return self.emitted is None or len(self.text) > LONG_BYTES
 
 
-Part: TypeAlias = tuple[Sequence[Source], bytes | ToolchainError]  # of a compiler's work, and what was made of it
+Part: TypeAlias = tuple[Sequence[Source], bytes | ToolchainError]  # sources, and their object or error
 
 
 @dataclass(frozen=True)
 class CompiledKernels:
     """For each rKernel its cache key, the object that holds it and its symbol; the objects by content hash.
 
-    `capacity`: the lines that an rTask can ask for ahead of their use. `tickets`: how many parts of each others may do.
+    `capacity`: lines that an rTask can prefetch for later ones. `tickets`: tickets of each rTask for work stealing.
     """
 
     keys: Mapping[RKernel, str]
@@ -95,11 +95,11 @@ class KernelCompiler:
         )
         self._prelude = fingerprint(self._context, prelude(spec))
         self._beside: Beside[list[Source], list[Part]] | None = None
-        self._begun: set[str] = set()  # keys of what is compiled beside
-        self._sources: dict[RKernel, Source] = {}  # since the latest build: what is built was tried out and measured
+        self._begun: set[str] = set()  # keys of sources that compile in the background
+        self._sources: dict[RKernel, Source] = {}  # emitted since the last build: trials, timing and build share them
 
     def begin(self) -> None:
-        """Begin to compile, beside this thread, what every compilation needs that measures. Raises nothing of it."""
+        """Start compiling, in the background, the libraries that measuring needs. Raises none of its errors."""
         libraries = {source.key: source for source in map(self._library, LIBRARIES)}
         known = object_store().find(libraries)
         if missing := [[source] for key, source in libraries.items() if key not in known]:
@@ -108,17 +108,17 @@ class KernelCompiler:
             self._beside.begin()
 
     def end(self) -> None:
-        """End what was begun and not asked for."""
+        """Cancel background work whose results were not requested."""
         if self._beside is not None:
             self._beside.end()
         self._beside, self._begun = None, set()
 
     def runtime(self) -> bytes:
-        """The runtime as a shared object. Raises ToolchainError."""
+        """Return the runtime as a shared object. Raises ToolchainError."""
         return self.library(*RUNTIME)
 
     def library(self, *names: str) -> bytes:
-        """C files of this backend as a shared object. Raises ToolchainError."""
+        """Return C files of this backend as a shared object. Raises ToolchainError."""
         source = self._library(names)
         found, refused = self._compile([source], silent)
         if refused:
@@ -130,15 +130,15 @@ class KernelCompiler:
         return Source(fingerprint(self._context, text), "", None, text)
 
     def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
-        """What identifies each kernel's machine code: its text, the compiler and its flags."""
+        """Return the key of each kernel's machine code: a hash of its text, the compiler and its flags."""
         return {k: source.key for k, source in self._emitted(kernels).items()}
 
     def symbols(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
-        """What each kernel's function is called."""
+        """Return the symbol of each kernel's function."""
         return {k: source.symbol for k, source in self._emitted(kernels).items()}
 
     def parts(self, kernels: Sequence[RKernel]) -> dict[RKernel, tuple[int, ...]]:
-        """How many parts of each of a kernel's rTasks others may do, as its text says."""
+        """Return the number of tickets of each of a kernel's rTasks, as its text has them."""
         return {k: source.emitted.tickets for k, source in self._emitted(kernels).items() if source.emitted}
 
     def forget(self, but: Iterable[RKernel]) -> None:
@@ -146,9 +146,9 @@ class KernelCompiler:
         self._sources = {k: self._sources[k] for k in but if k in self._sources}
 
     def compile(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
-        """Machine code of all kernels, from the cache where it has them. Raises ToolchainError, DeviceError.
+        """Return machine code of all kernels, cached where possible. Raises ToolchainError, DeviceError.
 
-        The objects may hold other kernels as well: what is missing in the cache is compiled together.
+        The objects may hold other kernels as well, because kernels missing in the cache are compiled in batches.
         """
         sources = self._emitted(kernels)
         distinct = list({s.key: s for s in sources.values()}.values())
@@ -161,9 +161,9 @@ class KernelCompiler:
         return _located(sources, found)
 
     def refused(self, kernels: Sequence[RKernel], progress: Progress = silent) -> dict[RKernel, str]:
-        """The kernels that the C compiler does not take within its limits, and why; the others are compiled.
+        """Compile kernels; return those that the C compiler rejects or cannot compile within its limits, and why.
 
-        Raises ToolchainError where it takes none: then it is not for the kernels' sake.
+        Raises ToolchainError if it compiles none: then the compiler is at fault, not the kernels.
         """
         sources = self._emitted(kernels)
         distinct = list({s.key: s for s in sources.values()}.values())
@@ -173,7 +173,7 @@ class KernelCompiler:
         return {k: str(refused[s.key]).partition(": ")[0] for k, s in sources.items() if s.key in refused}
 
     def compile_only(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
-        """As `compile`, in objects that hold these kernels and no others, the same wherever they are compiled."""
+        """Compile into objects that hold exactly these kernels and are the same on every machine. Else as `compile`."""
         sources = self._emitted(kernels)
         distinct = sorted({s.key: s for s in sources.values()}.values(), key=lambda s: s.key)
         together = [s for s in distinct if not s.alone]
@@ -210,7 +210,7 @@ class KernelCompiler:
             raise DeviceError(
                 f"rKernel {kernel.name!r} is written in {body.language!r}", hint="the CPU vDevice takes kernels in 'c'"
             )
-        # Foreign texts may use any names: each is a translation unit of its own, its symbol made unique.
+        # Foreign texts may use any names: each is its own translation unit, with a unique symbol.
         key = fingerprint(self._context, body.symbol, body.text)
         symbol = f"{body.symbol}_{key[:16]}"
         text = f'#define {body.symbol} {symbol}\n#line 1 "{body.symbol}"\n{body.text}\n'
@@ -219,7 +219,7 @@ class KernelCompiler:
     def _compile(
         self, sources: Sequence[Source], progress: Progress
     ) -> tuple[dict[str, tuple[str, bytes]], dict[str, ToolchainError]]:
-        """key -> (content hash, bytes) of the object that holds it; and what was not compiled."""
+        """Compile sources. Returns key -> (content hash, bytes) of the object that holds each, and errors by key."""
         store = object_store()
         found = store.find(s.key for s in sources)
         begun = self._begun.intersection(s.key for s in sources)
@@ -228,7 +228,7 @@ class KernelCompiler:
         batches = [[s] for s in sorted(missing, key=lambda s: -len(s.text)) if s.alone]
         costs = {s.key: len(s.text) + 2000 for s in missing if not s.alone}
         by_key = {s.key: s for s in missing}
-        calls = -(-len(costs) // (BATCH * jobs)) * jobs  # as many for each job: none ends alone
+        calls = -(-len(costs) // (BATCH * jobs)) * jobs  # equally many for each job
         batches += [[by_key[k] for k in group] for group in share(costs, calls if len(costs) > jobs else len(costs))]
 
         done, total = 0, len(missing) + len(begun)
@@ -242,7 +242,7 @@ class KernelCompiler:
                     refused |= {s.key: made for s in part}
                     continue
                 keys = [s.key for s in part]
-                saved = [_only(part)] if part[0].alone and part[0].emitted else []  # what `compile_only` will look for
+                saved = [_only(part)] if part[0].alone and part[0].emitted else []  # as `compile_only` looks up
                 name = store.add([*keys, *saved], made)
                 found |= {s.key: name for s in part}
             done += len(batch)
@@ -258,7 +258,7 @@ class KernelCompiler:
             self.end()
 
     def _compile_apart(self, batch: Sequence[Source]) -> list[Part]:
-        """One object of all; if that cannot be made, one of each kernel, so that a single one is the culprit."""
+        """Compile a batch into one object; on an error compile each kernel alone, to find the faulty one."""
         try:
             return [(batch, self._compile_together(batch))]
         except ToolchainError as error:
@@ -283,17 +283,17 @@ class KernelCompiler:
 
 
 def in_c(kernels: Iterable[RKernel]) -> list[RKernel]:
-    """The distinct rKernels that this vDevice runs: tile programs, and foreign texts in C."""
+    """Return the distinct rKernels that this vDevice runs: tile programs, and foreign texts in C."""
     return [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
 
 
 def _only(batch: Sequence[Source]) -> str:
-    """What an object of these kernels, in this order, and of no others is called."""
+    """Return the name of an object of exactly these kernels in this order."""
     return fingerprint("only", *(s.key for s in batch))
 
 
 def _show(sources: Sequence[Source]) -> None:
-    """Log C texts, which RAMMER_DEBUG=4 shows, and write them for RAMMER_DUMP_DIR; cached ones too."""
+    """Log C texts for RAMMER_DEBUG=4 and write them to RAMMER_DUMP_DIR, cached ones included."""
     log.listen()
     for source in sources if log.hears(log.COMPILE, log.SOURCE) else ():
         log.say(log.COMPILE, log.SOURCE, f"C text\n// {source.symbol}\n{source.text}")
@@ -307,7 +307,7 @@ def _show(sources: Sequence[Source]) -> None:
 
 
 def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
-    """Compiler flags for an arch; with zig also for another machine than this one."""
+    """Return compiler flags for an arch. Zig also compiles for other machines."""
     target = find_arch(arch)
     if family != "zig":
         if target.machine != host.machine:

@@ -1,7 +1,8 @@
-"""Instructions of AVX512-BF16, which multiply pairs of bf16 numbers and sum in float32: a table, and their C text.
+"""Describe AVX512-BF16, which multiplies pairs of bf16 numbers and sums in float32: a table, and its C text.
 
-Rows are rounded as they are copied; weights lie rounded, or columns are copied, too. Sums of a block stay in registers
-for all of its terms. Where the compiler's target lacks the instruction, the same is done by vectors of float32.
+Rows are rounded while they are copied. Weights are rounded at compile time; other columns are copied, too. A block's
+sums stay in registers for all of its terms. If the compiler's target lacks the instruction, vectors of float32 emulate
+it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,25 @@ from rammer.ir.tensor import Digit, DType, Encoding, Layout
 TERMS, LANES, ROWS = 32, 16, 8
 ROUNDED = Encoding(DType.BF16, 1, ROWS * TERMS)
 COPIED = 0.25  # elements rounded in the time of a float32 multiply-add: measured on Zen 5, 0.17 to 0.28
-GIVEN = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # rows, and columns of 16 wherever they are
+GIVEN = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # rows, and columns in groups of 16 with any stride
 BY_ROWS = Layout((Digit(0, ROWS), Digit(1, TERMS), Digit(0, 1, ROWS), Digit(1, 1, TERMS)), ROUNDED)
-WIDTH = 32  # of the block whose columns may be copied: panels of it hold 64 columns, and 1,500 almost
-WHEREVER = Layout((Digit(0), Digit(1), Digit(1, 1, 1)))  # columns and terms, either of which lie beside each other
+WIDTH = 32  # of the block whose columns may be copied: it divides 64, and almost divides 1,500
+WHEREVER = Layout((Digit(0), Digit(1), Digit(1, 1, 1)))  # columns and terms, one of them contiguous
 SUMS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), Digit(1)))
-BLOCKS = ((3, 2.0), (2, 2.0), (1, 1.3))  # vectors of columns, and gains: measured on Zen 5, 384 terms, operands near
+BLOCKS = ((3, 2.0), (2, 2.0), (1, 1.3))  # vectors of columns, and gains: measured on Zen 5, 384 terms, warm
 
 
 def _panel(vectors: int) -> tuple[Digit, ...]:
-    """How [column, term] lies in blocks of terms: in pairs of these."""
+    """Return the layout of [column, term] in blocks of terms, in pairs of terms."""
     across = (Digit(0, LANES, vectors),) if vectors > 1 else ()
     return Digit(1, TERMS), *across, Digit(1, 2, TERMS // 2), Digit(0, 1, LANES), Digit(1, 1, 2)
 
 
 def _block(vectors: int, gain: float) -> Instruction:
-    """A product whose columns lie in pairs of terms; sums, a vector of each column and one of a row fill registers."""
+    """Return a product with columns in pairs of terms.
+
+    Its sums, a vector of each column and one of a row fill registers.
+    """
     digits = tuple(Digit(1 - d.dim, d.div, d.mod) for d in _panel(vectors))
     sizes = ROWS, LANES * vectors, TERMS
     layouts = SUMS, BY_ROWS, Layout(digits, ROUNDED)
@@ -41,7 +45,7 @@ AVX512_BF16 = (
     *(_block(*block) for block in BLOCKS),
 )
 
-# Of vectors of 16 numbers, where `rounded` says what a vector is as bf16.
+# For vectors of 16 numbers; `rounded` converts a vector to bf16.
 COPIES = """\
 INLINE vf some(const float *x, long count) { return count < 16 ? vload(x, imax(count, 0)) : V(*x); }  /* zeros behind */
 typedef uint32_t pair __attribute__((may_alias));

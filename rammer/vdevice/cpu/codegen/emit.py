@@ -1,4 +1,4 @@
-"""C text of CPU kernels: a prelude with vector types and functions, and one C function per rKernel."""
+"""Emit C text of CPU kernels: a prelude with vector types and functions, and one C function per rKernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rammer.vdevice.ctext.cfamily import CTYPE
 from rammer.vdevice.ctext.definitions import Definitions
 
 PLACEHOLDER = "rammer_kernel"
-LARGE = 64  # lines of a body that is not inlined into its entry: clang would go through all of it a second time
+LARGE = 64  # lines of a body from which it is not inlined into its entry: clang would optimise it a second time
 APART = "__attribute__((noinline)) "
 
 
@@ -28,8 +28,8 @@ APART = "__attribute__((noinline)) "
 class EmittedKernel:
     """The C function `void symbol(char *const *args, char *scratch, long rtask, int *status)` of an rKernel.
 
-    With a `capacity` it can ask for as many lines ahead of their use, and with `tickets` others may do up to so many
-    parts of each of its rTasks; then `status` is the first member of a context.
+    It can prefetch `capacity` lines for later rTasks. `tickets` has the most tickets of each rTask, for work stealing.
+    With either, `status` is the first member of a context.
     """
 
     symbol: str
@@ -39,7 +39,7 @@ class EmittedKernel:
 
 
 def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
-    """The C text of a kernel; equal bodies get equal symbols."""
+    """Return the C text of a kernel. Equal bodies get equal symbols."""
     if isinstance(kernel.body, ForeignSource):
         if kernel.body.language != "c":
             raise LoweringError(f"{kernel.name} is written in {kernel.body.language!r}, not in C")
@@ -48,10 +48,10 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
 
 
 def function(printer: CpuPrinter) -> EmittedKernel:
-    """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it.
+    """Return a worker whose parameters are `restrict`, for alias analysis, and its entry of fixed signature.
 
-    The result may lie where an input lies that it replaces: neither is restrict. If it asks for what runs next, the
-    worker gets that, too, and if others may do parts of it, its tickets.
+    An output that may replace an input in place is not `restrict`, and neither is that input. The worker also takes the
+    lines to prefetch for later rTasks, and its tickets, if it has any.
     """
     program: TileProgram = printer.program
     lines_ahead, tickets = capacity(program), printer.tickets
@@ -94,7 +94,7 @@ def function(printer: CpuPrinter) -> EmittedKernel:
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:
-    """One C file with the kernels, each symbol once, and what they need of the prelude."""
+    """Return one C file with the kernels, each symbol once, and the definitions of the prelude that they use."""
     text = "\n".join({k.symbol: k.text for k in kernels}.values())
     return _definitions(prelude(spec)).needed(text) + "\n" + text
 
@@ -106,7 +106,7 @@ def _definitions(text: str) -> Definitions:
 
 @lru_cache(maxsize=8)
 def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
-    # one text for floats and for vectors of them, so that tails equal bodies bit for bit
+    # one text for floats and for vectors of them, so that loop tails equal bodies bit for bit
     before, after = functions.ABS + functions.SIMPLE, functions.POLYNOMIALS + functions.ERF + functions.ARCS
     power = functions.instance(functions.POWER, "vf", "vi", "v")
     math = before + functions.POWER + after
@@ -149,13 +149,13 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
 
 
 def _typed(text: str, vector: str, element: str, lanes: int, size: int) -> str:
-    """Functions for vectors of a type; `size` is that of an element."""
+    """Return functions for vectors of a type; `size` is an element's in bytes."""
     text = text.replace("T_", vector).replace("E_", element).replace("M_", "vl" if size == 8 else "vi")
     return text.replace("LANES", str(lanes)).replace("SIZE", str(size)).replace("BYTES", str(size * lanes))
 
 
 def _folds(lanes: int, vector: str, element: str) -> str:
-    """A vector's lanes combined, in steps that each bring the upper half of what is left to the lower one."""
+    """Return functions that reduce a vector's lanes: each step combines the upper half with the lower one."""
     text, (own, of) = "", ("", "v") if vector == "vf" else (f"{vector}_", f"{vector}_")
     for name, step in (("add", "a + b"), ("mul", "a * b"), ("max", f"{of}max(a, b)"), ("min", f"{of}min(a, b)")):
         lines, left = [f"INLINE {element} {own}fold_{name}({vector} a) {{", f"  {vector} b;"], lanes // 2
@@ -168,10 +168,10 @@ def _folds(lanes: int, vector: str, element: str) -> str:
 
 
 def _transpose(lanes: int) -> str:
-    """A square of `lanes` vectors with rows and columns exchanged: log2(lanes) rounds of two-input shuffles.
+    """Return a function that transposes a square of `lanes` vectors: log2(lanes) rounds of two-input shuffles.
 
-    `rows` of them are stored, with `columns` elements each. `vturned` does it for squares that kernels compute, which
-    have one at each of their edges: it is one function for all.
+    It stores `rows` rows of `columns` elements each. `vturned` is its outlined form for squares that a kernel computes:
+    kernels have one at each edge and share one function.
     """
     lines = ["INLINE void vtranspose(float *p, long row, const float *q, long step, int rows, int columns) {"]
     for i in range(lanes):
@@ -196,7 +196,7 @@ def _transpose(lanes: int) -> str:
 
 
 def prelude(spec: VDeviceSpec) -> str:
-    """What kernel texts use: types, parts of vectors, scalar and vector functions."""
+    """Return the definitions that kernel texts use: types, partial vectors, scalar and vector functions."""
     tables = ((amx.AMX, amx.TEXT), (dots.AVX512_BF16, dots.TEXT), (vnni.VNNI, vnni.TEXT))
     names = {i.name for i in spec.instructions}
     return _prelude(spec.lanes, tuple(text for table, text in tables if names & {i.name for i in table}))
@@ -325,13 +325,13 @@ ROUNDING(sqrt, sqrt)
 #undef ROUNDING
 """
 
-# The same bits as those of two products: the first of them is exact.
+# Bit for bit as two products, the first of which is exact.
 POWER = """\
 #if defined(__AVX512F__) && LANES == 16
 INLINE vf vpower(vf x, vf t) { return (vf)__builtin_ia32_scalefps512_mask(x, t - 12582912.0f, x, -1, 4); }
 """
 
-# for vectors T_ of E_, whose comparisons are vectors M_
+# For vectors T_ of E_; comparisons yield vectors M_.
 LOADS = """\
 typedef E_ T_ __attribute__((vector_size(BYTES), aligned(SIZE), may_alias));
 INLINE T_ T__load(const E_ *p, int n) { T_ v = {0}; memcpy(&v, p, SIZE * n); return v; }
@@ -363,8 +363,8 @@ INLINE T_ T__shift_left(T_ a, T_ b) { T_ far = T__far(b); return (a << (b & ~far
 INLINE T_ T__shift_right(T_ a, T_ b) { T_ far = T__far(b); return a >> T__sel(far, T__splat(8 * SIZE - 1), b); }
 """
 
-# Numbers of up to four bits, less a constant: a vector of 16 floats holds all that they may be. And sums of products of
-# the four bytes of each number, unsigned ones of b and signed ones of c; they come to what is summed already.
+# `vlow_bits`: numbers of up to four bits, minus a constant, looked up in a vector of 16 floats. `vadd_dot_bytes`: adds
+# to each number of a the products of its four bytes, unsigned ones of b and signed ones of c.
 BITS_OF_WEIGHTS = """\
 #if defined(__AVX512F__) && LANES == 16
 INLINE vf vlow_bits(vi x, int mask, float zero) {
@@ -393,7 +393,7 @@ INLINE int four_bytes(const void *p) { int n; memcpy(&n, p, 4); return n; }  /* 
 INLINE vi vi_dot_bytes(vi b, vi c) { return vadd_dot_bytes(vi_splat(0), b, c); }
 """
 
-# Beyond 2^20 each sine is the library's.
+# Beyond 2^20, sine and cosine call the C library.
 LARGE_ARGUMENTS = """\
 INLINE vl vd_bits(vd x) { return (vl)x; }
 INLINE vd vd_float(vl x) { return (vd)x; }

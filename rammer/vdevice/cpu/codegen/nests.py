@@ -1,7 +1,7 @@
-"""Loop nests that several cases of an rTask's number repeat, but for where they begin: printed as one function.
+"""Outline loop nests that several cases of an rTask's number repeat with other offsets: print each as one function.
 
-A task at an edge is a case of its own, with nests for what hangs over the edge; for the rest it has the nest that all
-others have. Compilers take their time for each of them.
+Known as: outlining, procedural abstraction. A task at an edge is a case of its own: it has special nests for the part
+beyond the edge, and the common nest for the rest. Sharing that nest saves compile time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, TileProgram, statem
 from rammer.vdevice.ctext.cfamily import CFamilyPrinter
 
 FEWEST_LINES = 12  # of a nest that is worth a call
-_HOLE = re.compile(r"@(\d+)@")  # stands for a number that the cases of a nest may have in common, or not
+_HOLE = re.compile(r"@(\d+)@")  # a placeholder for a number that may differ between cases
 _ADDED = re.compile(r" \+ @(\d+)@")
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The lines of a function but for its head, and the parameters that it has besides those of the kernel."""
+    """The lines of a function without its head, and the parameters that it has besides those of the kernel."""
 
     name: str
     lines: tuple[str, ...]
@@ -29,17 +29,20 @@ class Nest:
 
 
 class NestPrinter(CFamilyPrinter):
-    """Prints what is left of a program, with calls of the nests that `share` has found."""
+    """Prints a program with calls of the nests that `share` has outlined."""
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
         tasks = [s for s in statements(program.body) if isinstance(s, For) and s.kind is Kind.TASK]
         self._digits = {loop.var: (0, loop.stop - 1) for loop in tasks}
-        self._held: list[str] | None = None  # by the holes of the template that is printed
-        self._calls: dict[int, str] = {}  # by the id of the statement they stand for
+        self._held: list[str] | None = None  # contents of the holes of the current template
+        self._calls: dict[int, str] = {}  # by the id of the statement that a call replaces
 
     def share(self, prefix: str, handed: str) -> list[Nest]:
-        """The nests that several cases have, with prefixed names; each is `handed` arguments, and then its numbers."""
+        """Return the nests that several cases share, with prefixed names.
+
+        Each takes the `handed` arguments, then its numbers.
+        """
         self.env |= self._digits
         groups: dict[tuple[str, ...], list[tuple[Stmt, list[str]]]] = {}
         found = list(_cases(self.program.body))
@@ -59,7 +62,7 @@ class NestPrinter(CFamilyPrinter):
         return nests
 
     def _template(self, stmt: Stmt) -> tuple[tuple[str, ...], list[str]]:
-        """The lines of a nest, with holes for what does not move inside of it, and what these hold."""
+        """Return a nest's lines with holes for values that are constant inside of it, and the holes' contents."""
         held = self._held = []
         try:
             return tuple(self.body((stmt,), 1)), held
@@ -90,14 +93,14 @@ class NestPrinter(CFamilyPrinter):
         return f"{super().index(moving)} + {self._hole(text)}" if moving.terms else self._hole(text)
 
     def vector_index(self, index: Index) -> str:
-        held, self._held = self._held, None  # places in registers are no numbers of a running program
+        held, self._held = self._held, None  # indices of registers must be compile-time constants
         try:
             return super().vector_index(index)
         finally:
             self._held = held
 
     def number(self, number: int) -> str:
-        """A number in which cases may differ."""
+        """Return the text of a number that may differ between cases."""
         return str(number) if self._held is None else self._hole(str(number))
 
     def _hole(self, text: str) -> str:
@@ -107,7 +110,7 @@ class NestPrinter(CFamilyPrinter):
 
 
 def _cases(body: Body, digits: frozenset[str] = frozenset(), decided: bool = False) -> Iterator[Stmt]:
-    """The nests that stand under conditions on the digits of the rTask's number alone, and hold their registers."""
+    """Yield the nests under conditions on the rTask's digits alone, with the allocations of their registers."""
     for stmt in body:
         match stmt:
             case For(kind=Kind.TASK):
@@ -117,26 +120,26 @@ def _cases(body: Body, digits: frozenset[str] = frozenset(), decided: bool = Fal
             case For(kind=Kind.SERIAL) | Alloc() if decided:
                 yield stmt
             case Alloc():
-                return  # of registers that several nests share
+                return  # several nests share these registers
 
 
 def _goes_around(loop: For) -> bool:
-    """Whether a loop goes around loops around others: of its steps compilers make nothing."""
+    """Return whether a serial loop holds two more levels of loops: compilers gain nothing from its constant bounds."""
     serial = [s for s in statements(loop.body) if isinstance(s, For) and s.kind is Kind.SERIAL]
     return loop.kind is Kind.SERIAL and any(isinstance(t, For) for s in serial for t in statements(s.body))
 
 
 def _arrays(stmt: Stmt) -> list[str]:
-    """The registers of a nest."""
+    """Return the names of a nest's registers."""
     return [s.buffer.name for s in statements((stmt,)) if isinstance(s, Alloc)]
 
 
 def _common(
     lines: tuple[str, ...], held: Sequence[list[str]], arrays: Sequence[str]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]] | None:
-    """The lines with their holes filled, and the numbers to give, for each of the cases.
+    """Return the lines with their holes filled, and for each parameter its value in each case.
 
-    None where a place in registers would be such a number.
+    None if an index of a register would become a parameter.
     """
     rows: dict[tuple[str, ...], str] = {}
     texts: dict[str, str] = {}

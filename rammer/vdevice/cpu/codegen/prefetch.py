@@ -1,11 +1,10 @@
-"""A pass that adds prefetches to tile programs, where measurements have shown that a core's caches gain by them.
+"""Add prefetches to tile programs where measurements have shown a gain. Known as: software prefetching.
 
-Where tiles of a register block walk past a panel of weights, each asks for a piece of the next panel, so that it lies
-in the second cache when its turn comes, wherever it came from. Large weights that are read once are asked for some way
-ahead. Where that costs nothing (`VDeviceSpec.reads_once`), it is as what caches may drop first: other data stay there,
-also for the next run. Small inputs of sums are asked for
-at once, and what is added to sums while they are computed. And the longest sums ask for what the table says that rTasks
-after this one need.
+- While the tiles of a register block walk past a panel of weights, each prefetches a piece of the next panel into L2.
+- Large weights that are read once are prefetched some distance ahead. If that costs nothing (`VDeviceSpec.reads_once`),
+  the hint is non-temporal: caches may evict these lines first, so that other data stay, also for the next run.
+- Small inputs of sums are prefetched at once, and while sums are computed, the operands that are added to them.
+- The longest sums prefetch the weights of later rTasks, as the table says.
 """
 
 from __future__ import annotations
@@ -39,37 +38,37 @@ from rammer.ir.tile import (
 )
 from rammer.vdevice.cpu.runtime.table import LINE_BYTES
 
-LINE = LINE_BYTES // 4  # float32 of it
-MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
-# Of the nearest cache: panels that stay there with the next one while tiles walk past them, though caches may drop them
-# first. With 48 KiB ResNet-50 took 0.965 of its time, 0.987 up to 16 KiB; BGE-small 1.09 beyond 288 KiB.
+LINE = LINE_BYTES // 4  # float32 per line
+MIN_PANEL = 64  # lines: the hardware's prefetcher handles smaller panels
+# Of L1: panels that stay there, together with the next one, while tiles walk past them, even if prefetched as
+# non-temporal. With 48 KiB ResNet-50 took 0.965 of its time, 0.987 up to 16 KiB; BGE-small 1.09 beyond 288 KiB.
 SHORT_PANEL = 1 / 2
-MAX_LINES = 64  # asked for at once: caches queue about as many
-STREAMED = 1 << 20  # float32: weights as large come from far away in every run
-FAR = 1 << 18  # float32: parts of weights as large are asked for before they are transformed
-AHEAD = 2048  # float32: the core by itself asks for less at once; on Zen 5 4096 was no faster, 512 slower by 2 %
-SMALL = 1024  # float32: inputs up to this are asked for at once
-ASKING_STEPS = 4  # of a sum for each line that is asked for ahead: in bursts, they would fill the core's queue of lines
-LEAST_STEPS = 64  # of a sum that asks for what runs next: of 32 steps it took 1.2 times as long
-LEAST_SHARED = 32  # steps of sums that ask for their own weights
-MOST_AT_ONCE = 4  # lines that a step asks for: estimated; memory brings about two meanwhile, and the queue holds some
-LEAST_SUMS = 8  # of its register block: with fewer, a step takes no longer than asking
-UNIT_LINES = 8  # asked for ahead, for each block of terms on the matrix unit
-UNIT_MAX_LINES = 32  # that each block of terms asks for
-MAX_ROWS = 4  # sums for each vector of streamed weights: beyond, arithmetic takes longer than reading
+MAX_LINES = 64  # per burst: caches queue about as many
+STREAMED = 1 << 20  # float32: weights of this size are cold in each run
+FAR = 1 << 18  # float32: parts of weights of this size are prefetched before they are transformed
+AHEAD = 2048  # float32: farther than the core's own prefetcher; on Zen 5 4096 was as fast, 512 slower by 2 %
+SMALL = 1024  # float32: inputs up to this size are prefetched at once
+ASKING_STEPS = 4  # of a sum per line prefetched for later rTasks: bursts would fill the core's fill buffers
+LEAST_STEPS = 64  # of a sum that prefetches for later rTasks: one of 32 steps took 1.2 times as long
+LEAST_SHARED = 32  # steps of sums that prefetch their own weights
+MOST_AT_ONCE = 4  # lines per step: estimated; memory delivers about two meanwhile, and the fill buffers hold some
+LEAST_SUMS = 8  # of a register block: with fewer, a step takes no longer than its prefetches
+UNIT_LINES = 8  # prefetched for later rTasks, per block of terms on the matrix unit
+UNIT_MAX_LINES = 32  # prefetched per block of terms on the matrix unit
+MAX_ROWS = 4  # sums for each vector of streamed weights: with more, arithmetic takes longer than reading
 
-Position: TypeAlias = tuple[int, ...]  # of a statement: its number in its body, after those of the statements around it
+Position: TypeAlias = tuple[int, ...]  # path to a statement: its number in each body, outermost first
 
 
 class Loop(NamedTuple):
-    """A loop of a program, and where it stands."""
+    """A loop of a program, with its position."""
 
     at: Position
     loop: For
 
 
 class Site(NamedTuple):
-    """A statement of a program, where it stands, and the loops around it, outermost first."""
+    """A statement of a program, with its position and the loops around it, outermost first."""
 
     at: Position
     stmt: Stmt
@@ -77,7 +76,7 @@ class Site(NamedTuple):
 
 
 class VectorLoad(NamedTuple):
-    """What a vector loop loads, and loops around it, outermost first."""
+    """A load of a vector loop, with the loops around it, outermost first."""
 
     around: tuple[Loop, ...]
     buffer: str
@@ -85,17 +84,17 @@ class VectorLoad(NamedTuple):
 
     @property
     def register_loops(self) -> list[For]:
-        """The loops of a register block that move the load."""
+        """Loops of a register block that index the load."""
         names = variables(self.element)
         return [lp for _, lp in self.around if lp.kind in (Kind.UNROLLED, Kind.VECTOR) and lp.var in names]
 
     def span(self, loops: Sequence[For]) -> tuple[Index, Index]:
-        """The first element, and the last, while some serial loops go on."""
+        """Return the first and last element that the load reads while these serial loops run."""
         return _ends(self.element, [*loops, *self.register_loops])
 
 
 class PanelLoad(NamedTuple):
-    """A load of a panel of weights: the loop that walks past the panel, and loops inside of it that move the load."""
+    """A load of a panel of weights: the loop that walks past the panel, and inner loops that index the load."""
 
     walk: Loop
     inside: tuple[Loop, ...]
@@ -107,15 +106,15 @@ class PanelLoad(NamedTuple):
 
     @property
     def ends(self) -> tuple[Index, Index]:
-        """The first element, and the last, for one iteration of all loops outside."""
+        """The first and last element, for one iteration of all outer loops."""
         return _ends(self.element, [lp for _, lp in self.inside])
 
 
-Hint: TypeAlias = tuple[Position, Body]  # prefetches, and the loop at whose beginning they stand
+Hint: TypeAlias = tuple[Position, Body]  # the loop at whose beginning prefetches go, and these
 
 
 def prefetched(program: TileProgram, spec: VDeviceSpec) -> TileProgram:
-    """The program with prefetches, for the cores of a CPU."""
+    """Return the program with prefetches, for the cores of a CPU."""
     stepped = replace(program, body=rewrite_body(program.body, _with_steps))
     hints: dict[Position, Body] = {}
     for at, body in _Prefetcher(stepped, spec).hints():
@@ -124,7 +123,7 @@ def prefetched(program: TileProgram, spec: VDeviceSpec) -> TileProgram:
 
 
 def capacity(program: TileProgram) -> int:
-    """Lines that an rTask can ask for ahead of the rTasks after it."""
+    """Return the number of lines that an rTask can prefetch for later rTasks."""
     for site in _sites(program.body):
         if isinstance(site.stmt, Prefetch) and site.stmt.buffer == NEXT:
             env = {loop.var: (loop.start, loop.stop - 1) for _, loop in site.around}
@@ -133,7 +132,7 @@ def capacity(program: TileProgram) -> int:
 
 
 def in_blocks(stmt: Apply) -> bool:
-    """Whether it adds a block of terms at a time to sums in memory: a product whose operands lie in parts."""
+    """Return whether it adds blocks of terms to sums in memory: a product of encoded operands."""
     if not stmt.instruction.multiplies:
         return False
     _, (_, kind), _ = stmt.instruction.tensors
@@ -141,12 +140,12 @@ def in_blocks(stmt: Apply) -> bool:
 
 
 def steps(product: Apply) -> For:
-    """The loop over blocks of terms that a product by an instruction goes through."""
+    """Return the loop over blocks of terms of a product by an instruction."""
     return For("rammer_block", 0, -(-product.extents[-1] // product.instruction.axes[-1][1]), Kind.SERIAL, ())
 
 
 def register_block(body: Body) -> int:
-    """Sums of a register block that a body goes on with, if it does nothing else; else 0."""
+    """Return the number of sums that a body accumulates in registers, if it does nothing else; else 0."""
     total = 0
     for s in body:
         match s:
@@ -160,7 +159,7 @@ def register_block(body: Body) -> int:
 
 
 def loaded(body: Body, around: tuple[For, ...] = ()) -> int:
-    """Vectors that one pass of a register block loads: those that several sums share count once."""
+    """Return the vectors that one pass of a register block loads. A vector that several sums share counts once."""
     total = 0
     for s in body:
         match s:
@@ -175,12 +174,12 @@ def loaded(body: Body, around: tuple[For, ...] = ()) -> int:
 
 
 def has_pieces(body: Body) -> bool:
-    """Whether some vectors begin in mid-vector."""
+    """Return whether some vectors begin at a lane other than 0."""
     return any(isinstance(s, For) and s.kind is Kind.VECTOR and s.start for s in statements(body))
 
 
 class _Prefetcher:
-    """What to prefetch in one program, by kinds."""
+    """Finds the prefetches of one program, by kinds."""
 
     def __init__(self, program: TileProgram, spec: VDeviceSpec) -> None:
         self.program, self.lanes, self.near_bytes = program, spec.lanes, spec.near_bytes
@@ -189,7 +188,7 @@ class _Prefetcher:
         self.inputs = {b.name: b for b in inputs if b.scope is Scope.ARGUMENT and b.dtype.itemsize == 4}
         self.sites = list(_sites(program.body))
         self.serial = [Loop(s.at, s.stmt) for s in self.sites if isinstance(s.stmt, For) and s.stmt.kind is Kind.SERIAL]
-        self.loads: dict[Position, list[VectorLoad]] = {}  # inside of a loop, with the loops that are inside of it, too
+        self.loads: dict[Position, list[VectorLoad]] = {}  # by loop: loads inside, with the loops in between
         for load in self._vector_loads(self.sites):
             for n, (at, _) in enumerate(load.around):
                 self.loads.setdefault(at, []).append(load._replace(around=load.around[n + 1 :]))
@@ -198,7 +197,7 @@ class _Prefetcher:
         self.encoders = {s.operands[0].buffer: s for s in applied if s.instruction.encodes}
 
     def hints(self) -> Iterator[Hint]:
-        """All prefetches; of one loop those that stand first come first."""
+        """Yield all prefetches. Those of one loop come in the order in which they are placed."""
         yield from ((loop.at, tuple(self._stream(loop))) for loop in self.serial)
         yield from chain.from_iterable(self._next_encoded_panel(*found) for found in self.products)
         yield from self._next_tasks()
@@ -214,7 +213,7 @@ class _Prefetcher:
             yield (), tuple(self._small_inputs(fetched))
 
     def _vector_loads(self, sites: Iterable[Site]) -> Iterator[VectorLoad]:
-        """Vectors that loops load from inputs, with all loops around each."""
+        """Yield vector loads from inputs, each with all loops around it."""
         for _, stmt, around in sites:
             if isinstance(stmt, Store) and around and (lanes := around[-1].loop).kind is Kind.VECTOR:
                 for load, _ in loads(stmt.value):
@@ -222,27 +221,27 @@ class _Prefetcher:
                         yield VectorLoad(around, load.tensor, load.index[0])
 
     def _small_inputs(self, fetched: set[str]) -> Iterator[Prefetch]:
-        """Inputs that another core may just have written: a sum would wait for each of their lines in turn."""
+        """Yield prefetches of inputs that another core may just have written: sums would wait for each line in turn."""
         for name, buffer in self.inputs.items():
             if buffer.size <= SMALL and name not in fetched:
                 yield Prefetch(name, Index(), buffer.size)
 
     def _stream(self, loop: Loop) -> Iterator[Prefetch]:
-        """What a loop reads soon, where it reads large weights once, one after the other."""
+        """Yield prefetches, some distance ahead, for a loop that reads large weights once and contiguously."""
         sums = register_block(loop.loop.body) * self.lanes
         outer = [other.loop.var for other in self.serial if other.at == loop.at[: len(other.at)] and other != loop]
         for inside, buffer, index in self.loads.get(loop.at, ()) if sums else ():
             step = index.coef(loop.loop.var)
             block = _count(lp for _, lp in inside if lp.var in variables(index))
             large = self.inputs[buffer].size >= STREAMED
-            once = variables(index).issuperset(outer)  # else they lie near when more rows pass by
+            once = variables(index).issuperset(outer)  # else they are resident for later rows
             if large and once and step == block and step >= LINE and block <= sums <= MAX_ROWS * step:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
                 yield Prefetch(buffer, start + AHEAD, step, 2, once=self.reads_once)
 
     def _next_panels(self, outer: Loop) -> Iterator[Hint]:
-        """Pieces of the panel of weights that the next iteration of a loop reads, where loops inside walk past one."""
-        found: dict[tuple[str, Position, Position], list[PanelLoad]] = {}  # by nests that walk past one
+        """Yield prefetches of the panel of weights for a loop's next iteration, if inner loops walk past this one's."""
+        found: dict[tuple[str, Position, Position], list[PanelLoad]] = {}  # by nests that walk past the panel
         for path, buffer, index in self.loads.get(outer.at, ()):
             if not index.coef(outer.loop.var) > 0 or any(not isinstance(atom, str) for atom, _ in index.terms):
                 continue
@@ -255,12 +254,12 @@ class _Prefetcher:
         for (buffer, walk, _), panel in found.items():
             start, _ = panel[0].ends
             others = asked.setdefault((buffer, walk), [])
-            if start not in others:  # else a nest before this one asks for the same
+            if start not in others:  # else an earlier nest prefetches the same
                 others.append(start)
                 yield from self._next_panel(buffer, start.coef(outer.loop.var), panel)
 
     def _next_panel(self, buffer: str, far: int, panel: Sequence[PanelLoad]) -> Iterator[Hint]:
-        """Pieces of one, which begins `far` behind the one that some loads read."""
+        """Yield prefetches of pieces of the panel that begins `far` elements after the one that these loads read."""
         ends = [load.ends for load in panel]
         start = ends[0][0]
         low = min((first - start).const for first, _ in ends)
@@ -278,12 +277,12 @@ class _Prefetcher:
         burst = Prefetch(buffer, index + turn * (each * LINE), each * LINE, 2, once=once)
         if hints := _step_by_step(paths, burst):
             yield from hints
-        elif not any(_sums(lp.body) for load in panel for _, lp in load.serial):  # of strips, some would come late
+        elif not any(_sums(lp.body) for load in panel for _, lp in load.serial):  # else some strips would be late
             each = min(each, MAX_LINES)
             yield turns[-1].at, (replace(burst, index=index + turn * (each * LINE), size=each * LINE),)
 
     def _next_encoded_panel(self, product: Apply, blocks: Loop, outer: tuple[Loop, ...]) -> Iterator[Hint]:
-        """While blocks of rows pass by a panel of weights, encoded or to be: pieces of the panel after it."""
+        """Yield prefetches of the next panel of weights, encoded or to be encoded, while rows use this one."""
         panel, (*_, (_, kind)) = product.operands[-1], product.instruction.types(product.sizes)
         if copy := self.encoders.get(panel.buffer):
             panel, (*_, (_, kind)) = copy.operands[-1], copy.instruction.types(copy.sizes)
@@ -292,7 +291,7 @@ class _Prefetcher:
         parts, itemsize = (encoding.parts, encoding.dtype.itemsize) if encoding else (1, kind.dtype.itemsize)
         moving = [n for n, (_, lp) in enumerate(outer) if panel.at.coef(lp.var)]
         if panel.buffer not in self.inputs or not moving or moving[-1] == len(outer) - 1:
-            return  # it was copied here just now; or each panel is used once, in the order in which they lie
+            return  # the panel was just copied here; or each panel is used once, in the order of memory
         walk = outer[moving[-1]].loop.var
         turns = [lp for _, lp in (*outer[moving[-1] + 1 :], blocks)]
         line = LINE_BYTES // itemsize
@@ -302,7 +301,11 @@ class _Prefetcher:
             yield blocks.at, (Prefetch(panel.buffer, start + _turn(turns) * (lines * line), lines * line, 2, encoding),)
 
     def _next_tasks(self) -> Iterator[Hint]:
-        """What runs next, asked for by the longest sums: lines every few steps, and the last ones in the last block."""
+        """Yield prefetches for later rTasks, by the longest sums.
+
+        They request a line every ASKING_STEPS steps, or UNIT_LINES per block on the matrix unit. The last lines are
+        requested in the last block of sums.
+        """
         if not (found := self._longest_sums(LEAST_STEPS)):
             return
         outer, sums = found
@@ -317,13 +320,13 @@ class _Prefetcher:
             yield sums.at, (If((Range(step % ASKING_STEPS, 0, 1),), (line,)),)
 
     def _longest_sums(self, least: int) -> tuple[tuple[Loop, ...], Loop] | None:
-        """The loop of sums, inside of others, that goes on for most steps, and all serial loops around it."""
+        """Return the loop of sums inside of others that runs the most steps, and all serial loops around it."""
         suited = [(outer, steps) for _, steps, outer in self.products] or self._long_sums(least)
         suited = [(outer, sums) for outer, sums in suited if outer]
         return max(suited, key=lambda found: _count(lp for _, lp in (*found[0], found[1])), default=None)
 
     def _next_parts(self, outer: tuple[Loop, ...], sums: Loop) -> Iterator[Hint]:
-        """Parts of large weights that are read, and transformed, right before sums: these ask for the next part."""
+        """Yield prefetches, by sums, of the next part of large weights that are transformed right before them."""
         found: dict[str, list[VectorLoad]] = {}
         for load in self._vector_loads(self.sites):
             if self.inputs[load.buffer].size >= FAR:
@@ -340,10 +343,10 @@ class _Prefetcher:
                 yield from _step_by_step([(sums,)], _next_part(loads, moving, path, blocks))
 
     def _long_sums(self, least: int) -> list[tuple[tuple[Loop, ...], Loop]]:
-        """Loops that go on with a register block's sums for long, each with all serial loops around it.
+        """Return loops that accumulate a register block for many steps, each with all serial loops around it.
 
-        Those that stream their weights from far memory have no time to ask for others, and one with pieces of vectors
-        is not to be repeated.
+        Loops that stream cold weights are excluded: they have no spare memory bandwidth. So are loops with partial
+        vectors, which are not unrolled.
         """
         found = []
         for at, stmt, around in self.sites:
@@ -356,9 +359,9 @@ class _Prefetcher:
         return found
 
     def _following(self, sums: tuple[Loop, ...], nest: Site) -> Iterator[tuple[list[VectorLoad], Hint]]:
-        """While blocks of sums are computed: the lines that the nest after them loads, if they are few.
+        """Yield prefetches, during blocks of sums, of at most MAX_LINES lines that the next nest loads.
 
-        It would wait for most of them in turn; many are left to the core, as they would push out the weights.
+        The nest would wait for most of them in turn. Larger sets are left to the core: they would evict the weights.
         """
         found: dict[tuple[str, Index], VectorLoad] = {}
         for load in self._vector_loads(_sites_in(nest)):
@@ -381,7 +384,7 @@ class _Prefetcher:
 
 
 def _ends(index: Index, loops: Sequence[For]) -> tuple[Index, Index]:
-    """What an index is in the first iteration of some loops, and in the last."""
+    """Return an index's values in the first and in the last iteration of some loops."""
     first, last = ({lp.var: Index(lp.stop - 1 if end else lp.start) for lp in loops} for end in (False, True))
     return substitute(index, first), substitute(index, last)
 
@@ -389,11 +392,13 @@ def _ends(index: Index, loops: Sequence[For]) -> tuple[Index, Index]:
 def _next_part(
     loads: Sequence[VectorLoad], moving: Sequence[For], path: Sequence[For], blocks: Sequence[For]
 ) -> Prefetch:
-    """A share, for one of the `blocks`, of what loads read along a `path` of loops in the next turn of those that move
-    it; nothing if that lies too scattered. After the last turn comes the first one.
+    """Return the prefetch, by one of the `blocks`, of its share of the next part.
+
+    The part is what the loads read along a `path` of loops in the next iteration of the `moving` loops; after the last
+    iteration comes the first. Its size is 0 if the part is too sparse.
     """
     buffer, read = loads[0].buffer, sum(_count(load.register_loops) for load in loads)
-    for n in range(len(path) + 1):  # the first n loops go from one piece of memory to the next
+    for n in range(len(path) + 1):  # the first n loops step between contiguous pieces
         spans = [load.span(path[n:]) for load in loads]
         begin, pieces = spans[0][0], _count(path[:n])
         if any((end - begin).terms for span in spans for end in span) or _count(blocks) % pieces:
@@ -411,15 +416,15 @@ def _next_part(
 
 
 def _digits(number: Index, loops: Sequence[For]) -> dict[str, Index]:
-    """Where loops are in iteration `number` of all of them; after the last one they begin again."""
+    """Return the loop variables in iteration `number` of all loops together, modulo their total."""
     return {lp.var: number // _count(loops[n + 1 :]) % (lp.stop - lp.start) + lp.start for n, lp in enumerate(loops)}
 
 
 def _step_by_step(paths: Sequence[tuple[Loop, ...]], burst: Prefetch) -> list[Hint]:
-    """The lines of a burst, a few in every few steps of register blocks' sums, if there are enough: those that follow
-    one another, each the innermost loop of a path, share them.
+    """Spread the lines of a burst evenly over the steps of register blocks' sums; [] if there are not enough steps.
 
-    In a burst they fill the core's queue of lines, and what is summed waits.
+    Each path's innermost loop accumulates sums; consecutive ones share the lines. As one burst they would fill the
+    core's fill buffers and stall the sums.
     """
     sums = [path[-1].loop.body for path in paths]
     if not paths or any(register_block(body) < LEAST_SUMS or has_pieces(body) for body in sums):
@@ -428,7 +433,7 @@ def _step_by_step(paths: Sequence[tuple[Loop, ...]], burst: Prefetch) -> list[Hi
     at_once = -(-(burst.size // LINE) // sum(counts))
     if not at_once or sum(counts) < LEAST_SHARED or at_once > MOST_AT_ONCE:
         return []
-    times = burst.size // LINE // at_once  # of a few lines that are left, none is asked for
+    times = burst.size // LINE // at_once  # remaining lines are not prefetched
     every = gcd(1 << ((sum(counts) // times).bit_length() - 1), *counts[:-1])
     hints: list[Hint] = []
     for n, path in enumerate(paths):
@@ -443,35 +448,35 @@ def _step_by_step(paths: Sequence[tuple[Loop, ...]], burst: Prefetch) -> list[Hi
 
 
 def _common(paths: Sequence[tuple[Loop, ...]]) -> tuple[Loop, ...]:
-    """The loops with which all paths begin."""
+    """Return the loops with which all paths begin."""
     same = takewhile(lambda loops: len({at for at, _ in loops}) == 1, zip(*paths, strict=False))
     return tuple(loops[0] for loops in same)
 
 
 def _with_steps(stmt: Stmt) -> Stmt:
-    """A product with a loop over its steps, in which something may be prefetched."""
+    """Return a product with an explicit loop over its steps, which can hold prefetches."""
     return replace(stmt, meanwhile=steps(stmt)) if isinstance(stmt, Apply) and in_blocks(stmt) else stmt
 
 
 def _with_hints(body: Body, hints: Mapping[Position, Body], at: Position = ()) -> Body:
-    """A body with prefetches at its beginning, and inside."""
+    """Return a body with prefetches at its beginning and inside."""
     inner = (with_children(s, _with_hints(children(s), hints, (*at, n))) for n, s in enumerate(body))
     return (*hints.get(at, ()), *inner)
 
 
 def _is_hint(stmt: Stmt) -> bool:
-    """Whether a statement does nothing but prefetch."""
+    """Return whether a statement only prefetches."""
     return isinstance(stmt, Prefetch) or (isinstance(stmt, For | If) and all(map(_is_hint, children(stmt))))
 
 
 def _sites(body: Body) -> Iterator[Site]:
-    """All statements of a program."""
+    """Yield all statements of a program."""
     for n, stmt in enumerate(body):
         yield from _sites_in(Site((n,), stmt, ()))
 
 
 def _sites_in(site: Site) -> Iterator[Site]:
-    """A statement, and all that are inside of it."""
+    """Yield a statement and all statements inside of it."""
     yield site
     around = (*site.around, Loop(site.at, site.stmt)) if isinstance(site.stmt, For) else site.around
     for n, stmt in enumerate(children(site.stmt)):
@@ -479,14 +484,14 @@ def _sites_in(site: Site) -> Iterator[Site]:
 
 
 def _products(sites: Iterable[Site]) -> Iterator[tuple[Apply, Loop, tuple[Loop, ...]]]:
-    """Products on the matrix unit, each with the loop over its blocks of terms, and all serial loops around it."""
+    """Yield products on the matrix unit, each with the loop over its blocks of terms and all serial loops around it."""
     for at, stmt, around in sites:
         if isinstance(stmt, Apply) and stmt.meanwhile:
             yield stmt, Loop((*at, 0), stmt.meanwhile), _serial(around)
 
 
 def _followers(body: Body, at: Position) -> Iterator[tuple[tuple[Loop, ...], Site]]:
-    """Serial loops around a block of sums, with each nest after them in the same body that sums nothing."""
+    """Yield serial loops around a block of sums, with each later nest of the same body that has no sums."""
     blocks: tuple[Loop, ...] = ()
     for n, s in enumerate(body):
         here = (*at, n)
@@ -505,7 +510,7 @@ def _followers(body: Body, at: Position) -> Iterator[tuple[tuple[Loop, ...], Sit
 
 
 def _block_path(at: Position, nest: For) -> tuple[Loop, ...]:
-    """Serial loops from a nest's first down to the one that holds a register block; none if they do more than that."""
+    """Return the serial loops from a nest down to a register block; () if they do more than that."""
     path: list[Loop] = []
     body: Body = (nest,)
     while len(body) == 1 and isinstance(loop := body[0], For) and loop.kind is Kind.SERIAL:
@@ -517,7 +522,7 @@ def _block_path(at: Position, nest: For) -> tuple[Loop, ...]:
 
 
 def _sums(body: Body) -> bool:
-    """Whether the body has accumulators."""
+    """Return whether the body has accumulators."""
     return any(isinstance(s, Alloc) and s.buffer.scope is Scope.REGISTER for s in statements(body))
 
 
@@ -526,10 +531,10 @@ def _serial(loops: Iterable[Loop]) -> tuple[Loop, ...]:
 
 
 def _count(loops: Iterable[For]) -> int:
-    """How often loops run, one inside of the other."""
+    """Return the number of iterations of nested loops."""
     return prod(lp.stop - lp.start for lp in loops)
 
 
 def _turn(loops: Sequence[For]) -> Index:
-    """The number of an iteration of such loops."""
+    """Return the number of the current iteration of nested loops."""
     return sum(((var(lp.var) - lp.start) * _count(loops[n + 1 :]) for n, lp in enumerate(loops)), Index())

@@ -1,4 +1,4 @@
-"""C for CPUs: prefetches, blocks of sums on a matrix unit, and loops around register blocks that are repeated."""
+"""Print C for CPUs: prefetches, blocks of sums on a matrix unit, unrolled loops around register blocks, and tickets."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ from rammer.vdevice.cpu.codegen.tickets import tickets
 from rammer.vdevice.cpu.runtime.table import LINE_BYTES
 from rammer.vdevice.ctext.vectors import depends
 
-MAX_STEPS = 32  # stores of an unrolled body: twice as many won nothing, and took clang a fifth longer
-# Vectors that an unrolled body loads. Beyond, a core's prefetcher sees too many streams: a cell that loads 16 in a step
-# took 2.1 or 4.0 us unrolled, by where its code happened to lie, and 2.1 in a loop as it is.
+MAX_STEPS = 32  # stores of an unrolled body: twice as many gained nothing, and took clang a fifth longer
+# Vectors that an unrolled body loads. With more, a core's prefetcher sees too many streams: a cell that loads 16 in a
+# step took 2.1 or 4.0 us unrolled, depending on its code's alignment, and 2.1 as a loop.
 MAX_LOADED = 16
-SELDOM = 32  # times as many sums are computed in another loop of the kernel
-MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
-TICKETS = "rammer_tickets"  # of the rTask: those that this vEU has to do
+SELDOM = 32  # a loop stays rolled if another one of the kernel computes this many times its sums
+MAX_NUMBERS = 64  # scalar stores of an unrolled loop: hundreds of them took clang minutes
+TICKETS = "rammer_tickets"  # of the rTask: the next one of this vEU
 TAKE = f"{TICKETS}->mine = rammer_take({TICKETS})"
-FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang looks for blocks among them all
+FEW_GATHERED = 128  # scalars gathered into vectors by an unrolled loop: clang searches for patterns among them all
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
 
 
 class CpuPrinter(NestPrinter):
     """Prints one tile program for a core with caches.
 
-    Names of its own begin with `rammer_`: operands of plugins have names, too, which must not be shadowed.
+    Its own names begin with `rammer_`, so that they do not shadow names of plugins' operands.
     """
 
     pieces = narrow_stores = True
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
-        self.loops: list[Nest] = []  # that are functions of their own
-        self._handed: tuple[str, str] | None = None  # to functions: the prefix of their names, and arguments
-        self._scopes: dict[str, tuple[Buffer, Body]] = {}  # of register buffers
+        self.loops: list[Nest] = []  # loops that are outlined into functions
+        self._handed: tuple[str, str] | None = None  # prefix of the functions' names, and their common arguments
+        self._scopes: dict[str, tuple[Buffer, Body]] = {}  # register buffers, with the bodies of their scopes
         many = self.numbers(program.body)[1] > MAX_GATHERED
         self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
         self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
         self._sums = _sums(program.body, 1)
         self._many = max(self._sums.values(), default=0)
-        self._asking = ""  # the variable of the loop that asks for what runs next
+        self._asking = ""  # the variable of the loop that prefetches for later rTasks
         self._tickets, self.tickets = tickets(program)
 
     def declare(self, buffer: Buffer, body: Body) -> None:
@@ -71,7 +71,7 @@ class CpuPrinter(NestPrinter):
         self._scopes[buffer.name] = buffer, body
 
     def _apart(self, loop: For) -> list[str]:
-        """A call of an unrolled loop of long functions, which is printed as a function: nothing if it stays here."""
+        """Return a call of an unrolled loop of long functions, outlined into a function; [] if it stays inline."""
         names = {b.name for b in (*self.program.arguments, *self.program.scratch)}
         found = rolled(loop, names, self._scopes, self.lanes)
         if found is None or self._handed is None or self._held is not None:
@@ -97,7 +97,7 @@ class CpuPrinter(NestPrinter):
 
     def share(self, prefix: str, handed: str) -> list[Nest]:
         self._handed = prefix, handed
-        return [] if self._on_unit else super().share(prefix, handed)  # its tiles are this function's
+        return [] if self._on_unit else super().share(prefix, handed)  # tile registers belong to this function
 
     def scratch(self) -> list[str]:
         return [*super().scratch(), *(["  rammer_unit_begin();"] if self._on_unit else [])]
@@ -114,7 +114,7 @@ class CpuPrinter(NestPrinter):
         return super().store(s, lane, count)
 
     def square(self, loop: For) -> str | None:
-        """A square that is copied, or else one that is computed by columns and stored by rows."""
+        """Print a transposed square: one that is copied, or one that is computed by columns and stored by rows."""
         if (copied := super().square(loop)) or not self.few(loop):
             return copied
         match loop:
@@ -149,7 +149,7 @@ class CpuPrinter(NestPrinter):
         return super().scalar(value, lane, count, like)
 
     def _four_bytes(self, value: Scalar, lane: str | None) -> Load | None:
-        """The first of four neighbours in memory that are joined to a word."""
+        """Return the first of four bytes that are adjacent in memory and joined to a word."""
         match value:
             case Call("join_bytes", (Cast(Load(buffer, (start,), ()) as first), *_) as parts):
                 neighbours = [Load(buffer, (start + n,)) for n in range(len(parts))]
@@ -164,7 +164,7 @@ class CpuPrinter(NestPrinter):
         return self._multiplied(s) if in_blocks(s) else self._summed(s)
 
     def _copied(self, s: Apply) -> list[str]:
-        """Rows that an instruction encodes, up to the last one that there is."""
+        """Print a copy of rows that an instruction encodes, as many as there are."""
         to, source = s.operands
         rows, depth = s.extents
         steps = "".join(f"{n}, " for n in source.steps[:2])
@@ -176,15 +176,15 @@ class CpuPrinter(NestPrinter):
         return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {steps}{count}, {depth});"]
 
     def _summed(self, s: Apply) -> list[str]:
-        """A block of sums by a text that goes through all of its terms: their number, in steps of its own."""
+        """Print a block of sums by a C text that loops over all terms itself, given their number of steps."""
         steps = -(-s.extents[-1] // s.instruction.axes[-1][1])
         operands = ", ".join(f"&{o.buffer}[{self.index(o.at)}]" for o in s.operands)
         return [f"rammer_{s.instruction.name}({operands}, {steps});"]
 
     def _multiplied(self, s: Apply) -> list[str]:
-        """A block of sums: an instruction repeated along its terms."""
+        """Print a block of sums: an instruction repeated along its terms."""
         loop, (sums, a, b), name = s.meanwhile or steps(s), s.operands, s.instruction.name
-        beginning = dict.fromkeys(s.sizes, 0) | dict(s.instruction.axes[-1:])  # of the second block of terms
+        beginning = dict.fromkeys(s.sizes, 0) | dict(s.instruction.axes[-1:])  # start of the second block of terms
         _, *kinds = s.instruction.types(s.sizes)
         places = []
         for operand, (tensor, kind) in zip((a, b), kinds, strict=True):
@@ -210,12 +210,12 @@ class CpuPrinter(NestPrinter):
         lines = []
         for stmt in body:
             text = super().body((stmt,), depth)
-            called = id(stmt) in self._calls and self._held is None  # of its nest, which takes its tickets
+            called = id(stmt) in self._calls and self._held is None  # a call: its nest takes the tickets
             lines += self._ticketed(stmt, text, depth) if id(stmt) in self._tickets and not called else text
         return lines
 
     def _ticketed(self, stmt: Stmt, lines: list[str], depth: int) -> list[str]:
-        """A statement, done by whoever has its ticket, or a loop over tickets; then those of the next statement."""
+        """Print a statement for the holder of its ticket, or a loop over tickets; then advance past its tickets."""
         given, pad = self._tickets[id(stmt)], "  " * depth
         if not (isinstance(stmt, For) and stmt.kind is Kind.SERIAL):
             head = f"if ({TICKETS}->mine == {TICKETS}->first) {{"
@@ -257,10 +257,10 @@ class CpuPrinter(NestPrinter):
         return [line for inside in _loops_inside(loop.body) for line in self._asks(inside)]
 
     def _unrolling(self, loop: For) -> int:
-        """How often a loop around a register block is repeated: the steps of a loop take issue slots too.
+        """Return the unroll factor of a loop around a register block: loop overhead takes issue slots, too.
 
-        Pieces of vectors are seldom met, and each takes clang as long as many whole ones. So do the guarded copies at
-        edges, of which `loop` leaves those rolled that hold a few of a hundred sums.
+        Loops with partial vectors stay rolled: they run rarely, and compile as slowly as many whole ones. So do guarded
+        copies at edges; `loop` keeps those rolled that compute less than 1/SELDOM of the sums.
         """
         stores, (_, gathered) = register_block(loop.body), self.numbers(loop.body)
         count = loop.stop - loop.start
@@ -270,7 +270,7 @@ class CpuPrinter(NestPrinter):
         return next((n for n in (4, 2) if count % n == 0 and n <= most and n * gathered <= FEW_GATHERED), 1)
 
     def prefetch(self, s: Prefetch) -> list[str]:
-        """Requests for lines; those of a long run for the first cache, which stands outside of loops, in a loop."""
+        """Print requests for lines. A long run into L1, outside of loops, becomes a loop that is unrolled by four."""
         index, step = s.index, 1
         if s.buffer == NEXT:
             if not self._asking:
@@ -293,9 +293,10 @@ class CpuPrinter(NestPrinter):
         return [unroll, f"for (long rammer_n = 0; rammer_n < {s.size}; rammer_n += {step}) {ask}"]
 
     def _asks(self, loop: For) -> list[str]:
-        """Where a loop finds what it asks for of what runs next, if it asks: a block of lines, all of them or none.
+        """Print where a loop finds the lines that it prefetches for later rTasks; [] if it does not.
 
-        Its steps have no branch: instead of nothing they ask for the table again.
+        A block of lines is requested completely or not at all. Steps have no branch: an empty block requests the table
+        again.
         """
         inner = (s for stmt in loop.body for s in (children(stmt) if isinstance(stmt, If) else (stmt,)))
         asked = next((s for s in inner if isinstance(s, Prefetch) and s.buffer == NEXT), None)
@@ -314,7 +315,7 @@ class CpuPrinter(NestPrinter):
 
 
 def _sums(body: Body, times: int) -> dict[int, int]:
-    """How many sums an rTask computes in each loop (by id) around a register block, where all conditions hold."""
+    """Return the sums that an rTask computes in each loop (by id) around a register block, if all conditions hold."""
     found: dict[int, int] = {}
     for s in body:
         if isinstance(s, For) and s.kind is Kind.SERIAL and (block := register_block(s.body)):
@@ -328,7 +329,7 @@ def _sums(body: Body, times: int) -> dict[int, int]:
 
 
 def _loops_inside(body: Body) -> Iterator[For]:
-    """The outermost loops of a body."""
+    """Yield the outermost loops of a body."""
     for s in body:
         if isinstance(s, For):
             yield s
@@ -337,7 +338,7 @@ def _loops_inside(body: Body) -> Iterator[For]:
 
 
 def _low_bits(value: Scalar) -> tuple[Scalar, int, float] | None:
-    """The integer of which up to four low bits are taken, these as a mask, and what they are less in float32."""
+    """Match `float32(number & mask) - zero`. Returns the number, the mask of up to four low bits, and zero."""
     match value:
         case Call("sub", (Cast() as bits, Const(zero))):
             pass
@@ -350,7 +351,7 @@ def _low_bits(value: Scalar) -> tuple[Scalar, int, float] | None:
 
 
 def _apart(index: Index, name: str) -> tuple[Index, Index]:
-    """An index without the terms that depend on a variable, and these."""
+    """Split an index into the terms without a variable and those with it."""
     moving = tuple(term for term in index.terms if name in variables(Index(0, (term,))))
     return index - Index(0, moving), Index(0, moving)
 

@@ -1,8 +1,8 @@
-"""Unrolled loops of long functions, repeated instead: compilers take their time for each of twenty polynomials.
+"""Roll unrolled loops of long functions: compilers take long for each copy of a polynomial. Known as: loop rerolling.
 
-A block of sums is in registers, which no loop can count through. So they are copied into memory first, for a store and
-a load of each; what is computed of them takes many times that. The loop is a function of its own: inside of another one
-compilers bring its constants into registers long before, and those of the sums into memory.
+A block of sums lies in registers, which a loop cannot index. The sums are therefore copied to memory first. That costs
+a store and a load of each, a small part of computing the functions. The loop becomes a function of its own: inside of
+another one, compilers keep its constants in registers too long and spill the sums.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rammer.ir.index import Index, var, variables
 from rammer.ir.tile import Apply, Body, Buffer, For, If, Kind, Scope, Stmt, Store, children, rewrite_body, statements
 
 LONG = ("exp", "log", "tanh", "sigmoid", "erf")  # functions of vectors: tens of instructions
-MOST = 7  # of them in an unrolled loop: of fewer, copies and a call take a twentieth longer
+MOST = 7  # of them that stay unrolled: copies and a call would make up to seven 5 % slower
 LANE = "rammer_lane"
 
 
 def in_registers(buffer: Buffer, body: Body) -> bool:
-    """Whether all that the body touches of a buffer is known once its unrolled loops are unrolled."""
+    """Return whether all of the body's indices of a buffer are constant once its unrolled loops are unrolled."""
     inside = list(statements(body))
     kinds = {(s.var, s.kind in (Kind.UNROLLED, Kind.VECTOR)) for s in inside if isinstance(s, For)}
     unrolled = {name for name, known in kinds if known} - {name for name, known in kinds if not known}
@@ -32,7 +32,7 @@ def in_registers(buffer: Buffer, body: Body) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """A loop of copies, in buffers of their own; `copying` makes them."""
+    """A loop over copies of registers, in buffers of their own. `copying` makes the copies."""
 
     copies: tuple[Buffer, ...]
     copying: Body
@@ -42,9 +42,10 @@ class Rolled:
 def rolled(
     loop: For, memory: Container[str], registers: Mapping[str, tuple[Buffer, Body]], lanes: int
 ) -> Rolled | None:
-    """An unrolled loop, repeated, of copies of the registers that it reads; None if it stays as it is.
+    """Return an unrolled loop as a serial loop over copies of the registers that it reads; None if it stays unrolled.
 
-    `memory`: buffers that any function can be given; `registers`: those in scope, with what is in their scope.
+    `memory`: buffers that any function can take as arguments. `registers`: those in scope, with the body of their
+    scope.
     """
     inside = list(statements((loop,)))
     if _functions((loop,)) <= MOST or not all(isinstance(s, For | If | Store) for s in inside):
@@ -63,14 +64,14 @@ def rolled(
 
 
 def _copying(buffer: Buffer, copy: str, lanes: int) -> For:
-    """Copies of all vectors of a buffer, one by one: of a loop that copies compilers make a block in memory."""
+    """Return copies of all vectors of a buffer, one by one: compilers would keep a loop's target in memory."""
     places = [var(LANE) + first for first in range(0, buffer.size, lanes)]
     stores = tuple(Store(copy, place, Load(buffer.name, (place,))) for place in places)
     return For(LANE, 0, lanes, Kind.VECTOR, stores)
 
 
 def _functions(body: Body) -> int:
-    """How many vectors of long functions unrolled loops compute."""
+    """Return how many vectors of long functions unrolled loops compute."""
     total = 0
     for s in body:
         match s:
@@ -84,7 +85,7 @@ def _functions(body: Body) -> int:
 
 
 def _of_copies(s: Stmt, names: Mapping[str, str]) -> Stmt:
-    """A statement that reads what was copied, or a loop that is repeated."""
+    """Return a statement that reads the copies, or an unrolled loop as a serial one."""
 
     def leaf(load: Load) -> Load:
         return replace(load, tensor=names.get(load.tensor, load.tensor))
@@ -96,7 +97,7 @@ def _of_copies(s: Stmt, names: Mapping[str, str]) -> Stmt:
 
 
 def _read(s: Store) -> Iterator[tuple[str, Index]]:
-    """Buffers that a statement reads, and where."""
+    """Yield the buffers that a statement reads, with the indices."""
     for value in (s.value, *(d.value for d in s.dynamic)):
         for load, _ in loads(value):
             yield load.tensor, load.index[0]

@@ -1,6 +1,6 @@
-"""Tickets: what a vEU that waits may do of another one's rTask, one iteration or a few at a time.
+"""Split an rTask's loops into tickets, each one or several iterations that a waiting vEU may run for another.
 
-A core that others slow down would let all of them wait for its half of each operator.
+Known as: work stealing. Without it, a core that other processes slow down delays all others in each operator.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from rammer.ir.semantics.evaluate import holds
 from rammer.ir.tile import Apply, Body, For, If, Kind, Stmt, Store, TileProgram, children, statements
 from rammer.planner.handover import parts
 
-FEWEST = 3  # of an rTask: of two, its owner has begun one and comes to the other one as soon as any helper
-ENOUGH = 16  # of a loop: whoever waits for the last one waits no longer than a sixteenth of it
-# Statements of a ticket, of which a core does about two in a cycle. To take one drains the core's stores: with tickets
+FEWEST = 3  # tickets of an rTask: of two, its owner runs one and reaches the other as early as a helper
+ENOUGH = 16  # tickets of a loop: waiting for the last one takes at most a sixteenth of it
+# Statements of a ticket; a core runs about two per cycle. Taking a ticket drains the core's store buffer: with tickets
 # of 4096 a vocoder took 1.02 of its time.
 LEAST_STEPS = 16384
 UNIT_TERMS = 64  # multiply-adds of a matrix unit in the time of a statement
-# Of all statements, as many must be handed over: whoever helps does the others again.
+# Least part of the statements that tickets cover: helpers repeat the others.
 OPENED, WORTH = 0.9, 0.75  # of a loop, and of an rTask
 
 
 @dataclass(frozen=True, slots=True)
 class Tickets:
-    """How many tickets a statement has, and how many of its iterations each one is."""
+    """The number of a statement's tickets, and the iterations that each covers."""
 
     count: int
     iterations: int
 
 
 def tickets(program: TileProgram) -> tuple[Mapping[int, Tickets], tuple[int, ...]]:
-    """The tickets of statements, by their ids, and how many each rTask has, at most: conditions inside of it may hold.
+    """Return tickets of statements, by their ids, and how many each rTask has at most: inner conditions may skip some.
 
-    None where too little could be handed over.
+    Both are empty if tickets would cover too little.
     """
     results = frozenset(b.name for b in program.arguments[: program.num_outputs])
     found: dict[int, Tickets] = {}
@@ -60,7 +60,7 @@ def tickets(program: TileProgram) -> tuple[Mapping[int, Tickets], tuple[int, ...
 
 
 def _of_rtasks(program: TileProgram, totals: Sequence[tuple[int, tuple[Range, ...]]]) -> tuple[int, ...]:
-    """The sum of numbers for each rTask, of those whose conditions on the rTask's number hold."""
+    """Return for each rTask the sum of the numbers whose conditions on the rTask's digits hold."""
     digits = {s.var: s for s in statements(program.body) if isinstance(s, For) and s.kind is Kind.TASK}
     fixed = [(total, [r for r in where if variables(r.index) <= digits.keys()]) for total, where in totals]
     sums = []
@@ -71,7 +71,10 @@ def _of_rtasks(program: TileProgram, totals: Sequence[tuple[int, tuple[Range, ..
 
 
 def _opened(loop: For, results: frozenset[str]) -> bool:
-    """Whether a loop has so few iterations that those of the loops inside of it are handed over instead."""
+    """Return whether a loop has fewer than ENOUGH iterations, and most of its work in inner loops.
+
+    These get the tickets instead.
+    """
     storing = tuple(s for s in loop.body if any(isinstance(t, Store) and t.buffer in results for t in statements((s,))))
     around = any(isinstance(s, For) and s.kind is Kind.SERIAL for s in _unconditional(storing))
     few = loop.stop - loop.start < ENOUGH
@@ -79,13 +82,13 @@ def _opened(loop: For, results: frozenset[str]) -> bool:
 
 
 def _unconditional(body: Body) -> Iterator[Stmt]:
-    """The statements of a body, those under a condition in place of it."""
+    """Yield the statements of a body, with each condition replaced by its statements."""
     for s in body:
         yield from _unconditional(s.then) if isinstance(s, If) else (s,)
 
 
 def _steps(body: Body) -> int:
-    """Statements that an rTask executes: of a vector's lanes one, of an instruction's multiply-adds some together."""
+    """Return the statements that an rTask executes: one for all lanes of a vector, one for UNIT_TERMS of a unit."""
     total = 0
     for s in body:
         match s:

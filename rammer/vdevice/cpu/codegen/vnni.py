@@ -1,9 +1,8 @@
-"""Instructions of x86 CPUs that multiply bytes and sum in int32, exactly: a table, and their C text.
+"""Describe AVX512-VNNI, which multiplies bytes and sums in int32 exactly: a table, and its C text.
 
-AVX512-VNNI adds four products of an unsigned and a signed byte to each int32 of a vector; the form that stops at the
-largest int32 is not used. Vectors lie along the columns: of signed bytes (weights), or of unsigned ones (places of an
-image, whose channels lie apart). Sums of a block stay in registers for all of its terms. Where the compiler's target
-lacks it, the same is a loop.
+It adds four products of an unsigned and a signed byte to each int32 of a vector; the saturating form is not used.
+Vectors lie along the columns: of signed bytes (weights), or of unsigned ones (pixels of an image, whose channels are
+strided). Sums of a block stay in registers for all of its terms. If the compiler's target lacks it, a loop emulates it.
 """
 
 from __future__ import annotations
@@ -13,21 +12,24 @@ from rammer.ir.tensor import Digit, DType, Layout
 
 TERMS, LANES, ROWS = 4, 16, 8
 COPIED = 0.5  # bytes in the time of a float32 multiply-add: estimated
-GIVEN = Layout((Digit(0), Digit(1), Digit(1, 1, 1)))  # wherever rows and terms are
-BESIDE = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # terms lie beside each other, at least so many
-# Terms lie by fours. What pads them counts for nothing, as that of weights is zero.
+GIVEN = Layout((Digit(0), Digit(1), Digit(1, 1, 1)))  # rows and terms with any strides
+BESIDE = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # at least LANES adjacent terms
+# Terms lie in groups of four. Their padding has no effect, because that of weights is zero.
 FOURS, IN_FOUR = Digit(1, TERMS), Digit(1, 1, TERMS)
-BY_ROWS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), FOURS, IN_FOUR))  # of whole blocks, one row after the other
+BY_ROWS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), FOURS, IN_FOUR))  # of whole blocks, row by row
 BY_VECTORS = Layout((Digit(0, LANES), FOURS, Digit(0, 1, LANES), IN_FOUR))
 
 
 def _turned(layout: Layout) -> Layout:
-    """The layout of [term, column] for one of [column, term]."""
+    """Return the layout of [term, column], given that of [column, term]."""
     return Layout(tuple(Digit(1 - d.dim, d.div, d.mod) for d in layout.digits))
 
 
 def _block(rows: int, vectors: int, gain: float, *, of_places: bool) -> Instruction:
-    """A product of bytes, of weights by vectors or of vectors of places: sums, and a vector of each, fill registers."""
+    """Return a product of bytes, by vectors of weights or of pixels.
+
+    Its sums and a vector of each operand fill registers.
+    """
     columns = LANES * vectors
     sums = Layout((Digit(0, rows), Digit(0, 1, rows), Digit(1)))
     panel = Layout((FOURS, Digit(0, 1, rows if of_places else columns), IN_FOUR))

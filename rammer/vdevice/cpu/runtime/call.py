@@ -1,6 +1,6 @@
-"""Calls of small programs in one step: a function of CPython's own kind, made from `rammer_call` of call.c.
+"""Call small programs through a C function of CPython's own kind, made from `rammer_call` of call.c.
 
-What a call takes besides the run is then a third of what the same takes step by step.
+Known as: native extension call, vectorcall. It cuts the overhead of a call, besides the run itself, to a third.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FUNCTIONS = (  # of `python` in call.c, in its order
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
 )
-_HEAD = object.__basicsize__  # PyObject_HEAD: its last member is the type, behind it an array has its own
+_HEAD = object.__basicsize__  # PyObject_HEAD: ends with the type; an array's own members follow
 _PLACES = (_HEAD - 8, _HEAD, _HEAD + 8, _HEAD + 16, _HEAD + 40, _HEAD + 48)  # PyArrayObject_fields
 
 
@@ -96,7 +96,7 @@ class _Method(ctypes.Structure):
 
 
 class _Function:
-    """A function of call.c as Python calls it, and what it must find in memory."""
+    """A function of call.c as a Python callable, with the objects that it refers to."""
 
     def __init__(self, library: Library, symbol: str, flags: int, struct: _Call, *kept: object) -> None:
         self._method = _Method(symbol.encode(), library.address(symbol), flags, None)
@@ -108,11 +108,11 @@ class _Function:
 
 
 class Call(_Function):
-    """A call of a program whose ports are all small: `function(inputs)` copies, runs, and copies.
+    """A call of a program whose ports are all small: `function(inputs)` copies inputs, runs, and copies outputs.
 
-    It gives a dict of outputs, None for what is no dict of C-contiguous NumPy arrays of just the ports' types, and else
-    the code that says what failed. One thread at a time; whoever calls keeps this object alive. `pool` holds the
-    address of the pool to run on.
+    It returns a dict of outputs, or an int code of a failure. It returns None if `inputs` is not a dict of C-contiguous
+    NumPy arrays of exactly the ports' types. Call it from one thread at a time and keep this object alive meanwhile.
+    `pool` holds the address of the pool to run on.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class Call(_Function):
 
 
 class BoundCall(_Function):
-    """A call of arrays that stay where they are: `function()` gives None, or the code that says what failed.
+    """A call on fixed arrays: `function()` returns None, or an int code of a failure.
 
-    `read` and `written` are (to, from), as large as each other and C-contiguous. Else as `Call`.
+    `read` and `written` are pairs (to, from) of equal size, C-contiguous. Otherwise as `Call`.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class BoundCall(_Function):
 
 
 def is_possible(arrays: Iterable[Array]) -> bool:
-    """Whether this Python and NumPy keep objects and arrays as call.c reads them, and these are such arrays.
+    """Return whether call.c can read these arrays: contiguous, native, and of a known CPython and NumPy layout.
 
-    Others (PyPy, a Python without a global lock, NumPy if it ever changes its layout) call step by step.
+    Otherwise (PyPy, a Python without a global lock, another NumPy layout) calls go through Python step by step.
     """
     return _layout_is_known() and all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
 

@@ -1,4 +1,4 @@
-"""A loaded program: tables and arena. The work is in runtime.c; threads are those of pool.py."""
+"""Load a program: build its tables and arena, and run it. The work is in runtime.c; pool.py has the threads."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from rammer.vdevice.image.memory import HostRooms, Lender, allocate, gather, ten
 from rammer.vdevice.toolchain.library import Library
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
-_TIMED, _LATE = 1, 2  # how to run: each slot is timed, and nobody helps; also, the vEU of that number begins last
+_TIMED, _LATE = 1, 2  # modes: time each slot, without work stealing; _LATE + v: also, vEU v begins last
 
 
-@lru_cache(maxsize=64)  # each once
+@lru_cache(maxsize=64)  # warn once of each
 def _warn_of_few(cpus: int, num_veus: int) -> None:
     log.RUNTIME.warning(
         "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
@@ -39,11 +39,11 @@ def _warn_of_few(cpus: int, num_veus: int) -> None:
 
 
 class CpuExecutable(HostRooms):
-    """A program ready to run. Threads take turns, and so do programs on the same CPUs, which share their vEUs' threads.
+    """A program ready to run. Threads take turns; programs on the same CPUs share vEU threads and take turns, too.
 
-    It survives a fork (the child gets threads of its own).
+    It survives a fork: the child starts its own threads.
 
-    `poison` fills the arena and all scratch with NaN before every run, for tests.
+    `poison` fills the arena and all scratch with NaN before each run, for tests.
     """
 
     def __init__(self, image: Image, host: Host) -> None:
@@ -75,7 +75,7 @@ class CpuExecutable(HostRooms):
         ports = [(port.name, port.type.nbytes, place) for port, place in places]
         self._bindings = bound_ports(ports, header["alone"], table.arg_base, table.arg_offset)
         self._direct = frozenset(header["direct"]) & self._bindings.keys()
-        self._pointed: dict[str, int] = {}  # ports that are not at home: their addresses
+        self._pointed: dict[str, int] = {}  # addresses of ports that lie outside of the arena
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs, self._outputs = (
             [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
@@ -97,7 +97,7 @@ class CpuExecutable(HostRooms):
             raise ArtifactError(f"the code has no kernel {symbol!r}", hint="compile the model again") from error
 
     def _bind(self) -> None:
-        """Put the program as runtime.c sees it into `_struct`; `_arrays` are what that refers to."""
+        """Fill `_struct`, the program as runtime.c sees it, and keep its arrays alive in `_arrays`."""
         allowed = self._host.cpus
         enough = len(allowed) >= self._num_veus
         if not enough:
@@ -151,27 +151,27 @@ class CpuExecutable(HostRooms):
         return pool_for(self._runtime, self._host.cpus, self._cpus, self._num_veus)
 
     def _small_call(self) -> Call | None:
-        """The call in one step, if all ports are small enough to be copied."""
+        """Return the one-step call if all ports are small enough to be copied, else None."""
         if self._direct or not is_possible(view for _, view in self._inputs):
             return None
         return Call(self._runtime.library, self._pool_at, self._address, self._inputs, self._outputs)
 
     def _use(self, pool: Pool | None) -> None:
-        """Run on these threads from now on; without any the program is closed."""
+        """Run on this pool's threads from now on. None closes the program."""
         self._pool = pool
         self._pool_at.value = pool.address if pool else None
         if pool is None:
             self._call = None
 
     def _begin(self, pool: Pool | None) -> None:
-        """Be ready to run in this process; without a pool the program is closed."""
+        """Prepare to run in this process. Without a pool the program is closed."""
         self._use(pool)
         self._clock = (self._runtime.now_ns(), self._runtime.ticks())
         self._lock = threading.Lock()
         self._forks = forks.count
 
     def try_run(self, inputs: Any) -> dict[str, Array] | None:
-        """As `run`, of what nobody has checked; None unless it is small arrays just as the program takes them."""
+        """Check the inputs and run. Returns None unless they are small arrays of exactly the ports' types."""
         with self._lock if self._forks == forks.count else self._renewed():
             if self._call is None or self._pointed or self.poison:
                 return None
@@ -181,9 +181,9 @@ class CpuExecutable(HostRooms):
             return None if found == _LOST else self._ended(found)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
+        """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
-            if not (self._direct or self._pointed or self.poison):  # all is small, and a call takes as long
+            if not (self._direct or self._pointed or self.poison):  # all ports are small
                 for name, view in self._inputs:
                     view[...] = inputs[name]
                 self._run(())
@@ -198,7 +198,7 @@ class CpuExecutable(HostRooms):
             return {name: made[name] if name in made else view.copy() for name, view in self._outputs}
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
-        """As `run`, but of arrays that stay the same: nothing is looked up or allocated."""
+        """Return a call on fixed arrays that looks up and allocates nothing."""
         arrays = [*inputs.values(), *outputs.values()]
         apart = {n: a for n, a in outputs.items() if sum(np.may_share_memory(a, other) for other in arrays) == 1}
         direct = self._addresses({**inputs, **apart})
@@ -225,13 +225,13 @@ class CpuExecutable(HostRooms):
         return call
 
     def _is_ready(self) -> bool:
-        """Whether nothing is to be done before a run."""
+        """Return whether a run needs no preparation."""
         return not (self._pool is None or self._stuck or self.poison)
 
     def run_bound(
         self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
     ) -> dict[str, Array]:
-        """As `run`; of `rooms` those are copied whose ports share their memory with other tensors."""
+        """Run with ports in `rooms`. A room is copied if its port shares its memory with other tensors."""
         with self._lock if self._forks == forks.count else self._renewed():
             direct = {name: room.ctypes.data for name, room in rooms.items() if name in self._bindings}
             given = {**inputs, **rooms}
@@ -240,7 +240,7 @@ class CpuExecutable(HostRooms):
             return self.handed(self._outputs, rooms, direct, outputs)
 
     def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
-        """Where those of the arrays lie that need not be copied."""
+        """Return the addresses of arrays that need no copy."""
         return {
             name: array.__array_interface__["data"][0]
             for name in self._direct
@@ -248,7 +248,7 @@ class CpuExecutable(HostRooms):
         }
 
     def _point(self, ports: dict[str, int]) -> None:
-        """Let these ports lie at these addresses, and all others at home."""
+        """Point these ports at these addresses, and all others at the arena."""
         if ports != self._pointed:
             for name, _ in ports.items() ^ self._pointed.items():
                 bound = self._bindings[name]
@@ -256,7 +256,10 @@ class CpuExecutable(HostRooms):
             self._pointed = ports
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
-        """As `run`, with the begin and end of every slot; nobody helps. Copying inputs and outputs is not in it."""
+        """Run with the begin and end of each slot, without work stealing.
+
+        Copying inputs and outputs is not included.
+        """
         with self._lock if self._forks == forks.count else self._renewed():
             self._times[:] = 0
             self._point({})
@@ -271,7 +274,7 @@ class CpuExecutable(HostRooms):
         )
 
     def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
-        """What runs slots one after another in this thread. What was not written is NaN.
+        """Return a stepper that runs single slots in this thread. Memory that was not written is NaN.
 
         No other thread may run the program meanwhile. Raises InputError for an index out of range.
         """
@@ -292,14 +295,14 @@ class CpuExecutable(HostRooms):
         return Stepped(self._arena, tuple(self._scratch.reshape(self._num_veus, -1)), run)
 
     def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
-        """As `run`, but one vEU begins when the others have come as far as they can without it, and none helps it."""
+        """Run, but start one vEU only when the others cannot go on without it. Work stealing is off."""
         with self._lock if self._forks == forks.count else self._renewed():
             self._point({})
             self._run([(view, inputs[name]) for name, view in self._inputs], _LATE + veu)
             return {name: view.copy() for name, view in self._outputs}
 
     def _by_lane(self, slots: NDArray[Any]) -> tuple[tuple[NDArray[Any], ...], ...]:
-        """An array of all slots, cut into rPrograms and lanes."""
+        """Split an array of all slots into rPrograms and lanes."""
         bounds, veus = self._table.bounds, self._num_veus
         return tuple(
             tuple(slots[bounds[p * veus + v] : bounds[p * veus + v + 1]] for v in range(veus))
@@ -307,14 +310,14 @@ class CpuExecutable(HostRooms):
         )
 
     def _renewed(self) -> threading.Lock:
-        """The lock of a forked child, which has none of the parent's threads, and finds others first."""
+        """Return the lock, after a forked child has found a new pool: it has none of its parent's threads."""
         with self._restarting:
             if self._forks != forks.count:
                 self._begin(self._pool and self._find_pool())
         return self._lock
 
     def _run(self, read: Sequence[tuple[Array, Array]], how: int = 0) -> None:
-        """Copy what is `read` to where the program has it, and execute it."""
+        """Copy `read` (pairs of view and array) into the program's memory, and run it in mode `how`."""
         pool = self._pool
         if pool is None:
             raise closed()
@@ -333,9 +336,9 @@ class CpuExecutable(HostRooms):
             self._ended(code)
 
     def _ended(self, code: int) -> NoReturn:
-        """A run came to no good end."""
+        """Raise the error of a failed run. A stuck thread also marks the pool as lost and keeps its memory alive."""
         if code == _CLOSED and threading.current_thread().daemon:
-            raise SystemExit  # the process ends, and this thread with it, in silence
+            raise SystemExit  # the process ends: end this daemon thread without a traceback
         if code == _STUCK and self._pool:
             self._pool.lost = self._stuck = True
             keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, self._pool)
@@ -370,12 +373,12 @@ class CpuExecutable(HostRooms):
 
     def _us_per_tick(self) -> float:
         ns, ticks = self._clock
-        while (now := self._runtime.now_ns()) - ns < 5_000_000:  # long enough to tell the rate
+        while (now := self._runtime.now_ns()) - ns < 5_000_000:  # long enough to measure the rate
             pass
         return float((now - ns) / 1000 / (self._runtime.ticks() - ticks))
 
     def close(self) -> None:
-        """Give up the threads, which end if no other program shares them; later runs raise InputError."""
+        """Release the threads, which end if no other program shares them. Later runs raise InputError."""
         with self._lock if self._forks == forks.count else nullcontext():
             self._use(None)
             self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()

@@ -1,4 +1,7 @@
-"""The vEU threads of this process: programs on the same CPUs share a pool of them, and take turns."""
+"""Pool the vEU threads of this process. Programs on the same CPUs share one pool and take turns.
+
+Known as: thread pool with pinned workers.
+"""
 
 from __future__ import annotations
 
@@ -67,29 +70,29 @@ class Runtime:
         self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
 
     def run_slots(self, table: int, slots: NDArray[np.int64]) -> int:
-        """Run slots, rows of [slot, vEU], in this thread: the first with a bad index, or -1."""
+        """Run slots, rows of [slot, vEU], in this thread. Returns the first with a bad index, or -1."""
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
         run = self.library.function("rammer_run_slots", i64, pointer, pointer, i64)  # runtimes of old programs lack it
         return int(run(table, slots.ctypes.data, len(slots)))
 
 
 class Pool:
-    """Threads of vEUs 1, 2, …; vEU 0 is the thread that calls. They end when no program refers to the pool any more.
+    """Threads of vEUs 1, 2, …; vEU 0 is the calling thread. They end when no program refers to the pool.
 
-    `lost`: a thread did not come back from a kernel, and the pool runs nothing any more.
+    `lost`: a thread did not return from a kernel, and the pool runs nothing more.
     """
 
     def __init__(self, runtime: Runtime, cpus: tuple[int, ...], turn: Bytes, most_veus: int = MAX_VEUS) -> None:
         self.runtime, self.cpus, self.turn = runtime, cpus, turn
         self.lost = False
         self.num_veus = 1
-        self._memory = allocate(runtime.pool_bytes(most_veus))  # also after the end of the threads: a run may be late
+        self._memory = allocate(runtime.pool_bytes(most_veus))  # outlives the threads: a run may be late
         self.address = self._memory.ctypes.data
         runtime.open(self.address, turn.ctypes.data)
         weakref.finalize(self, _end, runtime, self.address, os.getpid(), (self._memory, turn))
 
     def grow(self, num_veus: int, cpus: Cpus) -> None:
-        """Start the threads that a program of `num_veus` vEUs needs beside those there are. Raises DeviceError."""
+        """Start the threads that a program of `num_veus` vEUs still lacks. Raises DeviceError."""
         if num_veus <= self.num_veus:
             return
         if self.runtime.grow(self.address, num_veus, cpus.ctypes.data):
@@ -100,7 +103,7 @@ class Pool:
 
 
 class _Process:
-    """What the programs of a process share."""
+    """State shared by the programs of a process."""
 
     def __init__(self, runtimes: WeakValueDictionary[bytes, Runtime]) -> None:
         self.lock = threading.Lock()
@@ -121,7 +124,7 @@ _process = _Process(WeakValueDictionary())
 
 
 def _forget() -> None:
-    """A forked child has none of the threads, and locks may be held that nobody releases."""
+    """Drop the pools in a forked child: it has none of the threads, and inherited locks may be held forever."""
     global _process
     _process = _Process(_process.runtimes)
 
@@ -131,7 +134,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def runtime_for(data: bytes) -> Runtime:
-    """The runtime loaded from these bytes, once for all programs that carry them. Raises DeviceError."""
+    """Return the runtime loaded from these bytes, one for all programs with equal bytes. Raises DeviceError."""
     key = hashlib.sha256(data).digest()
     with _process.lock:
         found = _process.runtimes.get(key)
@@ -141,10 +144,10 @@ def runtime_for(data: bytes) -> Runtime:
 
 
 def pool_for(runtime: Runtime, allowed: tuple[int, ...], cpus: Cpus, num_veus: int) -> Pool:
-    """The pool of this process for a program of `num_veus` on `cpus` (-1: on any), which are those `allowed`.
+    """Return this process's pool for a program of `num_veus` vEUs on `cpus` (-1: unpinned) among those `allowed`.
 
-    Programs share it if they have the same runtime and may use the same CPUs; pools that have CPUs in common share
-    their turns. A program of one vEU runs in the thread that calls, and shares nothing. Raises DeviceError.
+    Programs share a pool if they have the same runtime and may use the same CPUs. Pools with CPUs in common take turns.
+    A program of one vEU runs in the calling thread and shares nothing. Raises DeviceError.
     """
     with _process.lock:
         if num_veus == 1:
@@ -155,14 +158,14 @@ def pool_for(runtime: Runtime, allowed: tuple[int, ...], cpus: Cpus, num_veus: i
 
 
 def keep_for_good(*used: object) -> None:
-    """A thread that does not come back still uses this memory and code."""
+    """Leak these objects: a thread that did not return still uses their memory and code."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
 
 
 def _end(runtime: Runtime, address: int, pid: int, memory: object) -> None:
-    """Stop the threads of a pool that nobody refers to, or that is alive when the process ends.
+    """Stop the threads of a pool when it is collected, or when the process ends.
 
-    Then a daemon thread may still be in a run; no further one begins.
+    At the end of the process a daemon thread may still be in a run; no further run begins.
     """
     if os.getpid() == pid and not runtime.close(address, int(PATIENCE_S * 1e9)):
         keep_for_good(runtime, memory)

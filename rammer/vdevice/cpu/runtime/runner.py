@@ -1,4 +1,4 @@
-"""Load and run saved programs on this machine's CPU. Nothing here compiles."""
+"""Load and run saved programs on this machine's CPU, without a compiler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from rammer.vdevice.cpu.runtime.executable import CpuExecutable
 
 
 class CpuRunner(VDevice):
-    """The CPU as far as it runs programs: without a spec. `arch` and `device` are checked as for CpuVDevice."""
+    """The CPU as a device that only runs programs, without a spec.
+
+    `arch` and `device` are checked as for CpuVDevice.
+    """
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         self._host = host()
@@ -20,9 +23,9 @@ class CpuRunner(VDevice):
         return self._host.runs(self._arch)
 
     def load(self, image: Image) -> CpuExecutable | CompiledOnly:
-        """An image ready to run; compiles nothing. Raises ArtifactError if it is not for this machine.
+        """Return an image ready to run. Raises ArtifactError if it is not for this machine.
 
-        A device for another CPU loads nothing: its programs say so when they are run.
+        A device for another CPU loads nothing: its programs raise when they are run.
         """
         if self._is_here:
             return CpuExecutable(image, self._host)

@@ -1,4 +1,4 @@
-"""The table that vEUs walk: plain arrays, made from a plan, stored in one file of an image."""
+"""Define the table that vEUs walk: plain arrays made from a plan, stored in one file of an image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.vdevice.image.tables import INT32, INT64, TableFile, rows_of
 
 ABI = 9  # of runtime.c, call.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
-TICKETS = 5  # the column of a slot that says how many parts of its rTask others may do
+TICKETS = 5  # the column of a slot with the number of iterations that other vEUs may steal
 MAX_VEUS = 1024
 RUNTIME, TABLE = "runtime.so", "table.bin"  # files of an image
 LINE_BYTES = 64  # of a cache line
@@ -21,14 +21,15 @@ Ints = NDArray[np.int32]
 
 
 def fingerprint(arch: str) -> str:
-    """What an image needs from the machine that loads it."""
+    """Return what an image requires from the machine that loads it: ABI and arch."""
     return f"cpu-abi{ABI}-{arch}"
 
 
 @dataclass(frozen=True)
 class Table(TableFile):
-    """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags, ahead, tickets]; a barrier has kernel -1,
-    its first wait in `args` and the number of waits in `rtask`. Waits are [veu, order].
+    """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags, ahead, tickets].
+
+    A barrier has kernel -1, its first wait in `args` and the number of waits in `rtask`. Waits are [veu, order].
     """
 
     bounds: NDArray[np.int64] = field(metadata=INT64)  # [programs * veus + 1] first slot of every lane
@@ -37,7 +38,7 @@ class Table(TableFile):
     operators: Ints = field(metadata=INT32)  # [slots] operator of the slot's rTask, -1 for barriers
     arg_base: Ints = field(metadata=INT32)  # [args] ARENA, or the number of a constant
     arg_offset: NDArray[np.int64] = field(metadata=INT64)  # [args] bytes
-    aheads: NDArray[np.int64] = field(metadata=rows_of(INT64, 3))  # [aheads, 3] place, lines; the first is nothing
+    aheads: NDArray[np.int64] = field(metadata=rows_of(INT64, 3))  # [aheads, 3] base, offset, lines; row 0: none
 
     def check(self) -> None:
         """Raise ValueError if an index points outside of its array."""

@@ -1,4 +1,7 @@
-"""This machine's numbers, measured: `rammer doctor --calibrate`. Without them the spec has usual ones."""
+"""Measure the rates of this machine's cores and caches: `rammer doctor --calibrate`. Uncalibrated specs use estimates.
+
+Known as: microbenchmarks, roofline measurement.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,17 @@ from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.image.memory import allocate
 from rammer.vdevice.toolchain.library import Library
 
-Job = Callable[[int], float]  # does something a number of times, and says how much that was
+Job = Callable[[int], float]  # repeats work n times and returns its amount
 
 CHUNK_S = 0.00025
-WINDOW_CHUNKS = 4  # short windows
-GOOD = 0.75  # of them are worse than the one that counts: the machine may be shared, and the best is often a freak
+WINDOW_CHUNKS = 4  # chunks per window
+GOOD = 0.75  # quantile of windows that counts: the machine may be shared, and the best is often an outlier
 SEARCH_S = 0.4
 MAX_STRIDE_BYTES = 1 << 22
-LINE_BYTES = 512  # reads go by eight vectors
+LINE_BYTES = 512  # reads advance by eight vectors
 MAX_DRAM_BYTES = 1 << 28  # per thread
 TURNS = 250
-HANDOVER_WINDOWS = 64  # the best one counts: who is put aside by other processes delays both
+HANDOVER_WINDOWS = 64  # the best one counts: a preempted thread delays both
 ATTEMPTS = 50
 MOST_MISSED = 0.99
 CALIBRATIONS = "calibrations.json"
@@ -41,19 +44,19 @@ CALIBRATIONS = "calibrations.json"
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What cores of this machine do. Rates are 1e9 per second, of one core or of `cores` at once."""
+    """Measured rates of this machine's cores, in 1e9 per second, of one core or of all `cores` at once."""
 
     cores: int
     gflops: float  # of one core
-    own_gbps: float  # of its farthest own cache
-    shared_gbps: float  # of the cache that cores share: one core
-    shared_all_gbps: float  # all
+    own_gbps: float  # of its private cache (L2)
+    shared_gbps: float  # of the shared cache: one core
+    shared_all_gbps: float  # all cores
     memory_gbps: float
     memory_all_gbps: float
-    memory_once_gbps: float  # of one core, by lines that are asked for as read once
-    shared_share: float  # of the shared cache that one plan may fill: the rest is others', or lost to collisions
-    written_gbps: float  # of lines that another core has just written
-    handover_us: float  # until a core sees what another one has just written
+    memory_once_gbps: float  # of one core with non-temporal prefetches
+    shared_share: float  # of the shared cache that one plan may fill: other processes and conflicts take the rest
+    written_gbps: float  # reads of lines that another core has just written
+    handover_us: float  # until a core sees another one's store
     ghz: float  # of one core
     own_write_gbps: float
     shared_all_write_gbps: float
@@ -61,7 +64,7 @@ class Calibration:
 
 
 class Probe:
-    """The loops of calibrate.c, as machine code for this host; `cpus` are those to run on, one of every core first."""
+    """The loops of calibrate.c as machine code for this host. `cpus` are the CPUs to run on, one of each core first."""
 
     def __init__(self, data: bytes, cpus: Sequence[int]) -> None:
         self._cpus = cpus
@@ -76,7 +79,7 @@ class Probe:
         self._take_turns = library.function("rammer_take_turns", None, pointer, i64, i64)
 
     def gflops(self, cores: int) -> float:
-        """float32 operations of some cores at once, a multiply-add as two."""
+        """Return float32 operations of some cores at once, in 1e9 per second; a multiply-add counts as two."""
 
         def job() -> Job:
             sink = allocate(64)
@@ -85,24 +88,24 @@ class Probe:
         return steady_rate([job() for _ in range(cores)], 1, self._cpus)
 
     def ghz(self) -> float:
-        """Cycles of one core."""
+        """Return the cycles of one core, in 1e9 per second."""
         sink = allocate(64)
         return steady_rate([lambda repeats: float(self._count(repeats << 8, sink.ctypes.data))], 1, self._cpus)
 
     def read_gbps(self, nbytes: int, cores: int) -> float:
-        """Bytes that some cores read at once, each over and over `nbytes` of its own."""
+        """Return the read bandwidth of some cores at once, each over `nbytes` of its own, again and again."""
         return steady_rate([_Mover(self._read, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
 
     def read_once_gbps(self, nbytes: int) -> float:
-        """The same of one core that asks for lines as read once."""
+        """Return the read bandwidth of one core with non-temporal prefetches."""
         return steady_rate([_Mover(self._read_once, _whole(nbytes)).move], 1, self._cpus)
 
     def write_gbps(self, nbytes: int, cores: int) -> float:
-        """The same of stores."""
+        """Return the store bandwidth of some cores at once, each over `nbytes` of its own."""
         return steady_rate([_Mover(self._fill, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
 
     def written_gbps(self, nbytes: int) -> float:
-        """Bytes that one core reads of what another one has just written."""
+        """Return the bandwidth at which one core reads what another one has just written."""
         nbytes = _whole(nbytes)
         buffer, sink = allocate(nbytes), allocate(64)
 
@@ -119,7 +122,7 @@ class Probe:
         return best
 
     def handover_us(self) -> float:
-        """Until a core sees what another one has just written."""
+        """Return the microseconds until a core sees another one's store: ping-pong latency."""
         lines = allocate(128 * HANDOVER_WINDOWS)
 
         def take_turns(side: int) -> list[float]:
@@ -141,28 +144,28 @@ def _whole(nbytes: int) -> int:
 
 
 def _on(cpu: int) -> ThreadPoolExecutor:
-    """A thread that stays on a CPU."""
+    """Return an executor of one thread that is pinned to a CPU."""
     return ThreadPoolExecutor(1, initializer=_stay_on, initargs=(cpu,))
 
 
 def _stay_on(cpu: int) -> None:
-    """Let this thread run on one CPU, where the system can."""
+    """Pin this thread to one CPU, if the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cpu})
 
 
 class _Mover:
-    """Reads or fills a buffer over and over, at most MAX_STRIDE_BYTES at a time so that a chunk stays short."""
+    """Reads or fills a buffer repeatedly, at most MAX_STRIDE_BYTES at a time so that a chunk stays short."""
 
     def __init__(self, move: Callable[..., float], nbytes: int) -> None:
         self._move, self._sink = move, allocate(64)
         self._stride = min(nbytes, MAX_STRIDE_BYTES)
         self._data = allocate(nbytes // self._stride * self._stride)
-        self._data[:] = 1  # memory of its own
+        self._data[:] = 1  # touch all pages
         self._at = 0
 
     def move(self, repeats: int) -> float:
-        """Bytes moved."""
+        """Move the buffer `repeats` times. Returns the bytes moved."""
         address, sink = self._data.ctypes.data, self._sink.ctypes.data
         if self._stride == self._data.size:
             return float(self._move(address, self._stride, repeats, sink))
@@ -174,9 +177,9 @@ class _Mover:
 
 
 def steady_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
-    """Joint rate, undisturbed, in units of 1e9 per second, each job on a CPU of its own while there are enough.
+    """Return the undisturbed joint rate of jobs in 1e9 units per second, each on its own CPU if there are enough.
 
-    `job(repeats)` returns how much it did.
+    `job(repeats)` returns the amount of its work.
     """
     for job in jobs:
         job(1)  # touch the data
@@ -188,9 +191,9 @@ def steady_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float
 
 
 def window_s(timelines: list[list[tuple[float, float]]]) -> float:
-    """Seconds per chunk of all threads together, in a good window of WINDOW_CHUNKS chunks of the first thread.
+    """Return seconds per chunk of all threads together, in a good window of WINDOW_CHUNKS chunks of the first thread.
 
-    A timeline lists the (start, end) of each chunk; chunks that stick out of a window count in part.
+    A timeline lists the (start, end) of each chunk. Chunks that overlap a window's border count in part.
     """
     first, rates = timelines[0], []
     for i in range(len(first) - WINDOW_CHUNKS + 1):
@@ -215,7 +218,7 @@ def _timed(job: Job, repeats: int) -> float:
 def _run_together(
     jobs: Sequence[Job], repeats: int, chunks: int, cpus: Sequence[int]
 ) -> list[list[tuple[float, float]]]:
-    """(start, end) of each of `chunks` chunks, per thread."""
+    """Return the (start, end) of each of `chunks` chunks, per thread."""
     barrier = threading.Barrier(len(jobs))
     timelines: list[list[tuple[float, float]]] = [[] for _ in jobs]
 
@@ -236,14 +239,14 @@ def _run_together(
 
 
 def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent) -> Calibration:
-    """Measure with all `cores`; takes some seconds. `caches`: bytes of L1d and L2 of a core, and of L3."""
+    """Measure all rates with `cores` cores, in some seconds. `caches`: bytes of L1d and L2 of a core, and of L3."""
     _, l2, l3 = caches
-    shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well past the own cache
+    shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well beyond the private cache
     memory = min(max(2 * l3 // cores, 1 << 27), MAX_DRAM_BYTES)
     found: dict[str, float] = {}
 
     def shared_share() -> float:
-        """Of a loop over as much as the cache holds, what comes from memory says how much stays (`cost/residency`)."""
+        """Return the usable part of L3, by how often a loop over as many bytes misses (`cost/residency`)."""
         rates = found["shared_gbps"], found["memory_gbps"], probe.read_gbps(max(l3, 2 * l2), 1)
         near, far, both = (1 / rate for rate in rates)
         missed = min(max((both - near) / max(far - near, 1e-9), 0.0), MOST_MISSED)
@@ -272,9 +275,9 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
 
 
 def known_calibration(machine: str) -> Calibration | None:
-    """What was measured on this `machine` (a name of its CPU), if it was.
+    """Return the calibration of this `machine` (a name of its CPU), None if there is none.
 
-    A warning says where what was kept is damaged, or of a version that measured something else.
+    Warns if the stored one is damaged, or of a version that measured other rates.
     """
     path = config.cache_dir() / CALIBRATIONS
     try:
@@ -298,7 +301,7 @@ def known_calibration(machine: str) -> Calibration | None:
 
 
 def keep_calibration(machine: str, found: Calibration) -> None:
-    """Let later specs of this `machine` have the measured numbers."""
+    """Store the rates for later specs of this `machine`."""
     path = config.cache_dir() / CALIBRATIONS
     try:
         known = json.loads(path.read_text())
@@ -310,5 +313,5 @@ def keep_calibration(machine: str, found: Calibration) -> None:
 
 
 def _seal(machine: str, numbers: Mapping[str, object]) -> str:
-    """A hash of numbers, which damage or another type does not have."""
+    """Return a hash of the rates and their types, which detects damage."""
     return hashlib.sha256(repr((machine, sorted(numbers.items()))).encode()).hexdigest()[:16]

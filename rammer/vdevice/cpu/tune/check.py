@@ -1,4 +1,4 @@
-"""rKernels tried out before they are used: in a child process, on seeded data, against what the expression means."""
+"""Test rKernels before use: run them in a child process on seeded data, and compare with the expression's meaning."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from rammer.vdevice.cpu.tune.seeded import Numbers, Region, Seeded, Seeds, bytes
 from rammer.vdevice.profiles import profile_store, recipe_keys
 from rammer.vdevice.toolchain.library import Library
 
-POINTS = 10  # elements of every output that are compared
-MOST_FLOPS = 2e8  # of the elements that are computed in NumPy
-MOST_MAPPED = 1 << 34  # bytes of an rKernel's tensors, of which only what is written takes memory
-MOST_WRITTEN = 1 << 30  # bytes of them that are
-MOST_SUMMED = 1 << 26  # numbers that one element is a sum of
-PATIENCE_S = 30.0  # of computing, for one rKernel; others may take the CPU meanwhile
-PATIENCE = 20.0  # so many times as long may it take by the clock
-RESULTS_STEP = 2.0**-9  # by which factors are rounded that an rKernel has computed, and rounds to bf16
-HEADER = 64  # bytes of the shared memory: which trial is on, and what a kernel says of itself
+POINTS = 10  # elements of each output that are compared
+MOST_FLOPS = 2e8  # that NumPy computes for these elements
+MOST_MAPPED = 1 << 34  # bytes of an rKernel's tensors; only written pages take memory
+MOST_WRITTEN = 1 << 30  # bytes of written pages
+MOST_SUMMED = 1 << 26  # terms of one element's sum
+PATIENCE_S = 30.0  # CPU time of one rKernel
+PATIENCE = 20.0  # limit of wall-clock time, as a multiple of PATIENCE_S: other processes may take the CPU
+RESULTS_STEP = 2.0**-9  # relative rounding of bf16, of factors that an rKernel has computed itself
+HEADER = 64  # bytes of the shared memory: the number of the current trial, and the kernel's status
 
 Places: TypeAlias = NDArray[np.int64]  # an index per column
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Elements of an operation's outputs and what they should be."""
+    """Sampled elements of an operation's outputs, with their expected values."""
 
     inputs: Mapping[str, Seeded]
     places: Places
-    stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
-    wanted: tuple[Bounded, ...]  # by output, a value for each place, and how far rounding may move it
+    stored: list[NDArray[np.int64]]  # physical indices of the places, an array for each dimension
+    wanted: tuple[Bounded, ...]  # by output: for each place a value and its rounding bound
 
 
 def sample(
@@ -64,14 +64,14 @@ def sample(
     form: TensorExpr | None = None,
     step: float = 0.0,
 ) -> Sample:
-    """Seeded inputs as they lie in memory, and the values at corners, edges and in the middle.
+    """Return seeded inputs as they lie in memory, and the values at corners, edges and in the middle.
 
-    `narrow`: a type that holds all inputs, as rKernels round them to it. What rounding explains is that of the `form`
-    in which it is computed, where factors are rounded by a `step`.
+    `narrow`: a dtype in which all inputs are exact, because the rKernel rounds them to it. `form` is the expression
+    that the rKernel computes; rounding bounds follow it, with computed factors rounded by a relative `step`.
     """
     expr = operation.expr
     places = _places(expr, seed)
-    for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
+    for positive in (False, True):  # some functions are NaN below 0: at least half of a sample must be finite
         inputs = _inputs(operation, kinds, seeds, positive, narrow)
         wanted = bounded_as(expr, form, inputs, places, factor_step=step, random=True)
         if all(2 * np.isfinite(w.value).sum() >= len(places) for w in wanted):
@@ -87,11 +87,11 @@ def _places(expr: TensorExpr, seed: int) -> Places:
 def _inputs(
     operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, positive: bool, narrow: DType | None
 ) -> dict[str, Seeded]:
-    """Numbers of which sums of products stay about 1, and indices that are inside of what they index."""
+    """Return inputs for which sums of products stay about 1, and indices that are in bounds."""
     expr = operation.expr
     depth = max((prod(e for _, e in s.reduce) for s in expr.stages if s.reduce and s.combine == "sum"), default=1)
     extents = [d.extent for s in expr.stages for ld, _ in loads(s.body) for d in ld.dynamic]
-    extents += [1 for _ in expr.into.dynamic] if expr.into else []  # all of them at the first place
+    extents += [1 for _ in expr.into.dynamic] if expr.into else []  # all rows go to the first place
     widened = {
         n.arg.tensor
         for s in expr.stages
@@ -107,7 +107,7 @@ def _inputs(
             values[name] = seeds.floats(kind, n, exponent, positive, narrow)
         elif kind.dtype is DType.BOOL:
             values[name] = seeds.integers(kind, n, 0, 2)
-        elif name in widened and kind.dtype in (DType.I8, DType.U8):  # all bytes: none of their sums may be cut off
+        elif name in widened and kind.dtype in (DType.I8, DType.U8):  # the full range: finds sums that saturate
             limits = np.iinfo(kind.dtype.value)
             values[name] = seeds.integers(kind, n, int(limits.min), int(limits.max) + 1)
         else:
@@ -116,7 +116,7 @@ def _inputs(
 
 
 def _unwritten(values: Array) -> NDArray[np.bool_]:
-    """Which floats are what lay there before: no NaN that is computed has all bits set, but for those of one byte."""
+    """Return which floats were not stored: all bits set, which no computed NaN of more than one byte has."""
     bits = values.view(np.uint8).reshape(len(values), values.dtype.itemsize)
     left: NDArray[np.bool_] = (bits == 0xFF).all(axis=1) & (values != values) & (values.itemsize > 1)
     return left
@@ -125,7 +125,7 @@ def _unwritten(values: Array) -> NDArray[np.bool_]:
 def check_kernels(
     kernels: Sequence[RKernel], compiler: KernelCompiler, machine: str, every: frozenset[RKernel], progress: Progress
 ) -> dict[RKernel, str]:
-    """What is wrong with kernels in C, each tried out once on this `machine`; what was found is kept in the cache."""
+    """Return the errors of C kernels, each tested once on this `machine`. Verdicts are cached."""
     tried = in_c(kernels)
     store = profile_store(machine, compiler.toolchain)
     recipes = recipe_keys(tried, compiler.spec)
@@ -144,7 +144,7 @@ def check_kernels(
 
 
 def untried(kernels: Iterable[RKernel], every: frozenset[RKernel]) -> dict[RKernel, str]:
-    """Why kernels in C are not tried out, or why only some rTasks of those in `every` are."""
+    """Return why C kernels are not tested, or why only some rTasks of those in `every` are."""
     why = {}
     for kernel in in_c(kernels):
         if what := _too_large(kernel):
@@ -174,19 +174,19 @@ def _nbytes(kinds: Iterable[TensorType]) -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """An rKernel, its machine code, and the rTasks that are tried."""
+    """An rKernel, its machine code, and the rTasks to run."""
 
     kernel: RKernel
     address: int
     sample: Sample
     rtasks: tuple[int, ...]
-    nothing: Numbers  # in memory that was not written
+    nothing: Numbers  # initial content of outputs and scratch
 
 
 def trials(
     kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel], seeds: Seeds
 ) -> list[Trial]:
-    """What to run of each kernel: the rTasks of sampled elements, or all."""
+    """Return the trial of each kernel: the rTasks of sampled elements, or all rTasks."""
     samples: dict[Hashable, Sample] = {}
     made = []
     for kernel in kernels:
@@ -204,15 +204,15 @@ def trials(
 
 
 def _rounding(kernel: RKernel) -> DType | None:
-    """A type whose numbers the rKernel's instructions do not round; None if they round nothing."""
+    """Return a dtype whose numbers the rKernel's instructions do not round; None if they round nothing."""
     body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
     used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
     rounds = any(i.encoding is None or i.encoding.parts == 1 for i in used)
-    return DType.BF16 if rounds else None  # tf32 has more digits; of two parts the second must not be zero to be tried
+    return DType.BF16 if rounds else None  # tf32 has more digits; inputs split in two parts need a nonzero second part
 
 
 def _results_step(kernel: RKernel) -> float:
-    """By what factors are rounded that the rKernel has computed itself; 0.0 if instructions round none."""
+    """Return the relative rounding of factors that the rKernel itself computes; 0.0 if no instruction rounds them."""
     if not isinstance(kernel.body, TileProgram):
         return 0.0
     own = {b.name for b in kernel.body.scratch}
@@ -222,17 +222,17 @@ def _results_step(kernel: RKernel) -> float:
 
 
 def _rtasks(kernel: RKernel, places: Places) -> list[int]:
-    """The rTasks whose boxes hold the places."""
+    """Return the rTasks whose boxes hold the places."""
     return list(dict.fromkeys(_owners(kernel, places)))
 
 
 def _owners(kernel: RKernel, places: Places) -> list[int]:
-    """For each place the rTask whose box holds it."""
+    """Return for each place the rTask whose box holds it."""
     axes = [a for a, _ in kernel.operation.expr.root.axes]
     found = []
     for place in places.tolist():
         number = 0
-        for digit in kernel.body.digits:  # the largest step of an axis first: what is left is for smaller ones
+        for digit in kernel.body.digits:  # the largest step of an axis first; smaller ones split the rest
             within = [d.step for d in kernel.body.digits if d.axis == digit.axis and d.step > digit.step]
             at = place[axes.index(digit.axis)] % min(within) if within else place[axes.index(digit.axis)]
             number += at // digit.step * digit.stride
@@ -241,7 +241,7 @@ def _owners(kernel: RKernel, places: Places) -> list[int]:
 
 
 def try_out(tried: Sequence[Trial]) -> dict[RKernel, str]:
-    """What is wrong with those rKernels that crash, do not come back, or compute something else."""
+    """Run the trials. Returns the errors of rKernels that crash, hang or compute wrong values."""
     wrong: dict[RKernel, str] = {}
     results = _Results(tried)
     start = 0
@@ -275,12 +275,12 @@ class _Results:
             self.outputs.append(arrays)
 
     def run(self, tried: Sequence[Trial], start: int) -> tuple[int, str]:
-        """Run the trials from `start` on in a child: the first one that did not end well, and how it ended.
+        """Run the trials from `start` in a child. Returns the first that failed, and how it ended.
 
-        Raises DeviceError where there is no memory.
+        Raises DeviceError if there is not enough memory.
         """
         self._progress[0] = start
-        with warnings.catch_warnings():  # the child runs kernels only, whatever threads there are here
+        with warnings.catch_warnings():  # forking with threads is safe: the child only runs kernels
             warnings.simplefilter("ignore")
             child = os.fork()
         if child == 0:
@@ -315,9 +315,9 @@ class _Results:
             time.sleep(0.0005)
 
     def _work(self, tried: Sequence[Trial], start: int) -> None:
-        """In the child, which may crash: nobody wants to read how."""
+        """Run trials in the child. It may crash, so it prints no traceback."""
         faulthandler.disable()
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # it ends the process
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
         for n, trial in enumerate(tried[start:], start):
             kinds = trial.kernel.operation.outputs
@@ -335,7 +335,7 @@ class _Results:
             owners = np.array(_owners(trial.kernel, trial.sample.places) if trial.kernel.is_foreign else [])
             for rtask in trial.rtasks:
                 run(arguments.ctypes.data, region.starts[-1], rtask, self._status)
-                if trial.kernel.is_foreign:  # its boxes are not proven: each rTask leaves its own, and no later one
+                if trial.kernel.is_foreign:  # its boxes are not proven: take each element right after its rTask
                     own = owners == rtask
                     for result, values, at in zip(self.outputs[n], flat, there, strict=True):
                         result[own] = values[at][own]
@@ -349,7 +349,7 @@ class _Results:
 
 
 def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
-    """The first sampled element that is not what it should be."""
+    """Return the first sampled element that is wrong, as text; "" if all are right."""
     expr = trial.kernel.operation.expr
     sample, step = trial.sample, _results_step(trial.kernel)
     bound = partial(bounded_as, expr, trial.kernel.form, sample.inputs, factor_step=step, random=True, careful=True)

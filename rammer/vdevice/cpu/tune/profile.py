@@ -1,4 +1,4 @@
-"""Measured times of rKernels on one vEU. Paper: §3.3, "Compile-time profiling"."""
+"""Measure times of rKernels on one vEU. Paper: §3.3, "Compile-time profiling"."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Operands = Literal["in turn", "near", "shared", "far"]
 
 ROUNDS: Mapping[Operands, int] = {"in turn": 3, "near": 2, "shared": 2, "far": 3}  # of a kernel; the least one counts
 SHARE_S: Mapping[Operands, float] = {"in turn": 0.003, "near": 0.001, "shared": 0.001, "far": 0.001}  # for one kernel
-PASSING = 2  # times a core's own cache: what passes so that nothing else is left in it
+PASSING = 2  # times the private cache: bytes to stream so that all other data are evicted
 
 
 def measure_kernels(
@@ -39,13 +39,13 @@ def measure_kernels(
     *,
     operands: Operands = "in turn",
 ) -> Mapping[RKernel, float]:
-    """Microseconds of one rTask, for every kernel in C; what the budget does not reach is left out.
+    """Return microseconds of one rTask for each C kernel. Kernels that the time budget does not reach are left out.
 
-    Times are kept in the cache, for this `machine` (a name of its CPU).
+    Times are cached for this `machine` (a name of its CPU).
 
-    A kernel runs its rTasks over buffers as large as the operation's: "in turn", again and again; each several times at
-    once, so that its operands are "near"; or in turn once, after the core's own caches lost them to others and "shared"
-    ones have them, or after all were brought "far".
+    A kernel runs its rTasks over buffers of the operation's size. `operands` says where data are before an rTask.
+    `in turn`: as rTasks leave them that run one after another, repeatedly. `near`: in the private cache, as each rTask
+    runs several times in a row. `shared`: in the shared cache, evicted from the private one. `far`: in main memory.
     """
     wanted = in_c(kernels)
     if not wanted:
@@ -95,7 +95,7 @@ def measure_kernels(
 class Timer:
     """The functions of measure.c: nanoseconds of one rTask, by where operands are.
 
-    "far" wants their sizes, too, and "shared" some memory to pass through the own caches.
+    "far" also takes the operands' sizes, and "shared" a buffer to stream through the private cache.
     """
 
     def __init__(self, compiler: KernelCompiler) -> None:
@@ -113,9 +113,9 @@ class Timer:
 def refused_kernels(
     kernels: Sequence[RKernel], compiler: KernelCompiler, machine: str, progress: Progress
 ) -> Mapping[RKernel, str]:
-    """What the C compiler refuses of the kernels that have no time yet, and why.
+    """Return kernels without a time that the C compiler rejects, with the reason.
 
-    The cache keeps an endless time for these: they are not tried again. Raises ToolchainError where it takes none.
+    Their cached time is infinite, so they are not compiled again. Raises ToolchainError if it compiles none.
     """
     store = profile_store(machine, compiler.toolchain)
     recipes = recipe_keys((k for k in in_c(kernels) if not k.is_foreign), compiler.spec)
@@ -128,20 +128,20 @@ def refused_kernels(
 
 
 def _unknown(kernels: Sequence[RKernel], found: Mapping[RKernel, float]) -> list[list[RKernel]]:
-    """The candidates of every operation of which some have no time yet."""
+    """Return the candidates of each operation that has candidates without a time."""
     return [g for g in _by_operation(kernels).values() if any(k not in found for k in g)]
 
 
 def _measure_group(
     group: Sequence[RKernel], run: Mapping[RKernel, Callable[[], float]], rounds: int
 ) -> dict[RKernel, float]:
-    """All candidates of one operation, in turn: a slow moment of the machine hits all of them."""
+    """Measure all candidates of one operation in turn, so that a slow moment of the machine affects all of them."""
     times: dict[RKernel, float] = {}
     best = float("inf")
     for turn in range(rounds):
         for kernel in group:
             if turn and times[kernel] * kernel.num_rtasks > 2 * best:
-                continue  # it will not be chosen, however quiet the machine
+                continue  # too slow to be chosen
             us = run[kernel]() / 1000
             times[kernel] = min(times.get(kernel, float("inf")), us)
             best = min(best, times[kernel] * kernel.num_rtasks)
@@ -163,12 +163,12 @@ class _Buffers:
         self._memory = allocate(max(sum(_sizes(group)) for group in groups))
         self._scratch = allocate(max(k.scratch_bytes for group in groups for k in group))
         self._passing = allocate(passing)
-        self._passing[:] = 1  # memory of its own
+        self._passing[:] = 1  # touch all pages
         self.scratch = self._scratch.ctypes.data
         self.passing = self._passing.ctypes.data, passing
 
     def fill(self, group: Sequence[RKernel]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give every argument of an operation sensible values; their addresses and their sizes in bytes."""
+        """Fill each argument of an operation with valid values. Returns their addresses and their sizes in bytes."""
         addresses, at = [], 0
         sizes = _sizes(group)
         for kind, size in zip(group[0].argument_types(), sizes, strict=True):
@@ -179,9 +179,10 @@ class _Buffers:
 
 
 def _sizes(group: Sequence[RKernel]) -> list[int]:
-    """Bytes of every argument in the largest packing that a kernel wants.
+    """Return bytes of each argument in the largest packing of the candidates.
 
-    As in arenas none is a multiple of a page: a load may wait for a store to where its address is the same in a page.
+    None is a multiple of a page, as in arenas: a load may stall on a store to the same offset of another page (4K
+    aliasing).
     """
     each = ([t.nbytes for t in k.argument_types()] for k in group)
     sizes = [aligned(max(sizes)) for sizes in zip(*each, strict=True)]
@@ -194,7 +195,7 @@ _PATTERN = np.random.default_rng(0).uniform(0.25, 1.0, 4096)
 
 def _fill(out: Array, dtype: DType) -> None:
     if not dtype.is_float:
-        out[:] = 1  # a valid index nearly everywhere, and nothing divides by it in vain
+        out[:] = 1  # a valid index almost everywhere, and a valid divisor
         return
     pattern = _PATTERN.astype(dtype.numpy)
     whole = out.size // pattern.size * pattern.size

@@ -1,4 +1,4 @@
-"""Tensors of seeded numbers that take no memory: files of a period of them, mapped again and again."""
+"""Make tensors of seeded random numbers that take little memory: a file of one period is mapped repeatedly."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rammer.vdevice.image.placement import arrange
 
 SEED = 0
 PAGE = mmap.PAGESIZE
-PERIOD = 61 * PAGE  # elements: whole pages of any type, and a prime, so that few strides meet the same number again
-FILE_BYTES = 1 << 20  # of a file at least: each is mapped so many times that a tensor is full
+PERIOD = 61 * PAGE  # elements: whole pages of any type, times a prime, so that most strides do not repeat numbers
+FILE_BYTES = 1 << 20  # minimum size of a file; it is mapped repeatedly to fill a tensor
 APART = 7  # pages between the first numbers of an operation's inputs
 FIXED = 0x10  # mmap's MAP_FIXED, which Python does not name
 
@@ -36,10 +36,13 @@ class Numbers:
 
     values: Array
     file: BinaryIO
-    nbytes: int  # of the file: whole periods, whole pages
+    nbytes: int  # size of the file: whole periods and whole pages
 
     def map(self, address: int, nbytes: int, page: int, *, writable: bool) -> None:
-        """Put the numbers, from a page of the file on, at an address; what is written there stays in this process."""
+        """Map the numbers at an address, beginning with a page of the file.
+
+        Writes there stay private to this process.
+        """
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         at = page * PAGE
         while nbytes:
@@ -50,9 +53,9 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Seeded(Elements):
-    """An input as a kernel reads it: element i, as it lies in memory, is number `first` + i of a period.
+    """An input as a kernel reads it: physical element i is number `first` + i of a period.
 
-    Where a layout pads, the elements of the row-major tensor are numbered: they are packed, and zeros added.
+    For a layout that pads, elements are numbered in row-major order instead, then packed with zeros added.
     """
 
     kind: TensorType
@@ -68,7 +71,7 @@ class Seeded(Elements):
         return found
 
     def pack(self, memory: NDArray[np.uint8]) -> None:
-        """Write a padded tensor into its memory."""
+        """Write a padded tensor to its memory."""
         assert self.kind.layout is not None
         whole = np.resize(np.roll(self.numbers.values, -self.first), self.shape)
         if encoding := self.kind.layout.encoding:
@@ -82,12 +85,12 @@ class Seeded(Elements):
 
 
 def padded(kind: TensorType) -> bool:
-    """Whether not all of a tensor's memory is elements."""
+    """Return whether a tensor's memory has padding."""
     return kind.layout is not None and kind.layout.pads(kind.shape)
 
 
 class Seeds:
-    """The numbers that trials are made of, each kind of them drawn once."""
+    """The numbers of trials. Each kind is generated once."""
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, Numbers] = {}
@@ -108,9 +111,9 @@ class Seeds:
     def floats(
         self, kind: TensorType, order: int, exponent: int, positive: bool, narrow: DType | None = None
     ) -> Seeded:
-        """Numbers (both parts of complex ones) of a normal distribution times a power of two.
+        """Return normally distributed numbers times a power of two (both parts of complex ones).
 
-        Those that a `narrow` type holds as well.
+        All are exact in `narrow`, if given.
         """
         encoding = kind.layout.encoding if kind.layout is not None and not padded(kind) else None
 
@@ -123,7 +126,7 @@ class Seeds:
         return self._seeded(kind, order, self._numbers(key, draw, encoding))
 
     def integers(self, kind: TensorType, order: int, low: int, high: int) -> Seeded:
-        """Whole numbers, or truth values, of [low, high)."""
+        """Return integers, or booleans, of [low, high)."""
 
         def draw() -> Array:
             return np.random.default_rng(SEED).integers(low, high, PERIOD).astype(kind.dtype.numpy)
@@ -131,7 +134,7 @@ class Seeds:
         return self._seeded(kind, order, self._numbers((kind.dtype, low, high), draw))
 
     def nothing(self) -> Numbers:
-        """What lies where nothing was stored: NaN, or what nobody computes."""
+        """Return the content of unwritten memory: all bits set, which is NaN in floats."""
         return self._numbers(None, lambda: np.full(PERIOD, 0xFF, np.uint8))
 
     def _numbers(self, key: Hashable, draw: Callable[[], Array], encoding: Encoding | None = None) -> Numbers:
@@ -147,7 +150,7 @@ class Seeds:
 
     @staticmethod
     def _seeded(kind: TensorType, order: int, numbers: Numbers) -> Seeded:
-        """A tensor that ends with a page, at some place in the file: if encoded, where a block begins."""
+        """Return a tensor that ends with a page, from a page of the file on; if encoded, it begins with a block."""
         page = APART * order
         if padded(kind):
             return Seeded(kind, numbers, page, page * PAGE)
@@ -161,9 +164,9 @@ class Seeds:
 
 
 class Region:
-    """Memory of a trial: the outputs, the inputs (not to be written), and scratch.
+    """Memory of a trial: the outputs, the read-only inputs, and scratch, with guard pages.
 
-    Each ends right before a page that nobody may touch, and begins after one.
+    Each tensor ends right before an inaccessible page and begins after one.
     """
 
     def __init__(self, outputs: Sequence[int], inputs: Sequence[Seeded], scratch: int, nothing: Numbers) -> None:
@@ -186,17 +189,17 @@ class Region:
             at += room + PAGE
 
     def unmap(self) -> None:
-        """Give the memory back; its arrays are gone."""
+        """Free the memory. Its arrays become invalid."""
         _LIBC.munmap(self._base, self._nbytes)
 
 
 def bytes_at(address: int, nbytes: int) -> NDArray[np.uint8]:
-    """Memory as an array."""
+    """Return memory as an array."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 def _room(nbytes: int) -> int:
-    """Bytes of whole pages."""
+    """Return `nbytes` rounded up to whole pages."""
     return -(-aligned(max(nbytes, 1)) // PAGE) * PAGE
 
 
@@ -206,7 +209,7 @@ def _unnamed() -> BinaryIO:
     return tempfile.TemporaryFile()
 
 
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # memory that is never written is not set aside, where that is known
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # unwritten memory is not reserved
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
