@@ -1,7 +1,7 @@
-"""Load operands into registers before an rTask waits: constants, and results that are already complete. Beyond the paper.
+"""Load operands into registers before an rTask waits: constants, and results that are already complete.
 
 Known as: load hoisting across a barrier. A cell waits for its neighbours' state, but its weights, bias and old state
-do not depend on that. After the wait only the awaited operands are loaded.
+do not depend on that. After the wait only the awaited operands are loaded. Beyond the paper.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ def copied(program: TileProgram) -> set[str]:
 
 
 def _only_copies(stmt: Stmt, spine: list[Stmt], trunk: Body, ready: frozenset[str]) -> set[str]:
-    """Return the tensors that a statement reads, if it only copies ready arguments into registers set by no other one.
-    """
+    """Return the tensors that a statement reads if it only copies ready arguments into registers set by no other."""
     stores = [s for s in statements((stmt,)) if isinstance(s, Store)]
     targets, read = {s.buffer for s in stores}, {ld.tensor for s in stores for ld, _ in loads(s.value)}
     registers = {s.buffer.name for s in spine if isinstance(s, Alloc)}

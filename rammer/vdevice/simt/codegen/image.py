@@ -28,7 +28,7 @@ from rammer.vdevice.simt.codegen.residency import Residency, make_resident
 from rammer.vdevice.simt.codegen.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.codegen.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
-TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last: registers and threads that the machine code needs
+TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last: needs of the machine code
 NONE: frozenset[int] = frozenset()
 
 
@@ -48,7 +48,7 @@ class SimtProgram:
     streams: Streams
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # decisions made here, for the log
-    early: Mapping[RKernel, int] = field(default_factory=dict)  # words per thread, for kernels that load before they wait
+    early: Mapping[RKernel, int] = field(default_factory=dict)  # words per thread, if loads precede the wait
     memory: MemoryPlan | None = None  # where tensors lie
     functions: tuple[Function, ...] = ()  # by the numbers that instructions have for them
 
@@ -75,8 +75,8 @@ def make_program(
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `resident`: keep constants that a vEU reads again in its shared memory. `rooms`: words per thread that an rKernel may
-    load before its rTasks wait. The default is what registers hold; with a mapping, 0 for rKernels that it lacks.
+    `resident`: keep constants that a vEU reads again in its shared memory. `rooms`: words per thread that an rKernel
+    may load before its rTasks wait. The default is what registers hold; in a mapping, 0 for rKernels that it lacks.
     """
     graph, spec = plan.graph, plan.spec
     if plan.memory is None:

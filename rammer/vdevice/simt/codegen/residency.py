@@ -35,7 +35,7 @@ class KeptRows:
 
 @dataclass(slots=True)
 class Residency:
-    """What is loaded before which rTask, and where rTasks find copies of their operands."""
+    """The loads before each rTask, and the copies that rTasks read instead of operands."""
 
     loads: dict[TaskUid, list[KeptRows]] = field(default_factory=dict)
     copies: dict[TaskUid, dict[int, int]] = field(default_factory=dict)  # input position -> bytes from the scratch

@@ -108,7 +108,7 @@ class Streams(TableFile):
         low, high = np.searchsorted(places, begin), np.searchsorted(places, begin + nwaits[slots])
         own = high > low
         awaited = self.waits[at[low[own]], 1]
-        barrier = order[slots[own]] - (fn[slots[own]] >= 0)  # an rTask takes the barrier of the slot before it along
+        barrier = order[slots[own]] - (fn[slots[own]] >= 0)  # a barrier before an rTask is merged into it
         return bool(np.all(high - low <= 1) and np.all(awaited < barrier))
 
     def _copies_are_sound(self) -> bool:
@@ -140,7 +140,7 @@ class Streams(TableFile):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """How an rTask is called: the number of its function, and where its arguments are."""
+    """The call of an rTask: its function's number, and where its arguments are."""
 
     function: int
     first_arg: int
@@ -168,7 +168,7 @@ def streams_of(
         awaited = {w for lane in program.lanes for slot in lane if isinstance(slot, BarrierRTask) for w in slot.waits}
         for veu in range(plan.spec.num_veus):
             lane = program.lanes[veu] if veu < len(program.lanes) else ()
-            wait = 0, 0  # of the barrier that the next rTask takes along
+            wait = 0, 0  # of the barrier that is merged into the next rTask
             for order, slot in enumerate(lane):
                 step = order + 1 if Position(veu, order) in awaited else 0
                 follower = lane[order + 1] if order + 1 < len(lane) else None

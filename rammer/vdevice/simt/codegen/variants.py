@@ -19,9 +19,9 @@ NOTHING: frozenset[int] = frozenset()
 
 @dataclass(frozen=True)
 class Variants:
-    """Texts of rKernels for blocks of `block` threads; `rooms`: words of a thread that a function's rTasks load early.
+    """Texts of rKernels for blocks of `block` threads; `rooms`: words per thread that a function loads early.
 
-    `waits` says of a function whether it waits by itself, as those that load early do.
+    `waits(function)`: whether a function waits by itself, as those that load early do.
     """
 
     dialect: Dialect

@@ -23,8 +23,8 @@ class WaitLists:
 
     def __init__(self) -> None:
         self._lists: list[Codes] = []
-        self._author: list[tuple[int, int] | None] = []  # vEU and order of a list's only barrier; None if it has several
-        self._near: dict[int, list[int]] = {}  # lists by each of their first two codes: lists that differ by one lane share one
+        self._author: list[tuple[int, int] | None] = []  # of a list's only barrier: vEU, order
+        self._near: dict[int, list[int]] = {}  # lists by each of their first two codes
 
     def add(self, veu: int, order: int, waits: Sequence[Position]) -> int:
         """Return the number of a list for the barrier at this slot."""
