@@ -31,9 +31,7 @@ class Sdk:
     root: Path | None
 
     def commands(self, arch: Arch, folder: str = ".") -> list[list[str]]:
-        """Return the commands that build a program for the device: codelets, then the host program as a shared
-        library.
-        """
+        """Return the commands that build a program: codelets, then the host program as a shared library."""
         own = [f"-I{self.root}/include", f"-L{self.root}/lib"] if self.root else []
         return [
             [

@@ -275,8 +275,9 @@ def _step(found: Sequence[Access], v: str) -> int:
 
 
 def _factors(found: Sequence[Access], tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Return what one step of each task digit adds to all indices into a buffer; digits without a constant are
-    omitted.
+    """Return what one step of each task digit adds to all indices into a buffer.
+
+    Digits that add no single number are left out.
     """
     factors: dict[str, set[int]] = {v: set() for v in tasks}
     for a in found:

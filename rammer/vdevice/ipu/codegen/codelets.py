@@ -67,7 +67,7 @@ class CodeletPrinter(CFamilyPrinter):
     def __init__(self, program: TileProgram, split: For | None) -> None:
         super().__init__(program, 1)
         self.split = split
-        self.env = {f"{b.name}_at": (0, 0) for b in program.arguments}  # never behind an index: quotients are not negative
+        self.env = {f"{b.name}_at": (0, 0) for b in program.arguments}  # never behind an index: no negative quotients
         self.fields = {b.name: f"t_{b.name}" for b in (*program.arguments, *program.scratch)}
 
     def place(self, buffer: str, index: str, reach: int) -> str:

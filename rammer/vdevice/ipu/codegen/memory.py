@@ -158,9 +158,7 @@ def check_memory(placed: Placement) -> TileMemory:
 
 
 def _larger(arch: Arch, nbytes: int) -> Iterator[Arch]:
-    """Yield, for each model, the number of tiles that holds these bytes with a margin, if it exists and is an
-    increase.
-    """
+    """Yield each model with the tiles that hold these bytes and a margin, if it has them and they are more than now."""
     have = arch.tiles * (arch.model.tile_bytes - arch.model.reserve)
     for model in MODELS.values():
         of_tile = model.tile_bytes - model.reserve

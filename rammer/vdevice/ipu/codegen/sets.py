@@ -33,8 +33,8 @@ def compute_sets(plan: ExecutionPlan, arch: Arch, share: float = ROUND) -> Compu
     """Assign each rTask a level: 1 + the highest level that it depends on in its part; one compute set per level.
 
     Parts end at global barriers and at ends of rPrograms. Inside a part, a lane's order is kept only where data depends
-    on it: independent rTasks of a vEU share its tile's workers. If they hold more than `share` of the tile's bytes, they
-    run in several rounds.
+    on it: independent rTasks of a vEU share its tile's workers. If they hold more than `share` of the tile's bytes,
+    they run in several rounds.
     """
     counts = [k.num_rtasks for k in plan.kernels]
     veus = [np.zeros(n, np.int64) for n in counts]

@@ -20,8 +20,8 @@ SECTOR_BYTES = 32  # fetch unit of L2
 def ahead(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str]:
     """Return name and text of `void name(void *const *args, int rtask, int tid)`, which prefetches static operands.
 
-    Inputs in `copied` are left out: the block's own memory has them. Both strings are empty if there are less than
-    `LEAST_BYTES` or more than `MOST_BYTES` to prefetch.
+    Inputs in `copied` are left out: the block's own memory has them. Operands of fewer than `LEAST_BYTES` are skipped.
+    Both strings are empty if the rest is nothing, or more than `MOST_BYTES`.
     """
     body = kernel.body
     if not isinstance(body, TileProgram):

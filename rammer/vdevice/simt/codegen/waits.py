@@ -42,7 +42,10 @@ class WaitLists:
         return number
 
     def _serves(self, number: int, veu: int, order: int, codes: Codes) -> bool:
-        """Return whether a barrier can use a list; add the entry of its first lane to the list if that is enough."""
+        """Return whether a barrier can use a list.
+
+        If needed, and if the list has one user so far, the barrier's wait for that user is added to the list.
+        """
         have, author = self._lists[number], self._author[number]
         if not 0 <= len(have) - len(codes) <= 1:
             return False

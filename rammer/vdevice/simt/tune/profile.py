@@ -82,7 +82,7 @@ def _measure(
     with closing(vdevice.driver()) as driver, driver.using("time kernels"):
         timer = Timer(driver, code.data, block, shared, num_veus, nbytes)
         waits, slots = (timer.launch_us(*lanes(ONLY_WAIT, num_veus, 0, num_veus, n), [0]) for n in (len(PASSED), 0))
-        empty = timer.launch_us(*lanes(0, 0, 0, num_veus), [0]) + waits - slots  # a wait is no part of its rTask
+        empty = timer.launch_us(*lanes(0, 0, 0, num_veus), [0]) + waits - slots  # a wait is not part of its rTask
         times = {}
         for k in batch:
             offsets = np.cumsum([0, *(aligned(t.nbytes) for t in k.argument_types())])[:-1].tolist()
