@@ -61,7 +61,7 @@ def nvrtc_version() -> str:
     bindings = nvrtc()
     try:
         _, major, minor = bindings.nvrtcVersion()
-    except RuntimeError as error:  # the bindings load the library now
+    except RuntimeError as error:  # the bindings load the library at the first call
         raise ToolchainError(f"NVRTC cannot be loaded: {error}", hint=INSTALL) from error
     return f"NVRTC {major}.{minor}"
 
@@ -149,6 +149,6 @@ def _hint(bindings: ModuleType, arch: str) -> str:
 
 def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: Resources) -> None:
     """Raise DeviceError unless every vEU's block fits on the GPU at the same time."""
-    granule = -(-needs.registers * 32 // 256) * 256 * -(-threads // 32)  # registers are given to warps in 256s
+    granule = -(-needs.registers * 32 // 256) * 256 * -(-threads // 32)  # warps allocate registers in units of 256
     blocks = min(REGISTERS_OF_SM // max(granule, 1), THREADS_OF_SM // threads)
     check_resident(num_veus, threads, shared_bytes, gpu, needs.registers, blocks)

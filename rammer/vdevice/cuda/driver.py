@@ -250,7 +250,7 @@ class CudaDriver:
             try:
                 enqueue()
             except BaseException:
-                with suppress(RuntimeError):  # the stream must not stay in capture; the first error is the one to see
+                with suppress(RuntimeError):  # end the capture, but report the first error
                     self._stream.end_capture()
                 raise
             graph = self._stream.end_capture()

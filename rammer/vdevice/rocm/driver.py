@@ -115,7 +115,7 @@ class Hip:
     def _filled(self, name: str, struct: str, argument: int) -> Any:
         try:
             return self(name, argument)
-        except TypeError:  # version 7 fills what it is given
+        except TypeError:  # version 7 fills a struct argument
             found = getattr(self.module, struct)()
             self(name, found, argument)
             return found
@@ -299,7 +299,7 @@ class RocmDriver:
         try:
             enqueue()
         except BaseException:
-            with suppress(HipError):  # the stream must not stay in capture; the first error is the one to see
+            with suppress(HipError):  # end the capture, but report the first error
                 hip("hipGraphDestroy", hip("hipStreamEndCapture", self.stream))
             raise
         graph = hip("hipStreamEndCapture", self.stream)

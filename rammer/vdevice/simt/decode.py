@@ -76,11 +76,11 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         num_operands=spread(np.where(task, count, 0), none),
         parts=spread(none, none),
     )
-    barrier = np.where(task, at - 1, at)  # whose waits an instruction has
+    barrier = np.where(task, at - 1, at)  # the slot to which an instruction's waits belong
     number = np.repeat(np.arange(len(fn)), num_waits)
     listed = waits[np.repeat(wait - (np.cumsum(num_waits) - num_waits), num_waits) + np.arange(len(number))]
     whose = barrier[number]
-    other = (listed[:, 0] != own[number] % num_veus) | (listed[:, 1] >= slots.order[whose])  # others are skipped
+    other = (listed[:, 0] != own[number] % num_veus) | (listed[:, 1] >= slots.order[whose])  # own lane: skipped
     following = np.searchsorted(walking, copying)
     numbers = operands[rows[copying, 2][:, None] + np.arange(COPY_NUMBERS)]
     if np.any(rows[copying, 3] != COPY_NUMBERS) or np.any(numbers[:, 1:, 0] != SCRATCH):

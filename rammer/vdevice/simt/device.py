@@ -41,13 +41,13 @@ class Platform:
     find_gpu: Callable[[int], Gpu]  # of this machine, by number
     choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
     make_spec: Callable[[Gpu, int | None], VDeviceSpec]  # what kernels and policies see, for so many vEUs
-    dialect: Callable[[VDeviceSpec], Dialect]  # the C++ that it is programmed in
+    dialect: Callable[[VDeviceSpec], Dialect]  # the C++ dialect
     compiler: Callable[[], str]  # version and options
     compile: Callable[[str, str], MachineCode]  # a text, for an arch
     registers: Callable[[str, str], Mapping[str, Registers]]  # what each kernel of a text needs, by name
     check_fits: Callable[[int, int, int, Gpu, Any], None]  # of vEUs, threads, shared bytes, resources: all resident
     check_code: Callable[[bytes, Any, Gpu], None]  # whether this GPU and its driver take machine code
-    driver: Callable[[int], Driver]  # a way to a GPU, for one program
+    driver: Callable[[int], Driver]  # of a GPU, for one program
 
 
 class GpuVDevice(VDevice):

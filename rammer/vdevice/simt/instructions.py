@@ -68,7 +68,7 @@ template <int GROUPS> INLINE void mk_await() { simt_await(GROUPS); }
 """
 
 
-# Of units that read scratch themselves: what a descriptor of PTX says, without a swizzle.
+# For units that read scratch by themselves: PTX's descriptor without a swizzle.
 EMULATED_STAGED = """\
 INLINE unsigned mk_scratch_at(const void *p) { return (unsigned)((const char *)p - simt_arena()); }
 INLINE void mk_show_units() {}
@@ -140,7 +140,7 @@ def _emulated(unit: Instruction) -> str:
     from_a, at_a = text(*unit.holder(a, (var("row"), var("term"))))
     from_b, at_b = text(*unit.holder(b, (var("term"), var("column"))))
     fn, sums_of = ROUND[unit.precision], "c[r] += x * y;"
-    if unit.parts:  # as its three products follow each other
+    if unit.parts:  # in the order of its three products
         part = ROUND[unit.parts]
         split = f"const float big_x = {part}(x), big_y = {part}(y);"
         products = f"{part}_cut(x - big_x) * big_y", f"big_x * {part}_cut(y - big_y)", "big_x * big_y"

@@ -12,7 +12,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.simt.codegen.slices import Slice, slice_of
 
-LEAST_BYTES = 1024  # less is there soon enough
+LEAST_BYTES = 1024  # a smaller part arrives in time without a prefetch
 MOST_BYTES = 256 << 10  # more would evict what is needed first
 SECTOR_BYTES = 32  # fetch unit of L2
 

@@ -31,8 +31,8 @@ from rammer.ir.tile import (
     with_children,
 )
 
-LEAST = 4  # words of a thread that are worth it
-SHARE = 2 / 3  # of the registers for data: the rest is for sums and for what is waited for
+LEAST = 4  # words per thread; fewer do not pay
+SHARE = 2 / 3  # of the registers for data: the rest holds sums and awaited operands
 
 
 @dataclass(slots=True)
@@ -138,12 +138,12 @@ def _register(load: Load, around: tuple[Stmt, ...], ready: frozenset[str], found
     guards = {name for s in around if isinstance(s, If) for r in s.where for name in variables(r.index)}
     vectors = [lp for lp in trips if lp.kind is Kind.VECTOR]
     if not vectors or vectors != trips[-1:] or guards & ({lp.var for lp in loops} - used):
-        return load  # numbers one by one would cost more instructions than they save
+        return load  # scalar loads would cost more instructions than they save
     key = (load, *loops)
     if key not in found.buffers:
         serial = [lp for lp in loops if lp.kind is Kind.SERIAL]
         if any(lp.var in found.passes or lp not in trips for lp in serial[:1]) or len(serial) > 1:
-            return load  # of a loop that is cut already, or has loops inside of it
+            return load  # the loop is split already, or it is not innermost
         each = prod(lp.stop - lp.start for lp in trips if lp.kind is not Kind.SERIAL)
         passes = min((lp.stop - lp.start for lp in serial), default=1)
         passes = min(passes, (found.room - sum(b.size for b in found.buffers.values())) // each)

@@ -50,7 +50,7 @@ class SimtProgram:
     notes: tuple[str, ...] = ()  # decisions made here, for the log
     early: Mapping[RKernel, int] = field(default_factory=dict)  # words per thread, if loads precede the wait
     memory: MemoryPlan | None = None  # where tensors lie
-    functions: tuple[Function, ...] = ()  # by the numbers that instructions have for them
+    functions: tuple[Function, ...] = ()  # by the function number of instructions
 
     @property
     def threads(self) -> int:
@@ -164,7 +164,7 @@ class _Calls:
         self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
         for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
-            self.task(uid)  # in an order that does not depend on the schedule, so that neither does the text
+            self.task(uid)  # in an order, and so with a text, that does not depend on the schedule
 
     def task(self, uid: TaskUid) -> Task:
         """Return the call of an rTask, with copies instead of operands where shared memory holds them."""

@@ -83,7 +83,7 @@ INLINE bool mk_stopped(int pc, int tid, int *status);  // the wait of an instruc
 
 # `state`: line 0 is [epoch, blocks done, stop, bad index, report …]; then a line per vEU with the slots it completed,
 # counted on from the epoch; then a line per vEU with [order + 1 and program of its first bad index, slot where it
-# stopped]. Counters only grow: no reset, no stale value, and the epoch lives where a recorded launch finds it anew.
+# stopped]. Counters only grow: no reset, no stale value, and a recorded launch reads the epoch from memory.
 COMMON = """\
 struct __align__(16) Instr { int fn, rtask, args, nargs, wait, nwaits, step, order; };
 struct Wait { int veu, order; };

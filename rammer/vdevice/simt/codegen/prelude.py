@@ -32,7 +32,7 @@ class Dialect:
     wave: int = 32  # threads that run in step
     shares: int = 1  # blocks on a multiprocessor, which share its registers
     fits: int = 0  # words of sums per thread that surely leave registers for the rest, if operands are staged
-    inline_limit: int = 200_000  # characters of tasks; beyond it they are called, for registers and compile time
+    inline_limit: int = 200_000  # characters of tasks; more are called, to save registers and compile time
     instructions: tuple[Instruction, ...] = ()
     units: str = ""  # defines `mk_NAME` of each instruction, over registers of its output and inputs
 
@@ -190,7 +190,7 @@ struct f16 {  // computed with as a float
 };
 """
 
-# By the exponential, and a division that is not exact.
+# Approximations by the exponential and an inexact division.
 QUICK = """\
 INLINE float ssigmoid(float x) { return MK_DIVIDE(1.0f, 1.0f + expf(-x)); }
 INLINE float stanh(float x) {  // an odd polynomial near 0, where 1 - 2 / (e^2x + 1) loses digits

@@ -179,7 +179,7 @@ class SimtPrinter(CFamilyPrinter):
             each = ({lane: Index(n)} for n in range(lanes))
             return " ".join(self.copied_later(s.at(values), None, 0) for values in each)
         target, origin = f"&{s.buffer}[{self.index(to)}]", f"&{load.tensor}[{self.index(source)}]"
-        if where:  # the address must be one of the tensor even where nothing is read
+        if where:  # the address must be valid even if the element is masked
             origin = f"({there} ? {origin} : {load.tensor})"
         return f"mk_copy_later<{4 * lanes if moves else 4}>({target}, {origin}, {there});"
 
@@ -211,7 +211,7 @@ def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> s
     tid = "MK_WAVE(tid)" if printer.extra_syncs or printer.waits else "tid"
     pc, slot = (", pc", ", int pc") if printer.waits else ("", "")
     rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
-    rest = f" else {printer.wait()}" if printer.waits and printer.leaves else rest  # and has no syncs of its own
+    rest = f" else {printer.wait()}" if printer.waits and printer.leaves else rest  # and no syncs of its own
     lines = [
         f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status{slot}) {{",
         *printer.scratch(),

@@ -175,7 +175,7 @@ def streams_of(
                 if isinstance(slot, RTask) and not (order and isinstance(lane[order - 1], BarrierRTask)):
                     copy(order, slot)
                 elif isinstance(slot, BarrierRTask) and isinstance(follower, RTask):
-                    copy(order, follower)  # the wait is time to copy
+                    copy(order, follower)  # copy before the wait
                 if isinstance(slot, RTask):
                     n, rtask = slot.uid
                     task = tasks(slot.uid)

@@ -42,7 +42,7 @@ def slot_times(
         for veu in range(streams.num_veus):
             n = program * streams.num_veus + veu
             low, end = int(streams.bounds[n]), int(streams.bounds[n + 1]) - 1
-            times, owners = nothing  # as most lanes of a launch per operator are
+            times, owners = nothing  # most lanes are empty if each operator has its own launch
             if end > low:
                 microseconds = _microseconds(clocks[low:end], clocks[end], first)
                 times, owners = _lane(streams, low, end, microseconds / ticks_per_ns)

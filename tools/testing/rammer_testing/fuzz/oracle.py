@@ -136,7 +136,7 @@ def consult(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str]
                     outputs = oracle(model, inputs)
                 if _as_declared(model, outputs):
                     return name, outputs
-            except Exception:  # an oracle lacks operators and types, and says so in its own words
+            except Exception:  # oracles lack operators and types, and raise exceptions of any type
                 continue
     return None
 

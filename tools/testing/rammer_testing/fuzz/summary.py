@@ -18,7 +18,7 @@ class Summary:
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # of (family, outcome)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)  # of (outcome, reason)
-    first: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # the case that showed it, and its text
+    first: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # its first case, and the text of that
 
     def add(self, name: str, verdict: Verdict) -> bool:
         """Count a verdict; return whether it is the first of its kind."""

@@ -26,7 +26,7 @@ FROM_OUTSIDE = (SILENCE, "SIGKILL")  # endings that an overloaded machine may ca
 LOOK_S, MOST_SILENCE_S = 1.0, 2.0  # between checks of children, and how much of that counts as silence
 CASE_SHARE = 10  # CPU time of a case beside compiling, as a multiple of a compiler call's
 MEMORY = 16 << 30  # bytes of address space of a child
-_FORK = multiprocessing.get_context("fork")  # a child has all that its parent has loaded
+_FORK = multiprocessing.get_context("fork")  # a child inherits the modules that its parent has loaded
 
 
 @dataclass(frozen=True, slots=True)
