@@ -1,4 +1,4 @@
-"""For plugin authors: the conformance kit, random graphs and plans."""
+"""Test plugins: the conformance kit, random graphs and plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["PolicyConformance", "VDeviceConformance"]
 
 
 def __getattr__(name: str) -> Any:
-    """The kit, imported when it is asked for: it needs pytest, and commands of this package do not."""
+    """Import the kit on first access: it needs pytest, and the commands of this package do not."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from rammer.testing import conformance

@@ -1,4 +1,4 @@
-"""What a plugin's tests inherit: the promises of a vDevice and of a policy, written once for all of them.
+"""Check the contract of a vDevice or a policy. A plugin's tests inherit these classes.
 
 class TestToy(VDeviceConformance):
     vdevice = "toy"
@@ -32,11 +32,11 @@ from rammer.testing.plans import Net, place
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.proof.verify import verify_image
 
-SPIN = 100_000  # rounds of the slow probe: long enough that a missing wait shows, short enough for NumPy
+SPIN = 100_000  # rounds of the slow probe: long enough to expose a missing wait, short enough for NumPy
 
 
 class _Listed:
-    """Skips what a plugin declares unsupported, and expects what it declares to fail."""
+    """Base of the kit: skips tests that a plugin lists as unsupported, and expects the failures that it lists."""
 
     unsupported: ClassVar[dict[str, str]] = {}
     expected_failures: ClassVar[dict[str, str]] = {}
@@ -54,14 +54,14 @@ class _Listed:
     @pytest.fixture(scope="class")
     @classmethod
     def registry(cls) -> PluginRegistry:
-        """Where the plugin is found; override to register one that is not installed."""
+        """Return the registry that finds the plugin; override to register one that is not installed."""
         return PluginRegistry()
 
 
 class VDeviceConformance(_Listed):
-    """The promises of a vDevice. Set `vdevice`; `device` and `arch` are handed to its `open`.
+    """The contract of a vDevice. Set `vdevice`; `device` and `arch` are passed to its `open`.
 
-    `emulated`: that device runs anywhere, whatever the vDevice's `probe` says about hardware.
+    `emulated`: that device runs anywhere, even if the vDevice's `probe` finds no hardware.
     """
 
     vdevice: ClassVar[str] = ""
@@ -88,7 +88,7 @@ class VDeviceConformance(_Listed):
         return Net(registry, opened.spec)
 
     def check(self, vdevice: VDevice, plan: ExecutionPlan, seeds: tuple[int, ...] = (0,)) -> None:
-        """Build, read back, load and run a plan on fresh inputs, several times; every output must equal the meaning."""
+        """Build, decode, load and run a plan on new inputs, once per seed; outputs must equal NumPy's evaluation."""
         plan = replace(plan, memory=plan_memory(plan))
         verify_plan(plan)
         image = vdevice.build(plan)
@@ -125,7 +125,7 @@ class VDeviceConformance(_Listed):
         self.check(opened, place(net, [[(0, 0)]]))
 
     def test_order_within_a_veu(self, opened: VDevice, net: Net) -> None:
-        """Slots of a lane run one after another, in order."""
+        """Check that slots of a lane run one after another, in order."""
         x = net.input("x", (8,))
         a = net.spin(x, SPIN)
         b = net.sum(a, x)
@@ -133,14 +133,14 @@ class VDeviceConformance(_Listed):
         self.check(opened, place(net, [[(0, 0), (1, 0), (2, 0)]]), seeds=(0, 1))
 
     def test_fine_barrier_between_veus(self, opened: VDevice, net: Net) -> None:
-        """A barrier-rTask waits for the completion of a slot of another vEU."""
+        """Check that a barrier-rTask waits for the completion of a slot of another vEU."""
         self.veus(opened, 2)
         x = net.input("x", (8,))
         net.output(net.sum(net.spin(x, SPIN), x))
         self.check(opened, place(net, [[(0, 0), (1, 1)]]), seeds=(0, 1))
 
     def test_fine_barrier_waits_for_the_named_slot(self, opened: VDevice, net: Net) -> None:
-        """Not for the one before it."""
+        """Check that a barrier waits for the named slot, not for the one before it."""
         self.veus(opened, 2)
         x = net.input("x", (8,))
         quick = net.sum(x, x)
@@ -167,7 +167,7 @@ class VDeviceConformance(_Listed):
         self.check(opened, place(net, [slots]), seeds=(0, 1))
 
     def test_second_run_waits_again(self, opened: VDevice, net: Net) -> None:
-        """Steps counted in one run must not satisfy the barriers of the next."""
+        """Check that steps counted in one run do not satisfy the barriers of the next."""
         self.veus(opened, 2)
         x = net.input("x", (8,))
         net.output(net.sum(net.spin(x, SPIN), x))
@@ -210,7 +210,7 @@ class VDeviceConformance(_Listed):
 
     @pytest.mark.parametrize("seed", range(6))
     def test_random_plans(self, opened: VDevice, registry: PluginRegistry, seed: int) -> None:
-        """Random graphs of real operators, random legal placements."""
+        """Check random graphs of real operators in random legal placements."""
         if opened.spec.sync is SyncModel.GLOBAL:
             pytest.skip("random plans wait for single rTasks; the vDevice synchronises globally")
         graph = random_graph(seed)
@@ -219,14 +219,14 @@ class VDeviceConformance(_Listed):
 
 
 class PolicyConformance(_Listed):
-    """The promises of a scheduling policy. Set `policy`."""
+    """The contract of a scheduling policy. Set `policy`."""
 
     policy: ClassVar[str] = ""
 
     @pytest.mark.parametrize("num_veus", [1, 3])
     @pytest.mark.parametrize("seed", range(4))
     def test_plans_are_proven(self, registry: PluginRegistry, seed: int, num_veus: int) -> None:
-        """Every rTask has one slot, every dependency is covered, memory is planned safely."""
+        """Check that every rTask has one slot, every dependency is covered, and memory is planned safely."""
         plan = self._schedule(registry, seed, num_veus)
         assert len(plan.kernels) == len(plan.graph.operators)
         verify_plan(replace(plan, memory=plan_memory(plan)))

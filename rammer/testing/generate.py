@@ -1,4 +1,4 @@
-"""Random data-flow graphs, inputs and legal plans, all from a seed."""
+"""Generate random data-flow graphs, inputs and legal plans from a seed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ BINARY = ("add", "sub", "mul", "max", "min")
 
 
 def random_graph(seed: int, size: int = 12, *, placed: bool = True) -> Graph:
-    """A graph of about `size` operators on small float32 tensors.
+    """Return a graph of about `size` operators on small float32 tensors.
 
-    With `placed`, there are views and blocked layouts here and there, as passes make them; without, as importers do.
+    If `placed`, it has some views and blocked layouts, as after passes; otherwise none, as from an importer.
     """
     maker = _Maker(Random(seed), placed)
     for _ in range(maker.random.randint(1, 3)):
@@ -40,7 +40,7 @@ def random_graph(seed: int, size: int = 12, *, placed: bool = True) -> Graph:
 
 
 def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
-    """Numbers in [-1, 1) for every input; of integers and booleans 0 and 1."""
+    """Return numbers in [-1, 1) for every float input; 0 and 1 for integers and booleans."""
     random = np.random.default_rng(seed)
 
     def draw(kind: TensorType) -> Array:
@@ -51,7 +51,7 @@ def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
 
 
 def random_kernel(operation: Operation, random: Random, most: int = 6) -> RKernel:
-    """A numpy kernel of at most `most` rTasks, in tiles that need not divide the axes."""
+    """Return a NumPy kernel of at most `most` rTasks, in tiles that need not divide the axes."""
     tile: dict[str, int] = {}
     tasks = 1
     for axis, extent in random.sample(operation.expr.root.axes, len(operation.expr.root.axes)):
@@ -70,9 +70,9 @@ def random_plan(
     spec: VDeviceSpec | None = None,
     candidates: Callable[[Operation, VDeviceSpec], Sequence[RKernel]] | None = None,
 ) -> ExecutionPlan:
-    """A legal plan: rTasks in a random topological order, on random vEUs, in one or several rPrograms.
+    """Return a legal plan: rTasks in a random topological order, on random vEUs, in one or several rPrograms.
 
-    For another device than the interpreter give its `spec`, and where rKernels come from.
+    For another device than the interpreter pass its `spec`, and a function that returns rKernels.
     """
     random = Random(seed)
     spec = spec or VDeviceSpec("interpreter", num_veus)
@@ -104,7 +104,7 @@ def random_plan(
 
 @dataclass
 class _Maker:
-    """A graph in the making."""
+    """Builder of a random graph."""
 
     random: Random
     placed: bool
@@ -134,7 +134,7 @@ class _Maker:
         return self.constant(np.random.default_rng(self.random.randrange(1 << 30)).uniform(-0.5, 0.5, shape))
 
     def apply(self, kind: str, *inputs: TensorId, outputs: tuple[TensorId, ...] = (), **attrs: Any) -> TensorId:
-        """An operator; new outputs of rank 4 get a blocked layout now and then."""
+        """Add an operator and return its last output; new outputs of rank 4 sometimes get a blocked layout."""
         logical = tuple(TensorType(self.types[t].shape, self.types[t].dtype) for t in inputs)
         operation = self.interner.define(kind, logical, attributes(**attrs))
         if outputs:
@@ -153,7 +153,7 @@ class _Maker:
         return kind
 
     def pick(self, allowed: Callable[[TensorType], bool] = lambda _: True) -> TensorId:
-        """A tensor computed or given so far, preferably a late one; a new input if there is none."""
+        """Return a computed or input tensor, preferably a recent one; a new input if none is allowed."""
         known = [t for t, kind in self.types.items() if t not in self.constants and allowed(kind)]
         if not known:
             shape = next(s for s in ((4, 6), (1, 4, 6, 5), (2, 3, 8)) if allowed(TensorType(s)))
@@ -161,7 +161,7 @@ class _Maker:
         return self.random.choice(known[-6:])
 
     def row_major(self, tensor: TensorId) -> TensorId:
-        """The tensor itself, or its absolute values in a row-major one."""
+        """Return the tensor itself if it is row-major, else its absolute values in a row-major tensor."""
         if self.types[tensor].layout is None:
             return tensor
         return self.apply("abs", tensor, outputs=(self.name(replace(self.types[tensor], layout=None)),))
@@ -262,7 +262,7 @@ def _gather(maker: _Maker) -> None:
 
 
 def _lstm(maker: _Maker) -> None:
-    """Two cells of one layer that share an operation; their outputs lie in one tensor."""
+    """Add two cells of one layer that share an operation; their outputs lie in one tensor."""
     batch, hidden = 2, maker.random.choice((3, 4))
     gx = maker.apply(
         "tanh", maker.input((2, batch, 4, hidden)), outputs=(maker.name(TensorType((2, batch, 4, hidden))),)
@@ -287,7 +287,7 @@ def _copied_concat(maker: _Maker) -> None:
 
 
 def _placed_concat(maker: _Maker) -> None:
-    """Two operators that write side by side into one tensor, and a reader of a part across the seam."""
+    """Add two operators that write adjacent halves of one tensor, and a reader of a part that may span both."""
     x = maker.pick(_plain)
     shape = maker.types[x].shape
     joined = maker.name(TensorType((2 * shape[0], *shape[1:])))

@@ -1,4 +1,4 @@
-"""Small graphs of probe operators, and plans that put each operator where a test wants it."""
+"""Build small graphs of probe operators, and plans that place each operator where a test needs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rammer.plugins import PluginRegistry
 
 
 class Net(GraphBuilder):
-    """Builds a graph operator by operator, in the order in which they get their numbers."""
+    """Graph builder that numbers operators in the order in which they are added."""
 
     def __init__(self, registry: PluginRegistry, spec: VDeviceSpec) -> None:
         super().__init__("probe")
@@ -23,18 +23,18 @@ class Net(GraphBuilder):
         self.spec = spec
 
     def sum(self, *inputs: TensorId) -> TensorId:
-        """Element-wise sum: the quick probe."""
+        """Add an element-wise sum: the fast probe."""
         return str(self.add("probe_sum", *inputs))
 
     def spin(self, x: TensorId, rounds: int) -> TensorId:
-        """`x` itself, after a while: the slow probe."""
+        """Return `x` itself, after `rounds` rounds: the slow probe."""
         return str(self.add("probe_spin", x, rounds=rounds))
 
 
 def place(net: Net, programs: Sequence[Sequence[tuple[int, int]]]) -> ExecutionPlan:
-    """A plan with each operator whole on one vEU: for each rProgram the (operator, vEU) in order; waits follow.
+    """Return a plan with each operator whole on one vEU; `programs`: per rProgram the (operator, vEU) in order.
 
-    Where the vDevice synchronises globally, a barrier of all vEUs stands for every wait.
+    Waits follow from dependencies. Where the vDevice synchronises globally, each wait becomes a barrier of all vEUs.
     """
     graph, spec = net.build(), net.spec
     kernels = []
@@ -62,6 +62,6 @@ def place(net: Net, programs: Sequence[Sequence[tuple[int, int]]]) -> ExecutionP
 
 
 def _is_open(builder: RProgramBuilder, task: TaskUid, veu: int) -> bool:
-    """Whether `veu` would have to wait for an rTask appended earlier."""
+    """Return whether `veu` would have to wait for an rTask appended earlier."""
     where = builder.position(task)
     return where.veu != veu and where.order >= builder.known(veu)[where.veu]

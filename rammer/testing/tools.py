@@ -1,4 +1,4 @@
-"""Start a tool of the package `rammer-testing`, which no wheel of the compiler contains."""
+"""Start a tool of the package `rammer-testing`, which is not part of the compiler's wheel."""
 
 from __future__ import annotations
 

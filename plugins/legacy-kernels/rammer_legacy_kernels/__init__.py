@@ -1,1 +1,1 @@
-"""CUDA kernels of other people as rKernels: read as text, verified by execution only when asked. Paper: §4.1.4."""
+"""Import existing CUDA kernels as rKernels: read as text, executed for verification only on request. Paper: §4.1.4."""

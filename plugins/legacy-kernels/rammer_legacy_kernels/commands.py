@@ -1,4 +1,4 @@
-"""`rammer convert` and `rammer kernels`: kernels of others."""
+"""Define the commands `rammer convert` and `rammer kernels` for imported kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rammer.errors import InputError
 
 
 def _dims(_: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
-    """Grids and blocks are given as 64, 16x16 or 4x4x2."""
+    """Parse a grid or block: 64, 16x16 or 4x4x2."""
     try:
         numbers = [int(n) for n in value.split("x")] if value else []
     except ValueError:

@@ -1,6 +1,7 @@
-"""A checked CUDA kernel as the text of an rTask: its indices come from the rTask's number and the vEU's threads.
+"""Convert a checked CUDA kernel to the text of an rTask: indices follow from the rTask's number and vEU threads.
 
-The same text serves CUDA and, the paper's hipify step, HIP. Paper: §4.1.4, §4.2.1, Figure 10.
+Known as: source-to-source translation. The same text serves CUDA and HIP, which is the paper's hipify step. Paper:
+§4.1.4, §4.2.1, Figure 10.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PLACES = {name: f"mk_{name}" for name in INDICES}
 class Launch:
     """How a kernel is launched. `arguments`: place of each parameter among outputs and inputs, or a number.
 
-    Empty `arguments`: pointers to const are the inputs, others the outputs, in order; there are no numbers.
+    Empty `arguments`: pointers to const are the inputs, others the outputs, in order, and there are no numbers.
     """
 
     grid: Dims
@@ -43,10 +44,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Text of `void symbol(void *const *args, char *scratch, int rtask, int tid, int *status)` and what it needs.
+    """Text of `void symbol(void *const *args, char *scratch, int rtask, int tid, int *status)`, and its needs.
 
-    `num_threads` may be rounded up to whole waves. `num_block_syncs` is None where only running it tells.
-    `own_syncs`: its syncs are of its own threads, whatever the block has.
+    `num_threads` may be rounded up to whole waves. `num_block_syncs` is None if only execution can count them.
+    `own_syncs`: syncs are among its own threads, even if the block has more.
     """
 
     text: str
@@ -58,7 +59,7 @@ class Converted:
 
 
 def argument_places(source: Source, launch: Launch) -> list[tuple[str, int | float]]:
-    """For each parameter ("output", n), ("input", n) or ("number", value). Raises LoweringError."""
+    """Return for each parameter ("output", n), ("input", n) or ("number", value). Raises LoweringError."""
     found: list[tuple[str, int | float]] = []
     if launch.arguments:
         if len(launch.arguments) != len(source.parameters):
@@ -94,7 +95,7 @@ def argument_places(source: Source, launch: Launch) -> list[tuple[str, int | flo
 def convert(text: str, launch: Launch, language: str, *, wave: int = 32, syncs: int | None = None) -> Converted:
     """Convert the one kernel of a CUDA file to "cuda", "hip", or the host's text that counts its block syncs.
 
-    `syncs` is how many every thread runs, where that is known from execution. Raises LoweringError with the line.
+    `syncs`: how many every thread runs, if known from execution. Raises LoweringError with the line.
     """
     return convert_source(read_source(text), launch, language, wave=wave, syncs=syncs)
 
@@ -102,7 +103,7 @@ def convert(text: str, launch: Launch, language: str, *, wave: int = 32, syncs: 
 def convert_source(
     source: Source, launch: Launch, language: str, *, wave: int = 32, syncs: int | None = None
 ) -> Converted:
-    """As `convert`, for a file that was read."""
+    """Convert a file that was read already. See `convert`."""
     places = argument_places(source, launch)
     threads = launch.threads
     if not 1 <= threads <= MAX_THREADS:
@@ -165,13 +166,16 @@ def convert_source(
 
 
 def _entry(symbol: str, arguments: str, threads: int, whole: int, ragged: bool, language: str, syncs: int) -> str:
-    """The call of the body. Where threads are no whole waves, those that fill the last one run the syncs alone."""
+    """Return the call of the body.
+
+    If threads do not fill whole waves, the extra ones of the last run only the syncs.
+    """
     call = f"{symbol}_body({arguments}scratch, (unsigned)rtask, (unsigned)MK_HERE(tid));"
     if not ragged:
         return call
     if language == "cuda":
         return f"if (tid < {threads}) {call}\n  else for (int n = 0; n < {syncs}; n++) rk_sync_part({whole});"
-    # A wave of an AMD GPU meets a sync as a whole, threads that are switched off included.
+    # An AMD wave reaches a sync as a whole, including inactive threads.
     return (
         f"if (MK_WAVE(tid) < {threads}) {{ if (tid < {threads}) {call} }}\n"
         f"  else for (int n = 0; n < {syncs}; n++) mk_sync();"
@@ -179,7 +183,7 @@ def _entry(symbol: str, arguments: str, threads: int, whole: int, ragged: bool, 
 
 
 def _names(source: Source, symbol: str) -> Mapping[str, str]:
-    """New names: of what the file defines, so that files do not meet, and of what CUDA calls otherwise."""
+    """Return new names: of the file's own definitions, to keep files distinct, and of CUDA's functions."""
     own = {name: f"{symbol}_{name}" for name in (*source.macros, *source.helpers)}
     return {**RENAMED, **own}
 
@@ -215,7 +219,7 @@ def _number(value: int | float, ctype: str) -> str:
 
 
 def _scratch(source: Source, launch: Launch) -> tuple[int, list[str]]:
-    """Bytes of scratch, and declarations of the shared arrays as places in it; the dynamic one comes last."""
+    """Return the bytes of scratch, and declarations of the shared arrays in it; the dynamic one comes last."""
     at, lines = 0, []
     for array in sorted(source.shared, key=lambda a: a.dynamic):
         kind = RENAMED.get(array.ctype, array.ctype)

@@ -1,10 +1,10 @@
-"""What the text of a kernel may call, and what stands for it on every GPU: no header, no library."""
+"""List the functions that a kernel's text may call, and their header-free equivalents on every GPU."""
 
 from __future__ import annotations
 
 from rammer_legacy_kernels.tokens import word_set
 
-# CUDA's names by those of rammer's prelude, where one has the same meaning but for what NaN does in fmaxf and fminf.
+# CUDA's names with those of rammer's prelude. Meanings are equal, except for NaN in fmaxf and fminf.
 RENAMED = {
     "__expf": "expf",
     "__logf": "logf",
@@ -55,7 +55,7 @@ SAME = word_set(
 CASTS = frozenset(("static_cast", "reinterpret_cast", "sizeof", "const_cast"))
 CALLED = SAME | RENAMED.keys() | {"__ldg"}
 
-# Once per program, whatever the number of imported kernels in it.
+# Once per program, for any number of imported kernels.
 HELPERS = """\
 #ifndef RK_HELPERS
 #define RK_HELPERS
@@ -82,7 +82,7 @@ INLINE int rk_isinf(double a) { return a - a != 0 && a == a; }
 #endif
 """
 
-# Threads that are no whole warps meet those that stay: the unaligned form, which a warp may reach in two groups.
+# Syncs of partial warps: the unaligned form, which a warp may reach in two groups.
 PART = """\
 #ifndef RK_PART
 #define RK_PART

@@ -1,7 +1,7 @@
-"""Kernels in the interchange form of the Rammer artifact's database (NNFusion's `kernel_db`), as records.
+"""Read kernels of the Rammer artifact's database (NNFusion's `kernel_db`) as records.
 
-An entry has `tvm_func_name`, `op_type`, `parameters`, `code`, `gridDim`, `blockDim`; what is not in it (which parameter
-is what, tiles, syncs) follows from the operator, or from verification. Everything is float32.
+An entry has `tvm_func_name`, `op_type`, `parameters`, `code`, `gridDim`, `blockDim`. The roles of parameters, tiles
+and syncs follow from the operator, or from verification. Everything is float32.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MAX_ENTRIES = 1024
 
 
 def read_any(path: str | Path) -> tuple[list[Record], list[RammerError]]:
-    """The record of a file; or the kernels of a file of the artifact, and why others of them are refused.
+    """Return the record of a file; or the kernels of a file of the artifact, and the errors of refused ones.
 
-    Raises ArtifactError, LoweringError for a record or a file that is refused as a whole.
+    Raises ArtifactError, LoweringError if the whole record or file is refused.
     """
     path = Path(path)
     text = read_text(path, MAX_FILE)
@@ -89,7 +89,7 @@ _Parts = tuple[list[dict[str, Any]], list[Any], Any]
 
 
 def _dot(p: Mapping[str, Any]) -> _Parts:
-    """Shapes are those before transposition; what lies in memory is transposed."""
+    """Return a product's operator and shapes: shapes are given before transposition, memory is transposed."""
     attrs = {"trans_a": bool(p.get("transpose_A", False)), "trans_b": bool(p.get("transpose_B", False))}
     operator = {"kind": "matmul", "attrs": attrs, "inputs": ["input0", "input1"]}
     shapes = (p.get("arg0_shape"), p.get("arg1_shape"))
@@ -117,7 +117,7 @@ def _relu(p: Mapping[str, Any]) -> _Parts:
 
 
 def _add_relu(p: Mapping[str, Any]) -> _Parts:
-    """What is added is one number per channel; it is the parameter behind the output."""
+    """Add a bias: one number per channel, the parameter behind the output."""
     operator, inputs, output = _relu(p)
     operator[0]["inputs"].append("input2")
     channels = output[1:2] if isinstance(output, Sequence) else output

@@ -1,4 +1,4 @@
-"""The record of an imported kernel: what it computes, how it is launched, its text. Checked data, never run here."""
+"""Read and check the record of an imported kernel: its operator, launch and text. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ARGUMENT = re.compile(r"(input|output)(\d{1,2})")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator of the record; its inputs are "input0" … of the record, or "step0" …, the first output of a step."""
+    """An operator of the record. Inputs are "input0" … of the record, or "step0" …, the first output of a step."""
 
     kind: str
     attrs: tuple[tuple[str, Any], ...]
@@ -65,7 +65,7 @@ class Tile:
 class Record:
     """An imported kernel. `tiles` None: verification finds them. `syncs` None: it counts them.
 
-    `key` stands for what is computed; `digest` for the whole record.
+    `key` identifies the operation; `digest` the whole record.
     """
 
     name: str
@@ -81,12 +81,12 @@ class Record:
 
     @cached_property
     def source(self) -> Source:
-        """The text, read and checked. Raises LoweringError with the line of what is refused."""
+        """Return the text, read and checked. Raises LoweringError with the refused line."""
         return read_source(self.text)
 
     @cached_property
     def operation(self) -> Operation:
-        """What the kernel computes, as the passes would make it. Raises ArtifactError."""
+        """Return the operation of the kernel, as passes would make it. Raises ArtifactError."""
         return _operation(self)
 
     @property
@@ -99,16 +99,22 @@ class Record:
 
     @property
     def key(self) -> str:
-        """SHA-256 of the operator's canonical form: kinds, attributes, shapes and types, and nothing of the kernel."""
+        """Return the SHA-256 of the operator's canonical form: kinds, attributes, shapes and types.
+
+        Kernels do not affect it.
+        """
         return _digest({k: v for k, v in to_json(self).items() if k in ("operator", "inputs")})
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the record's canonical form."""
+        """Return the SHA-256 of the record's canonical form."""
         return _digest(to_json(self))
 
     def digits(self) -> tuple[TaskDigit, ...]:
-        """The tiles as digits of the rTask's number, which counts blocks with x fastest. Raises ArtifactError."""
+        """Return the tiles as digits of the rTask's number, which counts blocks with x fastest.
+
+        Raises ArtifactError.
+        """
         if self.tiles is None:
             raise ArtifactError(f"record {self.name!r}: its tiles are not known", hint="verify it: that finds them")
         axes = [a for a, _ in self.expr.root.axes]
@@ -119,7 +125,7 @@ class Record:
         )
 
     def rkernel(self, operation: Operation, language: str, wave: int = 32) -> RKernel:
-        """The record as an rKernel of an operation with its expression. Raises LoweringError, ArtifactError."""
+        """Return the record as an rKernel of an operation with its expression. Raises LoweringError, ArtifactError."""
         made: Converted = convert_source(self.source, self.launch, language, wave=wave, syncs=self.syncs)
         source = ForeignSource(
             language,
@@ -135,12 +141,12 @@ class Record:
 
 
 def read_record(path: str | os.PathLike[str]) -> Record:
-    """Read and check a record's file. Raises ArtifactError, LoweringError. Nothing of it is executed."""
+    """Read and check a record's file. Executes nothing of it. Raises ArtifactError, LoweringError."""
     return parse_record(read_text(Path(path)), folder=Path(path).parent)
 
 
 def record_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The files that a sound record is read from: its own, and that of its text if it lies beside."""
+    """Return the files of a sound record: its own, and that of its text if separate."""
     beside = json.loads(read_text(Path(path))).get("file")
     return (Path(path), *([Path(path).parent / beside] if beside else []))
 
@@ -157,7 +163,7 @@ def parse_record(text: str, *, folder: Path | None = None) -> Record:
 def from_json(data: Json, *, folder: Path | None = None, checked: bool = False) -> Record:
     """Check a record. Raises ArtifactError that names the entry, LoweringError with a line of the text.
 
-    `checked`: its parts were compared before, and its text is read when it is converted.
+    `checked`: its parts were checked against each other before; its text is read only when converted.
     """
     check = _Check("the record", data)
     if check.get("schema", str) != SCHEMA:
@@ -201,7 +207,7 @@ def from_json(data: Json, *, folder: Path | None = None, checked: bool = False) 
 
 
 def to_json(record: Record) -> dict[str, Json]:
-    """The record as plain data, in canonical form: everything that was left out is there."""
+    """Return the record as plain data, in canonical form with all defaults."""
     data: dict[str, Json] = {
         "schema": SCHEMA,
         "name": record.name,
@@ -226,7 +232,7 @@ def to_json(record: Record) -> dict[str, Json]:
 
 
 def check_record(record: Record) -> None:
-    """Check what the parts say of each other: parameters, tensors, tiles. Raises LoweringError, ArtifactError."""
+    """Check the parts against each other: parameters, tensors, tiles. Raises LoweringError, ArtifactError."""
     outputs = record.operation.outputs
     for n, kind in enumerate((*record.inputs, *outputs)):
         if kind.size > MAX_ELEMENTS or kind.size == 0:
@@ -253,7 +259,7 @@ def check_record(record: Record) -> None:
 
 
 def check_tiles(record: Record) -> None:
-    """Every element of the output must belong to the tile of exactly one block. Raises ArtifactError."""
+    """Check that every element of the output belongs to the tile of exactly one block. Raises ArtifactError."""
     assert record.tiles is not None
     for grid, extent in zip("xyz", record.launch.grid, strict=True):
         div = 1
@@ -286,7 +292,7 @@ def check_tiles(record: Record) -> None:
 
 
 def with_tiles(record: Record, tiles: Sequence[Tile], syncs: int) -> Record:
-    """The record with what verification found."""
+    """Return the record with the results of verification."""
     return replace(record, tiles=tuple(tiles), syncs=syncs)
 
 
@@ -294,7 +300,7 @@ def with_tiles(record: Record, tiles: Sequence[Tile], syncs: int) -> Record:
 
 
 class _Check:
-    """Takes entries out of a JSON object, each checked, and refuses what is left."""
+    """Reader of a JSON object: takes checked entries out, and refuses the rest."""
 
     def __init__(self, where: str, data: Json) -> None:
         if not isinstance(data, dict):
@@ -377,7 +383,7 @@ def _tensor(where: str, data: Json) -> TensorType:
 
 
 def _steps(data: Json, num_inputs: int) -> tuple[Step, ...]:
-    """One operator, whose inputs are the record's in order, or a list of them that the passes fuse into one."""
+    """Return the steps: one operator that reads the record's inputs in order, or a list that passes fuse into one."""
     listed = data if isinstance(data, list) else [data]
     if not 1 <= len(listed) <= MAX_STEPS:
         raise ArtifactError(f"the record's operator has {len(listed)} steps; 1 to {MAX_STEPS} are possible")
@@ -401,7 +407,7 @@ def _steps(data: Json, num_inputs: int) -> tuple[Step, ...]:
 
 
 def _defaults(kind: str) -> dict[str, Any]:
-    """Attributes that an operator has if none are given: in the canonical form they are there."""
+    """Return an operator's default attributes, which the canonical form includes."""
     parameters = inspect.signature(OPS[kind].express).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
@@ -437,7 +443,7 @@ def _tile(n: int, data: Json, grid: Dims) -> Tile:
 
 
 def _text(check: _Check, folder: Path | None) -> str:
-    """The kernel's text: in the record, or in a file beside it."""
+    """Return the kernel's text: from the record, or from a file beside it."""
     source, file = check.get("source", str, ""), check.get("file", str, "")
     if bool(source) == bool(file):
         raise ArtifactError("the record has either a 'source' or a 'file'", hint=HINT)
@@ -449,7 +455,7 @@ def _text(check: _Check, folder: Path | None) -> str:
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
-    """A file of limited size, as text; links are not followed. Raises ArtifactError."""
+    """Read a file of limited size as text, without following links. Raises ArtifactError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
@@ -464,7 +470,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
 
 
 def _operation(record: Record) -> Operation:
-    """The record's steps as one operation, by the pass that fuses them in models. Raises ArtifactError."""
+    """Return the record's steps as one operation, by the pass that fuses them in models. Raises ArtifactError."""
     operations = Operations(OPS)
     types = {f"input{n}": t for n, t in enumerate(record.inputs)}
     operators = []
@@ -502,7 +508,7 @@ def _defined(operations: Operations, step: Step, types: Mapping[str, TensorType]
 
 
 def _guarded(where: str, make: Callable[[], Any]) -> Any:
-    """An operator's own definition meets attributes of any kind here: whatever it raises is the record's fault."""
+    """Call `make`, and raise all its errors as the record's fault: its attributes may be of any kind."""
     try:
         return make()
     except RammerError as error:

@@ -1,4 +1,4 @@
-"""A file with one `__global__` kernel, read and checked: parameters, shared arrays, statements. Paper: §4.1.4."""
+"""Read and check a file with one `__global__` kernel: parameters, shared arrays, statements. Paper: §4.1.4."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MAX_SHARED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`tensor`: a pointer to elements; otherwise a number given by value. `ctype` has no const."""
+    """A parameter of the kernel. `tensor`: a pointer to elements; otherwise a number by value. `ctype` omits const."""
 
     name: str
     ctype: str
@@ -69,7 +69,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """`dims` is empty for a scalar; `dynamic` for `extern __shared__ T name[]`."""
+    """A shared array. `dims` is empty for a scalar; `dynamic` for `extern __shared__ T name[]`."""
 
     name: str
     ctype: str
@@ -114,7 +114,7 @@ class Source:
 
 
 def read_source(text: str) -> Source:
-    """Read and check a file. Raises LoweringError with the line and the reason of what is refused."""
+    """Read and check a file. Raises LoweringError with the line and the reason of a refusal."""
     source = Source(digest=hashlib.sha256(text.encode()).hexdigest())
     tokens = _directives(tokenize(text), source)
     _count_kernels(tokens)
@@ -144,7 +144,7 @@ def read_source(text: str) -> Source:
 
 
 def _directives(tokens: list[Token], source: Source) -> list[Token]:
-    """Take lines that begin with # out; macros are kept, headers that nothing is needed from dropped."""
+    """Remove lines that begin with #: keep macros, drop known headers."""
     kept: list[Token] = []
     at, pragma = 0, ""
     while at < len(tokens):
@@ -165,7 +165,7 @@ def _directives(tokens: list[Token], source: Source) -> list[Token]:
 
 
 def _directive(line: Sequence[Token], source: Source) -> str:
-    """Take a directive in; returns the one that stays: #pragma unroll, for the loop behind it."""
+    """Record a directive; return the one that stays in the text: #pragma unroll, for the loop behind it."""
     words = [t.text for t in line]
     what = "#" + (words[1] if len(words) > 1 else "")
     if what == "#include":
@@ -196,7 +196,7 @@ def _directive(line: Sequence[Token], source: Source) -> str:
 
 
 def _check_macro(macro: Macro) -> None:
-    """A macro must be an expression, so that it cannot hide a sync, a jump or an assignment."""
+    """Check that a macro is an expression, so that it cannot hide a sync, a jump or an assignment."""
     for n, token in enumerate(macro.body):
         if token.text in ("(", "["):
             closing(macro.body, n)
@@ -218,7 +218,7 @@ def _count_kernels(tokens: Sequence[Token]) -> None:
 
 
 def _declaration(tokens: Sequence[Token], at: int, source: Source) -> int:
-    """Read one declaration of the file; returns where the next begins."""
+    """Read one declaration of the file; return where the next begins."""
     start = tokens[at]
     if start.text == "extern":
         if at + 1 < len(tokens) and tokens[at + 1].text == '"C"' and tokens[at + 2 : at + 3] != []:
@@ -263,7 +263,7 @@ def _refuse_block(token: Token) -> int:
 
 
 def _constant(head: Sequence[Token], value: Sequence[Token], source: Source) -> None:
-    """`const float scale = 0.5f;` becomes a macro."""
+    """Convert `const float scale = 0.5f;` to a macro."""
     name, kind = head[-1], [t for t in head[:-1] if t.text not in QUALIFIERS]
     if name.kind != "name" or not value or any(t.text not in TYPES for t in kind) or name.text in source.macros:
         raise refusal(name.line, text_of(head).strip(), "a constant of a file is one number of a plain type")
@@ -314,7 +314,7 @@ def _parameter(tokens: Sequence[Token], line: int, source: Source) -> Parameter:
 
 
 def _is_type(word: str, source: Source) -> bool:
-    """Whether the word is a macro for a type: #define T float."""
+    """Return whether the word is a macro for a type: #define T float."""
     macro = source.macros.get(word)
     return macro is not None and macro.parameters is None and len(macro.body) == 1 and macro.body[0].text in TYPES
 
@@ -339,7 +339,7 @@ def _helper(head: list[Token], body: list[Token], source: Source) -> None:
 
 
 def _take_shared(source: Source) -> None:
-    """Take `__shared__` declarations out of the body; lines stay."""
+    """Remove `__shared__` declarations from the body; keep its line numbers."""
     kept: list[Token] = []
     body, at = source.body, 0
     depth = 0
@@ -419,7 +419,7 @@ _FOLD: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _size(tokens: Sequence[Token], line: int, shown: str, source: Source) -> int:
-    """The value of a constant expression: of an array's size, say. Raises LoweringError."""
+    """Return the value of a constant expression, such as an array's size. Raises LoweringError."""
     why = "the size is no number, and not made of numbers that the file names"
     words = _expanded(tokens, source, 0, line, shown)
     text = "".join("//" if w == "/" else re.sub(r"[uUlL]+$", "", w) if w[0].isdigit() else w for w in words)
@@ -444,7 +444,7 @@ def _folded(node: ast.AST) -> int:
 
 
 def _expanded(tokens: Sequence[Token], source: Source, depth: int, line: int, shown: str) -> list[str]:
-    """The words of an expression with macros put in."""
+    """Return the words of an expression with macros expanded."""
     words: list[str] = []
     for token in tokens:
         macro = source.macros.get(token.text)
@@ -458,7 +458,7 @@ def _expanded(tokens: Sequence[Token], source: Source, depth: int, line: int, sh
 
 
 def _check_calls(tokens: Sequence[Token], source: Source) -> None:
-    """Only functions that are known may be called, by name."""
+    """Check that only known functions are called, and by name."""
     callable_ = CALLED | CASTS | TYPES | _CONTROL | source.helpers.keys() | source.macros.keys() | {SYNC}
     for n, token in enumerate(tokens[:-1]):
         if tokens[n + 1].text != "(":
@@ -474,12 +474,12 @@ def _check_calls(tokens: Sequence[Token], source: Source) -> None:
 
 
 def _declares(tokens: Sequence[Token], n: int) -> bool:
-    """Whether the name is the function that is being defined here."""
+    """Return whether the name is the function that is being defined here."""
     return n > 0 and n < 4 and tokens[n - 1].text in (*TYPES, "*") and tokens[0].text in (*TYPES, "const")
 
 
 def _varying(source: Source) -> set[str]:
-    """Names that differ between threads, or hold data; macros that mention one do too."""
+    """Return names that differ between threads, or hold data; macros that mention one are included."""
     names = {p.name for p in source.parameters if p.tensor} | {s.name for s in source.shared} | {"threadIdx"}
     size = -1
     while size != len(names):
@@ -489,6 +489,6 @@ def _varying(source: Source) -> set[str]:
 
 
 def _arrays(source: Source) -> set[str]:
-    """Names that are subscripted somewhere."""
+    """Return names that are subscripted somewhere."""
     pairs = zip(source.body, source.body[1:], strict=False)
     return {a.text for a, b in pairs if a.kind == "name" and b.text == "["}

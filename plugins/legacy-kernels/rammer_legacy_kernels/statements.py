@@ -1,7 +1,7 @@
-"""The statements of a kernel's body, and whether all threads of a block run the same block syncs.
+"""Parse the statements of a kernel's body, and check that all threads of a block run the same block syncs.
 
-A sync whose conditions depend on nothing but constants and the block's index runs equally often in every thread, and
-executing every block once counts it for all inputs. Anything else is refused.
+Known as: barrier divergence analysis. A sync whose conditions depend only on constants and the block's index runs
+equally often in every thread, so executing every block once counts it for all inputs. Other syncs are refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LOOPS = ("for", "while", "do")
 
 @dataclass(slots=True)
 class Statement:
-    """`kind`: simple, block, sync, or the keyword. `tokens`: a simple statement's, or the condition's.
+    """A statement. `kind`: simple, block, sync, or the keyword. `tokens`: a simple statement's, or the condition's.
 
-    A `for` has its init and step apart.
+    A `for` keeps its init and step separately.
     """
 
     kind: str
@@ -128,12 +128,12 @@ class _Parser:
 
 
 def parse(tokens: Sequence[Token]) -> list[Statement]:
-    """The statements of a body, without its braces. Raises LoweringError with the line."""
+    """Return the statements of a body, without its braces. Raises LoweringError with the line."""
     return _Parser(tokens).all()
 
 
 def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """Every statement, outer ones first, in the order of the text."""
+    """Yield every statement, outer ones first, in the order of the text."""
     for s in statements:
         yield s
         yield from walk(s.children)
@@ -144,7 +144,7 @@ def has_sync(statement: Statement) -> bool:
 
 
 def fixed_syncs(statements: Iterable[Statement]) -> int | None:
-    """Block syncs where none lies in a loop or branch; else None, and only running it tells."""
+    """Return the number of block syncs if none is in a loop or branch; else None, as only execution can count them."""
     total = 0
     for s in statements:
         if s.kind == "block":
@@ -162,8 +162,8 @@ def fixed_syncs(statements: Iterable[Statement]) -> int | None:
 def check_syncs(statements: Sequence[Statement], varying: set[str], arrays: set[str], writers: set[str]) -> None:
     """Refuse syncs that some threads may miss, or whose number depends on data. Raises LoweringError.
 
-    `varying` are the names that differ between threads or hold data: tensors, shared arrays, threadIdx. `arrays` are
-    names that are subscripted, `writers` functions that may write through a pointer.
+    `varying`: names that differ between threads or hold data: tensors, shared arrays, threadIdx. `arrays`: names that
+    are subscripted. `writers`: functions that may write through a pointer.
     """
     _check_leaving(statements)
     known = _Varying(set(varying), arrays, writers)
@@ -175,7 +175,7 @@ def check_syncs(statements: Sequence[Statement], varying: set[str], arrays: set[
 
 
 def _check_leaving(statements: Sequence[Statement]) -> None:
-    """No `return` before a block sync, in the text or in the next round of a loop."""
+    """Refuse a `return` before a block sync, in the text or in the next round of a loop."""
     order = list(walk(statements))
     last = max((n for n, s in enumerate(order) if s.kind == "sync"), default=-1)
     looped = {id(r) for s in order if s.kind in _LOOPS and has_sync(s) for r in walk([s]) if r.kind == "return"}
@@ -197,7 +197,7 @@ def _check_conditions(statements: Iterable[Statement], known: _Varying) -> None:
 
 
 class _Varying:
-    """Names whose values may differ between threads, or depend on data; it only grows."""
+    """Names whose values may differ between threads, or depend on data. The set only grows."""
 
     def __init__(self, names: set[str], arrays: set[str], writers: set[str]) -> None:
         self.names, self.arrays, self.writers = names, arrays, writers
@@ -206,7 +206,7 @@ class _Varying:
         return not self.names.isdisjoint(free_names(tokens))
 
     def leaves_early(self, loop: Statement) -> bool:
-        """Whether some thread may end a round of the loop before others do."""
+        """Return whether some thread may end a round of the loop before others do."""
         return self._leaves(loop.children, False)
 
     def _leaves(self, statements: Iterable[Statement], varying: bool) -> bool:
@@ -222,7 +222,7 @@ class _Varying:
         return False
 
     def spread(self, statements: Iterable[Statement], varying: bool) -> None:
-        """What is assigned from varying values, or under a varying condition, varies."""
+        """Mark names that are assigned from varying values, or under a varying condition."""
         for s in statements:
             inner = varying
             if s.kind in ("if", "switch", *_LOOPS):
@@ -237,12 +237,12 @@ class _Varying:
         for n, token in enumerate(tokens):
             before = tokens[n - 1] if n else None
             if token.text == "&" and (before is None or (before.kind == "mark" and before.text not in (")", "]"))):
-                self.names |= {t.text for t in tokens[n + 1 : n + 3] if t.kind == "name"}  # others may write it
+                self.names |= {t.text for t in tokens[n + 1 : n + 3] if t.kind == "name"}  # other code may write it
             elif before is not None and before.text in TYPES and token.text == "&":
-                self.names |= _names(tokens)  # a reference: two names for one thing
+                self.names |= _names(tokens)  # a reference: an alias
             pointed |= before is not None and before.text in TYPES and token.text == "*"
             pointed |= token.text in self.writers
-        if pointed:  # another name for an array
+        if pointed:  # an alias of an array
             self.names |= _names(tokens) & self.arrays
         if not (varying or self.varies(tokens)):
             return
@@ -254,7 +254,7 @@ class _Varying:
 
 
 def free_names(tokens: Sequence[Token]) -> set[str]:
-    """Names that stand for something by themselves: not the x of blockIdx.x."""
+    """Return names that are not members: not the x of blockIdx.x."""
     members = {id(t) for before, t in pairwise(tokens) if before.text in (".", "->")}
     return {t.text for t in tokens if t.kind == "name" and id(t) not in members}
 
@@ -264,7 +264,7 @@ def _names(tokens: Sequence[Token]) -> set[str]:
 
 
 def _before(tokens: Sequence[Token], at: int) -> set[str]:
-    """What an expression ending before `at` begins with: a of a[i].x; all of it if that is in parentheses."""
+    """Return the base of an expression that ends before `at`: a of a[i].x; all names if it is in parentheses."""
     at -= 1
     while at >= 0 and (tokens[at].text in ("]", ")") or (at >= 2 and tokens[at - 1].text in (".", "->"))):
         if tokens[at].text not in ("]", ")"):

@@ -1,6 +1,6 @@
-"""The user's store of imported kernels: one JSON file each, in a folder of their own. What compile() picks from.
+"""Store the user's imported kernels, one JSON file each, in a separate folder. compile() picks from them.
 
-Only records that were verified here are offered: a claim inside of a foreign file counts for nothing.
+Only records verified on this machine are offered. A claim inside of a foreign file is ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rammer.ir.operator import Operation
 from rammer_legacy_kernels.record import MAX_BYTES, Record, from_json, to_json
 from rammer_legacy_kernels.verify import Verified
 
-FORM = 1  # of what verification showed; kernels verified in another form are verified again
+FORM = 1  # version of verification results; kernels verified in another form are verified again
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Stored:
 
 
 def store_folder() -> Path:
-    """The folder, RAMMER_KERNELS_DIR or the platform's; looking for kernels makes none."""
+    """Return the folder: RAMMER_KERNELS_DIR or the platform's. Does not create it."""
     if text := config.get("RAMMER_KERNELS_DIR"):
         return Path(text)
     if sys.platform == "darwin":
@@ -48,9 +48,9 @@ def store_folder() -> Path:
 
 
 def stored_kernels() -> list[Stored]:
-    """All records of the store, by name. One that cannot be read is left out with a warning.
+    """Return all records of the store, by name; skip an unreadable one with a warning.
 
-    Raises RammerError if others may write to the folder: what lies there is compiled and run.
+    Raises RammerError if others may write to the folder, as its content is compiled and run.
     """
     if not store_folder().is_dir():
         return []
@@ -65,7 +65,7 @@ def stored_kernels() -> list[Stored]:
 
 
 def add(record: Record, verified: Verified | None = None) -> Stored:
-    """Put a record into the store, in place of one of its name. Raises RammerError."""
+    """Store a record, replacing one of the same name. Raises RammerError."""
     stored = Stored(verified.record, True, verified.max_error) if verified else Stored(record, False)
     evidence = {"form": FORM, "digest": stored.record.digest, "max_error": stored.max_error} if verified else None
     text = json.dumps({"record": to_json(stored.record), "verified": evidence}, indent=1)
@@ -75,7 +75,7 @@ def add(record: Record, verified: Verified | None = None) -> Stored:
 
 
 def find(name: str) -> Stored:
-    """A record by name. Raises ArtifactError."""
+    """Return a record by name. Raises ArtifactError."""
     known = {s.name: s for s in stored_kernels()}
     if name not in known:
         hint = did_you_mean(name, known) or "`rammer kernels list` lists them"
@@ -90,9 +90,9 @@ def remove(name: str) -> None:
 
 
 def imported(operation: Operation, spec: VDeviceSpec, language: str) -> Iterator[RKernel]:
-    """Verified kernels of the store for an operation: the same expression, hence kinds, attributes, shapes, types.
+    """Yield verified kernels of the store for an operation: equal expressions, so equal kinds, attributes and types.
 
-    A kernel reads and writes plain row-major tensors, and has no more threads than a vEU.
+    A kernel reads and writes plain row-major tensors, and has at most as many threads as a vEU.
     """
     for stored in stored_kernels():
         record = stored.record
@@ -103,7 +103,7 @@ def imported(operation: Operation, spec: VDeviceSpec, language: str) -> Iterator
 
 @lru_cache(maxsize=1024)
 def _load(path: Path, modified_ns: int, nbytes: int) -> Stored:
-    """Read a file of the store; the same one only once."""
+    """Read a file of the store; an unchanged file is read once."""
     if nbytes > 2 * MAX_BYTES:
         raise ArtifactError(f"it has {nbytes} bytes")
     try:

@@ -1,4 +1,4 @@
-"""CUDA text as tokens, and the words that no rTask may contain. Nothing is compiled or run here."""
+"""Split CUDA text into tokens, and refuse words that an rTask may not contain. Nothing is compiled or run here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAX_TEXT = 256 << 10  # characters of a file
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`kind`: name, number, string or mark. `space` is what stood before it, comments gone, newlines kept."""
+    """A token. `kind`: name, number, string or mark. `space`: the white space before it, without comments."""
 
     kind: str
     text: str
@@ -26,7 +26,7 @@ class Token:
     space: str = ""
 
     def named(self, text: str) -> Token:
-        """The same place, another text."""
+        """Return the token with another text."""
         return replace(self, text=text)
 
 
@@ -72,7 +72,7 @@ REFUSED = {
 _REFUSED = re.compile("|".join(f"(?P<r{n}>{p})" for n, p in enumerate(REFUSED)))
 _REASONS = tuple(REFUSED.values())
 
-# Names with two leading underscores that are understood; any other is refused.
+# Names with two leading underscores that are known; others are refused.
 RESERVED = word_set(
     "__syncthreads __ldg __restrict__ __restrict __shared__ __global__ __device__ __host__ __launch_bounds__ "
     "__forceinline__ __inline__ __noinline__ __align__ __expf __logf __fdividef __sinf __cosf __powf __fmul_rn "
@@ -82,12 +82,12 @@ RESERVED = word_set(
 
 
 def refusal(line: int, what: str, why: str) -> LoweringError:
-    """The one form of a refusal: line, words, reason."""
+    """Return a refusal with line, words and reason."""
     return LoweringError(f"line {line}: {what!r} cannot be converted: {why}")
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens of a file. Raises LoweringError for what is no text of a kernel."""
+    """Return all tokens of a file. Raises LoweringError for a character that a kernel cannot contain."""
     if len(text) > MAX_TEXT:
         raise LoweringError(f"the kernel's text has {len(text)} characters; at most {MAX_TEXT} are read")
     tokens: list[Token] = []
@@ -113,7 +113,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _check_mark(token: Token, behind: Token | None) -> None:
-    """Refuse marks that spell something else: digraphs, launches, lambdas, attributes, pasted names."""
+    """Refuse marks with another meaning: digraphs, launches, lambdas, attributes, pasted names."""
     pair = token.text + behind.text if behind and not behind.space else ""
     if token.text in ("<<<", ">>>"):
         raise refusal(token.line, token.text, "a kernel cannot launch others: an rTask is one block")
@@ -137,7 +137,7 @@ def check_words(tokens: Sequence[Token]) -> None:
 
 
 def closing(tokens: Sequence[Token], opening: int) -> int:
-    """The index of the bracket that closes the one at `opening`. Raises LoweringError."""
+    """Return the index of the bracket that closes the one at `opening`. Raises LoweringError."""
     pairs = {"(": ")", "[": "]", "{": "}"}
     open_: list[str] = []
     for at in range(opening, len(tokens)):
@@ -153,7 +153,7 @@ def closing(tokens: Sequence[Token], opening: int) -> int:
 
 
 def split(tokens: Sequence[Token], mark: str) -> list[list[Token]]:
-    """The parts between marks that stand in no brackets; none for no tokens."""
+    """Return the parts between marks outside of brackets; none for no tokens."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in tokens:
@@ -166,5 +166,5 @@ def split(tokens: Sequence[Token], mark: str) -> list[list[Token]]:
 
 
 def text_of(tokens: Sequence[Token]) -> str:
-    """The tokens as text, with the space that stood between them."""
+    """Return the tokens as text, with the space between them."""
     return "".join(t.space + t.text for t in tokens)

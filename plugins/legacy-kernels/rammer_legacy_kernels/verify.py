@@ -1,7 +1,8 @@
-"""Verification of a record by execution under the emulator, in a process of its own: the only place that runs one.
+"""Verify a record by executing it under the emulator, in a separate process. No other module executes a record.
 
-Every block runs alone, threads shuffled. It must write exactly its tile, the right values, whatever the outputs held
-before, and whatever inputs hold that the tile does not need; and all its threads must run the same block syncs.
+Every block runs alone, with its threads shuffled. It must write exactly its tile, with correct values, for any
+previous content of outputs, and for any content of inputs that the tile does not need. All its threads must run the
+same block syncs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from rammer_legacy_kernels.record import (
 )
 
 SECONDS = 300.0
-MAX_WORK = 1 << 33  # elements looked at, over all blocks
+MAX_WORK = 1 << 33  # elements checked, over all blocks
 GUARD = 4096  # bytes around every tensor
 POISONS = (0xFF, 0x5A)
 _COUNTS = "static int mk_counts[1024];\n#define mk_counted_sync() (mk_counts[threadIdx.x]++, __syncthreads())\n"
@@ -52,7 +53,7 @@ _COUNTS = "static int mk_counts[1024];\n#define mk_counted_sync() (mk_counts[thr
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What execution showed; `tiles` and `syncs` are in the record too."""
+    """The results of execution; the record has `tiles` and `syncs` too."""
 
     record: Record
     syncs: int
@@ -61,9 +62,9 @@ class Verified:
 
 
 def verify(record: Record, *, seconds: float = SECONDS) -> Verified:
-    """Compile a record's kernel for the host and run every block, in a process of its own, for so long at most.
+    """Compile a record's kernel for the host and run every block, in a separate process, for at most `seconds`.
 
-    Raises ArtifactError that says what is wrong with it. This executes the kernel: verify only what you trust so far.
+    Raises ArtifactError that describes the fault. This executes the kernel: verify only kernels that you trust enough.
     """
     module = "rammer_legacy_kernels.verify"
     try:
@@ -97,11 +98,11 @@ def _wrong(record: Record, what: str, hint: str) -> ArtifactError:
 
 
 class _Wrong(Exception):
-    """What a block did wrong, and a hint."""
+    """Raised for a fault of a block, with a hint."""
 
 
 class _Bench:
-    """The kernel on the host, with tensors that have guards around them."""
+    """The kernel on the host, with guards around its tensors."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -133,7 +134,7 @@ class _Bench:
         return self.tensors[self.num_outputs :]
 
     def run(self, block: int, values: Sequence[Array], poison: int, seed: int) -> list[NDArray[np.bool_]]:
-        """Run one block; returns which elements of each output it wrote. Raises _Wrong."""
+        """Run one block; return which elements of each output it wrote. Raises _Wrong."""
         for m in self.memory[: self.num_outputs]:
             m[:] = poison
         for tensor, value in zip(self.inputs, values, strict=True):
@@ -160,7 +161,7 @@ class _Bench:
 
 
 def check(record: Record) -> Verified:
-    """What `verify` does, in this process. Raises ArtifactError."""
+    """Verify a record in this process. Raises ArtifactError."""
     blocks = record.num_rtasks
     elements = sum(t.size for t in (*record.operation.outputs, *record.inputs))
     if blocks * elements > MAX_WORK:
@@ -196,7 +197,7 @@ def _check_blocks(
     seed: int,
     syncs: set[int],
 ) -> float:
-    """Run every block, with all inputs, and with those that its tile needs. Returns the largest error, relative."""
+    """Run every block, with all inputs and with only those that its tile needs. Return the largest relative error."""
     kernel = RKernel(record.name, record.operation, ForeignSource("", "", "", record.digits()))
     largest = [_largest(w) for w in wanted]
     worst = 0.0
@@ -223,7 +224,10 @@ def _check_blocks(
 
 
 def _find_tiles(bench: _Bench, values: Sequence[Array], poison: int) -> list[Tile]:
-    """The tiles, from what each block writes. Raises _Wrong where they are no boxes cut by digits of the grid."""
+    """Return the tiles, from the elements that each block writes.
+
+    Raises _Wrong unless they are boxes by grid digits.
+    """
     record = bench.record
     rank = len(bench.outputs[0].shape)
     low = np.zeros((record.num_rtasks, rank), np.int64)
@@ -242,7 +246,7 @@ def _find_tiles(bench: _Bench, values: Sequence[Array], poison: int) -> list[Til
     for axis in range(rank):
         if not low[:, axis].any():
             continue
-        first = int(np.flatnonzero(low[:, axis])[0])  # the digit's stride: the first block that begins elsewhere
+        first = int(np.flatnonzero(low[:, axis])[0])  # the digit's stride: the first block with another begin
         count = len(np.unique(low[:, axis]))
         along = max((g for g in grid if index[g] <= first and grid[g] > 1), key=lambda g: index[g])
         sound = low[:, axis].min() == 0 and first % index[along] == 0
@@ -253,7 +257,7 @@ def _find_tiles(bench: _Bench, values: Sequence[Array], poison: int) -> list[Til
 
 
 def _needed(value: Array, kernel: RKernel, position: int, block: int) -> Array:
-    """The input with NaN wherever the tile of the block does not need it; integers are left as they are."""
+    """Return the input with NaN where the block's tile does not need it; integers are unchanged."""
     if value.dtype.kind != "f":
         return value
     seen = np.full(value.shape, np.nan, value.dtype)
@@ -263,7 +267,7 @@ def _needed(value: Array, kernel: RKernel, position: int, block: int) -> Array:
 
 
 def _largest(wanted: Array) -> float:
-    """The largest finite size in a whole output: a tile of small numbers need not be better than the others."""
+    """Return the largest finite magnitude of a whole output, so that a tile of small numbers is not held to more."""
     if wanted.dtype.kind != "f":
         return 1.0
     sizes = np.abs(wanted[np.isfinite(wanted)])
@@ -271,7 +275,7 @@ def _largest(wanted: Array) -> float:
 
 
 def _error(found: Array, wanted: Array, written: NDArray[np.bool_], largest: float) -> float:
-    """The largest difference, as a part of `largest`; of integers 0 or infinite. A NaN must have been written."""
+    """Return the largest difference relative to `largest`; 0 or infinite for integers. NaNs must have been written."""
     if not found.size:
         return 0.0
     if wanted.dtype.kind != "f":
@@ -299,7 +303,7 @@ def _bytes(tensor: Array) -> Array:
 
 
 def main() -> None:
-    """The process: a record on stdin, an answer on stdout."""
+    """Run the process: a record on stdin, an answer on stdout."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     record = parse_record(sys.stdin.read(2 * MAX_BYTES))
     try:

@@ -1,1 +1,1 @@
-"""List scheduling of rTasks, as a plugin of rammer. Known as: list scheduling, HEFT without communication costs."""
+"""Schedule rTasks as a plugin of rammer. Known as: list scheduling, HEFT without communication costs."""

@@ -1,4 +1,4 @@
-"""Announce the policy `list`; its module is imported when the policy is chosen."""
+"""Register the policy `list`; its module is imported when the policy is chosen."""
 
 from __future__ import annotations
 

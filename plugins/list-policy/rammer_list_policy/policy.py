@@ -1,4 +1,7 @@
-"""List scheduling of rTasks, longest remaining path first, at the vEU that holds their weights. Beyond the paper."""
+"""Schedule rTasks by list scheduling: longest remaining path first, on the vEU that holds their weights.
+
+Beyond the paper.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from rammer.scheduler.select import TIE_US, count
 
 
 class ListPolicy:
-    """No waves: whenever a vEU is free it takes, of the rTasks whose operands are there, one that most depends on.
+    """List scheduling without waves: a free vEU takes the ready rTask with the longest remaining path.
 
-    rTasks with static weights go back to the vEU that used them last, if waiting for it costs less than reading them
-    anew. All in one rProgram; the best of three choices of rKernels, by time(P): wavefront's, all fastest, all most
-    efficient. Raises ScheduleError on a device with global synchronisation.
+    rTasks with static weights return to the vEU that used them last, if waiting for it costs less than reading them
+    again. All rTasks are in one rProgram. Of three choices of rKernels the one with the least time(P) is used:
+    wavefront's, all fastest, all most efficient. Raises ScheduleError on a device with global synchronisation.
     """
 
     name = "list"
@@ -63,7 +66,7 @@ class _Run:
         self.placements: list[Placement] = []
         self._read_dependencies()
         self._rank_us = self._ranks()
-        self._pending: list[tuple[float, float, TaskUid]] = []  # (release, -rank, rTask): operands known, not yet there
+        self._pending: list[tuple[float, float, TaskUid]] = []  # (release, -rank, rTask): operands placed, not computed
         self._waiting: list[tuple[float, int]] = []  # (-rank, operator) with rTasks that could run now
         self._ready: dict[int, _Queue] = {}
         for batches in self._batches:
@@ -73,7 +76,7 @@ class _Run:
         self._go()
 
     def _read_dependencies(self) -> None:
-        """Fill in what rTasks miss; a producer needed whole counts as one."""
+        """Fill in the operands that rTasks miss; a producer needed whole counts as one."""
         num_rtasks = [self.draft.kernels[n].num_rtasks for n in range(len(self.draft.kernels))]
         self._batches: list[list[_Batch]] = []
         self._batch: list[list[_Batch]] = []  # of each rTask
@@ -104,7 +107,7 @@ class _Run:
                 self._batch[consumer].append(batch)
 
     def _ranks(self) -> list[float]:
-        """Per operator, the longest way from its start to the end of the graph."""
+        """Return, per operator, the longest path from its start to the end of the graph."""
         draft = self.draft
         ranks = [0.0] * len(draft.graph.operators)
         for wave in reversed(draft.graph.wavefronts()):
@@ -125,7 +128,7 @@ class _Run:
         while self._pending or self._waiting:
             now, veu = heappop(free)
             if now != free_at[veu]:
-                continue  # the lane got work from another one's turn meanwhile
+                continue  # the lane received work in another lane's turn
             while self._pending and self._pending[0][0] <= now:
                 _, negative_rank, task = heappop(self._pending)
                 queue = self._ready.get(task.operator_id)
@@ -153,7 +156,7 @@ class _Run:
                 heappush(free, (now, veu))
 
     def _home(self, task: TaskUid) -> _Home:
-        """Where the rTask has its static weights, or else the last of its own operands."""
+        """Return the vEU that holds the rTask's static weights, or else the one that made its last operand."""
         if (veu := self.draft.homes(task.operator_id).get(task.rtask_id)) is not None:
             return _Home(veu, self.draft.reload_us(task.operator_id), "static weights")
         batch = self._batch[task.operator_id][task.rtask_id]
@@ -198,7 +201,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """rTasks of an operator that need the same, and what was found out for all of them."""
+    """rTasks of an operator with the same operands, and results computed once for all of them."""
 
     operator_id: int
     operands: tuple[TaskUid, ...]  # of producers that the operator does not need whole
@@ -210,7 +213,7 @@ class _Batch:
 
 
 def _by_reader(some: list[NDArray[np.int64]], num_readers: int) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
-    """Of rows (reader, producer, operand): for each reader its rows, and a key that tells whether two have the same."""
+    """Yield, for each reader in rows (reader, producer, operand), a key that is equal for equal rows, and the rows."""
     rows = np.concatenate(some) if some else np.zeros((0, 3), np.int64)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     for begin, end in pairwise(np.searchsorted(rows[:, 0], np.arange(num_readers + 1)).tolist()):
@@ -218,7 +221,7 @@ def _by_reader(some: list[NDArray[np.int64]], num_readers: int) -> Iterator[tupl
 
 
 class _Home(NamedTuple):
-    """A vEU that an rTask had better run on, and the delay that this is worth."""
+    """The preferred vEU of an rTask, and the delay in µs that it justifies."""
 
     veu: int
     worth_us: float
@@ -229,7 +232,7 @@ _HOMELESS = _Home(-1, 0.0, "earliest")
 
 
 class _Queue:
-    """rTasks of one operator that could run now, by home."""
+    """Ready rTasks of one operator, by home."""
 
     def __init__(self) -> None:
         self._by_home: dict[int, list[tuple[TaskUid, _Home]]] = {}
@@ -241,7 +244,7 @@ class _Queue:
         heappush(self._by_home.setdefault(home.veu, []), (task, home))
 
     def take(self, veu: int) -> tuple[TaskUid, _Home]:
-        """One that lives on `veu`, else a homeless one, else one from the vEU with the most."""
+        """Return a task at home on `veu`, else a homeless one, else one from the vEU with the most."""
         for chosen in (veu, _HOMELESS.veu):
             if chosen in self._by_home:
                 break

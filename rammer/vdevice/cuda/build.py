@@ -1,4 +1,4 @@
-"""CUDA C++ to machine code, with NVRTC: needs neither a GPU, nor a driver, nor any header."""
+"""Compile CUDA C++ to machine code with NVRTC. Needs no GPU, driver or header."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rammer.vdevice.toolchain import fingerprint, object_store
 CUBIN = "program.cubin"
 INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
 OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")
-OWN = {"sm_90": "sm_90a"}  # with what only this arch has: machine code is made for one anyway
+OWN = {"sm_90": "sm_90a"}  # with instructions that only this arch has: machine code is for one arch anyway
 REGISTERS_OF_SM, THREADS_OF_SM = 65536, 2048
 _KERNEL = re.compile(  # name, bytes of stack, of spill stores, of spill loads, registers
     r"Compiling entry function '(\w+)'(?:(?!Compiling entry).)*?"
@@ -30,7 +30,7 @@ _LINE = re.compile(r"program\.cu\((\d+)\): error")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What ptxas says that a thread of the megakernel needs; bytes. `code_bytes` is its machine code."""
+    """Registers and bytes that a thread of the megakernel needs, by ptxas. `code_bytes`: its machine code."""
 
     registers: int
     stack_bytes: int
@@ -49,7 +49,7 @@ class Cubin:
 
 
 def nvrtc() -> ModuleType:
-    """The bindings of NVRTC. Raises ToolchainError."""
+    """Import the bindings of NVRTC. Raises ToolchainError."""
     try:
         return importlib.import_module("cuda.bindings.nvrtc")
     except ImportError as error:
@@ -57,22 +57,22 @@ def nvrtc() -> ModuleType:
 
 
 def nvrtc_version() -> str:
-    """The version of NVRTC. Raises ToolchainError."""
+    """Return the version of NVRTC. Raises ToolchainError."""
     bindings = nvrtc()
     try:
         _, major, minor = bindings.nvrtcVersion()
-    except RuntimeError as error:  # the bindings load the library now
+    except RuntimeError as error:  # the bindings load the library at the first call
         raise ToolchainError(f"NVRTC cannot be loaded: {error}", hint=INSTALL) from error
     return f"NVRTC {major}.{minor}"
 
 
 def compiler_version() -> str:
-    """The compiler's version and options. Raises ToolchainError."""
+    """Return the compiler's version and options. Raises ToolchainError."""
     return " ".join((nvrtc_version(), *OPTIONS))
 
 
 def compile_cubin(text: str, arch: str) -> Cubin:
-    """Machine code for one arch ("sm_90"), from the cache if it is there. Raises ToolchainError with NVRTC's words."""
+    """Return machine code for one arch ("sm_90"), cached. Raises ToolchainError with NVRTC's log."""
     version = nvrtc_version()
     key = fingerprint("cubin and log", version, arch, *OPTIONS, text)
     log, _, data = object_store().made(key, lambda: b"\0".join(_compile(text, arch))).partition(b"\0")
@@ -80,7 +80,7 @@ def compile_cubin(text: str, arch: str) -> Cubin:
 
 
 def _compile(text: str, arch: str) -> tuple[bytes, bytes]:
-    """What NVRTC says, and the machine code. Raises ToolchainError."""
+    """Run NVRTC; return its log and the machine code. Raises ToolchainError."""
     bindings = nvrtc()
     options = [o.encode() for o in (f"-arch={OWN.get(arch, arch)}", *OPTIONS)]
     _, program = bindings.nvrtcCreateProgram(text.encode(), b"program.cu", 0, [], [])
@@ -100,7 +100,7 @@ def _compile(text: str, arch: str) -> tuple[bytes, bytes]:
 
 
 def read_registers(cubin: Cubin) -> dict[str, Registers]:
-    """What each kernel of a cubin needs, by name."""
+    """Return registers and spilled bytes of each kernel of a cubin, by name."""
     return {
         name: Registers(int(used), max(int(stores), int(loads)))
         for name, _, stores, loads, used in _KERNEL.findall(cubin.log)
@@ -122,7 +122,7 @@ def _resources(log: str, code_bytes: int, version: str) -> Resources:
 
 
 def code_bytes(elf: bytes) -> int:
-    """Bytes of machine code in an ELF file."""
+    """Return the bytes of machine code in an ELF file."""
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", elf, table + n * size) for n in range(count)]
@@ -131,7 +131,7 @@ def code_bytes(elf: bytes) -> int:
 
 
 def _source_of(log: str, text: str) -> str:
-    """The line of ours that the compiler's first error names."""
+    """Return our line of text that the compiler's first error names, or ""."""
     if not (found := _LINE.search(log)):
         return ""
     number = int(found[1])
@@ -148,7 +148,7 @@ def _hint(bindings: ModuleType, arch: str) -> str:
 
 
 def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: Resources) -> None:
-    """Raise DeviceError unless every vEU's block can be on the GPU at the same time."""
-    granule = -(-needs.registers * 32 // 256) * 256 * -(-threads // 32)  # registers are given to warps in 256s
+    """Raise DeviceError unless every vEU's block fits on the GPU at the same time."""
+    granule = -(-needs.registers * 32 // 256) * 256 * -(-threads // 32)  # warps allocate registers in units of 256
     blocks = min(REGISTERS_OF_SM // max(granule, 1), THREADS_OF_SM // threads)
     check_resident(num_veus, threads, shared_bytes, gpu, needs.registers, blocks)

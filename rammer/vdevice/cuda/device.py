@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: a vEU is a persistent thread block. Paper: §4.1."""
+"""Open NVIDIA GPUs as vDevices: a vEU is a persistent thread block. Paper: §4.1."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ PLATFORM = Platform(
 
 
 def open_cuda(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
+    """Open a GPU: `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
     return open_gpu(PLATFORM, arch=arch, device=device)

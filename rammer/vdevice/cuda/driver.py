@@ -1,4 +1,7 @@
-"""NVIDIA's driver through cupy: what is here, and errors in our words. Nothing else imports cupy."""
+"""Drive NVIDIA GPUs through cupy: find them, run programs, raise errors as DeviceErrors.
+
+Only this module imports cupy.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ HINTS = {
 
 
 def probe() -> Availability:
-    """Whether cupy, a driver and a device are here. Loads neither cupy nor the driver's state."""
+    """Return whether cupy, a driver and a device are present. Loads neither cupy nor the driver's state."""
     if not any(Path(n).exists() for n in NODES):
         return Availability(False, "this machine has no NVIDIA GPU", EMULATE)
     try:
@@ -70,7 +73,7 @@ def _module() -> ModuleType:
 
 
 def load_cupy() -> ModuleType:
-    """Cupy, with a driver and a GPU behind it. Raises DeviceError."""
+    """Return cupy, checked to have a driver and a GPU. Raises DeviceError."""
     cupy = _module()
     runtime = cupy.cuda.runtime
     version = int(runtime.driverGetVersion())
@@ -87,7 +90,7 @@ def load_cupy() -> ModuleType:
 
 
 def find_gpu(number: int) -> Gpu:
-    """The GPU with this number. Raises DeviceError."""
+    """Return the GPU with this number. Raises DeviceError."""
     runtime = load_cupy().cuda.runtime
     count = runtime.getDeviceCount()
     if not 0 <= number < count:
@@ -111,7 +114,7 @@ def find_gpu(number: int) -> Gpu:
 
 
 def check_driver(cupy: ModuleType, compiler: str) -> None:
-    """Raise DeviceError if the driver is of an older CUDA than the compiler ("NVRTC 13.5"): it loads no such code."""
+    """Raise DeviceError if the driver's CUDA is older than the compiler ("NVRTC 13.5"): it cannot load such code."""
     version, made = int(cupy.cuda.runtime.driverGetVersion()), compiler.removeprefix("NVRTC ")
     major = made.partition(".")[0]
     if major.isdecimal() and int(major) > version // 1000:
@@ -131,7 +134,7 @@ def _hint(error: Exception) -> str:
 
 @contextmanager
 def device_errors(cupy: ModuleType, doing: str) -> Iterator[None]:
-    """Cupy's errors become ours."""
+    """Raise cupy's errors as DeviceErrors."""
     cuda = cupy.cuda
     try:
         yield
@@ -173,9 +176,9 @@ class CudaKernel:
 
 
 class CudaDriver:
-    """A GPU through cupy. Memory is of a pool of its own: the process's may be in use by others."""
+    """A GPU through cupy. Memory comes from a private pool: other code may use the process's pool."""
 
-    records = True  # one by one a launch took 16.6 us, most of them the host's; a node of a graph takes 1.1 (H200)
+    records = True  # a single launch takes 16.6 us, mostly on the host; a node of a graph 1.1 us (H200)
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -247,7 +250,7 @@ class CudaDriver:
             try:
                 enqueue()
             except BaseException:
-                with suppress(RuntimeError):  # the stream must not stay in capture; the first error is the one to see
+                with suppress(RuntimeError):  # end the capture, but report the first error
                     self._stream.end_capture()
                 raise
             graph = self._stream.end_capture()

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as a vDevice, and rKernels in CUDA C++ for it."""
+"""Register NVIDIA GPUs as a vDevice, and rKernels in CUDA C++."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """NVIDIA GPUs."""
+    """Register NVIDIA GPUs."""
     summary = 'NVIDIA GPUs; device="emulator" runs their programs on the host'
     open_gpu = later("rammer.vdevice.cuda.device", "open_cuda")
     probe = later("rammer.vdevice.cuda.driver", "probe")
@@ -26,7 +26,7 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 @hookimpl
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
-    """Built-in kernels for every vDevice that takes CUDA C++."""
+    """Return built-in kernels for every vDevice that takes CUDA C++."""
     if "cuda" not in spec.languages:
         return []
     from rammer.kernels import candidates

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as data: what kernels and policies may know about them."""
+"""Describe NVIDIA GPUs as data: what kernels and policies may know about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
 
 TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
 
-# The first of an arch stands for it where no model is named and no device is there.
+# The first of an arch is the default if no model is named and no device is present.
 GPUS: dict[str, Gpu] = {
     g.name: g
     for g in (
@@ -37,12 +37,12 @@ GPUS: dict[str, Gpu] = {
 
 
 def choose_gpu(name: str | None) -> Gpu:
-    """A GPU by model ("h200") or arch ("sm_90"). Raises DeviceError."""
+    """Return a GPU by model ("h200") or arch ("sm_90"). Raises DeviceError."""
     return find_model(GPUS, name or "h200", "NVIDIA")
 
 
 def of_device(name: str, arch: str, num_sms: int, shared_bytes: int, l2_bytes: int, dram_bytes: int) -> Gpu:
-    """The GPU that is here, from its driver; rates are those of the nearest known one."""
+    """Return the GPU of this machine by its driver's numbers, with rates of the most similar known GPU."""
     model = next((g for g in GPUS.values() if g.name in name.lower().replace(" ", "")), None)
     known = model or next((g for g in GPUS.values() if g.arch == arch), GPUS["a100"])
     return Gpu(
@@ -68,7 +68,7 @@ def _instructions(arch: str) -> tuple[Instruction, ...]:
 
 
 def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
-    """The spec that kernels and policies see."""
+    """Return the spec that kernels and policies see."""
     return gpu_spec(
         gpu,
         num_veus,
@@ -76,10 +76,10 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         language="cuda",
         wave=32,
         registers_bytes=256 << 10,
-        l2_bytes=32 * 0.7,  # less conflicts
+        l2_bytes=32 * 0.7,  # 70% of the peak, as conflicts cost some
         memories=("shared", "DRAM"),
         launch_us=4.4,  # measured on an H200: a cooperative launch behind another (benchmarks/gpu/micro.py)
-        barrier_us=0.8,  # there, too: a counter in global memory that another SM sees
-        kept_reads=5,  # there, too: to bring 80 KiB takes 5.1 us, to read it from L2 1.3 us more than near
+        barrier_us=0.8,  # measured there: a counter in global memory that another SM polls
+        kept_reads=5,  # measured there: loading 80 KiB takes 5.1 us, reading it from L2 1.3 us more than locally
         instructions=_instructions(gpu.arch),
     )

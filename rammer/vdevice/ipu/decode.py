@@ -1,6 +1,6 @@
-"""What an IPU's program says, read back from the tables that its host program reads.
+"""Decode an IPU program from the tables that its host program reads.
 
-It shares no code with what writes them (`tables.py`, `placement.py`).
+Shares no code with the writers (`tables.py`, `placement.py`), so that a proof does not repeat their errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HELD = {DType.F64: DType.F32, DType.I64: DType.I32}  # the machine has no 64-bit
 
 
 class _Tokens:
-    """Words and numbers of the tables, in order."""
+    """Reader of the words and numbers of the tables."""
 
     def __init__(self, text: str) -> None:
         self._words, self._at = text.split(), 0
@@ -50,7 +50,7 @@ class _Tokens:
 
 
 def decode(image: Image, names: Mapping[RKernel, Sequence[str]]) -> DecodedFlow:
-    """The program of an image. `names`: of each rKernel, the class of every rTask's vertex.
+    """Return the program of an image. `names`: for each rKernel, the class of every rTask's vertex.
 
     Raises ValueError, KeyError or IndexError.
     """

@@ -1,4 +1,4 @@
-"""The IPU vDevice: a vEU is a tile, a barrier-rTask the end of a compute set. Paper: §4.2.2."""
+"""Present IPUs as a vDevice: a vEU is a tile, a barrier-rTask the end of a compute set. Paper: §4.2.2."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class IpuVDevice(VDevice):
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, float]:
-        """Estimated microseconds of one rTask: cycles of its vertex, and of what must be sent to its tile."""
+        """Estimate microseconds of one rTask: cycles of its vertex, plus those to receive its operands."""
         found = {}
         for kernel in kernels:
             try:
@@ -63,27 +63,27 @@ class IpuVDevice(VDevice):
         return self.arch.microseconds(cycles + received / EXCHANGE_BYTES_PER_CYCLE)
 
     def has_room(self, plan: ExecutionPlan) -> bool:
-        """Whether the account of every tile says so. Raises LoweringError."""
+        """Return whether the plan fits every tile's memory. Raises LoweringError."""
         return has_room(plan, self.arch)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
-        """C++ of a plan, compiled. Raises LoweringError, DeviceError, ToolchainError."""
+        """Emit C++ of a plan and compile it. Raises LoweringError, DeviceError, ToolchainError."""
         return build_image(plan, self.arch, self.device, progress)
 
     def decode(self, image: Image) -> DecodedFlow | str:
-        """The tables of an image; its codelets are those of the plan's rKernels. Raises ValueError, KeyError."""
+        """Decode an image's tables; its codelets are those of the plan's rKernels. Raises ValueError, KeyError."""
         plan = image.plan
         if plan is None or any(op.operation.expr.into for op in plan.graph.operators):
             return "what changes an input in place is in no decoder"
         return decode(image, {kernel: _names(kernel) for kernel in dict.fromkeys(plan.kernels)})
 
     def load(self, image: Image) -> IpuExecutable:
-        """An image ready to run. Raises ArtifactError, DeviceError."""
+        """Return an image ready to run. Raises ArtifactError, DeviceError."""
         return IpuExecutable(image)
 
 
 def _names(kernel: RKernel) -> list[str]:
-    """What the class of each rTask's vertex is called."""
+    """Return the class name of each rTask's vertex."""
     classes = codelets(kernel)
     return [classes[c].name if c >= 0 else "" for c in accesses(kernel).chosen]
 

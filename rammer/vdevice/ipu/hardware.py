@@ -1,4 +1,4 @@
-"""Whether there is an IPU, and which: asked of poptorch where it is installed, which is used for nothing else."""
+"""Find an IPU and its generation through poptorch, if that is installed. Only this module uses poptorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.vdevice.ipu.spec import MODELS, Arch
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What is known of the IPUs here. `available` is None without poptorch, `version` 0 if it is not known."""
+    """Known facts about the IPUs here. `available` is None without poptorch; `version` is 0 if unknown."""
 
     available: bool | None
     version: int = 0
@@ -20,7 +20,7 @@ class Hardware:
 
 
 def find_hardware() -> Hardware:
-    """Ask poptorch. Poplar itself has the last word: an IPU may be there, and taken."""
+    """Query poptorch. Poplar may still fail, as a present IPU can be in use."""
     if importlib.util.find_spec("poptorch") is None:
         return Hardware(None, reason="poptorch, which could tell, is not installed")
     try:
@@ -33,7 +33,7 @@ def find_hardware() -> Hardware:
 
 
 def require_hardware(arch: Arch) -> Hardware:
-    """What poptorch found. Raises DeviceError if that is no IPU, or one of another generation than `arch`."""
+    """Return what poptorch found. Raises DeviceError if it finds no IPU, or one of another generation than `arch`."""
     found = find_hardware()
     if found.available is False:
         raise DeviceError(

@@ -1,4 +1,4 @@
-"""Tilings for tiles: built-in candidates whose rTasks, with all they touch, fit into a tile's memory."""
+"""Choose tilings for tiles: built-in candidates whose rTasks fit a tile's memory with all that they touch."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rammer.kernels import candidates
 from rammer.kernels.problem import Tuning
 from rammer.vdevice.ipu.codegen.access import working_sets
 
-# (rTasks to aim for in multiples of the vEUs, the part of a tile that one rTask may take): the first with a candidate
-# that fits. Weights of other operators live on the tile too.
+# (rTasks to aim for in multiples of the vEUs, share of a tile for one rTask): use the first with a candidate
+# that fits. Weights of other operators are on the tile too.
 TRIES = ((1, 0.4), (4, 0.4), (16, 0.4), (2, 0.4), (3, 0.4), (6, 0.4), (16, 0.7), (64, 0.7))
-# The same for who weighs time against memory: all that fit, whichever comes first.
+# The same for policies that trade time for memory: all candidates that fit.
 TRADED = ((1, 0.7), (2, 0.5), (2, 0.3), (3, 0.3), (4, 0.2), (6, 0.2), (16, 0.1), (64, 0.05))
-ROOMY = 0.05  # of a tile: an rTask of so few bytes needs no smaller one beside it
+ROOMY = 0.05  # of a tile: below this, smaller candidates are not worthwhile
 MOST_HELD = 0.7  # of all tiles, by all rTasks of an operator: a superstep begins when each of them has its operands
 
 
 def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """Candidates that fit, all their rTasks together, too; where halos are too much for that, one rTask alone.
+    """Return candidates of which all rTasks fit together; if halos prevent that, those of which one rTask fits.
 
-    If there is none, the smallest one, which the account of memory will refuse.
+    If none fits, return the smallest, which the check of tile memory will refuse.
     """
     smallest: tuple[int, RKernel] | None = None
     crowded: list[RKernel] = []
@@ -47,7 +47,7 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 
 def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """Candidates of larger rTasks and of smaller ones, each within its part of a tile, down to what has room anyway."""
+    """Return candidates of larger and of smaller rTasks, each within its share of a tile, down to `ROOMY`."""
     found: dict[object, RKernel] = {}
     least = _tile_bytes(spec)
     for finer, part in TRADED:

@@ -1,4 +1,4 @@
-"""Graphcore IPUs as a vDevice, and rKernels for them."""
+"""Register Graphcore IPUs as a vDevice, and rKernels for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def probe() -> Availability:
-    """Whether there is an SDK, or a C++ compiler for the emulator."""
+    """Return whether an SDK is present, or a C++ compiler for the emulator."""
     from rammer.vdevice.ipu.sdk import find_sdk, host_cxx
 
     if find_sdk() is not None:
@@ -30,14 +30,14 @@ def probe() -> Availability:
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """The IPU."""
+    """Register the IPU."""
     open_ipu = later("rammer.vdevice.ipu.device", "IpuVDevice")
     return [VDeviceEntry("ipu", open_ipu, probe, "Graphcore IPUs through Poplar, or an emulator of it")]
 
 
 @hookimpl
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
-    """Built-in kernels whose rTasks fit the memory of a tile; for who trades time for memory, others, too."""
+    """Return built-in kernels whose rTasks fit a tile; with `finer`, also candidates that trade time for memory."""
     if "poplar" not in spec.languages:
         return []
     from rammer.vdevice.ipu.kernels import kernels, traded

@@ -1,4 +1,4 @@
-"""A built program in this process: the host program's C functions, called through ctypes."""
+"""Run a built program in this process: call the host program's C functions through ctypes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAD_INDEX = 2
 
 
 class IpuExecutable:
-    """A loaded program. `profile()` says what the last run cost."""
+    """A loaded program. `profile()` returns the cost of the last run."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
@@ -63,11 +63,11 @@ class IpuExecutable:
 
     @property
     def source_bytes(self) -> int:
-        """Size of the emitted C++ and tables."""
+        """Return the bytes of the emitted C++ and tables."""
         return sum(len(data) for name, data in self._image.files.items() if name.endswith((".cpp", ".txt")))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name. Raises DeviceError if Poplar fails, or an index that data chose is out of range."""
+        """Return outputs by name. Raises DeviceError if Poplar fails, or if a data-dependent index is out of range."""
         if not self._handle:
             raise closed()
         given = [to_tile(inputs[p.name], p.type.dtype, f"input {p.name!r}") for p in self._image.inputs]
@@ -80,14 +80,14 @@ class IpuExecutable:
         }
 
     def profile(self) -> SuperstepProfile:
-        """Cycles of the last run. Raises DeviceError on a device whose profile is text for people only."""
+        """Return cycles of the last run. Raises DeviceError on a device whose profile is only text."""
         text = self.profile_text()
         if self._device != EMULATOR:
             raise DeviceError("only the emulator's profile can be read", hint="profile_text() is Poplar's own summary")
         return parse_profile(text)
 
     def profile_text(self) -> str:
-        """Poplar's summary of the last run."""
+        """Return Poplar's summary of the last run."""
         size = self._library.rammer_profile(self._handle, ctypes.create_string_buffer(1), 1)
         buffer = ctypes.create_string_buffer(size + 1)
         self._library.rammer_profile(self._handle, buffer, size + 1)
@@ -108,7 +108,7 @@ class IpuExecutable:
 
 
 def made_for(image: Image) -> str:
-    """The device that an image was built for. Raises ArtifactError for an image of another version or backend."""
+    """Return the device that an image was built for. Raises ArtifactError for another version or backend."""
     for device in DEVICES:
         if image.fingerprint.startswith(fingerprint(device, "")):
             return device
@@ -123,7 +123,7 @@ def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:
 
 
 def _library(path: Path) -> Any:
-    """The host program's functions. Raises DeviceError."""
+    """Load the host program's functions. Raises DeviceError."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -149,7 +149,7 @@ def _pointers(arrays: Sequence[Array]) -> tuple[Any, Any]:
 
 
 def parse_profile(text: str) -> SuperstepProfile:
-    """The emulator's profile. Raises DeviceError for another text."""
+    """Parse the emulator's profile. Raises DeviceError for another text."""
     totals: dict[str, int] = {}
     steps = []
     for line in text.splitlines():

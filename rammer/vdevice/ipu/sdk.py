@@ -1,4 +1,4 @@
-"""The compilers: Poplar's SDK where there is one, and a host C++ compiler for the emulator."""
+"""Run the compilers: Poplar's SDK if present, and a host C++ compiler for the emulator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sdk:
     root: Path | None
 
     def commands(self, arch: Arch, folder: str = ".") -> list[list[str]]:
-        """What builds an emitted program for the device: codelets, then the host program as a shared library."""
+        """Return the commands that build a program: codelets, then the host program as a shared library."""
         own = [f"-I{self.root}/include", f"-L{self.root}/lib"] if self.root else []
         return [
             [
@@ -59,7 +59,7 @@ class Sdk:
 
 
 def find_sdk() -> Sdk | None:
-    """The SDK that the environment names or that has popc on PATH; None without one."""
+    """Return the SDK named by the environment, or whose popc is on PATH; else None."""
     for name in ("POPLAR_SDK_ENABLED", "POPLAR_SDK"):
         if root := os.environ.get(name):
             for popc in (Path(root, "bin", "popc"), *sorted(Path(root).glob("poplar-*/bin/popc"))):
@@ -71,7 +71,7 @@ def find_sdk() -> Sdk | None:
 
 
 def require_sdk(arch: Arch) -> Sdk:
-    """The SDK. Raises DeviceError with what would help."""
+    """Return the SDK. Raises DeviceError with a hint."""
     if (sdk := find_sdk()) is None:
         raise DeviceError(
             f"no Poplar SDK for {arch.model.name}: POPLAR_SDK_ENABLED and POPLAR_SDK are unset or hold no bin/popc, "
@@ -82,7 +82,7 @@ def require_sdk(arch: Arch) -> Sdk:
 
 
 def build_with_sdk(sdk: Sdk, arch: Arch, files: dict[str, str]) -> dict[str, bytes]:
-    """Compile codelets and host program. Raises ToolchainError with the compilers' own words."""
+    """Compile codelets and host program. Raises ToolchainError with the compilers' log."""
     with temporary_folder("ipu", ToolchainError) as folder:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -93,7 +93,7 @@ def build_with_sdk(sdk: Sdk, arch: Arch, files: dict[str, str]) -> dict[str, byt
 
 @lru_cache(maxsize=1)
 def host_cxx() -> tuple[str, ...]:
-    """A C++17 compiler of this machine: CXX, g++, clang++, or ziglang's. Raises ToolchainError."""
+    """Return a C++17 compiler of this machine: CXX, g++, clang++, or ziglang's. Raises ToolchainError."""
     for name in (os.environ.get("CXX", ""), "g++", "clang++"):
         words = shlex.split(name)
         if words and (found := shutil.which(words[0])):
@@ -106,18 +106,18 @@ def host_cxx() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _host_version() -> str:
-    """What the C++ compiler says of itself: another one under the same name makes other code."""
+    """Return the C++ compiler's version text: part of the cache's key, as the same name may mean another compiler."""
     return ask((*host_cxx(), "--version"), "C++", "install g++, or set CXX")
 
 
 def build_emulated(files: dict[str, str]) -> bytes:
-    """The host program and codelets over the emulator, as one shared library. Raises ToolchainError."""
+    """Build host program and codelets over the emulator, as one shared library. Raises ToolchainError."""
     host = compile_emulated({"host.cpp": HOST.read_text(encoding="utf-8")}, "host.cpp", ("-c",))
     return compile_emulated(files, "codelets_emulated.cpp", ("-shared",), host)
 
 
 def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], linked: bytes = b"") -> bytes:
-    """Compile `main`, and link an object with it; results are kept by content."""
+    """Compile `main`, and link an object with it; results are cached by content."""
     argv = [*host_cxx(), *EMULATOR_FLAGS, *mode]
     own = platform.machine(), _host_version(), *argv
     key = fingerprint(*own, *files.values(), _headers(), linked.hex() if linked else "")

@@ -1,4 +1,4 @@
-"""IPU models as data. Rates are published ones, costs those of a planner's model; nothing is measured here."""
+"""Describe IPU models as data. Rates are published, costs are those of a planner's model; none is measured here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CYCLES_PER_MAC = 4.2  # thread instructions of a multiply-add in plain C++, from
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One generation of the chip. `reserve` bytes of a tile are left to stacks, control and exchange code."""
+    """One generation of the chip. `reserve`: bytes of a tile for stacks, control and exchange code."""
 
     name: str
     version: str  # as IPUModel and popc know it
@@ -37,7 +37,7 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """A model, how many of its tiles are used, and how many vEUs a tile holds: one, or one per worker."""
+    """A model, the number of its tiles in use, and the vEUs per tile: one, or one per worker."""
 
     model: Model
     tiles: int
@@ -45,7 +45,7 @@ class Arch:
 
     @property
     def name(self) -> str:
-        """The name that `parse_arch` reads."""
+        """Return the name that `parse_arch` reads."""
         size = "" if self.tiles == self.model.tiles else f":{self.tiles}"
         return f"{self.model.name}{size}{'' if self.veus_per_tile == 1 else f'x{self.veus_per_tile}'}"
 
@@ -54,7 +54,7 @@ class Arch:
         return self.tiles * self.veus_per_tile
 
     def tile(self, veu: int) -> int:
-        """The tile of a vEU; neighbouring vEUs lie on different tiles."""
+        """Return the tile of a vEU; neighbouring vEUs lie on different tiles."""
         return veu % self.tiles
 
     def microseconds(self, cycles: float) -> float:
@@ -62,7 +62,7 @@ class Arch:
 
 
 def parse_arch(text: str | None) -> Arch:
-    """`gc2`, `gc200:64` (64 of its tiles), `gc2x6` (a vEU per worker). Raises DeviceError."""
+    """Parse `gc2`, `gc200:64` (64 of its tiles), `gc2x6` (a vEU per worker). Raises DeviceError."""
     found = re.fullmatch(r"([a-z0-9]+?)(?::(\d+))?(?:x(\d+))?", text or "gc2")
     name = found.group(1) if found else ""
     if found is None or name not in MODELS:
@@ -81,7 +81,7 @@ def parse_arch(text: str | None) -> Arch:
 
 
 def make_spec(arch: Arch) -> VDeviceSpec:
-    """What kernels and policies see. A vEU is a tile, or one worker of it."""
+    """Return the spec that kernels and policies see. A vEU is a tile, or one worker of it."""
     model = arch.model
     macs = 1 / (CYCLES_PER_MAC * arch.veus_per_tile)  # of a vEU in a cycle, all its workers together
     sync_us = arch.microseconds(SYNC_CYCLES + EXCHANGE_SETUP_CYCLES)
@@ -116,7 +116,7 @@ def make_spec(arch: Arch) -> VDeviceSpec:
         updates=False,  # a vertex writes fields that are known when it is compiled
         clock_ghz=model.clock_ghz,
         issue=Issue(macs, macs, macs / 2, latency=8 / macs),
-        # Both end a compute set and cost the same. The difference breaks ties: the end of an rProgram needs no list of
+        # Both end a compute set and cost the same. The difference breaks ties: an rProgram's end needs no list of
         # all vEUs for each of them.
         launch_us=sync_us,
         barrier_us=sync_us * 1.001,

@@ -1,4 +1,7 @@
-"""HIP to code objects with ziglang's clang and LLD: needs no ROCm, no driver and no GPU. RAMMER_HIPCC names another."""
+"""Compile HIP to code objects with ziglang's clang and LLD.
+
+Needs no ROCm, driver or GPU. RAMMER_HIPCC names another.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ FLAGS = (
     *("--offload-device-only", "-nogpuinc", "-nogpulib", "-O3", "-w", "-fwrapv", "-ffp-contract=fast"),
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math"),
 )
-# Kernels say which loops to unroll. The compiler would unroll others until registers spill; at worst it may none.
+# Kernels mark loops to unroll. The compiler would unroll more until registers spill: the fallback forbids it.
 UNROLLING = (
     tuple(
         word
@@ -46,9 +49,9 @@ _INSTALL = "install ziglang (pip install ziglang), or set RAMMER_HIPCC to a HIP 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the code object says that the megakernel needs, per thread (wave for SGPRs); bytes.
+    """What the megakernel needs per thread (per wave for SGPRs), by the code object. Sizes are in bytes.
 
-    `blocks_per_cu` is how many blocks a CU holds as far as registers go, `code_bytes` the machine code.
+    `blocks_per_cu`: blocks that a CU holds by registers. `code_bytes`: machine code.
     """
 
     vgprs: int
@@ -72,7 +75,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class CodeObject:
-    """Machine code of a program: an ELF file as drivers load it."""
+    """Machine code of a program: an ELF file that drivers load."""
 
     data: bytes
     resources: Resources
@@ -80,21 +83,21 @@ class CodeObject:
 
 @dataclass(frozen=True, slots=True)
 class HipCompiler:
-    """A compiler of HIP: ziglang's clang, whose linker is called apart, or a driver that does all."""
+    """A HIP compiler: ziglang's clang with a separate linker, or a driver that compiles and links."""
 
     command: tuple[str, ...]
     linker: tuple[str, ...]  # empty: the command links by itself
     version: str
 
     def assembly(self, text: str, arch: str) -> str:
-        """The program in the GPU's assembly language, for people and tests. Raises ToolchainError."""
+        """Return the program in the GPU's assembly language, to read and for tests. Raises ToolchainError."""
         with files.temporary_folder("hip", ToolchainError) as folder:
             target = folder / "program.s"
             self._compile(text, arch, folder, *UNROLLING[0], "-S", "-o", str(target))
             return read_made(target, self.command).decode()
 
     def code_object(self, text: str, arch: str, flags: Sequence[str] = ()) -> bytes:
-        """The program as a code object. Raises ToolchainError with the compiler's own words."""
+        """Return the program as a code object. Raises ToolchainError with the compiler's log."""
         with files.temporary_folder("hip", ToolchainError) as folder:
             assembly, unlinked, target = (str(folder / f"program.{end}") for end in ("s", "o", "hsaco"))
             if not self.linker:
@@ -116,17 +119,20 @@ class HipCompiler:
 
 
 def own_flags(arch: str) -> tuple[str, ...]:
-    """A block stays on one CU where two of them could share it: the compiler would empty L0 at every block sync."""
+    """Return flags by arch: CU mode where a CU has fewer SIMDs.
+
+    A block stays on one CU. If two CUs could share it, the compiler would empty L0 at every block sync.
+    """
     return ("-mcumode",) if FAMILIES[arch].simds < SIMDS else ()
 
 
 def code_object_flag() -> str:
-    """The version of the file format, as clang is told it. Raises RammerError."""
+    """Return clang's flag for the version of the file format. Raises RammerError."""
     return f"-mcode-object-version={config.integer('RAMMER_CODE_OBJECT')}"
 
 
 def hip_compiler() -> HipCompiler:
-    """The HIP compiler of this process: RAMMER_HIPCC, else ziglang's. Raises ToolchainError."""
+    """Return the HIP compiler of this process: RAMMER_HIPCC, else ziglang's. Raises ToolchainError."""
     return _find(config.get("RAMMER_HIPCC"))
 
 
@@ -140,9 +146,7 @@ def _find(requested: str) -> HipCompiler:
 
 
 def compile_code_object(text: str, arch: str) -> CodeObject:
-    """A code object for one arch ("gfx90a"), from the cache if it is there, unrolled no more than fits into the
-    registers. Raises ToolchainError.
-    """
+    """Return a code object for one arch ("gfx90a"), cached; less unrolled if registers spill. Raises ToolchainError."""
     for flags in UNROLLING:
         data = _code_object(text, arch, flags)
         made = CodeObject(data, resources(read_kernels(data), arch))
@@ -152,7 +156,7 @@ def compile_code_object(text: str, arch: str) -> CodeObject:
 
 
 def compiler_version() -> str:
-    """The compiler's version and options. Raises ToolchainError."""
+    """Return the compiler's version and options. Raises ToolchainError."""
     return " ".join((hip_compiler().version, code_object_flag(), *FLAGS, *UNROLLING[0]))
 
 
@@ -163,7 +167,7 @@ def _code_object(text: str, arch: str, flags: Sequence[str]) -> bytes:
 
 
 def read_registers(text: str, arch: str) -> dict[str, Registers]:
-    """What each kernel of a text needs, by name, unrolled no more than fits. Raises ToolchainError."""
+    """Return each kernel's needs by name; less unrolled if registers spill. Raises ToolchainError."""
     found: dict[str, Registers] = {}
     for flags in UNROLLING:
         for name, kernel in read_kernels(_code_object(text, arch, flags)).items():
@@ -175,7 +179,7 @@ def read_registers(text: str, arch: str) -> dict[str, Registers]:
 
 
 def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
-    """The megakernel's needs. Raises ToolchainError if it is not there."""
+    """Return the megakernel's needs. Raises ToolchainError if the kernel is missing."""
     if ENTRY not in kernels:
         raise ToolchainError(f"the code object has no kernel {ENTRY!r}, only {sorted(kernels)}", hint=_INSTALL)
     k = kernels[ENTRY]
@@ -189,7 +193,7 @@ def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
 
 
 def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: Resources) -> None:
-    """Raise DeviceError unless every vEU's block can be on the GPU at the same time, with all registers it wants."""
+    """Raise DeviceError unless every vEU's block fits on the GPU at once, without spilled registers."""
     if needs.spilled_vgprs:
         raise DeviceError(
             f"the program needs more than the {FAMILIES[gpu.arch].vgprs} registers that a thread has on {gpu.arch}: "

@@ -1,4 +1,4 @@
-"""AMD GPUs: a vEU is a persistent block of threads on a compute unit. Paper: §4.2.1."""
+"""Open AMD GPUs as vDevices: a vEU is a persistent block of threads on a compute unit. Paper: §4.2.1."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ PLATFORM = Platform(
 
 
 def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
+    """Open a GPU: `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
     return open_gpu(PLATFORM, arch=arch, device=device)

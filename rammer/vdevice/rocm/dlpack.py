@@ -1,4 +1,4 @@
-"""DLPack without a library: arrays of an AMD GPU from and to other packages. Source: dlpack.h, version 0.8."""
+"""Exchange arrays of an AMD GPU with other packages by DLPack, without a library. Source: dlpack.h, version 0.8."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tensor(ctypes.Structure):
 
     @property
     def dtype(self) -> str:
-        """NumPy's name of the element type. Raises BufferError for one that it has no name for."""
+        """Return NumPy's name of the element type. Raises BufferError for a type that NumPy lacks."""
         if self.kind not in KINDS or self.lanes != 1:
             raise BufferError(f"DLPack type {self.kind} of {self.bits} bits, {self.lanes} lanes")
         return KINDS[self.kind] + ("" if KINDS[self.kind] == "bool" else str(self.bits))
@@ -49,17 +49,17 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("
 _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
-_lent: dict[int, tuple[Any, ...]] = {}  # address of a Managed -> what lives until its reader is done
+_lent: dict[int, tuple[Any, ...]] = {}  # address of a Managed -> objects that live until its consumer is done
 
 
 def borrow(capsule: Any) -> Tensor:
-    """What a capsule holds, for as long as the capsule lives."""
+    """Return the tensor of a capsule. It is valid as long as the capsule lives."""
     tensor: Tensor = Managed.from_address(_pointer(id(capsule), NAME)).tensor
     return tensor
 
 
 def lend(address: int, number: int, dtype: Any, shape: Sequence[int], owner: Any, device_type: int = ROCM) -> Any:
-    """A capsule of contiguous memory; `owner` lives until its reader is done."""
+    """Return a capsule of contiguous memory. `owner` lives until the consumer is done."""
     extents = (ctypes.c_int64 * len(shape))(*shape)
     managed = Managed()
     managed.tensor = Tensor(
@@ -76,11 +76,11 @@ def _forget(managed: int) -> None:
 
 
 def _forget_unread(capsule: int) -> None:
-    """A capsule goes: one that somebody has read has another name."""
+    """Release an unread capsule that is destroyed. A consumer renames a capsule that it reads."""
     if _is_valid(capsule, NAME):
         _forget(_pointer(capsule, NAME))
 
 
 _delete, _drop = (ctypes.CFUNCTYPE(None, ctypes.c_void_p)(f) for f in (_forget, _forget_unread))
-for _callback in (_delete, _drop):  # readers may call them when this module is gone
+for _callback in (_delete, _drop):  # consumers may call them after this module is unloaded
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))

@@ -1,5 +1,6 @@
-"""AMD's driver through hip-python, of its versions 7 and 10: what is here, and errors in our words. Nothing else
-imports it.
+"""Drive AMD GPUs through hip-python, versions 7 and 10: find them, run programs, raise errors as DeviceErrors.
+
+Only this module imports hip-python.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ INSTALL = "pip install hip-python"
 INSTALL_ROCM = "install ROCm's HIP runtime (libamdhip64.so); ROCM_PATH or LD_LIBRARY_PATH say where it is"
 NODES = ("/dev/kfd", "/dev/dxg")  # of the kernel's driver; under WSL
 NON_BLOCKING, LEGACY_STREAM = 1, 1  # hipStreamNonBlocking; a stream of __cuda_array_interface__
-COUNTER_KHZ = 100_000  # of the clock that mk_now_ns believes in
+COUNTER_KHZ = 100_000  # of the clock that mk_now_ns assumes
 HINTS = {
     "hipErrorOutOfMemory": "the model needs more memory than the GPU has free",
     "hipErrorNoBinaryForGpu": "compile with arch= of this GPU",
@@ -43,7 +44,7 @@ HINTS = {
 
 
 def probe() -> Availability:
-    """Whether a GPU, hip-python and ROCm's library are here. Does not start the driver."""
+    """Return whether a GPU, hip-python and ROCm's library are present. Does not start the driver."""
     if not any(Path(n).exists() for n in NODES):
         return Availability(False, "this machine has no AMD GPU (there is no /dev/kfd)", EMULATE)
     if importlib.util.find_spec("hip") is None:
@@ -57,7 +58,7 @@ def probe() -> Availability:
 
 @lru_cache(maxsize=1)
 def _module() -> ModuleType:
-    """hip-python's module. Raises DeviceError."""
+    """Import hip-python's module. Raises DeviceError."""
     try:
         module: ModuleType = importlib.import_module("hip").hip
     except (ImportError, AttributeError) as error:
@@ -66,13 +67,13 @@ def _module() -> ModuleType:
 
 
 class Hip:
-    """HIP's functions, whose error codes become DeviceErrors."""
+    """HIP's functions, with error codes raised as DeviceErrors."""
 
     def __init__(self) -> None:
         self.module = _module()
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        """What a function gives back beside its error code. Raises DeviceError with HIP's name of the error."""
+        """Call a function; return its value besides the error code. Raises DeviceError with HIP's name of the error."""
         try:
             error, *values = getattr(self.module, name)(*arguments)
         except RuntimeError as problem:  # the package loads library and function at the first call
@@ -89,7 +90,7 @@ class Hip:
         return values[0] if values else None
 
     def count(self) -> int:
-        """GPUs that the driver shows. Raises DeviceError if there is none."""
+        """Return the number of GPUs that the driver shows. Raises DeviceError if it is 0."""
         try:
             count = int(self("hipGetDeviceCount"))
         except DeviceError as error:
@@ -104,23 +105,23 @@ class Hip:
         return count
 
     def properties(self, number: int) -> Any:
-        """`hipDeviceProp_t` of a GPU."""
+        """Return `hipDeviceProp_t` of a GPU."""
         return self._filled("hipGetDeviceProperties", "hipDeviceProp_t", number)
 
     def number_of(self, address: int) -> int:
-        """The GPU in whose memory something lies."""
+        """Return the GPU whose memory holds an address."""
         return int(self._filled("hipPointerGetAttributes", "hipPointerAttribute_t", address).device)
 
     def _filled(self, name: str, struct: str, argument: int) -> Any:
         try:
             return self(name, argument)
-        except TypeError:  # version 7 fills what it is given
+        except TypeError:  # version 7 fills a struct argument
             found = getattr(self.module, struct)()
             self(name, found, argument)
             return found
 
     def attribute(self, name: str, number: int) -> int:
-        """An attribute of a GPU; 0 if this driver does not know it."""
+        """Return an attribute of a GPU; 0 if this driver lacks it."""
         try:
             return int(self("hipDeviceGetAttribute", getattr(self.module.hipDeviceAttribute_t, name), number))
         except (DeviceError, AttributeError):
@@ -128,15 +129,15 @@ class Hip:
 
 
 class HipError(DeviceError):
-    """A function failed."""
+    """Raised when a function of HIP fails."""
 
 
 class MissingFunction(HipError):
-    """The library lacks a function."""
+    """Raised when the library lacks a function."""
 
 
 def find_gpu(number: int) -> Gpu:
-    """The GPU with this number. Raises DeviceError."""
+    """Return the GPU with this number. Raises DeviceError."""
     hip = Hip()
     count = hip.count()
     if not 0 <= number < count:
@@ -179,9 +180,7 @@ class RocmKernel:
 
 
 class RocmArray:
-    """An output in the GPU's memory, for other packages: `__dlpack__`, `__cuda_array_interface__`. `get` copies it to
-    the host.
-    """
+    """An output in the GPU's memory, for other packages: `__dlpack__`, `__cuda_array_interface__`."""
 
     def __init__(self, hip: Hip, number: int, kind: TensorType) -> None:
         self.dtype: np.dtype[Any] = kind.dtype.carrier
@@ -199,11 +198,11 @@ class RocmArray:
         return dlpack.ROCM, self.number
 
     def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        """A capsule; the array is complete, whatever the stream."""
+        """Return a capsule. The array is complete, so `stream` is ignored."""
         return dlpack.lend(self.address, self.number, self.dtype, self.shape, self)
 
     def get(self) -> Array:
-        """A copy on the host. Raises DeviceError."""
+        """Return a copy on the host. Raises DeviceError."""
         found = np.empty(self.shape, self.dtype)
         kind = self._hip.module.hipMemcpyKind.hipMemcpyDeviceToHost
         self._hip("hipMemcpy", found.ctypes.data, self.address, found.nbytes, kind)
@@ -211,9 +210,9 @@ class RocmArray:
 
 
 class RocmDriver:
-    """A GPU through hip-python. What it holds is freed with it."""
+    """A GPU through hip-python. Its resources are freed with it."""
 
-    records = False  # older ones cannot record cooperative launches
+    records = False  # older versions cannot record cooperative launches
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -300,7 +299,7 @@ class RocmDriver:
         try:
             enqueue()
         except BaseException:
-            with suppress(HipError):  # the stream must not stay in capture; the first error is the one to see
+            with suppress(HipError):  # end the capture, but report the first error
                 hip("hipGraphDestroy", hip("hipStreamEndCapture", self.stream))
             raise
         graph = hip("hipStreamEndCapture", self.stream)
@@ -316,7 +315,7 @@ class RocmDriver:
             raise BufferError(str(error)) from error
 
     def _lent(self, value: Any) -> Resident:
-        """By DLPack; its owner lets our stream wait for what writes it."""
+        """Read an array by DLPack. Its owner makes our stream wait for its writers."""
         where, number = value.__dlpack_device__()
         if where != dlpack.ROCM:
             raise BufferError(f"it lies on a device of DLPack's type {int(where)}, AMD GPUs are {dlpack.ROCM}")
@@ -328,7 +327,7 @@ class RocmDriver:
         return Resident(at, tensor.dtype, shape, int(number), _in_order(shape, strides), capsule)
 
     def _interface(self, value: Any) -> Resident:
-        """By `__cuda_array_interface__`, version 3, which ROCm's packages have as well."""
+        """Read an array by `__cuda_array_interface__`, version 3, which ROCm's packages provide too."""
         described = value.__cuda_array_interface__
         shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
         (address, _), strides = described["data"], described.get("strides")
@@ -349,6 +348,6 @@ class RocmDriver:
 
 
 def _in_order(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
-    """Whether elements lie in C's order without gaps; strides in elements."""
+    """Return whether elements lie in C order without gaps; strides are in elements."""
     pairs = enumerate(zip(shape, strides or (), strict=False))
     return all(extent <= 1 or stride == prod(shape[n + 1 :]) for n, (extent, stride) in pairs)

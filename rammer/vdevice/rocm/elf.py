@@ -1,4 +1,4 @@
-"""What a code object says about itself: kernels and their resources, from the notes of an ELF file."""
+"""Read kernels and their resources from a code object: the notes of an ELF file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHS = {0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x4C: "gfx942", 0x41: "
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Resources of a kernel; registers include those for accumulators. `code_bytes` is of the whole file."""
+    """Resources of a kernel. Registers include those for accumulators. `code_bytes` is that of the whole file."""
 
     vgprs: int
     sgprs: int
@@ -31,13 +31,13 @@ class Kernel:
 
 
 def arch_of(data: bytes) -> str:
-    """The arch that a code object is for, or "" if it is none of ours. Raises ToolchainError."""
+    """Return the arch of a code object, or "" if it is not one of ours. Raises ToolchainError."""
     _header(data)
     return ARCHS.get(data[0x30], "")
 
 
 def read_kernels(data: bytes) -> dict[str, Kernel]:
-    """The kernels of a code object by name. Raises ToolchainError."""
+    """Return the kernels of a code object by name. Raises ToolchainError."""
     _header(data)
     try:
         sections = list(_sections(data))
@@ -58,7 +58,7 @@ def _header(data: bytes) -> None:
 
 
 def _sections(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Kind, flags, offset and size of every section."""
+    """Yield kind, flags, offset and size of every section."""
     (table,) = struct.unpack_from("<Q", data, 0x28)
     size, count = struct.unpack_from("<HH", data, 0x3A)
     for n in range(count):
@@ -92,7 +92,7 @@ def _kernel(k: dict[str, Any], code_bytes: int) -> Kernel:
 
 
 def _unpack(data: bytes, at: int) -> tuple[Any, int]:
-    """A MessagePack value, and where the next one begins: the part of the format that LLVM writes."""
+    """Decode a MessagePack value; return it and where the next one begins. Covers the tags that LLVM writes."""
     tag = data[at]
     at += 1
     if tag <= 0x7F or tag >= 0xE0:

@@ -1,7 +1,7 @@
-"""Instructions of AMD's matrix cores: which thread of a wave holds what, and their text.
+"""Define the matrix-core instructions of AMD GPUs: fragment layouts, and their HIP text.
 
-Sources: the ISA references of AMD Instinct MI200, CDNA3 and RDNA4, "Matrix Arithmetic Instructions" and "WMMA". Where
-terms lie does not matter, as long as both operands agree.
+Sources: the ISA references of AMD Instinct MI200, CDNA3 and RDNA4, "Matrix Arithmetic Instructions" and "WMMA". Terms
+may be in any order in which both operands agree.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from rammer.ir.tensor import Digit, Layout
 
 
 def _product(name: str, wave: int, neighbours: int, gain: float, precision: str) -> Instruction:
-    """sums[16, 16] += a[16, terms] b[terms, 16]: of a wave's thread 16q + j, j is the row or the column.
+    """Return the instruction sums[16, 16] += a[16, terms] b[terms, 16] of one wave.
 
-    And q numbers blocks of the other axis: of rows of the sums, of neighbouring terms of the operands.
+    In thread 16q + j, j is the row of `a` or the column of `b` and `sums`. q numbers blocks along the other axis: rows
+    of the sums, or neighbouring terms of the operands.
     """
     blocks = wave // 16
     rows, own = 16 // blocks, neighbours > 1
@@ -25,7 +26,7 @@ def _product(name: str, wave: int, neighbours: int, gain: float, precision: str)
 
 
 def _f32(gain: float) -> Instruction:
-    """Float32 as it is: multiply-adds that round once."""
+    """Return the exact float32 product: multiply-adds that round once."""
     return _product("mfma_f32", 64, 1, gain, "fp32")
 
 
@@ -33,7 +34,7 @@ def _bf16(gain: float) -> Instruction:
     return _product("mfma_bf16", 64, 4, gain, "bf16")
 
 
-# By arch; rates relative to multiply-adds of vectors are the vendor's.
+# By arch; the vendor's rates, relative to vector multiply-adds.
 MATRIX_CORES: dict[str, tuple[Instruction, ...]] = {
     "gfx908": (_f32(2.0),),
     "gfx90a": (_f32(2.0), _bf16(8.0)),

@@ -1,4 +1,4 @@
-"""AMD GPUs as a vDevice, and rKernels in HIP for it."""
+"""Register AMD GPUs as a vDevice, and rKernels in HIP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """AMD GPUs."""
+    """Register AMD GPUs."""
     summary = 'AMD GPUs; device="emulator" runs their programs on the host'
     open_gpu = later("rammer.vdevice.rocm.device", "open_rocm")
     probe = later("rammer.vdevice.rocm.driver", "probe")
@@ -26,7 +26,7 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 @hookimpl
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
-    """Built-in kernels for every vDevice that takes HIP."""
+    """Return built-in kernels for every vDevice that takes HIP."""
     if "hip" not in spec.languages:
         return []
     from rammer.kernels import candidates

@@ -1,4 +1,4 @@
-"""HIP as clang compiles it with no header and no library: primitives of AMD GPUs, and functions of float and double."""
+"""Emit the HIP prelude for clang without headers or libraries: primitives of AMD GPUs, float and double functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rammer.vdevice.ctext import functions
 from rammer.vdevice.rocm import matrix_cores
 from rammer.vdevice.simt.codegen.prelude import Dialect
 
-# A wave that has passed the barrier may still have stores on their way: every thread releases before the barrier,
+# A wave that has passed the barrier may still have stores in flight: every thread releases before the barrier,
 # and acquires after it. Polls are relaxed, so that they do not empty the cache each time.
 PRIMITIVES = """\
 #define __global__ __attribute__((global))
@@ -215,7 +215,7 @@ MATH += functions.instance(functions.ERF, prefix="mk_f")
 
 
 def hip(wave: int, instructions: tuple[Instruction, ...] = ()) -> Dialect:
-    """HIP for GPUs whose waves have 64 or 32 threads."""
+    """Return the HIP dialect for GPUs whose waves have 64 or 32 threads."""
     return Dialect(
         "hip",
         PRIMITIVES + MATH,

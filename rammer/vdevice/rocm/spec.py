@@ -1,4 +1,4 @@
-"""AMD GPUs as data: what kernels and policies may know about them."""
+"""Describe AMD GPUs as data: what kernels and policies may know about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ LDS_BYTES = 64 << 10  # of a CU, and of a block
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What archs have in common. Vector registers per SIMD lane, and how many at once they are given out."""
+    """What the archs of a family share.
+
+    Vector registers are counted per SIMD lane and allocated in units of `granule`.
+    """
 
     wave: int
     vgprs: int  # that one thread may have
@@ -43,7 +46,7 @@ def _gpu(name: str, arch: str, num_cus: int, l2_mib: float, dram_gib: int, dram_
     return Gpu(name, arch, num_cus, shared_kib, l2_mib, dram_gib, dram_gbps, ghz, family.lanes, 1, family.line_bytes)
 
 
-# The first of an arch stands for it where no model is named and no device is there.
+# The first of an arch is the default if no model is named and no device is present.
 GPUS: dict[str, Gpu] = {
     g.name: g
     for g in (
@@ -60,19 +63,19 @@ GPUS: dict[str, Gpu] = {
 
 
 def choose_gpu(name: str | None) -> Gpu:
-    """A GPU by model ("mi50") or arch ("gfx90a"). Raises DeviceError."""
+    """Return a GPU by model ("mi50") or arch ("gfx90a"). Raises DeviceError."""
     return find_model(GPUS, name or "mi50", "AMD")
 
 
 def of_device(name: str, arch: str, num_cus: int, l2_bytes: int, dram_bytes: int, gbps: float, ghz: float) -> Gpu:
-    """The GPU that is here, from its driver. Raises DeviceError for an arch that no program is made for."""
+    """Return the GPU of this machine by its driver's numbers. Raises DeviceError for an unsupported arch."""
     if arch not in FAMILIES:
         raise DeviceError(f"{name} is {arch}; programs are made for {', '.join(FAMILIES)}", hint='use target="cpu"')
     return _gpu(name, arch, num_cus, l2_bytes / 2**20, dram_bytes >> 30, gbps, ghz)
 
 
 def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
-    """The spec that kernels and policies see."""
+    """Return the spec that kernels and policies see."""
     family = FAMILIES[gpu.arch]
     return gpu_spec(
         gpu,
@@ -81,10 +84,10 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         language="hip",
         wave=family.wave,
         registers_bytes=4 * family.wave * family.vgpr_file * family.simds,
-        l2_bytes=64 * 0.5,  # less conflicts
+        l2_bytes=64 * 0.5,  # half of the peak, as conflicts cost some
         memories=("LDS", "HBM"),
         launch_us=5.0,  # estimates until measured: a HIP launch behind another
-        barrier_us=1.5,  # a counter in L2 that another CU sees
+        barrier_us=1.5,  # a counter in L2 that another CU polls
         kept_reads=5,  # as on an NVIDIA GPU
         instructions=MATRIX_CORES.get(gpu.arch, ()),
     )

@@ -1,1 +1,1 @@
-"""What backends for GPUs share: the printer, the persistent megakernel, its tables, and the emulator on the host."""
+"""Share what GPU backends need: the printer, the persistent megakernel, its tables, the runtime and a host emulator."""

@@ -1,6 +1,6 @@
-"""What an image of a GPU program says, read back from its bytes and its text.
+"""Decode the image of a GPU program from its bytes and its text.
 
-It shares no code with what writes them (`table.py`, `image.py`, `megakernel.py`).
+Shares no code with the writers (`table.py`, `image.py`, `megakernel.py`), so that a proof does not repeat their errors.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ARRAYS = {
     "arg_base": "<i4",
     "arg_offset": "<i8",
 }
-LAST, WAITS, COPIES = -1, -2, -3  # functions of instructions that are no rTask
+LAST, WAITS, COPIES = -1, -2, -3  # functions of instructions that are not rTasks
 COPY_NUMBERS = 7  # source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 SCRATCH_AT = re.compile(r"\*scratch = arena \+ (\d+);")
 CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
 
 
 def decode(image: Image, dialect: Dialect) -> DecodedImage:
-    """Read the lanes of a program in a dialect. Raises ValueError or KeyError for what cannot be read."""
+    """Read the lanes of a program in a dialect. Raises ValueError or KeyError for an image that cannot be read."""
     header, arrays = read_table(image.files[FILE], ARRAYS)
     text = image.files[TEXT].decode()
     num_veus, num_programs = int(header["num_veus"]), int(header["num_programs"])
@@ -57,7 +57,7 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
     at = ends - 1
 
     def spread(values: Numbers, barrier: Numbers) -> Numbers:
-        """A number of each instruction as one of each slot; `barrier`: of those that have a barrier before them."""
+        """Spread a number of each instruction over its slots; `barrier`: the number of a merged barrier-rTask."""
         found = np.zeros(int(ends[-1]) if len(ends) else 0, np.int64)
         found[at], found[at[merged] - 1] = values, barrier[merged]
         return found
@@ -76,11 +76,11 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         num_operands=spread(np.where(task, count, 0), none),
         parts=spread(none, none),
     )
-    barrier = np.where(task, at - 1, at)  # whose waits an instruction has
+    barrier = np.where(task, at - 1, at)  # the slot to which an instruction's waits belong
     number = np.repeat(np.arange(len(fn)), num_waits)
     listed = waits[np.repeat(wait - (np.cumsum(num_waits) - num_waits), num_waits) + np.arange(len(number))]
     whose = barrier[number]
-    other = (listed[:, 0] != own[number] % num_veus) | (listed[:, 1] >= slots.order[whose])  # others are skipped
+    other = (listed[:, 0] != own[number] % num_veus) | (listed[:, 1] >= slots.order[whose])  # own lane: skipped
     following = np.searchsorted(walking, copying)
     numbers = operands[rows[copying, 2][:, None] + np.arange(COPY_NUMBERS)]
     if np.any(rows[copying, 3] != COPY_NUMBERS) or np.any(numbers[:, 1:, 0] != SCRATCH):
@@ -119,12 +119,12 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
 
 
 def _waiting(text: str) -> set[str]:
-    """Functions that wait by themselves: they are given the number of their instruction."""
+    """Return the functions that wait by themselves: their calls pass the number of the instruction."""
     return set(re.findall(r"(\w+)\(argv, scratch, [^;]*, pc\);", text))
 
 
 def _cases(text: str) -> list[str]:
-    """Functions by number, as the loop of a text calls them."""
+    """Return the functions by number, as the loop of a text calls them."""
     found = {int(number): name for number, name in CASE.findall(text) if int(number) >= 0}
     if sorted(found) != list(range(len(found))):
         raise ValueError("numbers of functions are missing")
@@ -132,7 +132,7 @@ def _cases(text: str) -> list[str]:
 
 
 def _copy_place(kernel: RKernel, position: int, rtask: int, elements: Numbers) -> Numbers:
-    """Where a function that reads a copy of an input looks for its elements, counted from the begin of the copy."""
+    """Return where a function that reads a copy of an input finds these elements, counted from the copy's begin."""
     part = slice_of(kernel, position)
     if part is None:
         raise ValueError(f"{kernel.name} reads no copy of its input {position}")

@@ -1,4 +1,4 @@
-"""A GPU as a vDevice, and the emulator beside it: what backends for GPUs share."""
+"""Present a GPU as a vDevice, and the emulator of its programs on the host. All GPU backends share this."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ EMULATE = 'device="emulator" runs the program on the host'
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What a backend for GPUs adds to those that share this package. Functions raise DeviceError, ToolchainError."""
+    """What a GPU backend adds to this package, as functions. They raise DeviceError, ToolchainError."""
 
     label: str  # the target's name in lower case
     brand: str  # of the GPUs
     code_file: str  # of an image: its machine code
-    resources: type[Any]  # what that needs, and bytes that it spills
-    probe: Callable[[], Availability]  # whether a GPU and all that it takes to use it are here
+    resources: type[Any]  # its registers, spilled bytes and the like
+    probe: Callable[[], Availability]  # whether a GPU and its software are present
     find_gpu: Callable[[int], Gpu]  # of this machine, by number
     choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
     make_spec: Callable[[Gpu, int | None], VDeviceSpec]  # what kernels and policies see, for so many vEUs
-    dialect: Callable[[VDeviceSpec], Dialect]  # the C++ that it is programmed in
+    dialect: Callable[[VDeviceSpec], Dialect]  # the C++ dialect
     compiler: Callable[[], str]  # version and options
     compile: Callable[[str, str], MachineCode]  # a text, for an arch
     registers: Callable[[str, str], Mapping[str, Registers]]  # what each kernel of a text needs, by name
-    check_fits: Callable[[int, int, int, Gpu, Any], None]  # vEUs, threads, shared bytes, resources: all at once there
+    check_fits: Callable[[int, int, int, Gpu, Any], None]  # of vEUs, threads, shared bytes, resources: all resident
     check_code: Callable[[bytes, Any, Gpu], None]  # whether this GPU and its driver take machine code
-    driver: Callable[[int], Driver]  # a way to a GPU, for one program
+    driver: Callable[[int], Driver]  # of a GPU, for one program
 
 
 class GpuVDevice(VDevice):
-    """A GPU of this machine, or one to compile for (`arch`) where there is none."""
+    """A GPU of this machine, or one to compile for (`arch`) if the machine has none."""
 
     def __init__(self, platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> None:
         self.platform = platform
@@ -66,13 +66,13 @@ class GpuVDevice(VDevice):
         if here.ok:
             try:
                 found = platform.find_gpu(self.number)
-            except DeviceError as error:  # it may be hidden, and another one is compiled for
+            except DeviceError as error:  # it may be hidden while another one is compiled for
                 if wanted is None or device is not None:
                     raise
                 here = Availability(False, error.what, error.hint)
         if found and wanted:
             found = replace(found, shares=wanted.shares)
-        self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why nothing can run
+        self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why programs cannot run
         if found and wanted and wanted.arch != found.arch:
             self.missing, self._hint = f"the GPU here is {found.name} ({found.arch})", EMULATE
         self.gpu = wanted if wanted and self.missing else found or platform.choose_gpu(arch)
@@ -80,23 +80,23 @@ class GpuVDevice(VDevice):
 
     @property
     def dialect(self) -> Dialect:
-        """The C++ that this GPU is programmed in."""
+        """Return the C++ dialect that this GPU is programmed in."""
         return replace(self.platform.dialect(self.spec), shares=self.gpu.shares)
 
     def machine_code(self, text: str) -> MachineCode:
-        """Machine code for this GPU. Raises ToolchainError."""
+        """Compile a text for this GPU. Raises ToolchainError."""
         return self.platform.compile(text, self.gpu.arch)
 
     def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
-        """Raise DeviceError unless blocks for all vEUs can be on the GPU at the same time."""
+        """Raise DeviceError unless the blocks of all vEUs fit on the GPU at the same time."""
         self.platform.check_fits(num_veus, threads, shared_bytes, self.gpu, needs)
 
     def driver(self) -> Driver:
-        """A way to the GPU, for one program. Raises DeviceError."""
+        """Return a new driver of the GPU, for one program. Raises DeviceError."""
         return self.platform.driver(self.number)
 
     def open(self, image: Image, *, graph: bool | None = None) -> GpuExecutable:
-        """The image loaded on the GPU. Raises ArtifactError, DeviceError."""
+        """Load an image on the GPU. Raises ArtifactError, DeviceError."""
         header, gpu, platform = checked_streams(image).header, self.gpu, self.platform
         if platform.code_file not in image.files:
             raise ArtifactError(
@@ -121,7 +121,7 @@ class GpuVDevice(VDevice):
     def rkernels_registers(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, Registers]:
-        """What the compiler says about each rKernel alone; needs no GPU. Raises ToolchainError."""
+        """Return registers and spills of each rKernel compiled alone; needs no GPU. Raises ToolchainError."""
 
         def read(text: str) -> Mapping[str, Registers]:
             return self.platform.registers(text, self.gpu.arch)
@@ -131,11 +131,11 @@ class GpuVDevice(VDevice):
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, float]:
-        """Measured microseconds of one rTask on one vEU; nothing without a GPU."""
+        """Return measured microseconds of one rTask on one vEU; empty without a GPU."""
         return {} if self.missing else measure_kernels(kernels, self, budget_s, progress)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
-        """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
+        """Build machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
         progress("compile", 0, 1)
         program, code = self._compiled(plan)
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
@@ -144,14 +144,14 @@ class GpuVDevice(VDevice):
         return make_image(plan, program, {self.platform.code_file: code.data, RESOURCES: needs})
 
     def decode(self, image: Image) -> DecodedImage:
-        """The streams and the text of an image. Raises ValueError, KeyError."""
+        """Decode the streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
 
     def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
         return compiled(plan, self.dialect, self.machine_code)
 
     def load(self, image: Image) -> Executable:
-        """The image ready to run; without a GPU for it, one that says so when it is run."""
+        """Return the image ready to run; without a matching GPU, an executable that raises when it is run."""
         if self.missing:
             checked_streams(image)
             hint = f"save it and load it on a machine with such a GPU; {self._hint}"
@@ -160,13 +160,13 @@ class GpuVDevice(VDevice):
 
 
 class SimtEmulator(VDevice):
-    """The text for a GPU, run on the host: a test device. Results and synchronisation are real, times are not."""
+    """A test device: the text for a GPU, run on the host. Results and synchronisation are real, times are not."""
 
     def __init__(self, spec: VDeviceSpec, dialect: Dialect) -> None:
         self.spec, self._dialect = spec, dialect
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
-        """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
+        """Build text, tables and packed constants. Raises ToolchainError, DeviceError."""
         program = make_program(plan, self._dialect)
         progress("compile", 0, 1)
         compile_host(program.text)
@@ -174,16 +174,16 @@ class SimtEmulator(VDevice):
         return make_image(plan, program, {})
 
     def decode(self, image: Image) -> DecodedImage:
-        """The streams and the text of an image. Raises ValueError, KeyError."""
+        """Decode the streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self._dialect)
 
     def load(self, image: Image) -> Executable:
-        """The image ready to run on the host; also one that was compiled for a GPU."""
+        """Return the image ready to run on the host, even if it was compiled for a GPU."""
         return EmulatorExecutable(image)
 
 
 def open_gpu(platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
+    """Open a GPU: `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
     if isinstance(device, str) and device.startswith("emulator"):
         spec = platform.make_spec(platform.choose_gpu(arch), emulated_veus(device))
         return SimtEmulator(spec, platform.dialect(spec))
@@ -191,7 +191,7 @@ def open_gpu(platform: Platform, *, arch: str | None = None, device: str | int |
 
 
 def emulated_veus(device: str) -> int:
-    """vEUs asked for by "emulator" or "emulator:16". Raises DeviceError."""
+    """Return the number of vEUs in "emulator" or "emulator:16". Raises DeviceError."""
     text = device.removeprefix("emulator").removeprefix(":")
     if not text:
         return EMULATED_VEUS
@@ -201,7 +201,7 @@ def emulated_veus(device: str) -> int:
 
 
 def device_number(device: str | int | None, label: str) -> int:
-    """The GPU's number in `device=` (1, "1", "cuda:1"); by default 0. Raises DeviceError."""
+    """Return the GPU's number in `device=` (1, "1", "cuda:1"); by default 0. Raises DeviceError."""
     prefix = f"{label.lower()}:"
     text = str(0 if device is None else device).removeprefix(prefix)
     if not text.isdecimal():

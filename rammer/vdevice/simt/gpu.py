@@ -1,4 +1,4 @@
-"""GPUs as data: what kernels and policies may know about them, whoever made them."""
+"""Describe GPUs as data: what kernels and policies may know about a GPU of any vendor."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.codegen.megakernel import header_bytes
 from rammer.vdevice.simt.instructions import folds
 
-MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
+MAX_THREADS = 256  # of a vEU: every thread can have all registers that an instruction addresses
 MAX_ARGS = MAX_THREADS
 MAX_BLOCKS = 16  # of a multiprocessor
-SHARES = {f"x{n}": n for n in (1, 2)}  # vEUs on a multiprocessor, as they are named behind an arch
+SHARES = {f"x{n}": n for n in (1, 2)}  # vEUs per multiprocessor, by the suffix of an arch
 # Of every multiprocessor here, by the CUDA C++ Programming Guide (compute capabilities) and AMD's ISA guides: four
 # schedulers (SIMDs), and 32 banks of shared memory (LDS) that give 4 bytes each in a clock.
 SCHEDULERS, BANKS = 4, 32
-PENDING = 8  # loads of 16 bytes: a block's 30 KiB, the least that NVRTC's code has under way (docs/cuda.md)
+PENDING = 8  # loads of 16 bytes: a block's 30 KiB, the least that NVRTC's code has in flight (docs/cuda.md)
 SCRATCH_CYCLES = 24  # of a load from shared memory: 19 to 29 from Volta to Hopper (Jia et al. 2018, Luo et al. 2024)
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU. Shared memory in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost
-    clocks. `shares`: vEUs on a multiprocessor.
+    """A GPU as data.
+
+    Shared memory is in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost clocks.
+    `shares`: vEUs per multiprocessor.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Gpu:
 
 
 def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
-    """A known GPU by model ("h200") or arch ("sm_90"), the first of it; "h200:x2" has two vEUs on a multiprocessor.
+    """Return the first known GPU of a model ("h200") or arch ("sm_90"). "h200:x2" has two vEUs per multiprocessor.
 
     Raises DeviceError.
     """
@@ -71,11 +73,11 @@ def gpu_spec(
     kept_reads: int,
     instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
-    """The spec that kernels and policies see: a vEU is one block, which has a multiprocessor, or its share of one.
+    """Return the spec that kernels and policies see. A vEU is one block, on a multiprocessor or a share of it.
 
-    `registers_bytes`: of a multiprocessor; `l2_bytes`: what it gets from L2 in a clock; `memories`: what the platform
-    calls shared and device memory. Times are estimates. Vendors publish one rate of a memory for both ways: it is
-    that of stores, too.
+    `registers_bytes`: of a multiprocessor; `l2_bytes`: bytes per clock from L2 to one; `memories`: the platform's names
+    of shared and device memory. Times are estimates. Vendors publish one rate per memory, which is used for loads and
+    stores.
     """
     shares = gpu.shares
     shared = (
@@ -91,7 +93,7 @@ def gpu_spec(
         massively_parallel=True,
         execution=Execution.SIMT,
         lanes=4,
-        registers=48 // shares,  # of 16 bytes, for data: a thread that shares with none has at least 255 words
+        registers=48 // shares,  # of 16 bytes, for data: alone on its multiprocessor, a thread has at least 255 words
         max_threads=MAX_THREADS,
         wave=wave,
         scratch_bytes=shared - header_bytes(MAX_ARGS),
@@ -128,8 +130,10 @@ def gpu_spec(
 
 
 def check_resident(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, registers: int, blocks: int) -> None:
-    """Raise DeviceError unless every vEU's block can be on the GPU at the same time; a block that waits must not keep
-    another one out. `blocks`: what a multiprocessor holds of them, as far as registers and threads go.
+    """Raise DeviceError unless every vEU's block fits on the GPU at the same time.
+
+    Otherwise a waiting block could keep out the block that it waits for. `blocks`: how many a multiprocessor holds by
+    registers and threads.
     """
     shared = gpu.shared_kib << 10
     if shared_bytes > shared:

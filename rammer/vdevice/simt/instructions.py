@@ -1,4 +1,4 @@
-"""Instructions of waves on the host: text for the emulator, made from what each one says of itself."""
+"""Emit the emulator's text of warp-level instructions from their descriptions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ROUND = {"fp32": "", "tf32": "simt_tf32", "bf16": "simt_bf16"}  # by precision
 
 
 def folds(wave: int) -> tuple[Instruction, ...]:
-    """Those of waves of so many threads: of a power of two of neighbours, or of threads as far apart.
+    """Return the folds of subgroups of `wave` threads: over a power of two of threads, adjacent or strided.
 
-    One step is an exchange and an operation for each thread of the wave.
+    One step is an exchange and an operation for each thread.
     """
     powers = [1 << n for n in range(1, wave.bit_length())]
     return tuple(
@@ -46,7 +46,7 @@ template <int TERMS, int BESIDE> INLINE void mk_fold_{combine}(float *out, const
 
 
 def emulated_swap(wave: int) -> str:
-    """`mk_swap` of the emulator."""
+    """Return the emulator's `mk_swap`."""
     return f"""\
 template <int D> INLINE float mk_swap(float v) {{
   const int tid = (int)threadIdx.x;
@@ -59,7 +59,7 @@ template <int D> INLINE float mk_swap(float v) {{
 """
 
 
-# As late as may be: who does not await a copy finds what lay there before.
+# As late as possible: code that does not await a copy reads the old content.
 EMULATED_COPIES = """\
 template <int BYTES> INLINE void mk_copy_later(void *to, const void *from, bool there) {
   simt_copy_later(to, there ? from : (const void *)0, BYTES);
@@ -68,7 +68,7 @@ template <int GROUPS> INLINE void mk_await() { simt_await(GROUPS); }
 """
 
 
-# Of units that read scratch themselves: what a descriptor of PTX says, without a swizzle.
+# For units that read scratch by themselves: PTX's descriptor without a swizzle.
 EMULATED_STAGED = """\
 INLINE unsigned mk_scratch_at(const void *p) { return (unsigned)((const char *)p - simt_arena()); }
 INLINE void mk_show_units() {}
@@ -97,12 +97,12 @@ template <class T> INLINE float simt_number(uint64_t matrix, int line, int term)
 
 
 def emulated(unit: Instruction) -> str:
-    """A product of a wave, or of several."""
+    """Return the emulator's text of a product by one subgroup or several."""
     return _emulated_staged(unit) if unit.staged else _emulated(unit)
 
 
 def _emulated_staged(unit: Instruction) -> str:
-    """Each thread computes the sums that it holds, of what lies where descriptors say."""
+    """Emit a product of staged operands: each thread computes its sums from what the descriptors point to."""
     sums, encoding = "sums", unit.encoding
     assert encoding is not None
     env = {axis: (0, extent - 1) for axis, extent in (*unit.axes, ("lane", unit.threads), ("r", unit.registers(sums)))}
@@ -128,7 +128,7 @@ INLINE void mk_{unit.name}(float *c, const void *a, const void *b) {{
 
 
 def _emulated(unit: Instruction) -> str:
-    """A product of a wave: threads lay down their operands, meet, and each computes the sums that it holds."""
+    """Emit a product of a subgroup: threads publish their operands, synchronise, and each computes its sums."""
     (sums, _), (a, _), (b, _) = unit.tensors
     wave, size = unit.threads, unit.registers(a)
     env = {axis: (0, extent - 1) for axis, extent in (*unit.axes, ("lane", wave), ("r", unit.registers(sums)))}
@@ -140,7 +140,7 @@ def _emulated(unit: Instruction) -> str:
     from_a, at_a = text(*unit.holder(a, (var("row"), var("term"))))
     from_b, at_b = text(*unit.holder(b, (var("term"), var("column"))))
     fn, sums_of = ROUND[unit.precision], "c[r] += x * y;"
-    if unit.parts:  # as its three products follow each other
+    if unit.parts:  # in the order of its three products
         part = ROUND[unit.parts]
         split = f"const float big_x = {part}(x), big_y = {part}(y);"
         products = f"{part}_cut(x - big_x) * big_y", f"big_x * {part}_cut(y - big_y)", "big_x * big_y"
@@ -165,7 +165,7 @@ INLINE void mk_{unit.name}(float *c, const float *a, const float *b) {{
 
 
 def _text(index: Index) -> str:
-    """C of an index that is never negative."""
+    """Return the C text of an index ≥ 0."""
     terms = [str(index.const)] if index.const or not index.terms else []
     for atom, factor in index.terms:
         if isinstance(atom, str):

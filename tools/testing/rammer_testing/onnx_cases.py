@@ -1,6 +1,7 @@
-"""The cases of onnx.backend.test, as BackendTest makes them for `rammer.integrations.onnx_backend` on the CPU.
+"""Load the cases of onnx.backend.test, as BackendTest makes them for `rammer.integrations.onnx_backend` on the CPU.
 
-Importing this reads all of them, which takes longer than most of them do: workers are forked from a process that has.
+Importing this module reads all cases, which takes longer than running most of them. So workers are forked from a
+process that has imported it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SUFFIX = "_cpu"  # that BackendTest gives names
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A case that rammer misses by more than the suite's tolerance, though by no more than this one."""
+    """A known deviation: rammer exceeds the suite's tolerance for a case, but not this one."""
 
     reason: str
     rtol: float | None = None  # None: the suite's own
@@ -48,12 +49,12 @@ DIFFERENCES = {
 
 
 class _Differs(Exception):
-    """A case of DIFFERENCES is as far from the suite's values as is known."""
+    """Raised for a case of DIFFERENCES that deviates as much as is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a case; `reason` is empty if it passes."""
+    """The outcome of a case; `reason` is empty if it passes."""
 
     name: str
     outcome: str
@@ -61,7 +62,7 @@ class Result:
 
 
 class Directed(RammerBackend):
-    """rammer.integrations.onnx_backend on any vDevice, while BackendTest asks for the CPU."""
+    """`rammer.integrations.onnx_backend` on any vDevice, while BackendTest asks for the CPU."""
 
     device = "CPU"
 
@@ -71,14 +72,14 @@ class Directed(RammerBackend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whatever its `device` becomes; one that is not here is refused by name."""
+        """Return True: a device that is missing is refused by name later."""
         return True
 
 
 class Suite(BackendTest):
-    """BackendTest with its own tolerances, but for one thing: it compares tensors of a list as lists of numbers.
+    """BackendTest with its own tolerances, and one correction: it compares tensors of a list as lists of numbers.
 
-    So it raises TypeError for elements of rank 0, whatever they are (test_loop16_seq_none, of ONNX's evaluator, too).
+    So it raises TypeError for any elements of rank 0 (test_loop16_seq_none, even with ONNX's evaluator).
     """
 
     known: Difference | None = None  # of the case that runs
@@ -109,7 +110,7 @@ class Suite(BackendTest):
 
 
 def _read() -> tuple[dict[str, Callable[[], Any]], dict[str, tuple[str, TestCase]]]:
-    """Every case's test, and its kind and data, by name."""
+    """Return every case's test, and its kind and data, by name."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the suite's own arithmetic
         data = {case.name: (kind, case) for kind in KIND_NAMES for case in load_model_tests(kind=kind)}
@@ -129,13 +130,13 @@ KINDS = {name: kind for name, (kind, _) in _DATA.items()}
 
 
 def operators(name: str) -> tuple[str, ...]:
-    """A case's operators, those of subgraphs included; none for models of whole networks."""
+    """Return a case's operators, those of subgraphs included; none for models of whole networks."""
     model = _model(name)
     return tuple(sorted(set(_operators(model.graph)))) if model else ()
 
 
 def element_type(name: str) -> str:
-    """The element type of a case's first input, or of its first output if it has none."""
+    """Return the element type of a case's first input, or of its first output if it has no input."""
     model = _model(name)
     for value in (*model.graph.input, *model.graph.output) if model else ():
         kind = value.type
@@ -148,7 +149,7 @@ def element_type(name: str) -> str:
 
 
 def _model(name: str) -> onnx.ModelProto | None:
-    """A case's model; None for whole networks."""
+    """Return a case's model; None for whole networks."""
     kind, case = _DATA[name]
     return None if kind == "real" else case.model or onnx.load(Path(case.model_dir or "") / "model.onnx")
 
@@ -162,7 +163,7 @@ def _operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def run_case(name: str, device: str = "CPU") -> Result:
-    """Run a case in this process; the device is one of `rammer.integrations.onnx_backend`: "CPU", "cuda:emulator:2"."""
+    """Run a case in this process, on a device of `rammer.integrations.onnx_backend`: "CPU", "cuda:emulator:2"."""
     Directed.device = device
     Suite.known = DIFFERENCES.get(name)
     try:

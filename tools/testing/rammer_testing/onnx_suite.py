@@ -36,7 +36,7 @@ def run(
     seconds: float = 120,
     show: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
-    """Run cases in `jobs` processes, each case within `seconds`; results in the order of the names."""
+    """Run cases in `jobs` processes, each case within `seconds`; return results in the order of the names."""
     waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     for name in [*names, *[None] * jobs]:
         waiting.put(name)
@@ -72,7 +72,7 @@ class _Worker:
         other.close()
 
     def result(self, name: str, seconds: float) -> tuple[Result, bool]:
-        """The case's result, and whether the process lives."""
+        """Return the case's result, and whether the process is alive."""
         try:
             self._pipe.send(name)
             if self._pipe.poll(seconds):
@@ -99,13 +99,13 @@ def _serve(pipe: Connection, device: str) -> None:
 
 
 def sample(names: Sequence[str]) -> list[str]:
-    """The first case of each operator that is alone, for each element type of its first input."""
+    """Return, per operator and element type of the first input, the first case that has only this operator."""
     alone = [name for name in names if KINDS[name] == "node" and len(operators(name)) == 1]
     return list({(operators(name), element_type(name)): name for name in reversed(alone)}.values())
 
 
 def counts(results: Sequence[Result]) -> dict[str, Counter[str]]:
-    """Outcomes by kind."""
+    """Count outcomes by kind."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         table[KINDS[result.name]][result.outcome] += 1
@@ -113,7 +113,7 @@ def counts(results: Sequence[Result]) -> dict[str, Counter[str]]:
 
 
 def by_operator(results: Sequence[Result]) -> dict[str, Counter[str]]:
-    """Outcomes by operator; a case counts for every operator in it."""
+    """Count outcomes by operator; a case counts for every operator in it."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         for op in operators(result.name) or ("(whole networks)",):
@@ -122,7 +122,7 @@ def by_operator(results: Sequence[Result]) -> dict[str, Counter[str]]:
 
 
 def failures_text(results: Sequence[Result]) -> str:
-    """Every case that does not pass, by name with its reason: what `read_failures` reads."""
+    """Return every case that does not pass, with its reason, as text for `read_failures`."""
     lines = [
         "# Cases of onnx.backend.test that do not pass on the CPU; written by rammer.testing.onnx_suite --write.\n"
     ]
@@ -131,7 +131,7 @@ def failures_text(results: Sequence[Result]) -> str:
 
 
 def read_failures(path: Path) -> dict[str, str]:
-    """name -> outcome and reason"""
+    """Read name -> outcome and reason."""
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     return dict(line.split(": ", 1) for line in lines)
 
@@ -143,7 +143,7 @@ def _print_table(head: str, table: dict[str, Counter[str]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 1 if a result was wrong, a case crashed, failed otherwise or took too long."""
+    """Run the command line; return 1 if a case was wrong, crashed, failed otherwise or took too long."""
     parser = argparse.ArgumentParser(prog="python -m rammer.testing.onnx_suite", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has this regular expression in it")
     parser.add_argument("--operator", help="cases of this operator alone: Add, com.microsoft.FusedMatMul")
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="print every result when it is there")
     parser.add_argument("--all", action="store_true", help="list operators of which all cases pass, too")
     given = parser.parse_args(arguments)
-    os.environ.setdefault("RAMMER_TUNE_SECONDS", "0")  # results are looked at, not times
+    os.environ.setdefault("RAMMER_TUNE_SECONDS", "0")  # results matter, not times
     names = [name for name in NAMES if re.search(given.only, name)]
     if given.operator:
         names = [name for name in names if operators(name) == (given.operator,)]

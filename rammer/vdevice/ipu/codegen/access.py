@@ -1,7 +1,7 @@
-"""What a vertex holds of each argument: exactly the elements that its rTask touches, in ascending order.
+"""Compute what a vertex holds of each argument: exactly the elements that its rTask touches, in ascending order.
 
-A tile has no memory but its own, so the fields of a vertex are pieces of tensors. The pieces form a regular pattern
-(a box of a row-major or blocked tensor), and the tile program's flat indices are rewritten to positions in the field.
+A tile has only its own memory, so the fields of a vertex are pieces of tensors. The pieces form a regular pattern
+(a box of a row-major or blocked tensor). The tile program's flat indices are rewritten to positions in the field.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MOST_PIECES = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Elements start + sum of digit * distance, for all digits below their counts.
+    """The elements start + sum of digit * distance, for all digits below their counts.
 
-    What lies outside of the tensor is padding: a vertex has room for it and never looks there.
+    Elements outside of the tensor are padding: a vertex has memory for them and never accesses them.
     """
 
     start: int
@@ -51,7 +51,7 @@ class Pattern:
         return prod(count for _, count in self.levels[:-1])
 
     def pieces(self, size: int) -> Iterator[tuple[int, int]]:
-        """Runs [begin, end), ascending, as far as they lie in a tensor of `size` elements."""
+        """Yield the runs [begin, end), ascending, clipped to a tensor of `size` elements."""
         starts = np.array([self.start])
         for distance, count in self.levels[:-1]:
             starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
@@ -64,7 +64,7 @@ NOTHING = Pattern(0, ((1, 0),))
 
 
 class Origin(NamedTuple):
-    """The first element of a field: of rTask 0, and the task digits that move it along."""
+    """The first element of the field of rTask 0, and the task digits that move it."""
 
     start: int
     moving: tuple[str, ...]
@@ -72,8 +72,10 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A codelet class of a kernel: its tile program with indices into fields. `at` names arguments whose first element
-    each vertex is told."""
+    """A codelet class of a kernel: its tile program with indices into fields.
+
+    `at`: the arguments whose first element is a value of each vertex.
+    """
 
     program: TileProgram
     at: tuple[bool, ...]
@@ -82,7 +84,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Vertices:
-    """The vertices of a kernel: per rTask its variant (-1: nothing to do), and per argument the pattern it touches."""
+    """The vertices of a kernel: per rTask its variant (-1: idle), and per argument the pattern it touches."""
 
     variants: tuple[Variant, ...]
     chosen: tuple[int, ...]
@@ -91,7 +93,7 @@ class Vertices:
 
 @remembered(4096)
 def accesses(kernel: RKernel) -> Vertices:
-    """How every rTask of a kernel becomes a vertex. Raises LoweringError."""
+    """Return the vertices of a kernel's rTasks. Raises LoweringError."""
     program = kernel.body
     if not isinstance(program, TileProgram):
         raise LoweringError(f"{kernel.name} is written in {program.language!r}: an IPU needs its elements as well")
@@ -138,7 +140,7 @@ def accesses(kernel: RKernel) -> Vertices:
 
 @remembered(4096)
 def working_sets(kernel: RKernel) -> NDArray[np.int64]:
-    """Bytes that every rTask touches, its scratch included."""
+    """Return the bytes that every rTask touches, its scratch included."""
     sizes = [t.dtype.itemsize for t in (*kernel.operation.outputs, *kernel.operation.inputs)]
     known: dict[tuple[Pattern, ...], int] = {}
     found = []
@@ -157,7 +159,7 @@ def _patterns(
 
 
 def find_pattern(intervals: Intervals) -> Pattern | None:
-    """The pattern of a set of elements, if it has one."""
+    """Return the pattern of a set of elements, or None if it is irregular."""
     lengths = intervals[:, 1] - intervals[:, 0]
     starts = intervals[:, 0]
     if (lengths != lengths[0]).any():
@@ -188,7 +190,7 @@ def _written(kernel: RKernel, name: str, intervals: Intervals) -> Pattern:
 
 
 def _read(kind: TensorType, intervals: Intervals) -> Pattern:
-    """The elements, or all between the first and the last where there is no pattern or padding may be read."""
+    """Return the pattern of elements read; the whole range from first to last if irregular or if padding is read."""
     low, high = int(intervals[0, 0]), int(intervals[-1, 1])
     if kind.layout is not None and kind.layout.pads(kind.shape):
         block = min(stride for stride, d in zip(kind.strides, kind.layout.digits, strict=True) if d.div > 1)
@@ -198,20 +200,20 @@ def _read(kind: TensorType, intervals: Intervals) -> Pattern:
     if found is None:
         return Pattern(low, ((1, high - low),))
     levels = found.levels
-    while prod(count for _, count in levels[:-1]) > MOST_PIECES:  # the innermost pieces become one, gaps included
+    while prod(count for _, count in levels[:-1]) > MOST_PIECES:  # merge the innermost pieces, gaps included
         *outer, (distance, count), (_, length) = levels
         levels = (*outer, (1, (count - 1) * distance + length))
     return Pattern(found.start, levels)
 
 
 def _task_loops(body: Body) -> dict[str, tuple[int, int]]:
-    """Task loops: variable -> (stride, extent) of its digit of the rTask's number."""
+    """Return the task loops: variable -> (stride, extent) of its digit of the rTask's number."""
     loops = (s for s in statements(body) if isinstance(s, For) and s.kind is Kind.TASK)
     return {loop.var: (loop.stride, loop.stop) for loop in loops}
 
 
 def _by_buffer(program: TileProgram) -> dict[str, list[Access]]:
-    """All accesses of each argument."""
+    """Return all accesses of each argument."""
     found: dict[str, list[Access]] = {b.name: [] for b in program.arguments}
     for access in Accesses(program).found:
         found.setdefault(access.buffer, []).append(access)
@@ -219,20 +221,20 @@ def _by_buffer(program: TileProgram) -> dict[str, list[Access]]:
 
 
 def _loaded(found: Sequence[Access], size: int, rtask: int) -> Intervals:
-    """What an rTask's code loads of an input of `size` elements.
+    """Return the elements that an rTask's code loads of an input of `size` elements.
 
-    More than the expression needs, where a stage is computed into scratch over a box around what is needed of it. Where
-    data can lead is in the expression.
+    A stage in scratch is computed over a box around the elements it needs, so this may exceed what the expression
+    reads. Data-dependent loads are left out: the expression covers them.
     """
     loads = (a for a in found if not a.write and not a.more)
     return within(union([footprint(a, a.of_rtask(rtask)).elements for a in loads]), 0, size)
 
 
 def _unpinned(program: TileProgram, tasks: Mapping[str, tuple[int, int]]) -> TileProgram:
-    """The program with task digits back in the indices of branches for one digit, whose value stands there.
+    """Return the program with task digits restored in branches for a single digit, where its value replaced it.
 
-    What is the same for all rTasks must look the same in all branches. In a branch for v = 3, i + f * (v - 3) is i for
-    any f; the right one is found where v is open, or by comparing branches.
+    Equal branches of all rTasks must look equal. In a branch for v = 3, i + f * (v - 3) equals i for any f. The right f
+    is found where v is free, or by comparing branches.
     """
     factors = {name: {v: _step(found, v) for v in tasks} for name, found in _by_buffer(program).items()}
 
@@ -252,12 +254,12 @@ def _unpinned(program: TileProgram, tasks: Mapping[str, tuple[int, int]]) -> Til
 
 
 def _pins(where: tuple[Range, ...], tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Task digits that have one value under a condition."""
+    """Return the task digits that have one value under a condition."""
     return {v: r.low for r in where for v in tasks if r.index == var(v) and r.high - r.low == 1}
 
 
 def _step(found: Sequence[Access], v: str) -> int:
-    """What a step of a task digit adds to the indices of a buffer; 0 where that is not clear."""
+    """Return what a step of a task digit adds to the indices of a buffer; 0 if that is ambiguous."""
     open_: set[int] = set()
     pinned: dict[int, int] = {}
     for a in found:
@@ -273,7 +275,10 @@ def _step(found: Sequence[Access], v: str) -> int:
 
 
 def _factors(found: Sequence[Access], tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """What one step of a task digit adds to all indices into a buffer; digits that add no one number are left out."""
+    """Return what one step of each task digit adds to all indices into a buffer.
+
+    Digits that add no single number are left out.
+    """
     factors: dict[str, set[int]] = {v: set() for v in tasks}
     for a in found:
         divided = variables(Index(0, tuple(t for t in a.index.terms if not isinstance(t[0], str))))
@@ -289,10 +294,10 @@ def _origin(
     count: int,
     size: int,
 ) -> tuple[Origin | None, dict[int, Pattern]]:
-    """Where fields begin, as a function of some task digits, and patterns that differ from the given ones then.
+    """Return where fields begin, as a function of some task digits, and the patterns that change for that.
 
-    Most digits move the field along, some do not: where every rTask reads all rows, say. None if no choice of them
-    explains all fields. Fields may be larger than needed if `size`, that of the argument, is given.
+    Most digits move the field, some do not: for example if every rTask reads all rows. Returns None if no subset of the
+    digits explains all fields. Fields may be larger than needed if `size`, that of the argument, is not 0.
     """
     for number in range(len(factors), -1, -1):
         for moving in combinations(factors, number):
@@ -308,7 +313,7 @@ def _origin(
 
 
 def _moves(factors: Mapping[str, int], tasks: Mapping[str, tuple[int, int]], count: int) -> NDArray[np.int64]:
-    """How far the indices of every rTask lie from those of rTask 0."""
+    """Return the distance of every rTask's indices from those of rTask 0."""
     rtask = np.arange(count)
     total = np.zeros(count, np.int64)
     for v, factor in factors.items():
@@ -318,9 +323,9 @@ def _moves(factors: Mapping[str, int], tasks: Mapping[str, tuple[int, int]], cou
 
 
 def _unclipped(busy: list[tuple[int, Pattern]], moves: NDArray[np.int64], size: int) -> Pattern | None:
-    """The pattern of an rTask away from all edges, seen from rTask 0, if all rTasks touch a part of it only.
+    """Return the pattern of an inner rTask, seen from rTask 0, if every rTask touches a part of it; else None.
 
-    At an edge the pattern hangs over; in return all rTasks share one codelet with constant distances.
+    At an edge the pattern exceeds the tensor. In return all rTasks share one codelet with constant distances.
     """
     if not busy:
         return None
@@ -333,7 +338,7 @@ def _unclipped(busy: list[tuple[int, Pattern]], moves: NDArray[np.int64], size: 
 
 
 def _inside(part: Pattern, whole: Pattern) -> bool:
-    """Whether a pattern holds no element that another one lacks."""
+    """Return whether all elements of a pattern are in another one."""
     starts = np.array([part.start - whole.start])
     for distance, count in part.levels[:-1]:
         starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
@@ -345,7 +350,7 @@ def _inside(part: Pattern, whole: Pattern) -> bool:
 
 
 def _rewritten(program: TileProgram, fields: Mapping[str, tuple[Levels, Origin | None]]) -> TileProgram:
-    """The program with indices into the fields of its arguments."""
+    """Return the program with indices into the fields of its arguments."""
 
     def place(name: str, index: Index, env: dict[str, tuple[int, int]]) -> Index:
         if name not in fields:
@@ -378,7 +383,10 @@ def _rewritten(program: TileProgram, fields: Mapping[str, tuple[Levels, Origin |
 
 
 def _in_field(dynamic: Dynamic, field: tuple[Levels, Origin | None] | None) -> Dynamic:
-    """A data-dependent step in the field. All positions it can reach are held, so its digit keeps its distance."""
+    """Convert a data-dependent step to one in the field.
+
+    All reachable positions are held, so its digit keeps its distance.
+    """
     if field is None or len(field[0]) == 1:
         return dynamic
     levels = field[0]

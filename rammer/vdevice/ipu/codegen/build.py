@@ -1,4 +1,4 @@
-"""A plan becomes an image: codelets, host program, tables, and what compilers made of them."""
+"""Build an image of a plan: codelets, host program, tables, and their machine code."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rammer.vdevice.ipu.spec import Arch
 
 ABI = 3
 CODELETS, HOST_CPP, TABLES = "codelets.cpp", "host.cpp", "plan.txt"
-FEWER = (0.2, 0.1)  # of a tile's bytes, what rTasks of one compute set may hold there where too little has room else
+FEWER = (0.2, 0.1)  # smaller shares of a tile's bytes for the rTasks of one compute set, if memory is short
 EMULATOR, MODEL, HARDWARE = "emulator", "model", "hardware"
 DEVICES = (EMULATOR, MODEL, HARDWARE)
 
 
 def fingerprint(device: str, arch: str) -> str:
-    """What an image needs from the machine that loads it."""
+    """Return the string that must match between an image and the machine that loads it."""
     return f"ipu-abi{ABI}-{device}-{arch}"
 
 
 def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
-    """The placed plan, and the texts of its program. Raises LoweringError, or DeviceError if a tile is too full."""
+    """Return the placed plan and its program's texts. Raises LoweringError, or DeviceError if a tile is too full."""
     if plan.spec.num_veus != arch.num_veus:
         raise DeviceError(f"the plan is for {plan.spec.num_veus} vEUs, {arch.name} has {arch.num_veus}")
     placed = _fitting(plan, arch)
@@ -44,14 +44,15 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
 
 
 def has_room(plan: ExecutionPlan, arch: Arch) -> bool:
-    """Whether some placement of a plan fits. Raises LoweringError."""
+    """Return whether some placement of a plan fits. Raises LoweringError."""
     return fits(_fitting(plan, arch))
 
 
 def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
-    """Return the first placement that fits: weights spread or level, and last with fewer rTasks of a tile at once.
+    """Return the first placement that fits.
 
-    If there is none, the level one with as many as ever.
+    Tries weights spread evenly, then levelled, and then the same with fewer rTasks of a tile per compute set. If none
+    fits, returns the levelled one with the usual share.
     """
     first = None
     for share in (ROUND, *FEWER):

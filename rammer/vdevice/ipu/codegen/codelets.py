@@ -1,4 +1,4 @@
-"""Codelets: one vertex class per distinct tile program, as C++ that popc and a host compiler take alike."""
+"""Emit codelets: one vertex class per distinct tile program, in C++ for both popc and a host compiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rammer.vdevice.ipu.codegen.cycles import VERTEX_CYCLES, code_bytes, vertex_
 from rammer.vdevice.ipu.codegen.narrow import narrow, poplar
 from rammer.vdevice.ipu.spec import WORKERS
 
-NAME = "RTaskClass"  # stands for the class's name until its text is known
+NAME = "RTaskClass"  # placeholder of the class's name, a hash of its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class EmittedField:
 
 @dataclass(frozen=True, slots=True)
 class EmittedCodelet:
-    """A vertex class. `cycles` as setPerfEstimate wants them: of one worker alone, or of the tile if `multi`."""
+    """A vertex class. `cycles` as setPerfEstimate takes them: of one worker alone, or of the tile if `multi`."""
 
     name: str
     text: str
@@ -49,7 +49,7 @@ class EmittedCodelet:
 
     @property
     def tile_cycles(self) -> int:
-        """Cycles of the tile if this vertex is alone on it."""
+        """Return the tile's cycles if this vertex runs there alone."""
         return self.cycles if self.multi else WORKERS * self.cycles
 
     @property
@@ -58,7 +58,7 @@ class EmittedCodelet:
 
 
 class CodeletPrinter(CFamilyPrinter):
-    """Prints a tile program without vector types: popc's compiler finds them itself, and a host can run the rest."""
+    """Printer of a tile program without vector types: popc vectorises by itself, and any host can run the text."""
 
     restrict, loop_type, align = "", "int", ""
     ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "half"}
@@ -87,7 +87,7 @@ class CodeletPrinter(CFamilyPrinter):
 
 
 def codelets(kernel: RKernel) -> tuple[EmittedCodelet, ...]:
-    """The classes of a kernel's vertices, by variant. Raises LoweringError."""
+    """Return the classes of a kernel's vertices, by variant. Raises LoweringError."""
     return _codelets(kernel)
 
 
@@ -142,7 +142,7 @@ def _cycles(program: TileProgram, split: For | None) -> int:
 
 
 def _worker_loop(program: TileProgram, num_outputs: int) -> For | None:
-    """The outermost loop, if workers may share its iterations: each writes whole 8-byte words of outputs alone."""
+    """Return the outermost loop if workers may share its iterations, each of which writes whole 8-byte words alone."""
     body = program.body
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind is Kind.TASK:
         body = body[0].body
@@ -161,7 +161,7 @@ def _worker_loop(program: TileProgram, num_outputs: int) -> For | None:
 
 
 def _apart(index: Index, v: str, itemsize: int) -> bool:
-    """Whether each step of `v` moves by whole words, and nothing else depends on it."""
+    """Return whether each step of `v` moves by whole words, and no other term depends on it."""
     step = index.coef(v)
     rest = Index(0, tuple(t for t in index.terms if not isinstance(t[0], str)))
     return step != 0 and step * itemsize % 8 == 0 and v not in variables(rest)
@@ -172,13 +172,13 @@ def _stores(body: Body) -> Iterable[Store]:
 
 
 def source(classes: Iterable[EmittedCodelet]) -> str:
-    """The codelet file: what popc compiles."""
+    """Return the codelet file for popc."""
     texts = {c.name: c.text for c in classes}
     return PRELUDE + "\n" + "\n\n".join(texts.values()) + "\n"
 
 
 def registrations(classes: Iterable[EmittedCodelet]) -> str:
-    """The field tables that popc would extract; for the emulator only."""
+    """Return the field tables that popc would extract, for the emulator."""
     lines = ['#include "codelets.cpp"', "using namespace poplar::emulator;"]
     for c in {c.name: c for c in classes}.values():
         names = [*(f.name for f in (*c.edges, *c.scratch)), *c.values, *(["t_status"] if c.has_status else [])]

@@ -1,4 +1,4 @@
-"""A cycle estimate of tile programs: instructions of one worker, which issues one of them every six cycles."""
+"""Estimate the cycles of tile programs: instructions of one worker, which issues one every six cycles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALL_CYCLES = {"div": 4, "sqrt": 4, "exp": 4, "log": 6, "tanh": 3, "sigmoid": 3,
 
 
 def vertex_cycles(body: Body) -> float:
-    """Instructions of one worker that runs all of it, for the rTask that has most to do."""
+    """Return the instructions of one worker that runs the whole body, for the rTask with the most."""
     extents: dict[str, int] = {}
     cuts: dict[str, set[int]] = {}
     for stmt in statements(body):
@@ -57,14 +57,14 @@ def _cycles(body: Body, registers: frozenset[str], digits: Mapping[str, int], lo
             case Store(buffer, index, value):
                 total += _value(value, registers) + (0 if buffer in registers else 1 + _index(index))
             case Sync() | Apply() | Prefetch():
-                pass  # no kernel of one worker has the first two, and a tile has no caches
+                pass  # a single worker's kernel lacks the first two, and a tile has no caches
             case _:
                 assert_never(stmt)
     return total
 
 
 def _part(condition: Range, digits: Mapping[str, int], loops: Mapping[str, range]) -> float:
-    """How often a condition holds, where it depends on digits and one loop; 1 where it is not known."""
+    """Return the fraction of rounds in which a condition holds; 1 if it depends on more than digits and one loop."""
     used = variables(condition.index)
     free = used - digits.keys()
     if len(free) > 1 or not free <= loops.keys():
@@ -91,12 +91,12 @@ def _value(value: Scalar, registers: frozenset[str]) -> float:
 
 
 def _index(index: Index) -> float:
-    """Address arithmetic that pointers cannot walk: divisions only."""
+    """Return the cost of address arithmetic that pointer increments cannot replace: divisions."""
     return sum(6 + _index(atom.arg) for atom, _ in index.terms if not isinstance(atom, str))
 
 
 def code_bytes(body: Body) -> int:
-    """Four bytes an instruction; the compiler unrolls loops that stay small."""
+    """Return the bytes of code: four per instruction, with short loops unrolled."""
     return 64 + 4 * round(_instructions(body))
 
 

@@ -1,4 +1,4 @@
-"""The account of every tile's memory, and the refusal of what does not fit."""
+"""Count every tile's memory, and refuse plans that do not fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARE = 1.25  # tiles never fill evenly
 
 @dataclass(frozen=True)
 class TileMemory:
-    """Bytes by tile. `activations` and `buffers` are those of the worst moment."""
+    """Bytes by tile. `activations` and `buffers` are those of the step with the largest sum."""
 
     weights: Bytes
     code: Bytes
@@ -33,7 +33,7 @@ class TileMemory:
         return self.weights + self.code + self.state + self.activations + self.buffers + self.reserve
 
     def table(self, rows: int = 5) -> str:
-        """The fullest tiles, for people."""
+        """Format the fullest tiles as text."""
         lines = ["tile  weights     code    state  activations  exchange  reserve    total"]
         for t in np.argsort(-self.total, kind="stable")[:rows]:
             lines.append(
@@ -98,7 +98,7 @@ def tile_memory(placed: Placement) -> TileMemory:
 
 
 def _lives(placed: Placement) -> tuple[Bytes, Bytes, dict[int, int]]:
-    """First and last use of every variable, and the time of every compute set; inputs arrive at time 0."""
+    """Return first and last use of every variable, and the time of every compute set; inputs arrive at time 0."""
     touched: list[dict[int, None]] = [{} for _ in range(placed.num_sets)]
     for group in placed.groups:
         for step in np.unique(group.sets).tolist():
@@ -123,7 +123,7 @@ def _lives(placed: Placement) -> tuple[Bytes, Bytes, dict[int, int]]:
 
 
 def _worst(scratch: dict[tuple[int, int], int], tiles: int) -> Bytes:
-    """Scratch of the set that needs most of it, by tile."""
+    """Return, by tile, the scratch of the compute set that needs the most."""
     found = np.zeros(tiles, np.int64)
     for (tile, _), nbytes in scratch.items():
         found[tile] = max(found[tile], nbytes)
@@ -131,13 +131,13 @@ def _worst(scratch: dict[tuple[int, int], int], tiles: int) -> Bytes:
 
 
 def fits(placed: Placement) -> bool:
-    """Whether every tile has room for what lies on it."""
+    """Return whether every tile can hold its data and code."""
     memory = tile_memory(placed)
     return bool((memory.total <= memory.limit).all())
 
 
 def check_memory(placed: Placement) -> TileMemory:
-    """The account. Raises DeviceError with a table of the fullest tiles if one of them is too full."""
+    """Return the memory of all tiles. Raises DeviceError with a table of the fullest ones if one is too full."""
     memory = tile_memory(placed)
     over = int((memory.total > memory.limit).sum())
     if not over:
@@ -158,7 +158,7 @@ def check_memory(placed: Placement) -> TileMemory:
 
 
 def _larger(arch: Arch, nbytes: int) -> Iterator[Arch]:
-    """Of every model, as many tiles as hold these bytes with some room to spare, if it has them and they are more."""
+    """Yield each model with the tiles that hold these bytes and a margin, if it has them and they are more than now."""
     have = arch.tiles * (arch.model.tile_bytes - arch.model.reserve)
     for model in MODELS.values():
         of_tile = model.tile_bytes - model.reserve

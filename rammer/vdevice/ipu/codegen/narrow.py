@@ -1,4 +1,4 @@
-"""Element types of a tile: 64-bit ones are held and computed in 32 bits, as the machine has no others."""
+"""Narrow element types for a tile: 64-bit types are held and computed in 32 bits, the widest that the machine has."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _POPLAR = {
 
 
 def poplar(dtype: DType) -> tuple[str, str]:
-    """What elements are in a codelet, and as a poplar::Type. Raises DeviceError where a tile has no type for them."""
+    """Return an element type in a codelet, and as a poplar::Type. Raises DeviceError if the tile lacks the type."""
     if dtype not in _POPLAR:
         raise DeviceError(f"an IPU has no type for {dtype.value}", hint="cast to one of at most 32 bits")
     return _POPLAR[dtype]
 
 
 def on_tile(dtype: DType) -> DType:
-    """The type that holds elements of `dtype` on a tile."""
+    """Return the type that holds elements of `dtype` on a tile."""
     return NARROWED.get(dtype, dtype)
 
 
 def to_tile(array: Array, dtype: DType, what: str) -> Array:
-    """Values as a tile holds them: float64 rounded to float32. Raises DeviceError for a number that 32 bits lack."""
+    """Convert values to a tile's type, float64 rounded to float32. Raises DeviceError for values beyond 32 bits."""
     if dtype is DType.I64 and array.size and (array.min() < INT32.min or array.max() > INT32.max):
         raise DeviceError(f"{what} holds an integer of more than 32 bits", hint="an IPU has no wider integers")
     if dtype is DType.F64 and bool((np.isfinite(array) & (np.abs(array) > LARGEST)).any()):
@@ -55,7 +55,7 @@ def to_tile(array: Array, dtype: DType, what: str) -> Array:
 
 
 def narrow(program: TileProgram) -> TileProgram:
-    """The tile program with its types as the tile has them."""
+    """Return the tile program with narrowed types."""
     return replace(
         program,
         arguments=tuple(map(_buffer, program.arguments)),

@@ -1,4 +1,4 @@
-"""Where every element lives: on the tile of the rTask that writes it, or that reads it where nobody does."""
+"""Place every element on a tile: that of the rTask that writes it, or else that of its only reader."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False, share: float = ROUND) -> Placement:
     """Give every rTask and every element a tile. Raises LoweringError, DeviceError.
 
-    `level`: spread weights go where least lies, which fits more than an even spread and sends from fewer tiles.
-    `share`: the part of a tile's bytes that rTasks of one compute set may hold there.
+    `level`: fill the emptiest tiles with weights that have no tile yet. That fits more than an even spread, and sends
+    from fewer tiles. `share`: the part of a tile's bytes that the rTasks of one compute set may hold.
     """
     graph, sets = plan.graph, compute_sets(plan, arch, share)
     finder = _Finder(plan)
@@ -69,7 +69,7 @@ def _place_read(
     homes: list[Homes],
     room: NDArray[np.int64],
 ) -> None:
-    """Elements that no rTask writes live with their only reader, while its tile has room; the rest is spread later."""
+    """Place elements that no rTask writes with their only reader while its tile has space; leave the others at -1."""
     many = {v: np.zeros(len(h), bool) for v, h in enumerate(homes) if (h < 0).any()}
     written = {v: homes[v] >= 0 for v in many}
     seen = set()
@@ -98,7 +98,7 @@ def _place_read(
 
 
 def _room(plan: ExecutionPlan, sets: ComputeSets, tiles: list[NDArray[np.int64]], arch: Arch) -> NDArray[np.int64]:
-    """Bytes of every tile that its largest set of rTasks leaves, a quarter held back for what is spread."""
+    """Return the bytes of every tile beside its largest set of rTasks; a quarter is kept for spread elements."""
     worst = np.zeros((sets.count, arch.tiles), np.int64)
     for kernel, step, tile in zip(plan.kernels, sets.sets, tiles, strict=True):
         np.add.at(worst, (step, tile), working_sets(kernel))
@@ -108,7 +108,7 @@ def _room(plan: ExecutionPlan, sets: ComputeSets, tiles: list[NDArray[np.int64]]
 
 
 def spread(home: Homes, tiles: int, cursor: int) -> int:
-    """Deal elements without a home to the tiles in turn, in pieces; returns the next tile."""
+    """Distribute elements without a tile over all tiles in pieces, round robin; return the next tile."""
     free = np.flatnonzero(home < 0)
     if free.size:
         piece = max(GRAIN, -(-free.size // tiles))
@@ -118,11 +118,11 @@ def spread(home: Homes, tiles: int, cursor: int) -> int:
 
 
 def _fill(home: Homes, load: NDArray[np.int64], itemsize: int) -> None:
-    """Give elements without a home to the tiles with the least bytes, in whole pieces, and add them to `load`."""
+    """Place elements without a tile on the tiles with the least bytes, in whole pieces, and add them to `load`."""
     free = np.flatnonzero(home < 0)
     piece = GRAIN * itemsize
     low, high = 0, int(load.max(initial=0)) + free.size * itemsize + piece
-    while high - low > piece:  # the lowest level up to which tiles have room for all
+    while high - low > piece:  # bisect for the lowest level at which all fits
         middle = (low + high) // 2
         room = int((np.maximum(middle - load, 0) // piece).sum()) * GRAIN
         low, high = (low, middle) if room >= free.size else (middle, high)
@@ -133,16 +133,16 @@ def _fill(home: Homes, load: NDArray[np.int64], itemsize: int) -> None:
 
 
 class _Finder(Places):
-    """Variables by tensor; a constant has one for each layout in which it is read."""
+    """Numbers of variables by tensor. A constant has one variable for each layout in which it is read."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
-        super().__init__(plan, MemoryPlan({}, 0))  # elements lie on tiles, and in no arena
+        super().__init__(plan, MemoryPlan({}, 0))  # elements lie on tiles, not in an arena
         self._numbers |= {(t, None): n for n, t in enumerate(memory_owners(plan.graph))}
         self._owners = len(self._numbers)
         self.values: dict[str, Array] = {}
 
     def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
-        """(variable, first element)."""
+        """Return (variable, first element)."""
         root, offset = self._graph.storage(tensor)
         if root not in self._graph.constants:
             return self._numbers[root, None], offset
@@ -150,7 +150,7 @@ class _Finder(Places):
         return self._numbers.setdefault(key, len(self._numbers)), offset
 
     def sizes(self) -> list[tuple[str, DType, int]]:
-        """Name, type and elements of every variable; keeps the values of constants."""
+        """Return name, type and elements of every variable; keep the values of constants."""
         found = []
         for (tensor, layout), n in self._numbers.items():
             kind = self._graph.types[tensor]

@@ -1,4 +1,4 @@
-"""A Poplar program as data: variables with homes, vertices in compute sets, and what runs in which order."""
+"""Represent a Poplar program as data: variables with tiles, vertices in compute sets, and the order of these."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class VertexTable:
-    """Vertices as all operators of one kernel have them: per rTask a class (-1: nothing to do), and its patterns."""
+    """Vertices shared by all operators of one kernel: per rTask a class (-1: idle), and its patterns."""
 
     classes: tuple[EmittedCodelet, ...]
     levels: tuple[tuple[Levels, ...], ...]  # by class and argument
@@ -66,7 +66,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Placement:
-    """A plan as a Poplar program. `steps`: compute sets in the order they run; `ports`: graph inputs and outputs."""
+    """A plan as a Poplar program. `steps`: compute sets in execution order; `ports`: graph inputs and outputs."""
 
     plan: ExecutionPlan
     arch: Arch
@@ -81,14 +81,14 @@ class Placement:
         return sum(sum(c >= 0 for c in g.table.chosen) for g in self.groups)
 
     def codelets(self) -> Iterator[EmittedCodelet]:
-        """The vertex classes of all groups."""
+        """Yield the vertex classes of all groups."""
         for table in dict.fromkeys(g.table for g in self.groups):
             yield from table.classes
 
 
 @remembered(4096)
 def vertex_table(kernel: RKernel) -> VertexTable:
-    """The vertices of a kernel's rTasks. Raises LoweringError."""
+    """Return the vertices of a kernel's rTasks. Raises LoweringError."""
     table = accesses(kernel)
     kinds = kernel.argument_types()
     return VertexTable(
@@ -103,7 +103,7 @@ def vertex_table(kernel: RKernel) -> VertexTable:
 
 
 def runs_of(home: Homes) -> Iterator[tuple[int, int, int]]:
-    """(begin, end, tile) of runs of one tile; elements of tile -1 are left out."""
+    """Yield (begin, end, tile) of runs on one tile; elements of tile -1 are left out."""
     if not home.size:
         return
     cuts = np.flatnonzero(np.diff(home)) + 1

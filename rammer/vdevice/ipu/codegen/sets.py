@@ -1,4 +1,7 @@
-"""rPrograms as compute sets: a global barrier or a dependence between rTasks starts another. Paper: §4.2.2."""
+"""Split rPrograms into compute sets at global barriers and at dependences between rTasks. Paper: §4.2.2.
+
+Known as: bulk-synchronous supersteps, level scheduling.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from rammer.vdevice.ipu.codegen.access import working_sets
 from rammer.vdevice.ipu.spec import Arch
 
 Numbers = NDArray[np.int64]
-ROUND = 0.4  # of a tile's bytes: what the rTasks of one set may touch there, if all fits so
+ROUND = 0.4  # share of a tile's bytes that the rTasks of one set may touch, if the plan fits
 
 
 @dataclass(frozen=True)
 class ComputeSets:
-    """Where rTasks run: by operator, an array per rTask of its vEU, and of its compute set."""
+    """Where rTasks run: by operator, an array with each rTask's vEU, and one with its compute set."""
 
     veus: tuple[Numbers, ...]
     sets: tuple[Numbers, ...]
@@ -27,11 +30,11 @@ class ComputeSets:
 
 
 def compute_sets(plan: ExecutionPlan, arch: Arch, share: float = ROUND) -> ComputeSets:
-    """One set per level: level of an rTask = 1 + the highest level of what it needs, within its part of the plan.
+    """Assign each rTask a level: 1 + the highest level that it depends on in its part; one compute set per level.
 
-    Parts are what lies between global barriers and ends of rPrograms. Inside one, the order of a lane is kept only as
-    far as data asks for it: independent rTasks of a vEU share its tile's workers. Those that hold more than their
-    `share` of its bytes together run in several rounds.
+    Parts end at global barriers and at ends of rPrograms. Inside a part, a lane's order is kept only where data depends
+    on it: independent rTasks of a vEU share its tile's workers. If they hold more than `share` of the tile's bytes,
+    they run in several rounds.
     """
     counts = [k.num_rtasks for k in plan.kernels]
     veus = [np.zeros(n, np.int64) for n in counts]
@@ -67,7 +70,7 @@ def compute_sets(plan: ExecutionPlan, arch: Arch, share: float = ROUND) -> Compu
 
 
 def _rounds(plan: ExecutionPlan, keys: list[Numbers], veus: list[Numbers], tiles: int, room: float) -> list[Numbers]:
-    """The round of every rTask among those of its level and tile, each round of at most so many bytes there."""
+    """Return the round of each rTask within its level and tile; a round holds at most `room` bytes there."""
     used: dict[tuple[int, int], tuple[int, int]] = {}  # (level, tile) -> (round, its bytes)
     found = []
     for kernel, key, veu in zip(plan.kernels, keys, veus, strict=True):

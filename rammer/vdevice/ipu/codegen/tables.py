@@ -1,4 +1,4 @@
-"""The tables from which the host program builds its graph, as text: one line per thing."""
+"""Print the tables from which the host program builds its graph, as text: one line per item."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.vdevice.ipu.codegen.program import Placement, VertexTable, runs_of
 
 
 class _Scratch:
-    """One variable per element type holds the scratch of every tile's vertices."""
+    """The scratch of all tiles' vertices, in one variable per element type."""
 
     def __init__(self, placed: Placement) -> None:
         tiles = placed.arch.tiles
@@ -33,12 +33,12 @@ class _Scratch:
 
 
 def aligned(elements: int) -> int:
-    """Elements up to a multiple of 8, so that every buffer starts on a word."""
+    """Round elements up to a multiple of 8, so that every buffer starts on a word."""
     return -(-elements // 8) * 8
 
 
 def plan_text(placed: Placement) -> str:
-    """Everything that host.cpp reads, in its order."""
+    """Return the text that host.cpp reads, in its order."""
     return "\n".join(_lines(placed)) + "\n"
 
 

@@ -1,4 +1,7 @@
-"""Weights on their way while an rTask waits for its other operands: they depend on no barrier. Beyond the paper."""
+"""Prefetch weights into L2 while an rTask waits: they do not depend on its barrier. Beyond the paper.
+
+Known as: software prefetching.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,16 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.simt.codegen.slices import Slice, slice_of
 
-LEAST_BYTES = 1024  # less is there soon enough
-MOST_BYTES = 256 << 10  # more would push out what is needed first
-SECTOR_BYTES = 32  # what L2 fetches at once
+LEAST_BYTES = 1024  # a smaller part arrives in time without a prefetch
+MOST_BYTES = 256 << 10  # more would evict what is needed first
+SECTOR_BYTES = 32  # fetch unit of L2
 
 
 def ahead(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str]:
-    """Name and text of `void name(void *const *args, int rtask, int tid)`, which asks for what an rTask reads of its
-    static operands, but for the inputs `copied`. Both are empty if that is not worth it.
+    """Return name and text of `void name(void *const *args, int rtask, int tid)`, which prefetches static operands.
+
+    Inputs in `copied` are left out: the block's own memory has them. Operands of fewer than `LEAST_BYTES` are skipped.
+    Both strings are empty if the rest is nothing, or more than `MOST_BYTES`.
     """
     body = kernel.body
     if not isinstance(body, TileProgram):
@@ -47,7 +52,7 @@ def _asking(part: Slice, argument: int, block: int) -> str:
 
 
 def element_text(part: Slice, place: str) -> str:
-    """Which element of the operand lies at a place of an rTask's copy, in C."""
+    """Return the C expression of the operand's element at position `place` of an rTask's compact copy."""
     values = {name: f"(rtask / {stride} % {extent})".replace(" / 1 ", " ") for name, stride, extent in part.digits}
     for distance, row in reversed(part.folds):
         place = f"(({place}) / {row} * {distance} + ({place}) % {row})"
@@ -55,7 +60,7 @@ def element_text(part: Slice, place: str) -> str:
 
 
 def _expression(index: Index, values: dict[str, str]) -> str:
-    """An index over digits of an rTask, none of which is negative, in C."""
+    """Return the C text of an index over digits of an rTask, all of them ≥ 0."""
     terms = [str(index.const)]
     for atom, coefficient in index.terms:
         match atom:

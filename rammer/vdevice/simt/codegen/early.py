@@ -1,7 +1,7 @@
-"""Operands in registers before an rTask waits: constants, and results that were there already. Beyond the paper.
+"""Load operands into registers before an rTask waits: constants, and results that are already complete.
 
-A cell waits for its neighbours' state; its weights, its bias and its own old state do not depend on that. Behind the
-wait only what was waited for is loaded.
+Known as: load hoisting across a barrier. A cell waits for its neighbours' state, but its weights, bias and old state
+do not depend on that. After the wait only the awaited operands are loaded. Beyond the paper.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from rammer.ir.tile import (
     with_children,
 )
 
-LEAST = 4  # words of a thread that are worth it
-SHARE = 2 / 3  # of the registers for data: the rest is for sums and for what is waited for
+LEAST = 4  # words per thread; fewer do not pay
+SHARE = 2 / 3  # of the registers for data: the rest holds sums and awaited operands
 
 
 @dataclass(slots=True)
 class _Found:
-    """What is loaded before the wait, and where a loop's passes end for which that is done."""
+    """State of the rewrite: loads moved before the wait, and per loop the pass at which they end."""
 
     room: int
     before: list[Stmt] = field(default_factory=list)
@@ -48,14 +48,16 @@ class _Found:
 
 
 def early_words(registers: int, lanes: int) -> int:
-    """Words of a thread for what is loaded before a wait, of so many vector registers."""
+    """Return the words of one thread that early loads may use, out of `registers` vector registers of `lanes` words."""
     return int(registers * lanes * SHARE)
 
 
 @remembered(1 << 12)
 def loads_early(program: TileProgram, ready: frozenset[str], room: int) -> tuple[TileProgram, frozenset[str]] | None:
-    """The program with what it reads of the arguments `ready` in registers, `room` words of a thread at most, before
-    its own wait; and those arguments. None if that is not worth it, or if its threads meet in scratch.
+    """Return the program with its loads of the arguments `ready` moved before its own wait, and the arguments moved.
+
+    At most `room` words per thread are used. Returns None if fewer than `LEAST` words move, or if threads exchange data
+    through scratch or block syncs.
     """
     if program.num_block_syncs or program.scratch or contains(program.body, Sync):
         return None
@@ -78,7 +80,7 @@ def loads_early(program: TileProgram, ready: frozenset[str], room: int) -> tuple
 
 
 def _trunk(body: Body) -> tuple[list[Stmt], Body]:
-    """What stands around all statements, outermost first; and those."""
+    """Return the single-child statements around the body, outermost first; and the body inside of them."""
     spine: list[Stmt] = []
     while len(body) == 1:
         (stmt,) = body
@@ -90,14 +92,14 @@ def _trunk(body: Body) -> tuple[list[Stmt], Body]:
 
 
 def copied(program: TileProgram) -> set[str]:
-    """The arguments that a program copies into registers at the very beginning, before anything else."""
+    """Return the arguments that a program copies into registers before anything else."""
     spine, trunk = _trunk(program.body)
     every = frozenset(b.name for b in program.arguments[program.num_outputs :])
     return {name for stmt in trunk for name in _only_copies(stmt, spine, trunk, every)}
 
 
 def _only_copies(stmt: Stmt, spine: list[Stmt], trunk: Body, ready: frozenset[str]) -> set[str]:
-    """What a statement reads, if it only copies ready arguments into registers that no other one sets."""
+    """Return the tensors that a statement reads if it only copies ready arguments into registers set by no other."""
     stores = [s for s in statements((stmt,)) if isinstance(s, Store)]
     targets, read = {s.buffer for s in stores}, {ld.tensor for s in stores for ld, _ in loads(s.value)}
     registers = {s.buffer.name for s in spine if isinstance(s, Alloc)}
@@ -109,8 +111,9 @@ def _only_copies(stmt: Stmt, spine: list[Stmt], trunk: Body, ready: frozenset[st
 
 
 def _hoisted(stmt: Stmt, around: tuple[Stmt, ...], ready: frozenset[str], found: _Found) -> Body:
-    """The statement with its loads of ready arguments from registers, as far as there is room: of a loop's first
-    passes, which are unrolled then, for registers have no addresses.
+    """Return the statement with loads of ready arguments replaced by registers, as far as `room` allows.
+
+    Only the first passes of a loop may fit. These are split off and unrolled, as registers have no addresses.
     """
     match stmt:
         case For() | If() | Alloc():
@@ -135,12 +138,12 @@ def _register(load: Load, around: tuple[Stmt, ...], ready: frozenset[str], found
     guards = {name for s in around if isinstance(s, If) for r in s.where for name in variables(r.index)}
     vectors = [lp for lp in trips if lp.kind is Kind.VECTOR]
     if not vectors or vectors != trips[-1:] or guards & ({lp.var for lp in loops} - used):
-        return load  # numbers one by one would cost more instructions than they save
+        return load  # scalar loads would cost more instructions than they save
     key = (load, *loops)
     if key not in found.buffers:
         serial = [lp for lp in loops if lp.kind is Kind.SERIAL]
         if any(lp.var in found.passes or lp not in trips for lp in serial[:1]) or len(serial) > 1:
-            return load  # of a loop that is cut already, or has loops inside of it
+            return load  # the loop is split already, or it is not innermost
         each = prod(lp.stop - lp.start for lp in trips if lp.kind is not Kind.SERIAL)
         passes = min((lp.stop - lp.start for lp in serial), default=1)
         passes = min(passes, (found.room - sum(b.size for b in found.buffers.values())) // each)

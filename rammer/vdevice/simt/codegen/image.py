@@ -1,4 +1,4 @@
-"""A plan becomes an image: the program's text, the streams that vEUs walk, and packed constants."""
+"""Make an image of a plan: the program's text, the streams that vEUs walk, and packed constants."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from rammer.vdevice.simt.codegen.residency import Residency, make_resident
 from rammer.vdevice.simt.codegen.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.codegen.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
-TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
+TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last: needs of the machine code
 NONE: frozenset[int] = frozenset()
 
 
 class Function(NamedTuple):
-    """An rKernel of the plan, the same with its loads as the program has them, and the text of that."""
+    """An rKernel of the plan, its variant with rewritten loads (`built`), and the emitted text of that."""
 
     kernel: RKernel
     built: RKernel
@@ -42,15 +42,15 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True)
 class SimtProgram:
-    """A plan as text and tables, and what its blocks need."""
+    """An emitted plan: text, tables, constants, and the threads and shared memory of its blocks."""
 
     text: str
     streams: Streams
     weights: dict[str, Array]
-    notes: tuple[str, ...] = ()  # what was decided here, for people
-    early: Mapping[RKernel, int] = field(default_factory=dict)  # words of a thread, of those that load before they wait
+    notes: tuple[str, ...] = ()  # decisions made here, for the log
+    early: Mapping[RKernel, int] = field(default_factory=dict)  # words per thread, if loads precede the wait
     memory: MemoryPlan | None = None  # where tensors lie
-    functions: tuple[Function, ...] = ()  # by the numbers that instructions have for them
+    functions: tuple[Function, ...] = ()  # by the function number of instructions
 
     @property
     def threads(self) -> int:
@@ -62,7 +62,7 @@ class SimtProgram:
 
 
 def fingerprint(target: str, arch: str) -> str:
-    """What an image needs from the device that loads it."""
+    """Return the string that must match between an image and the device that loads it."""
     return f"{target}-abi{ABI}-{arch}"
 
 
@@ -75,9 +75,8 @@ def make_program(
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `resident`: constants that a vEU reads again stay there. `rooms`:
-    words of a thread for what an rKernel loads before its rTasks wait; by default as many as its registers hold, of
-    what is not in it none.
+    `resident`: keep constants that a vEU reads again in its shared memory. `rooms`: words per thread that an rKernel
+    may load before its rTasks wait. The default is what registers hold; in a mapping, 0 for rKernels that it lacks.
     """
     graph, spec = plan.graph, plan.spec
     if plan.memory is None:
@@ -145,7 +144,7 @@ def make_program(
 
 
 class _Calls:
-    """Functions and arguments of a plan's rTasks; what is called in the same way is there once."""
+    """Emitted functions and arguments of a plan's rTasks. Equal calls are stored once."""
 
     def __init__(
         self,
@@ -165,10 +164,10 @@ class _Calls:
         self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
         for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
-            self.task(uid)  # in an order that does not depend on the schedule, so that neither does the text
+            self.task(uid)  # in an order, and so with a text, that does not depend on the schedule
 
     def task(self, uid: TaskUid) -> Task:
-        """How an rTask is called, with copies for the operands that it has them of."""
+        """Return the call of an rTask, with copies instead of operands where shared memory holds them."""
         n = uid.operator_id
         copies = tuple(sorted(self._kept.copies.get(uid, {}).items()))
         early = self._early.get(uid, NONE)
@@ -212,7 +211,7 @@ class _Calls:
         return self._emitted[key]
 
     def keeps(self) -> dict[TaskUid, list[int]]:
-        """The first arguments of what is copied before an rTask."""
+        """Append the arguments of each KEEP; return the first argument numbers by the rTask that follows them."""
         found: dict[TaskUid, list[int]] = {}
         for uid, copied in self._kept.loads.items():
             for load in copied:
@@ -224,7 +223,7 @@ class _Calls:
 
 
 def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes]) -> Image:
-    """The image of an emitted plan; `files` are what a compiler made of it."""
+    """Return the image of an emitted plan; `files` holds the compiler's output."""
     return Image(
         plan.spec.name,
         fingerprint(plan.spec.name, plan.spec.arch),
@@ -236,7 +235,7 @@ def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes
 
 
 def checked_streams(image: Image) -> Streams:
-    """The streams of an image, checked. Raises ArtifactError."""
+    """Return the streams of an image, checked. Raises ArtifactError."""
     streams = Streams.from_bytes(image.file(TABLE))
     same = streams.header.get("abi") == ABI
     image.check_fingerprint(fingerprint(image.target, str(streams.header["arch"])) if same else "")
@@ -244,19 +243,19 @@ def checked_streams(image: Image) -> Streams:
 
 
 def port_places(image: Image, streams: Streams) -> Iterator[list[tuple[Port, tuple[int, int]]]]:
-    """For inputs, then outputs: each port with its place."""
+    """Yield inputs, then outputs: each port with its (base, offset)."""
     for ports, places in ((image.inputs, "inputs"), (image.outputs, "outputs")):
         yield [(p, (int(b), int(o))) for p, (b, o) in zip(ports, streams.header[places], strict=True)]
 
 
 def bound_in(image: Image, streams: Streams) -> dict[str, Bound]:
-    """What refers to each port that may lie elsewhere."""
+    """Return, per port that may lie outside of the arena, the arguments that refer to it."""
     ports = [(p.name, p.type.nbytes, place) for places in port_places(image, streams) for p, place in places]
     return bound_ports(ports, streams.header.get("alone", ()), streams.arg_base, streams.arg_offset)
 
 
 def failure(streams: Streams, state: Array) -> InputError | DeviceError | None:
-    """What went wrong in a run, from the words that the program left behind."""
+    """Return the error that the state words of a run report, or None."""
     if state[2]:
         program, veu, order, on_veu, on_order, done = (int(n) for n in state[4:10].astype(np.int32))
         operator = _name(streams, program, on_veu, on_order)
@@ -277,7 +276,7 @@ def failure(streams: Streams, state: Array) -> InputError | DeviceError | None:
 
 
 def _lines(streams: Streams, state: Array) -> Array:
-    """What every vEU left behind."""
+    """Return the report line of every vEU."""
     veus = streams.num_veus
     return state[LINE * (1 + veus) : LINE * (1 + 2 * veus)].reshape(veus, LINE)
 

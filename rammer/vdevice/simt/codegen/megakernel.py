@@ -1,6 +1,7 @@
-"""One persistent kernel per plan: every distinct task once, and a loop in which each block walks its own stream.
+"""Emit one persistent kernel per plan: every distinct task once, and a loop in which each block walks its stream.
 
-A vEU is a thread block that stays for the whole rProgram. Paper: §4.1.2, §4.1.3, Figure 9.
+Known as: persistent threads, megakernel. A vEU is a thread block that runs for the whole rProgram. Paper: §4.1.2,
+§4.1.3, Figure 9.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from rammer.vdevice.simt.codegen.table import ABI, END, KEEP, LINE
 
 ENTRY = "rammer_run"
 ALIGNMENT = 128
-AHEAD = 64  # waits of the next instruction that are there before it begins
+AHEAD = 64  # waits of the next instruction that are prefetched
 
 
 def header_bytes(max_args: int) -> int:
-    """Shared memory before a task's scratch: a flag, a ring of instructions, the lane, waits, this task's arguments
-    and the next one's.
+    """Return the bytes of shared memory before a task's scratch.
+
+    They hold a flag, a ring of instructions, the lane, waits, this task's arguments and the next one's.
     """
     return -(-(16 + 4 * 32 + 64 + 8 * AHEAD + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
 
@@ -26,7 +28,7 @@ def header_bytes(max_args: int) -> int:
 def program_text(
     kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, *, copies: bool = False
 ) -> str:
-    """The table-driven program: its size does not grow with the number of rTasks. `copies`: it has KEEPs."""
+    """Return the table-driven program. Its size does not depend on the number of rTasks. `copies`: KEEPs occur."""
     cases = "".join(f"      case {n}: {task_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
     if copies:
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
@@ -40,7 +42,7 @@ def program_text(
 
 
 def task_call(kernel: EmittedKernel, args: str, rtask: str) -> str:
-    """The call of a task, by the threads that it has."""
+    """Return the call of a task, guarded so that only its own threads run it."""
     tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
     guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
     rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
@@ -48,7 +50,7 @@ def task_call(kernel: EmittedKernel, args: str, rtask: str) -> str:
 
 
 def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str, called: int) -> str:
-    """The whole program; `called` is the size of all texts that would be inlined."""
+    """Return the whole program; `called`: characters of all tasks, which decide whether they are inlined."""
     texts = {k.symbol: k.text for k in kernels}
     asking = {k.ahead: k.ahead_text for k in kernels if k.ahead}
     qualifier = "__forceinline__" if called <= dialect.inline_limit else "__noinline__"
@@ -62,7 +64,7 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
         (COMMON + body)
         .replace("$ENTRY", ENTRY)
         .replace("$THREADS", str(block))
-        .replace("$LAST", str(max(block - dialect.wave, 0)))  # its wave waits for the fence while the first one polls
+        .replace("$LAST", str(max(block - dialect.wave, 0)))  # the last wave waits for the fence while the first polls
         .replace("$SHARES", str(dialect.shares))
         .replace("$MAX_ARGS", str(max_args))
         .replace("$HEADER", str(header_bytes(max_args)))
@@ -81,7 +83,7 @@ INLINE bool mk_stopped(int pc, int tid, int *status);  // the wait of an instruc
 
 # `state`: line 0 is [epoch, blocks done, stop, bad index, report …]; then a line per vEU with the slots it completed,
 # counted on from the epoch; then a line per vEU with [order + 1 and program of its first bad index, slot where it
-# stopped]. Counters only grow: no reset, no stale value, and the epoch lives where a recorded launch finds it anew.
+# stopped]. Counters only grow: no reset, no stale value, and a recorded launch reads the epoch from memory.
 COMMON = """\
 struct __align__(16) Instr { int fn, rtask, args, nargs, wait, nwaits, step, order; };
 struct Wait { int veu, order; };

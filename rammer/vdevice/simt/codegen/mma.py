@@ -1,4 +1,4 @@
-"""Instructions of NVIDIA's GPUs: of matrix units, which thread of a wave holds what, and their text; and copies."""
+"""Define the tensor-core and asynchronous-copy instructions of NVIDIA GPUs: fragment layouts, and their CUDA text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ WAVE = 32
 
 
 def _mma(precision: str, terms: int, gain: float) -> Instruction:
-    """sums[16, 8] += a[16, terms] b[terms, 8]: thread 4g + t holds rows and columns g, pairs of columns and terms t.
+    """Return the instruction sums[16, 8] += a[16, terms] b[terms, 8] of one warp.
 
-    Terms are dealt out so that both formats read scratch without bank conflicts: the unit may see them in any order.
+    Thread 4g + t holds rows and columns g, and pairs of columns and terms t. Terms are permuted so that both formats
+    read scratch without bank conflicts. The order of terms does not change the sum.
     """
     eight, four = Digit(0, 1, 8), Digit(1, 1, 4)
     sums = Layout((eight, Digit(1, 2), Digit(0, 8), Digit(1, 1, 2)))
@@ -33,8 +34,8 @@ def _mma(precision: str, terms: int, gain: float) -> Instruction:
 _ROW = Layout((Digit(0), Digit(1)))
 LATER = replace(copy("copy_later", (1, 4), _ROW, _ROW), later=True)  # cp.async
 SM_80 = (_mma("tf32", 8, 4.0), _mma("bf16", 16, 8.0))
-# Of float32 as exact as its own sums: x is tf32(x) and 11 bits of x - tf32(x) but for 2^-23 of it, and so small is the
-# product that is left out. An infinity becomes NaN.
+# As exact as sums in float32: tf32(x) plus 11 bits of x - tf32(x) differ from x by 2^-23 of it, and the omitted
+# product is as small. An infinity becomes NaN.
 SM_80_FP32 = replace(_mma("tf32", 8, 4.0 / 3), name="mma_tf32x3", precision="fp32", parts="tf32")
 
 TEXT = """\

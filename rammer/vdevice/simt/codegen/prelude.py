@@ -1,6 +1,6 @@
-"""What every SIMT program text needs before its kernels: types, vectors and functions, with no header at all.
+"""Emit the text that precedes all kernels of a SIMT program: types, vectors and functions, without any header.
 
-The text between is the same for every device; a `Dialect` holds the few primitives that are not.
+Most of it is the same for every device. A `Dialect` holds the primitives that differ.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from rammer.vdevice.simt.instructions import EMULATED_COPIES, EMULATED_STAGED, F
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A C++ for GPUs. `primitives` defines what `CONTRACT` lists, and <math.h>'s functions if the compiler does
-    not know them; `partial_sync`: whether some threads of a block can meet without the others. `counted_sync`: where
-    they cannot, the others run as many block syncs as the task has (§4.2.1 of the paper). `quiet_arguments`: whether
-    a task's tensors may be called restrict although other blocks write them during this launch. `asks_ahead`: whether
-    there is `mk_ahead`.
+    """A C++ for GPUs, as data.
+
+    `primitives` defines what `CONTRACT` lists, and the functions of <math.h> that the compiler lacks. `partial_sync`:
+    some threads of a block can synchronise without the others. `counted_sync`: where they cannot, the other threads run
+    as many block syncs as the task has (§4.2.1 of the paper). `quiet_arguments`: a task's tensors may be declared
+    restrict although other blocks write them during this launch. `asks_ahead`: `mk_ahead` exists.
     """
 
     language: str  # of `VDeviceSpec.languages`
@@ -30,10 +31,10 @@ class Dialect:
     asks_ahead: bool = False
     wave: int = 32  # threads that run in step
     shares: int = 1  # blocks on a multiprocessor, which share its registers
-    fits: int = 0  # words of a thread's sums that surely leave room for all else, of operands that are staged
-    inline_limit: int = 200_000  # characters of tasks; beyond it they are called, for registers and compile time
+    fits: int = 0  # words of sums per thread that surely leave registers for the rest, if operands are staged
+    inline_limit: int = 200_000  # characters of tasks; more are called, to save registers and compile time
     instructions: tuple[Instruction, ...] = ()
-    units: str = ""  # defines `mk_NAME` of each instruction, on its output's and its inputs' registers
+    units: str = ""  # defines `mk_NAME` of each instruction, over registers of its output and inputs
 
 
 CONTRACT = """\
@@ -167,7 +168,7 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
 """,
     partial_sync=True,
     asks_ahead=True,
-    fits=48,  # of densenet121 68 such tiles, drawn by lot, need 187 registers at most, of 255
+    fits=48,  # 68 such tiles of densenet121, chosen at random, need at most 187 of 255 registers
     inline_limit=40_000,
     instructions=(*mma.SM_80, mma.SM_80_FP32, *wgmma.SM_90, *wgmma.SM_90_FP32),
     units=mma.TEXT + wgmma.TEXT,
@@ -189,7 +190,7 @@ struct f16 {  // computed with as a float
 };
 """
 
-# By the exponential, and a division that is not exact.
+# Approximations by the exponential and an inexact division.
 QUICK = """\
 INLINE float ssigmoid(float x) { return MK_DIVIDE(1.0f, 1.0f + expf(-x)); }
 INLINE float stanh(float x) {  // an odd polynomial near 0, where 1 - 2 / (e^2x + 1) loses digits
@@ -297,7 +298,7 @@ COMMON = (
 
 
 def prelude(dialect: Dialect) -> str:
-    """The text before all kernels. The emulator defines the primitives itself."""
+    """Return the text before all kernels. The emulator defines the primitives itself."""
     host = emulated_swap(dialect.wave) + EMULATED_COPIES
     text = f"#ifndef SIMT_HOST\n{dialect.primitives}#else\n{host}#endif\n{COMMON}{FOLDS}"
     if units := [i for i in dialect.instructions if i.multiplies]:

@@ -1,4 +1,4 @@
-"""Tile programs as device functions of CUDA C++ and its relatives: every thread of the block runs the text."""
+"""Print tile programs as device functions of CUDA C++ and its dialects. Every thread of the block runs the text."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PLACEHOLDER = "rammer_kernel"
 class EmittedKernel:
     """`void symbol(void *const *args, char *scratch, int rtask, int tid, int *status)`, a device function.
 
-    All threads of the block call it; those from `num_threads` on take part in its block syncs at most. One that `waits`
-    by itself has the number of its instruction as a last parameter.
+    All threads of the block call it. Those from `num_threads` on take part in its block syncs at most. One that `waits`
+    by itself takes the number of its instruction as last parameter.
     """
 
     symbol: str
     text: str
     num_threads: int
-    guarded: bool = False  # the caller keeps the extra threads out,
-    extra_syncs: int = 0  # and lets them run as many block syncs
-    ahead: str = ""  # a function that asks for constants before the rTask waits,
+    guarded: bool = False  # the caller excludes the extra threads,
+    extra_syncs: int = 0  # and they run this many block syncs
+    ahead: str = ""  # a function that prefetches constants before the rTask waits,
     ahead_text: str = ""  # and its text
     waits: bool = False
 
@@ -45,10 +45,10 @@ def emit(
     loose: frozenset[int] = frozenset(),
     copied: frozenset[int] = frozenset(),
 ) -> EmittedKernel:
-    """The text of a kernel for blocks of `block` threads; equal bodies get equal symbols.
+    """Emit the text of a kernel for blocks of `block` threads. Equal bodies get equal symbols.
 
-    `loose` are the arguments that may not start at a multiple of 16 bytes; `copied` those that lie in the block's own
-    memory, at a number of bytes from the scratch. Raises LoweringError.
+    `loose`: arguments that may not start at a multiple of 16 bytes. `copied`: arguments in the block's shared memory,
+    given as byte offsets from the scratch. Raises LoweringError.
     """
     body = kernel.program
     if isinstance(body, ForeignSource):
@@ -76,18 +76,18 @@ def emit(
 
 
 def in_language(kernels: Iterable[RKernel], dialect: Dialect) -> list[RKernel]:
-    """Those that can be emitted, each once."""
+    """Return the kernels that can be emitted in the dialect's language, without duplicates."""
     bodies = ((k, k.body) for k in dict.fromkeys(kernels))
     return [k for k, body in bodies if not isinstance(body, ForeignSource) or body.language == dialect.language]
 
 
 class SimtPrinter(CFamilyPrinter):
-    """Prints one tile program for a block of threads."""
+    """Printer of one tile program for a block of threads."""
 
-    restrict = ""  # other threads write scratch: it would be a lie
+    restrict = ""  # other threads write scratch, so restrict would be wrong
     loop_type, align = "int", ""
     ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "f16", DType.C128: "c128"}
-    vectors: Mapping[DType, str] = dict.fromkeys(SINGLE, "vf")  # 16 bytes hold two numbers of the others
+    vectors: Mapping[DType, str] = dict.fromkeys(SINGLE, "vf")  # 16 bytes hold two elements of the other types
     narrow: Mapping[DType, str] = {}
     unrolled = frozenset({Kind.UNROLLED, Kind.VECTOR})  # registers have no addresses: their indices must be constants
 
@@ -127,7 +127,7 @@ class SimtPrinter(CFamilyPrinter):
         return "if (mk_stopped(pc, tid, status)) return;"
 
     def one_access(self, buffer: str, index: Index) -> bool:
-        """Whether the vector lies at a multiple of 16 bytes, in memory."""
+        """Return whether the vector lies in memory at a multiple of 16 bytes, so that one access is enough."""
         return buffer in self.steady and index.const % LANES == 0 and all(c % LANES == 0 for _, c in index.terms)
 
     def square(self, loop: For) -> str | None:
@@ -153,7 +153,10 @@ class SimtPrinter(CFamilyPrinter):
         return f"if (tid < {self.program.num_threads}) {{ {text} }}" if guarded else text
 
     def encoded(self, s: Store, encoding: Encoding, lane: str | None, count: int) -> str:
-        """A vector to scratch, in parts. Raises LoweringError for less than one."""
+        """Store a vector to scratch in parts, as a matrix unit reads it.
+
+        Raises LoweringError for less than a vector.
+        """
         start = s.index - var(lane or "")
         if lane is None or count not in (0, LANES) or s.index.coef(lane) != 1 or not self.one_access(s.buffer, start):
             raise LoweringError(f"{self.program.name}: {s.buffer} holds {encoding} and takes whole vectors")
@@ -161,7 +164,7 @@ class SimtPrinter(CFamilyPrinter):
         return f"mk_put_{encoding}({s.buffer}, {self.index(start)}, {value});"
 
     def copied_later(self, s: Store, lane: str | None, count: int) -> str:
-        """A copy that goes on by itself; at once where the argument lies in the block's own memory."""
+        """Emit an asynchronous copy (cp.async); a plain store if the argument lies in the block's shared memory."""
         where: tuple[Range, ...] = s.value.where if isinstance(s.value, Select) else ()
         load = s.value.then if isinstance(s.value, Select) else s.value
         assert isinstance(load, Load)
@@ -176,7 +179,7 @@ class SimtPrinter(CFamilyPrinter):
             each = ({lane: Index(n)} for n in range(lanes))
             return " ".join(self.copied_later(s.at(values), None, 0) for values in each)
         target, origin = f"&{s.buffer}[{self.index(to)}]", f"&{load.tensor}[{self.index(source)}]"
-        if where:  # the address must be one of the tensor even where nothing is read
+        if where:  # the address must be valid even if the element is masked
             origin = f"({there} ? {origin} : {load.tensor})"
         return f"mk_copy_later<{4 * lanes if moves else 4}>({target}, {origin}, {there});"
 
@@ -193,9 +196,9 @@ def _uses(where: tuple[Range, ...], name: str) -> bool:
 
 
 def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> str:
-    """The worker with typed parameters, and the device function of fixed signature that calls it.
+    """Return the worker with typed parameters, and the device function of fixed signature that calls it.
 
-    Quiet arguments are restrict, but for outputs that the rTask reads: no other pointer leads to them meanwhile.
+    Quiet arguments are restrict: no other pointer accesses them meanwhile. Outputs that the rTask also reads are not.
     """
     program = printer.program
     read = {ld.tensor for s in statements(program.body) if isinstance(s, Store) for ld, _ in loads(s.value)}
@@ -208,13 +211,13 @@ def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> s
     tid = "MK_WAVE(tid)" if printer.extra_syncs or printer.waits else "tid"
     pc, slot = (", pc", ", int pc") if printer.waits else ("", "")
     rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
-    rest = f" else {printer.wait()}" if printer.waits and printer.leaves else rest  # and has no syncs of its own
+    rest = f" else {printer.wait()}" if printer.waits and printer.leaves else rest  # and no syncs of its own
     lines = [
         f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status{slot}) {{",
         *printer.scratch(),
         *printer.body(program.body, 1),
         "}",
-        # Called, it would have to leave registers to its caller; where it waits, it has most of them in use.
+        # A call would leave it fewer registers, and a task that waits uses most of them.
         f"{'INLINE' if printer.waits else 'MK_TASK'} void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, "
         f"int tid, int *status{slot}) {{",
         f"  {f'if ({tid} < {program.num_threads}) ' if printer.leaves else ''}"

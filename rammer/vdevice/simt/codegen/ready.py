@@ -1,4 +1,4 @@
-"""Which operands of an rTask are there before it waits: what it may load early."""
+"""Find the operands of each rTask that are complete before it waits, so that it may load them early."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rammer.vdevice.simt.codegen.early import copied, loads_early
 
 
 def early_operands(plan: ExecutionPlan, rooms: Mapping[RKernel, int]) -> dict[TaskUid, frozenset[int]]:
-    """Inputs of rTasks that are loaded before they wait, by position, in at most so many words of a thread.
+    """Return, for each rTask, the positions of inputs that it loads before it waits. `rooms`: words per thread.
 
-    rTasks of one kernel have the same inputs, or its constants alone: there are two texts of it at most.
+    rTasks of one kernel load the same inputs early, or its constants alone. So there are at most two texts per kernel.
     """
     useful = {k: inputs for k in dict.fromkeys(plan.kernels) if (inputs := _useful(k, rooms.get(k, 0)))}
     if not useful:
@@ -45,7 +45,7 @@ def early_operands(plan: ExecutionPlan, rooms: Mapping[RKernel, int]) -> dict[Ta
 
 
 def loading_early(kernel: RKernel, positions: frozenset[int], room: int) -> RKernel:
-    """The kernel that loads these inputs before it waits; the same one if that does not pay."""
+    """Return the kernel that loads these inputs before it waits; the same kernel if that does not pay."""
     assert isinstance(kernel.body, TileProgram)
     found = loads_early(kernel.body, _names(kernel.body, positions), room)
     return replace(kernel, body=found[0]) if found else kernel
@@ -53,7 +53,7 @@ def loading_early(kernel: RKernel, positions: frozenset[int], room: int) -> RKer
 
 @lru_cache(maxsize=1 << 12)
 def with_constants(kernel: RKernel, room: int) -> RKernel:
-    """The kernel that loads its constants before it waits; the same one if that does not pay."""
+    """Return the kernel that loads its constants before it waits; the same kernel if that does not pay."""
     if not isinstance(kernel.body, TileProgram) or kernel.operation.expr.into:
         return kernel
     return loading_early(kernel, _constants(kernel), room)
@@ -68,7 +68,7 @@ def _names(body: TileProgram, positions: Iterable[int]) -> frozenset[str]:
 
 
 def _useful(kernel: RKernel, room: int) -> frozenset[int]:
-    """The inputs that a kernel would load early if they were there; none if it has no constants for that."""
+    """Return the inputs that a kernel would load early if they were complete; none if it has no constants to load."""
     body = kernel.body
     if not isinstance(body, TileProgram) or kernel.operation.expr.into:
         return frozenset()
@@ -80,7 +80,7 @@ def _useful(kernel: RKernel, room: int) -> frozenset[int]:
 
 
 def _there(order: HappensBefore, dependencies: Dependencies, operator: int, position: int) -> NDArray[np.bool_]:
-    """For each rTask of an operator, whether all of an input is there before it waits."""
+    """Return, per rTask of an operator, whether an input is complete before the rTask waits."""
     graph, kernels = dependencies.graph, dependencies.kernels
     kernel, tensor = kernels[operator], graph.operators[operator].inputs[position]
     result = np.ones(kernel.num_rtasks, bool)

@@ -1,7 +1,8 @@
-"""Which parts of constants stay in a vEU's own memory while its rTasks need them. Beyond the paper.
+"""Choose which parts of constants stay in a vEU's shared memory while its rTasks need them. Beyond the paper.
 
-A recurrent network reads the same weights at every step. An acquire empties L1, so they would come from L2 each time;
-a policy that brings a step's rTask back to its vEU lets them stay in shared memory, from first use to last.
+Known as: scratchpad allocation. A recurrent network reads the same weights at every step. An acquire empties L1, so
+they would come from L2 each time. If a policy returns a step's rTask to its vEU, they stay in shared memory from
+first use to last.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from rammer.ir.program import RTask, TaskUid
 from rammer.planner.near import Lane
 from rammer.vdevice.simt.codegen.slices import Run, Slice, slice_of
 
-LEAST_BYTES = 512  # smaller ones cost more to load than to read again
+LEAST_BYTES = 512  # for a smaller part, the load costs more than it saves
 
 Pointer: TypeAlias = tuple[int, int]  # number of a constant, byte offset
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Rows of a constant to bring into shared memory; `run.target` counts from the start of the scratch."""
+    """Rows of a constant to load into shared memory; `run.target` counts bytes from the start of the scratch."""
 
     constant: int
     run: Run
@@ -34,7 +35,7 @@ class KeptRows:
 
 @dataclass(slots=True)
 class Residency:
-    """What is loaded before which rTask, and where rTasks find copies of their operands."""
+    """The loads before each rTask, and the copies that rTasks read instead of operands."""
 
     loads: dict[TaskUid, list[KeptRows]] = field(default_factory=dict)
     copies: dict[TaskUid, dict[int, int]] = field(default_factory=dict)  # input position -> bytes from the scratch
@@ -55,7 +56,7 @@ class _Wanted:
 
     source: Pointer
     part: Slice
-    rtask: int  # any that reads it
+    rtask: int  # one of those that read it
     readers: list[tuple[int, TaskUid, int]] = field(default_factory=list)  # order, rTask, input position
     offset: int = 0
 
@@ -69,7 +70,7 @@ class _Wanted:
 
     @property
     def gain(self) -> float:
-        """Reads saved, per slot of the lane that it occupies memory for."""
+        """Return the reads saved, per slot of the lane during which memory is occupied."""
         return (len(self.readers) - 1) / (self.last - self.first + 1)
 
 
@@ -80,11 +81,11 @@ def make_resident(
     room: int,
     taken: Mapping[Lane, NDArray[np.int64]] | None = None,
 ) -> Residency:
-    """Choose what stays, before byte `room` from the start of the scratch, behind what rTasks use of it meanwhile:
-    `bases` has its end, by operator; `taken`, slot by slot, where results stay there, too.
+    """Choose the constants that stay in shared memory, below byte `room` from the start of the scratch.
 
-    `sources` has, by operator, the begin of each input. Only parts that `spec.kept_reads` operators read are
-    kept: what rTasks of one operator share is read in short order, and found in a cache.
+    They lie behind the scratch that rTasks use meanwhile: `bases` has its end by operator, `taken` slot by slot where
+    results stay there too. `sources` has, by operator, the begin of each input. A part is kept only if
+    `spec.kept_reads` operators read it: rTasks of one operator read it at short intervals and hit a cache.
     """
     found = Residency(end=max(bases, default=0))
     if not plan.spec.kept_reads:
@@ -128,7 +129,7 @@ def _part(kernel: RKernel, position: int, room: int) -> tuple[Slice, list[int]] 
 def _keep(
     found: Residency, where: tuple[int, int], wanted: list[_Wanted], used: Sequence[int], room: int, reads: int
 ) -> None:
-    """Place parts where they overlap with none that is needed at the same time, the most useful first.
+    """Place parts so that none overlaps another one needed at the same time, the most useful first.
 
     `used`: bytes of the scratch that each slot of the lane takes.
     """

@@ -1,4 +1,4 @@
-"""What each rTask reads of a constant, as a compact copy: where it lies, and the kernel that reads the copy instead."""
+"""Describe the part of a constant that each rTask reads, as a compact copy; rewrite the kernel to read the copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Terms: TypeAlias = tuple[tuple[int, int], ...]  # (coefficient, greatest value o
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` rows of `nbytes`: `source` and `target` are where the first begins, in the constant and in the copy."""
+    """`count` rows of `nbytes`; `source` and `target` are byte offsets of the first in the constant and in the copy."""
 
     source: int
     target: int
@@ -35,16 +35,16 @@ class Run:
 
     @property
     def unit(self) -> int:
-        """The widest access at whose multiples all of this lies, in bytes."""
+        """Return the widest access in bytes that divides all offsets, sizes and steps."""
         numbers = (self.source, self.target, self.nbytes, self.source_step, self.target_step)
         return next(u for u in (VECTOR_BYTES, 4, 1) if all(n % u == 0 for n in numbers))
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of an operand that an rTask reads: the same for all rTasks, but for where it begins.
+    """The part of an operand that an rTask reads. Only its begin differs between rTasks.
 
-    Element x of the part, counted from its begin, has place y in the copy; each of `folds` closes the gaps between
+    Element x of the part, counted from its begin, has place y in the copy. Each of `folds` removes the gaps between
     rows at one distance: y = x // distance * row + x % distance.
     """
 
@@ -60,12 +60,12 @@ class Slice:
         return -(-self.size * self.itemsize // VECTOR_BYTES) * VECTOR_BYTES
 
     def start(self, rtask: int) -> int:
-        """The element of the operand where an rTask's part begins; before 0 if only its end lies inside."""
+        """Return the element of the operand where an rTask's part begins; negative if only its end lies inside."""
         values = {name: rtask // stride % extent for name, stride, extent in self.digits}
         return int(evaluate(self.begin, values))
 
     def place(self, index: Index) -> Index:
-        """An index into the operand as one into the copy."""
+        """Convert an index into the operand to one into the copy."""
         own = {name for name, _, _ in self.digits}
         kept = tuple(t for t in index.terms if not variables(Index(0, (t,))) <= own)
         const, terms = index.const - self.begin.const, kept
@@ -75,7 +75,7 @@ class Slice:
         return Index(const, terms)
 
     def runs(self, rtask: int) -> list[Run]:
-        """What to copy, in bytes; elements past the operand's ends are left out."""
+        """Return the rows to copy, in bytes, without elements past the operand's ends."""
         return list(_runs(self, self.start(rtask)))
 
 
@@ -104,7 +104,7 @@ def _runs(part: Slice, start: int) -> tuple[Run, ...]:
 
 
 def _join(run: Run, row: Run) -> Run | None:
-    """The run with one more row, if that has its size and distance."""
+    """Return the run with one more row, or None if the row differs in size or distance."""
     last = run.count - 1
     steps = (
         row.source - run.source - last * run.source_step,
@@ -117,7 +117,7 @@ def _join(run: Run, row: Run) -> Run | None:
 
 @remembered(1 << 12)
 def slice_of(kernel: RKernel, position: int) -> Slice | None:
-    """What rTasks read of input number `position`; None if that is not one part that moves with the rTask."""
+    """Return what rTasks read of input number `position`; None unless it is one part that moves with the rTask."""
     body = kernel.body
     if not isinstance(body, TileProgram):
         return None
@@ -129,7 +129,7 @@ def slice_of(kernel: RKernel, position: int) -> Slice | None:
     for access in Accesses(body).found:
         if access.buffer != buffer.name or access.write:
             continue
-        if access.more:  # data or an instruction lead further
+        if access.more:  # the index depends on data, or an instruction reads further
             return None
         tasks = {lp.var: (lp.var, lp.stride, lp.stop) for _, lp in access.loops if lp.kind is Kind.TASK}
         digits |= tasks
@@ -165,7 +165,10 @@ def slice_of(kernel: RKernel, position: int) -> Slice | None:
 
 
 def _compact(forms: list[tuple[int, Terms]], unit: int) -> tuple[int, Terms]:
-    """Elements of a copy without the gaps between rows, and how to close them; what vectors may read stays aligned."""
+    """Return the size of a copy without gaps between rows, and its folds.
+
+    Elements that vectors may read stay aligned.
+    """
     folds: list[tuple[int, int]] = []
     while True:
         starts = sorted({const for const, _ in forms})
@@ -193,7 +196,7 @@ def _compact(forms: list[tuple[int, Terms]], unit: int) -> tuple[int, Terms]:
 
 @lru_cache(maxsize=1 << 12)
 def reading_copies(kernel: RKernel, positions: frozenset[int]) -> RKernel:
-    """The kernel with these inputs read from their copies."""
+    """Return the kernel that reads these inputs from their copies."""
     body = kernel.body
     assert isinstance(body, TileProgram)
     parts: dict[str, Slice] = {}

@@ -1,4 +1,4 @@
-"""The streams that vEUs walk: plain arrays, made from a plan, stored in one file of an image."""
+"""Make the streams that vEUs walk: plain arrays of a plan, stored in one file of an image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rammer.vdevice.simt.codegen.waits import WaitLists
 ABI = 3  # of the megakernel, the streams and the state; changes with any of them
 LINE = 32  # words of a cache line: each vEU's counter has its own
 END, ONLY_WAIT, KEEP = -1, -2, -3  # `fn` of an instruction without a task
-NUMBER = SCRATCH  # `arg_base` of an argument that is a number and no address: bytes from the scratch, for one
+NUMBER = SCRATCH  # `arg_base` of an argument that is a number, not an address, such as bytes from the scratch
 KEEP_ARGS = 7  # of a KEEP: source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 
 Ints = NDArray[np.int32]
@@ -26,12 +26,14 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Streams(TableFile):
-    """Lanes of all rPrograms. An instruction is eight int32: function, rTask, first argument, number of arguments,
-    first wait, number of waits, step to publish when done (0: nobody waits for it), order of its slot. A barrier-rTask
-    is part of the rTask behind it. A KEEP copies rows of a constant into the vEU's own memory; an rTask that reads the
-    copy has its place, in bytes from the scratch, as an argument. Every lane ends with an instruction of its own.
+    """Lanes of all rPrograms.
 
-    Lanes share lists of waits. What a list says of the waiting lane itself lies behind it, and is skipped.
+    An instruction is eight int32: function, rTask, first argument, number of arguments, first wait, number of waits,
+    step to publish when done (0: no slot waits for it), order of its slot. A barrier-rTask is part of the rTask behind
+    it. A KEEP copies rows of a constant into the vEU's own memory. An rTask that reads the copy takes its offset from
+    the scratch, in bytes, as an argument. Every lane ends with an END.
+
+    Lanes share lists of waits. Entries of the waiting lane itself are complete already, and are skipped.
     """
 
     bounds: Ints = field(metadata=INT32)  # [programs * veus + 1] first instruction of every lane
@@ -50,12 +52,12 @@ class Streams(TableFile):
         return int(self.header["num_programs"])
 
     def lane(self, program: int, veu: int) -> Ints:
-        """The instructions of a lane, without its end."""
+        """Return the instructions of a lane, without its END."""
         n = program * self.num_veus + veu
         return self.instructions[self.bounds[n] : self.bounds[n + 1] - 1]
 
     def operator_at(self, program: int, veu: int, order: int) -> int:
-        """The operator whose rTask has this slot, or whose barrier it is; -1 if there is none."""
+        """Return the operator whose rTask has this slot, or follows this barrier; -1 if there is none."""
         n = program * self.num_veus + veu
         if not (0 <= program < self.num_programs and 0 <= veu < self.num_veus):
             return -1
@@ -64,7 +66,7 @@ class Streams(TableFile):
         return int(self.operators[lane][found[0]]) if len(found) else -1
 
     def check(self) -> None:
-        """Raise ValueError if an index points outside of its array."""
+        """Raise ValueError if an index points outside of its array, or if a vEU waits for itself."""
         fn, rtask, args, nargs, wait, nwaits, step, order = self.instructions.T
         ends = self.bounds[1:] - 1
         sound = (
@@ -92,7 +94,7 @@ class Streams(TableFile):
             raise ValueError("a vEU waits for itself")
 
     def _own_waits_are_over(self) -> bool:
-        """Whether what lists say of the waiting lane itself lies behind it, so that it may be skipped."""
+        """Return whether each list's entries for the waiting lane itself are complete, so that they may be skipped."""
         fn, *_, first, nwaits, _, order = self.instructions.T
         within = (fn[:-1] != END) & (fn[1:] != END)
         if np.any(np.diff(order)[within] < 0):
@@ -106,11 +108,11 @@ class Streams(TableFile):
         low, high = np.searchsorted(places, begin), np.searchsorted(places, begin + nwaits[slots])
         own = high > low
         awaited = self.waits[at[low[own]], 1]
-        barrier = order[slots[own]] - (fn[slots[own]] >= 0)  # an rTask takes the barrier of the slot before it along
+        barrier = order[slots[own]] - (fn[slots[own]] >= 0)  # a barrier before an rTask is merged into it
         return bool(np.all(high - low <= 1) and np.all(awaited < barrier))
 
     def _copies_are_sound(self) -> bool:
-        """Whether all that is copied lies in the vEU's memory."""
+        """Return whether all copies lie in the vEU's shared memory."""
         rows = self.instructions[self.instructions[:, 0] == KEEP]
         if np.any(rows[:, 3] != KEEP_ARGS):
             return False
@@ -125,20 +127,20 @@ class Streams(TableFile):
         )
 
     def addresses(self, constants: Sequence[int], arena: int) -> NDArray[np.int64]:
-        """The arguments, for constants and an arena at these addresses."""
+        """Return the arguments, for constants and an arena at these addresses."""
         bases = np.array([*constants, 0, arena], np.int64)  # NUMBER is -2, ARENA -1
         found: NDArray[np.int64] = bases[self.arg_base] + self.arg_offset
         return found
 
     def span(self, program: int) -> int:
-        """What an rProgram adds to the epoch: more than any counter grows in it."""
+        """Return what an rProgram adds to the epoch: more than any of its counters grows."""
         first, last = self.bounds[program * self.num_veus], self.bounds[(program + 1) * self.num_veus]
         return int(self.instructions[first:last, 7].max(initial=0)) + 2
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """How an rTask is called: the number of its function, and where its arguments are."""
+    """The call of an rTask: its function's number, and where its arguments are."""
 
     function: int
     first_arg: int
@@ -148,7 +150,7 @@ class Task:
 def streams_of(
     plan: ExecutionPlan, tasks: Callable[[TaskUid], Task], copies: Mapping[TaskUid, Sequence[int]]
 ) -> dict[str, Array]:
-    """The arrays of a plan's lanes; `copies` has the first arguments of the KEEPs before an rTask."""
+    """Return the arrays of a plan's lanes; `copies` has the first arguments of the KEEPs before an rTask."""
     instructions: list[tuple[int, ...]] = []
     operators: list[int] = []
     bounds = [0]
@@ -166,14 +168,14 @@ def streams_of(
         awaited = {w for lane in program.lanes for slot in lane if isinstance(slot, BarrierRTask) for w in slot.waits}
         for veu in range(plan.spec.num_veus):
             lane = program.lanes[veu] if veu < len(program.lanes) else ()
-            wait = 0, 0  # of the barrier that the next rTask takes along
+            wait = 0, 0  # of the barrier that is merged into the next rTask
             for order, slot in enumerate(lane):
                 step = order + 1 if Position(veu, order) in awaited else 0
                 follower = lane[order + 1] if order + 1 < len(lane) else None
                 if isinstance(slot, RTask) and not (order and isinstance(lane[order - 1], BarrierRTask)):
                     copy(order, slot)
                 elif isinstance(slot, BarrierRTask) and isinstance(follower, RTask):
-                    copy(order, follower)  # the wait is time to copy
+                    copy(order, follower)  # copy before the wait
                 if isinstance(slot, RTask):
                     n, rtask = slot.uid
                     task = tasks(slot.uid)
@@ -191,7 +193,7 @@ def streams_of(
             instructions.append((END, *(0,) * 7))
             operators.append(-1)
             bounds.append(len(instructions))
-    instructions += [(END, *(0,) * 7)] * 2  # read ahead, never run
+    instructions += [(END, *(0,) * 7)] * 2  # prefetched, never run
     return {
         "bounds": np.array(bounds, np.int32),
         "instructions": np.array(instructions, np.int32).reshape(-1, 8),
@@ -201,7 +203,7 @@ def streams_of(
 
 
 def _barriers(plan: ExecutionPlan) -> Iterator[tuple[int, int, BarrierRTask]]:
-    """Every barrier-rTask of a plan with its vEU and order, lane by lane."""
+    """Yield every barrier-rTask of a plan with its vEU and order, lane by lane."""
     for program in plan.programs:
         for veu, lane in enumerate(program.lanes):
             for order, slot in enumerate(lane):

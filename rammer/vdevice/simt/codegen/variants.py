@@ -1,4 +1,4 @@
-"""Which text of an rKernel a function is: rKernels are printed again for the operands that a decoder has found."""
+"""Find which variant of an rKernel a function is: print the rKernel again for the decoded operands, and compare."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOTHING: frozenset[int] = frozenset()
 
 @dataclass(frozen=True)
 class Variants:
-    """Texts of rKernels for blocks of `block` threads; `rooms`: words of a thread that a function's rTasks load early.
+    """Texts of rKernels for blocks of `block` threads; `rooms`: words per thread that a function loads early.
 
-    `waits` says of a function whether it waits by itself, as those that load early do.
+    `waits(function)`: whether a function waits by itself, as those that load early do.
     """
 
     dialect: Dialect
@@ -31,7 +31,7 @@ class Variants:
     _symbols: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def early(self, kernel: RKernel, operands: Numbers, function: str) -> frozenset[int] | None:
-        """The inputs that a function loads before it waits, if it is an rKernel's with such operands; else None."""
+        """Return the inputs that a function loads before it waits; None if it is not a variant of this rKernel."""
         outputs, static = len(kernel.operation.outputs), kernel.operation.static
         near = [k for k, (base, _) in enumerate(operands.tolist()) if base == SCRATCH]
         copies = frozenset(k - outputs for k in near if k >= outputs and static[k - outputs])
@@ -50,7 +50,7 @@ class Variants:
         return None
 
     def _tries(self, kernel: RKernel) -> Iterator[frozenset[int]]:
-        """What may be loaded early: constants, and perhaps more."""
+        """Yield the sets of inputs that may be loaded early: constants, alone or with others."""
         if isinstance(kernel.body, TileProgram):
             static = kernel.operation.static
             constants = frozenset(p for p, known in enumerate(static) if known)

@@ -1,4 +1,4 @@
-"""Lists of waits, stored once for all lanes that wait for the same: of a wide device's streams they are the most."""
+"""Store lists of waits once for all lanes that wait for the same slots: on wide devices they dominate the streams."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ ORDER_BITS = 32
 
 
 class WaitLists:
-    """Lanes of a wave wait for each other, and each leaves itself out. A shared list names them all: what it says of
-    the waiting lane itself lies behind that lane, which skips it. Where it does not, the lane has another list.
+    """Deduplicated lists of waits.
+
+    Lanes of a wave wait for each other, and each omits itself. A shared list names all of them: its entry for the
+    waiting lane is already complete, so the lane skips it. If it is not complete, the lane gets another list.
     """
 
     def __init__(self) -> None:
         self._lists: list[Codes] = []
-        self._author: list[tuple[int, int] | None] = []  # vEU and order of a list's barrier as long as it has only one
-        self._near: dict[int, list[int]] = {}  # lists by their first two codes; equal ones but for a lane have one
+        self._author: list[tuple[int, int] | None] = []  # of a list's only barrier: vEU, order
+        self._near: dict[int, list[int]] = {}  # lists by each of their first two codes
 
     def add(self, veu: int, order: int, waits: Sequence[Position]) -> int:
-        """The number of a list for the barrier at this slot."""
+        """Return the number of a list for the barrier at this slot."""
         wanted = np.fromiter(chain.from_iterable(waits), np.int64, 2 * len(waits)).reshape(-1, 2)
         codes: Codes = np.sort((wanted[:, 0] << ORDER_BITS) + wanted[:, 1])
         for number in {n: None for anchor in codes[:2].tolist() for n in self._near.get(anchor, ())}:
@@ -40,7 +42,10 @@ class WaitLists:
         return number
 
     def _serves(self, number: int, veu: int, order: int, codes: Codes) -> bool:
-        """Whether a barrier can take a list, perhaps with what it says of the only lane that has the list so far."""
+        """Return whether a barrier can use a list.
+
+        If needed, and if the list has one user so far, the barrier's wait for that user is added to the list.
+        """
         have, author = self._lists[number], self._author[number]
         if not 0 <= len(have) - len(codes) <= 1:
             return False
@@ -58,7 +63,7 @@ class WaitLists:
         return True
 
     def finish(self) -> tuple[list[int], list[int], NDArray[np.int32]]:
-        """Of each list the first wait and their number; all waits, a vEU and an order each."""
+        """Return the first wait of each list, the number of waits of each, and all waits as (vEU, order)."""
         counts = [len(codes) for codes in self._lists]
         codes = np.concatenate([np.zeros(0, np.int64), *self._lists])
         waits = np.stack([codes >> ORDER_BITS, codes & ((1 << ORDER_BITS) - 1)], axis=1).astype(np.int32)
@@ -66,7 +71,7 @@ class WaitLists:
 
 
 def _without(codes: Codes, veu: int, order: int) -> Codes | None:
-    """The codes of other vEUs; None if there are several of this one, or one that is not before this order."""
+    """Return the codes of other vEUs; None if this vEU has several, or one not before this order."""
     low, high = np.searchsorted(codes, [veu << ORDER_BITS, (veu + 1) << ORDER_BITS]).tolist()
     if high - low > 1 or (high > low and int(codes[low]) >= (veu << ORDER_BITS) + order):
         return None

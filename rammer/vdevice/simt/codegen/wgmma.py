@@ -1,7 +1,7 @@
-"""Products of sm_90 that four waves make together, of operands that the unit reads from shared memory by itself.
+"""Define the wgmma instructions of sm_90: four warps multiply operands that the unit reads from shared memory.
 
-As PTX has them: a descriptor says where a matrix begins, and how far apart its pieces are, along the terms and along
-the rows (or columns). A piece is eight rows of 16 bytes, terms innermost, 128 bytes without a gap: no swizzle.
+In PTX a descriptor holds where a matrix begins, and the strides between its pieces along the terms and along the
+rows (or columns). A piece is eight rows of 16 bytes, terms innermost: 128 contiguous bytes without swizzle.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ PIECE = 8, 16  # rows, and bytes of each
 
 
 def _wgmma(columns: int, name: str, precision: str, encoding: Encoding, gain: float) -> Instruction:
-    """sums[64, columns] += a[64, terms] b[terms, columns]: of wave w thread 4g + t holds rows 16w + g and 16w + g + 8,
-    and pairs of columns 8n + 2t.
+    """Return the instruction sums[64, columns] += a[64, terms] b[terms, columns] of 128 threads.
+
+    Thread 4g + t of wave w holds rows 16w + g and 16w + g + 8, and pairs of columns 8n + 2t.
     """
     line = PIECE[1] // encoding.dtype.itemsize
     sums = Layout((Digit(0, 16), Digit(0, 1, 8), Digit(1, 2, 4), Digit(1, 8), Digit(0, 8, 2), Digit(1, 1, 2)))
@@ -42,7 +43,7 @@ SM_90 = (
     *_each("bf16", "bf16", Encoding(DType.BF16, 1, 64), 16.0),
     *_each("tf32", "tf32", Encoding(DType.F32, 1, 32), 8.0),
 )
-# As `mma.SM_80_FP32`; a piece of first parts lies before that of second ones.
+# As `mma.SM_80_FP32`; a piece of first parts lies before one of second parts.
 SM_90_FP32 = _each("tf32x2", "fp32", Encoding(DType.F32, 2, 32), 8.0 / 3)
 
 DESCRIPTOR = """\
@@ -53,7 +54,7 @@ template <int TERMS, int LINES> INLINE uint64_t mk_matrix(const void *p) {  // b
 
 
 def _text(unit: Instruction) -> str:
-    """All terms of a chunk. What was written to the sums comes before, and nothing reads them before they are there."""
+    """Return the text for all terms of a chunk. Fences order it after writes and before reads of the sums."""
     count = unit.registers("sums")
     held = ", ".join(f"%{n}" for n in range(count))
     encoding = unit.encoding
@@ -84,7 +85,7 @@ INLINE void mk_{unit.name}(float *c, const void *a, const void *b) {{
 
 
 def _macros() -> str:
-    """The sums of a thread, as operands of assembly."""
+    """Return macros that list the sums of a thread as operands of assembly."""
     text, before = "", 0
     for count in (columns // 2 for columns in COLUMNS):
         shorter = f"MK_SUMS_{before}, " if before else ""
@@ -94,7 +95,7 @@ def _macros() -> str:
     return text
 
 
-# What a thread stores in shared memory, units see once it has said so, and behind a block sync.
+# Units see a thread's stores to shared memory after its proxy fence and a block sync.
 TEXT = (
     """\
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

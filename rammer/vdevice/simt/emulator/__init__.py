@@ -1,1 +1,1 @@
-"""SIMT programs on the host: the emitted text, compiled by the C++ compiler, its threads as fibers."""
+"""Run SIMT programs on the host: the emitted text, compiled by a C++ compiler, with threads as fibers."""

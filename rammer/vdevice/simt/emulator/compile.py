@@ -1,4 +1,4 @@
-"""The emitted text as a shared object for this machine, kept in the cache."""
+"""Compile the emitted text to a shared object for this machine, and cache it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-fno-exceptions", "-fno-rtti", "-f
 
 
 def host_text(text: str) -> str:
-    """The program between the two halves of the emulator."""
+    """Return the program between the two halves of the emulator."""
     return f"{part('simt.h')}\n{text}\n{part('later.h')}\n{part('runtime.h')}"
 
 
 def compile_host(text: str) -> bytes:
-    """A shared object with `simt_run`. Raises ToolchainError."""
+    """Return a shared object with `simt_run`. Raises ToolchainError."""
     compiler: Compiler = c_compiler()
     whole = host_text(text)
     # No flag names the machine, and a cache may lie in a home directory that x86-64 and aarch64 machines share.
@@ -27,7 +27,7 @@ def compile_host(text: str) -> bytes:
 
 
 def part(name: str) -> str:
-    """One half of the emulator."""
+    """Read one half of the emulator. Raises ToolchainError."""
     try:
         return files("rammer.vdevice.simt.emulator").joinpath(name).read_text(encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A SIMT program loaded into this process. Its results and its synchronisation are real, its times mean nothing."""
+"""Run a SIMT program inside this process. Its results and synchronisation are real, its times mean nothing."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class EmulatorExecutable(HostRooms):
         self._closed = False
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
+        """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         return self.run_bound(inputs, {}, [name for name, _ in self._outputs])
 
     def run_bound(
         self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
     ) -> dict[str, Array]:
-        """As `run`; of `rooms` those are copied whose ports share their memory with other tensors."""
+        """Run with `rooms` as memory of ports. Ports that share memory with other tensors are copied. See `run`."""
         with self._lock:
             if self._closed:
                 raise closed()
@@ -97,13 +97,13 @@ class EmulatorExecutable(HostRooms):
             return self.handed(self._outputs, rooms, direct, outputs)
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
-        """As `run`, with the host's clock at every slot: the way is a GPU's, the times are not."""
+        """Run with the host's clock at every slot: the code path is a GPU's, the times are not."""
         timed = self._profiled()
         outputs = timed.run(inputs)
         return outputs, slot_times(self.streams, timed._state, emulated=True)
 
     def _profiled(self) -> EmulatorExecutable:
-        """A second program that shares all but text and state with this one."""
+        """Return a second program with clocks, which shares all but text and state with this one."""
         with self._lock:
             if self._closed:
                 raise closed()

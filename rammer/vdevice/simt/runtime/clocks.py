@@ -1,4 +1,4 @@
-"""Where the time of a run goes, from clocks that a text leaves behind its state. Paper: §5.2.2, §5.2.3."""
+"""Convert the clocks that a profiled text records into times of slots. Paper: §5.2.2, §5.2.3."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ CLOCKS = 4  # of an instruction, 64 bits each
 
 
 def profiled(text: str) -> str:
-    """The text with clocks. Raises DeviceError for one that has none."""
+    """Return the text with clocks enabled. Raises DeviceError for a text that has none."""
     if "  MK_STAMP(" not in text:
         raise DeviceError("this program has no clocks", hint="compile it again")
     return f"#define MK_PROFILE 1\n{text}"
 
 
 def state_words(streams: Streams) -> int:
-    """32-bit words of the state of a profiled text."""
+    """Return the 32-bit words of the state of a profiled text."""
     return LINE * (1 + 2 * streams.num_veus) + 2 * CLOCKS * len(streams.instructions)
 
 
 def slot_times(
     streams: Streams, state: Array, total_us: float | None = None, *, ticks_per_ns: float = 1.0, emulated: bool = False
 ) -> SlotTimes:
-    """Begin and end of every slot. `total_us`: of the whole run, with its launches; without it from first to last.
+    """Return begin and end of every slot, in microseconds.
 
-    `ticks_per_ns`: of the clock that all vEUs have in common.
+    `total_us`: of the whole run with its launches; by default from first to last clock. `ticks_per_ns`: of the clock
+    that all vEUs share.
     """
     clocks = state[LINE * (1 + 2 * streams.num_veus) :].view(np.uint64).reshape(-1, CLOCKS)
     programs, operators = [], []
@@ -41,7 +42,7 @@ def slot_times(
         for veu in range(streams.num_veus):
             n = program * streams.num_veus + veu
             low, end = int(streams.bounds[n]), int(streams.bounds[n + 1]) - 1
-            times, owners = nothing  # as most lanes of a launch per operator are
+            times, owners = nothing  # most lanes are empty if each operator has its own launch
             if end > low:
                 microseconds = _microseconds(clocks[low:end], clocks[end], first)
                 times, owners = _lane(streams, low, end, microseconds / ticks_per_ns)
@@ -55,7 +56,7 @@ def slot_times(
 
 
 def _microseconds(clocks: Array, anchors: Array, first: int) -> NDArray[np.float64]:
-    """[slots, 3] since `first`; a vEU's own clock is finer than the common one, which says where it begins and ends."""
+    """Return [slots, 3] since `first`, by interpolation: a vEU's own clock is finer than the shared one at its ends."""
     began, clock_began, ended, clock_ended = (int(a) for a in anchors)
     rate = (ended - began) / max(clock_ended - clock_began, 1)
     own = (clocks[:, :3] - np.uint64(clock_began)).astype(np.float64)
@@ -65,7 +66,7 @@ def _microseconds(clocks: Array, anchors: Array, first: int) -> NDArray[np.float
 def _lane(
     streams: Streams, low: int, end: int, times: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Slots of a lane: a wait that an rTask takes along is a slot of its own again; copies are none."""
+    """Return times and operators of a lane's slots: split merged waits off their rTasks, drop copies."""
     function = streams.instructions[low:end, 0]
     waits = streams.instructions[low:end, 5] > 0
     others = (~waits | (function >= 0)) & (function != KEEP)

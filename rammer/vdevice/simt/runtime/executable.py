@@ -1,4 +1,4 @@
-"""Programs on a GPU: one arena, weights uploaded once, one cooperative launch per rProgram."""
+"""Run programs on a GPU: one arena, weights uploaded once, one cooperative launch per rProgram."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.runtime.driver import Driver, Kernel, Resident, run_arguments, uploaded
 
-STATE_HEAD = 16  # words that tell whether a run went well
+STATE_HEAD = 16  # words that hold the errors of a run
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,32 +35,32 @@ class GpuRoom(Room):
     number: int  # of the GPU
 
     def content(self) -> Array:
-        """A copy on the host, when all that was enqueued is done. Raises DeviceError."""
+        """Return a copy on the host, after all enqueued work. Raises DeviceError."""
         found: Array = self.array.get().view(self.type.dtype.numpy)
         return found
 
 
 @dataclass
 class _Loaded:
-    """What lies on the GPU, and where."""
+    """A program's kernel, state, tables and ports on the GPU."""
 
     kernel: Kernel
     state: int
     tables: Sequence[int]  # instructions, bounds, waits, arguments
     inputs: Sequence[tuple[Port, int]]
     outputs: Sequence[tuple[Port, int]]
-    args: NDArray[np.int64]  # addresses, as they are where all ports are at home
-    pointed: dict[str, int] = field(default_factory=dict)  # ports that the GPU has elsewhere: their addresses
+    args: NDArray[np.int64]  # addresses, with all ports in the arena
+    pointed: dict[str, int] = field(default_factory=dict)  # addresses of ports outside of the arena
     clocked: tuple[Kernel, int] | None = None  # a second kernel with clocks, and its state
     going: tuple[float, Callable[[], None]] | None = None  # enqueues a run whose watchdog has this limit
 
 
 class GpuExecutable:
-    """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out.
+    """A program ready to run on a GPU. Arena and weights stay there; a run copies inputs in and outputs out.
 
-    `compile` makes machine code of a text. `graph`: launches are recorded once as a graph and replayed;
-    RAMMER_GPU_GRAPH is its default, and where that is empty several are, if the driver's platform is known for it.
-    Closes the driver with itself.
+    `compile` makes machine code of a text. `graph`: record the launches once and replay them. Its default is
+    RAMMER_GPU_GRAPH, and if that is empty, whether there are several launches and the driver `records`. Closes the
+    driver with itself.
     """
 
     def __init__(
@@ -125,26 +125,27 @@ class GpuExecutable:
         return self._driver.load(code, int(header["threads"]), int(header["shared_bytes"]))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
+        """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
         return self._run(inputs, {}, None, on_device=False)
 
     def room(self, kind: TensorType) -> GpuRoom:
-        """A new room, of zeros, in an array of the platform."""
+        """Return a new room of zeros, in an array of the platform."""
         with self._use("make room for state"):
             array, address = self._driver.array(kind)
             self._driver.write(address, np.zeros(kind.shape, kind.dtype.numpy))
             return GpuRoom(kind, array, address, self._driver.number)
 
     def fill(self, room: GpuRoom, value: Any) -> None:
-        """Copy a value of the host or the GPU into a room of its type. Raises InputError."""
+        """Copy a value from the host or the GPU into a room of its type. Raises InputError."""
         with self._use("copy the state"):
             self._copy_in(Port("state", room.type), room.address, value, [])
 
     def run_bound(
         self, inputs: Mapping[str, Any], rooms: Mapping[str, GpuRoom], outputs: Collection[str]
     ) -> dict[str, Any]:
-        """As `run`, or as `run_device` where an input lies on the GPU; of `rooms` those are copied, on the GPU, whose
-        ports share their memory with other tensors.
+        """Run with `rooms` as memory of ports; as `run_device` if an input lies on the GPU, else as `run`.
+
+        Ports that share memory with other tensors are copied, on the GPU.
         """
         on_device = any(not isinstance(value, np.ndarray) for value in inputs.values())
         return self._run(inputs, rooms, outputs, on_device)
@@ -152,7 +153,7 @@ class GpuExecutable:
     def _run(
         self, inputs: Mapping[str, Any], rooms: Mapping[str, GpuRoom], outputs: Collection[str] | None, on_device: bool
     ) -> dict[str, Any]:
-        """Of all outputs, or some; arrays of the platform where the run is `on_device`."""
+        """Return all outputs, or some; as arrays of the platform if `on_device`."""
         direct = {name: room.address for name, room in rooms.items() if name in self._bindings}
         with self._use("run the program") as loaded:
             driver, given = self._driver, list[Resident]()  # given: lives until all is done
@@ -180,7 +181,7 @@ class GpuExecutable:
             return found
 
     def _copy_in(self, port: Port, at: int, value: Any, given: list[Resident]) -> None:
-        """Enqueue a copy of an array, which must live until that is done, to an address."""
+        """Enqueue a copy of an array to an address; `given` keeps the array alive until that is done."""
         if isinstance(value, np.ndarray):
             self._driver.write(at, value)
         else:
@@ -188,7 +189,7 @@ class GpuExecutable:
             self._driver.copy(at, given[-1].address, port.type.nbytes)
 
     def _point(self, loaded: _Loaded, ports: dict[str, int]) -> None:
-        """Let these ports lie at these addresses, and all others at home."""
+        """Point these ports to these addresses, and all others to the arena."""
         if ports == loaded.pointed:
             return
         args = loaded.args.copy()
@@ -208,17 +209,15 @@ class GpuExecutable:
         return {p.name: read(at, np.empty(p.type.shape, p.type.dtype.numpy)) for p, at in loaded.outputs}
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """As `run`, from arrays on the GPU (DLPack or `__cuda_array_interface__`) to the platform's; NumPy's are
-        uploaded.
+        """Run with arrays on the GPU (DLPack or `__cuda_array_interface__`), and return the platform's; upload NumPy's.
 
-        Whatever was enqueued before on the streams that arrays name, or on the platform's current one, comes first;
-        outputs are there when this returns. Raises InputError for an array of another dtype or shape, or not
-        contiguous.
+        The run waits for earlier work on the streams that arrays name, or on the platform's current one. Outputs are
+        complete when this returns. Raises InputError for an array of another dtype or shape, or a strided one.
         """
         return self._run(inputs, {}, None, on_device=True)
 
     def _resident(self, port: Port, value: Any) -> Resident:
-        """Somebody's array on this GPU, checked."""
+        """Return another library's array on this GPU, checked. Raises InputError."""
         try:
             array = self._driver.resident(value)
         except BufferError as error:
@@ -237,10 +236,10 @@ class GpuExecutable:
     def times_us(
         self, inputs: Mapping[str, Array], repeats: int = 20, before: Callable[[], None] | None = None
     ) -> list[float]:
-        """Microseconds of single runs on the GPU, by events. Copying inputs and outputs is not in them.
+        """Return microseconds of single runs on the GPU, by events. Copies of inputs and outputs are excluded.
 
-        Inputs are copied before each run, as it may write over their memory; then `before` is called: to empty caches,
-        for instance.
+        Inputs are copied before each run, as a run may overwrite them. Then `before` is called, for instance to empty
+        caches.
         """
         found = []
         with self._use("run the program") as loaded:
@@ -254,9 +253,9 @@ class GpuExecutable:
         return found
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
-        """As `run`, with the clocks of every slot, by a text of its own that records them. Raises ToolchainError.
+        """Run with the clocks of every slot, by a second text that records them. Raises ToolchainError.
 
-        The run's time is by events, launches included; recording costs every slot some stores.
+        The run's time is by events, launches included. Recording costs every slot some stores.
         """
         with self._use("profile the program") as loaded:
             if loaded.clocked is None:
@@ -282,7 +281,7 @@ class GpuExecutable:
         return self._driver.ticks(1e9 * (config.number("RAMMER_WATCHDOG_SECONDS") or 60.0))
 
     def _launches(self, loaded: _Loaded, kernel: Kernel, state: int, limit: float) -> Callable[[], None]:
-        """What enqueues a run, a launch per rProgram, with arguments that are made once."""
+        """Return a function that enqueues a run, one launch per rProgram. Its arguments are made once."""
         streams = self.streams
         table, bounds, waits, args = loaded.tables
         arguments = [
@@ -306,7 +305,7 @@ class GpuExecutable:
         return launch
 
     def _check(self, state: int) -> None:
-        """Wait for the run and raise what it reports."""
+        """Wait for the run, and raise what it reports."""
         read = self._driver.read
         head = read(state, np.empty(STATE_HEAD, np.uint32))
         if head[2] or head[3]:
@@ -318,7 +317,7 @@ class GpuExecutable:
 
     @contextmanager
     def _use(self, doing: str) -> Iterator[_Loaded]:
-        """The program, for one thread at a time."""
+        """Yield the loaded program to one thread at a time, with the GPU current. Raises InputError if closed."""
         with self._lock:
             if self._loaded is None:
                 raise closed()

@@ -1,4 +1,4 @@
-"""Measured times of rKernels on one vEU, while its neighbours do the same. Paper: §3.3, "Compile-time profiling"."""
+"""Measure rKernels on one vEU while its neighbours run the same. Paper: §3.3, "Compile-time profiling"."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rammer.vdevice.simt.device import GpuVDevice
 
 BATCH = 24  # kernels of one compiler call
-TASKS = 32  # of a vEU in one launch: many enough that launching does not count
+TASKS = 32  # of a vEU in one launch: enough to hide the launch's time
 LONG_AGO = -1 << 30
-PASSED = (0, LONG_AGO), (1, LONG_AGO)  # slots of two vEUs that are behind; each vEU leaves itself out
+PASSED = (0, LONG_AGO), (1, LONG_AGO)  # slots of two vEUs, complete already; each vEU skips itself
 SHORTEST_US = 0.05
 LIMIT_NS = 1e9
 
@@ -34,9 +34,9 @@ LIMIT_NS = 1e9
 def measure_kernels(
     kernels: Sequence[RKernel], vdevice: GpuVDevice, budget_s: float, progress: Progress
 ) -> Mapping[RKernel, float]:
-    """Microseconds of one rTask, for every kernel in the GPU's language; what the budget does not reach is left out.
+    """Return microseconds of one rTask, for each kernel in the GPU's language that the budget reaches.
 
-    Times are kept in the cache, for this model of GPU and this compiler. Raises ToolchainError, DeviceError.
+    Times are cached by model of GPU and by compiler. Raises ToolchainError, DeviceError.
     """
     dialect, gpu = vdevice.dialect, vdevice.gpu
     wanted = in_language(kernels, dialect)
@@ -75,14 +75,14 @@ def _measure(
     except DeviceError:
         if len(batch) == 1:
             raise
-        middle = len(batch) // 2  # many kernels in one text may need more registers than each alone
+        middle = len(batch) // 2  # many kernels in one text may need more registers than one
         first, rest = (_measure(part, emitted, vdevice, block) for part in (batch[:middle], batch[middle:]))
         return {**first, **rest}
     nbytes = max(sum(aligned(t.nbytes) for t in k.argument_types()) for k in batch)
     with closing(vdevice.driver()) as driver, driver.using("time kernels"):
         timer = Timer(driver, code.data, block, shared, num_veus, nbytes)
         waits, slots = (timer.launch_us(*lanes(ONLY_WAIT, num_veus, 0, num_veus, n), [0]) for n in (len(PASSED), 0))
-        empty = timer.launch_us(*lanes(0, 0, 0, num_veus), [0]) + waits - slots  # a wait is no part of its rTask
+        empty = timer.launch_us(*lanes(0, 0, 0, num_veus), [0]) + waits - slots  # a wait is not part of its rTask
         times = {}
         for k in batch:
             offsets = np.cumsum([0, *(aligned(t.nbytes) for t in k.argument_types())])[:-1].tolist()
@@ -92,8 +92,10 @@ def _measure(
 
 
 class Timer:
-    """Times tasks of one compiled text: every vEU runs some of them in turn, each behind a wait for what is there,
-    which empties the first cache as in a plan. `nbytes` is the most memory that one kernel's arguments take.
+    """Timer of the tasks of one compiled text.
+
+    Every vEU runs tasks one after another. Each follows a wait that is already satisfied, and that empties the first
+    cache as in a plan. `nbytes`: the most memory that one kernel's arguments take.
     """
 
     def __init__(
@@ -101,12 +103,12 @@ class Timer:
     ) -> None:
         self._driver, self._num_veus = driver, num_veus
         self._kernel = driver.load(code, threads, shared_bytes)
-        self._memory = driver.allocate(nbytes, zeros=True)  # which are valid indices, and no slow numbers
+        self._memory = driver.allocate(nbytes, zeros=True)  # zeros are valid indices, and not denormal
         self._state = driver.allocate(4 * LINE * (1 + 2 * num_veus), zeros=True)
         self._waits = uploaded(driver, np.array(PASSED, np.int32))
 
     def launch_us(self, streams: Array, bounds: Array, offsets: Sequence[int], rounds: int = 3) -> float:
-        """Least microseconds of a launch; `offsets` are the bytes where arguments begin."""
+        """Return the least microseconds of a launch; `offsets` are the bytes where arguments begin."""
         driver = self._driver
         table, lane_bounds = uploaded(driver, streams), uploaded(driver, bounds)
         args = uploaded(driver, self._memory + np.array(offsets, np.int64))
@@ -118,7 +120,7 @@ class Timer:
 
 
 def lanes(function: int, num_rtasks: int, num_args: int, num_veus: int, num_waits: int = 0) -> tuple[Array, Array]:
-    """Instructions and bounds: `TASKS` rTasks on each vEU that gets any, each behind so many waits."""
+    """Return instructions and bounds: `TASKS` rTasks, with `num_waits` waits each, on the first `num_rtasks` vEUs."""
     rows: list[tuple[int, ...]] = []
     bounds = [0]
     for veu in range(num_veus):
@@ -128,5 +130,5 @@ def lanes(function: int, num_rtasks: int, num_args: int, num_veus: int, num_wait
             rows += [(function, rtask, 0, num_args, 0, num_waits, 0, n) for n, rtask in enumerate(rtasks)]
         rows.append((END, *(0,) * 7))
         bounds.append(len(rows))
-    rows += [(END, *(0,) * 7)] * 2  # read ahead, never run
+    rows += [(END, *(0,) * 7)] * 2  # prefetched, never run
     return np.array(rows, np.int32), np.array(bounds, np.int32)

@@ -1,4 +1,4 @@
-"""What compilers say about single rKernels: each one as a kernel of its own, many to a text."""
+"""Read the registers of single rKernels from the compiler: each is a kernel of its own, several per text."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Compile = Callable[[str], Mapping[str, Registers]]  # a text -> its kernels by n
 def read_registers(
     kernels: Sequence[RKernel], dialect: Dialect, budget_s: float, progress: Progress, compile: Compile
 ) -> dict[RKernel, Registers]:
-    """Registers of the rKernels in the dialect's language, compiled for blocks that all of them fit into.
+    """Return registers of the rKernels in the dialect's language, compiled for blocks that hold any of them.
 
-    Those that hold nothing for long are left out, and what the budget does not reach. Raises ToolchainError.
+    rKernels with low register pressure are left out, and those that the budget does not reach. Raises ToolchainError.
     """
     wanted = in_language(kernels, dialect)
     block = -(-max((k.num_threads for k in wanted), default=1) // dialect.wave) * dialect.wave
@@ -44,7 +44,7 @@ def read_registers(
 
 
 def _holds_little(kernel: RKernel, dialect: Dialect) -> bool:
-    """Whether a thread's values always fit: point by point of few operands, or sums of what all threads stage."""
+    """Return whether a thread's values always fit: point-wise on a limited number of operands, or small staged sums."""
     body = kernel.program
     if not isinstance(body, TileProgram):
         return False
@@ -54,7 +54,7 @@ def _holds_little(kernel: RKernel, dialect: Dialect) -> bool:
 
 
 def _words(body: Body) -> int:
-    """Most elements of register buffers that are there at once."""
+    """Return the most elements of register buffers that are live at once."""
     own = (s.buffer.size if isinstance(s, Alloc) else 0 for s in body)
     return max((size + _words(children(s)) for size, s in zip(own, body, strict=True)), default=0)
 
@@ -64,7 +64,7 @@ def _entry(kernel: EmittedKernel) -> str:
 
 
 def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int) -> str:
-    """A text with a kernel for each task: inlined, as where there are few."""
+    """Return a text with one kernel per task, inlined as in a program of moderate size."""
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
     for k in kernels:
         parts.append(

@@ -1,8 +1,9 @@
-"""How much each rKernel loads before it waits: as much as its registers hold beside all else. Beyond the paper.
+"""Choose how much each rKernel loads before it waits: as much as fits in registers. Beyond the paper.
 
-ptxas and clang give one number of registers to a whole program, so the program itself is compiled first. Where it
-spills more than without early loads, each function is compiled alone in the program's loop, and those that spill there
-get less room; where the program still spills, those that alone need most registers load nothing early.
+Known as: register pressure, spilling. ptxas and clang report one number of registers for a whole program, so the
+program is compiled first. If it spills more than without early loads, each function is compiled alone in the
+program's loop, and those that spill there load less. If the program still spills, the rKernels that alone need the
+most registers load nothing early.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from rammer.vdevice.simt.codegen.megakernel import program_text
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
-LEAST_EARLY = 16  # words of a thread that are worth a text of their own
-TRIES = 2  # programs compiled with less and less room: some seconds each
+LEAST_EARLY = 16  # words per thread that justify a separate text
+TRIES = 2  # programs compiled, each with less room: seconds each
 
 
 class Alone(NamedTuple):
-    """What an rKernel needs alone, of a thread."""
+    """Registers and spilled bytes of a thread, for an rKernel alone."""
 
     spill_bytes: int
     registers: int
 
 
 class MachineCode(Protocol):
-    """What a compiler made of a text."""
+    """The result of compiling a text."""
 
     @property
     def data(self) -> bytes: ...
 
     @property
     def resources(self) -> Any:
-        """What it needs, `Platform.resources`: `registers` and `spill_bytes` of a thread, and more."""
+        """Return its needs, `Platform.resources`: `registers` and `spill_bytes` of a thread, and more."""
 
 
 def compiled(
     plan: ExecutionPlan, dialect: Dialect, compile: Callable[[str], MachineCode]
 ) -> tuple[SimtProgram, MachineCode]:
-    """The program that loads most before its waits, of those that spill no more than the one that loads nothing there.
+    """Return the program with the most early loads that spills no more than the program without any.
 
     Raises ToolchainError, DeviceError.
     """
@@ -62,7 +63,7 @@ def compiled(
     early = sorted(program.early, key=lambda k: k.name) if spilled > allowed else []
 
     def alone(rooms: Mapping[RKernel, int]) -> dict[RKernel, Alone]:
-        """What each of these rKernels needs with the loop and nothing else around it."""
+        """Return the needs of each of these rKernels alone in the loop."""
         part = make_program(plan, dialect, rooms=rooms)
         functions = [f for f in part.functions if f.kernel in early and (f.kernel in part.early or not rooms)]
         arguments = int(part.streams.header["max_args"])
@@ -93,7 +94,7 @@ def compiled(
 
 
 def _smaller(room: int) -> Iterator[int]:
-    """The room, a quarter of it and so on, as long as that is worth it."""
+    """Yield the room, a quarter of it and so on, down to `LEAST_EARLY`."""
     while room >= LEAST_EARLY:
         yield room
         room //= 4

@@ -1,8 +1,8 @@
-"""Models at real sizes, drawn from seeds, compiled with any options, and compared with an oracle.
+"""Generate models at realistic sizes from seeds, compile them with any options, and compare with an oracle.
 
     python -m rammer.testing.fuzz --seconds 600 --seed 0
 
-For plugin authors, too: `--target` and `--policy` name what is theirs.
+Known as: differential fuzzing. Plugin authors name their own with `--target` and `--policy`.
 """
 
 from rammer_testing.fuzz.case import Case, Choices, Options, draw

@@ -26,7 +26,7 @@ from rammer_testing.fuzz.summary import Summary
 from rammer_testing.fuzz.trial import Verdict
 from rammer_testing.fuzz.worker import Limits, Pool, names
 
-SECONDS = 60.0  # of a run that says nothing about its end
+SECONDS = 60.0  # of a run without limits on the command line
 PROGRESS_S = 60.0
 SHRINK_S = 120.0  # per kind of fault
 SHOWN = 1500  # characters of a fault's detail
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the fuzzer; 1 if anything failed."""
+    """Run the fuzzer; return 1 if a case failed."""
     given = parser().parse_args(arguments)
     try:
         if config.get("RAMMER_CACHE_DIR"):
@@ -99,14 +99,14 @@ def _run(given: argparse.Namespace) -> int:
 
 
 class _Run:
-    """Counts of a run, which a file holds, too, in case that it is cut off."""
+    """Counts of a run. A file holds them too, in case the run is cut off."""
 
     def __init__(self, table: Path | None, every: int) -> None:
         self.summary, self.begun = Summary(), time.monotonic()
         self._table, self._every, self._shown = table, max(every, 1), self.begun
 
     def add(self, name: str, verdict: Verdict) -> bool:
-        """Count a verdict; whether it is the first of its kind."""
+        """Count a verdict; return whether it is the first of its kind."""
         new = self.summary.add(name, verdict)
         if self.summary.cases % self._every == 0:
             self.write()
@@ -116,7 +116,7 @@ class _Run:
         return new
 
     def write(self) -> None:
-        """Put the table into its file, whole or not at all."""
+        """Replace the table's file atomically."""
         if self._table:
             new = self._table.with_name(f".{self._table.name}.new")
             new.write_text(f"{self}\n")
@@ -130,7 +130,7 @@ class _Run:
 
 
 def _choices(given: argparse.Namespace) -> Choices:
-    """What cases draw from: named by the user, or all that there is. Warms what children inherit."""
+    """Return the options to draw from: named by the user, or all available. Load what children inherit."""
     registry = PluginRegistry()
     policies = tuple(given.policy or sorted(registry.policies()))
     for policy in policies:
@@ -147,7 +147,7 @@ def _choices(given: argparse.Namespace) -> Choices:
 
 
 def _report(name: str, case: Case, verdict: Verdict, limits: Limits, given: argparse.Namespace) -> None:
-    """Print a fault, in its smallest form unless told otherwise."""
+    """Print a fault, in its smallest form unless the user disabled that."""
     print(f"\n=== {name}: {verdict.outcome}: {verdict.reason}")
     if not given.no_shrink:
         case, verdict = shrink(case, verdict, limits, SHRINK_S)
@@ -158,6 +158,6 @@ def _report(name: str, case: Case, verdict: Verdict, limits: Limits, given: argp
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # in the background, too, the table is printed all the same
+    for number in (signal.SIGINT, signal.SIGTERM):  # print the table even if started in the background
         signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""A case: a model, its inputs, and how it is compiled, all from a family's name and a seed."""
+"""Generate a case from a family's name and a seed: a model, its inputs, and how it is compiled."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rammer_testing.fuzz.families.declared import Lie, is_open, lies, told
 from rammer_testing.fuzz.sketch import Port, Sketch, Unfit
 
 SHOWN = 16  # elements of a constant in a text
-USUAL = 0.02  # of cases are compiled as users do who choose nothing
-TRIES = 8  # of a step that suits nothing so far
-CACHES = (None, None, 512 << 10, 1 << 20, 2 << 20)  # bytes of a vEU's own cache; None: what the machine has
+USUAL = 0.02  # share of cases that are compiled with default options
+TRIES = 8  # attempts at a step that fits no value so far
+CACHES = (None, None, 512 << 10, 1 << 20, 2 << 20)  # bytes of a vEU's private cache; None: the machine's
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What options a run of the fuzzer draws from; `archs` are of the target."""
+    """The values that a run of the fuzzer draws options from; `archs` are those of the target."""
 
     target: str
     policies: tuple[str, ...]
@@ -38,8 +38,8 @@ class Options:
 
     `times`: where rKernels' times come from: "estimated" from the spec, "drawn" at random (so that any candidate may
     win), "measured" in a moment, or as long as a user would wait ("usual").
-    `check` as RAMMER_CHECK: mostly 0, as wrong rKernels that are left out would not be seen.
-    `cache`: bytes of a vEU's own cache, or None. `saved`: run from a saved program, too.
+    `check` as RAMMER_CHECK: mostly 0, as it drops wrong rKernels and so hides them.
+    `cache`: bytes of a vEU's private cache, or None. `saved`: also run from a saved program.
     """
 
     target: str
@@ -61,10 +61,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Case:
-    """`name` is family:seed; equal names are equal cases, as long as the generators stay as they are.
+    """A model with inputs and options. `name` is family:seed; equal names are equal cases with the same generators.
 
-    `lies`: shapes that the compiler gets in place of the model's own, and oracles do not. `undefined`: integer outputs
-    by the input or output they are cast from. Elements that do not fit the integer type are not compared.
+    `lies`: shapes that only the compiler gets, instead of the model's own. `undefined`: integer outputs by the input or
+    output they are cast from. Elements that do not fit the integer type are not compared.
     """
 
     name: str
@@ -76,16 +76,16 @@ class Case:
 
     @property
     def given(self) -> ModelProto:
-        """The model as the compiler gets it."""
+        """Return the model that the compiler gets."""
         return told(self.model, self.lies)
 
     @property
     def shapes(self) -> dict[str, Shape] | None:
-        """Shapes of the inputs, if the given model does not say all of them."""
+        """Return the shapes of the inputs, if the given model leaves some of them open; else None."""
         return {name: port.shape for name, port in self.ports.items()} if is_open(self.given) else None
 
     def text(self) -> str:
-        """The model for people: constants of many elements without these."""
+        """Return the model as text, without the elements of large constants."""
         short = ModelProto()
         short.CopyFrom(self.given)
         del short.graph.initializer[:]
@@ -103,13 +103,13 @@ class Case:
         return self.name.partition(":")[0]
 
     def inputs(self, run: int) -> dict[str, Array]:
-        """Elements of the inputs; another `run`, others."""
+        """Return inputs for a run; each `run` has its own elements."""
         random = np.random.default_rng(run)
         return {name: port.draw(random) for name, port in self.ports.items()}
 
 
 def draw(name: str, choices: Choices) -> Case:
-    """The case of this name (family:seed)."""
+    """Return the case of this name (family:seed)."""
     family, _, _ = name.partition(":")
     sketch = Sketch(name, opset=Random(name).choice((21, 23)))
     _grow(sketch, FAMILIES[family])
@@ -125,7 +125,7 @@ def draw(name: str, choices: Choices) -> Case:
 
 
 def _grow(sketch: Sketch, family: Family) -> None:
-    """Begin a model, and take steps until it has at least one node."""
+    """Start a model, and take steps until it has at least one node."""
     steps: Sequence[Step] = [step for _, step in family.steps]
     weights = [weight for weight, _ in family.steps]
     while not sketch.nodes:

@@ -1,8 +1,8 @@
-"""Formulas for ONNX's evaluator (1.23), of operators that it lacks or computes otherwise than the standard says.
+"""Define formulas for ONNX's evaluator (1.23): operators that it lacks, or computes against the standard.
 
-It lacks quantised operators of ONNX Runtime's domain, and takes a vector of zero points for rows as one for columns.
-Its Erf is of float32 even for doubles, and so is Gelu's, whose other constants are float32, too. Its LRN computes as
-many channels as a batch has images.
+It lacks quantised operators of ONNX Runtime's domain, and applies a vector of zero points for rows to columns. Its
+Erf computes in float32 even for doubles, and so does Gelu's; Gelu's other constants are float32 too. Its LRN computes
+as many channels as a batch has images.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from rammer_testing.fuzz.sketch import CONTRIB
 
 
 def of_rows(value: Array) -> Array:
-    """A parameter of a left operand as it broadcasts: a vector has one number for each row."""
+    """Return a left operand's parameter so that it broadcasts: a vector has one number per row."""
     return value[:, None] if value.ndim == 1 and value.size > 1 else value
 
 
 def less(x: Array, zero: Array | None) -> Array:
-    """x - zero, exactly."""
+    """Return x - zero, exactly."""
     return np.asarray(x.astype(np.int64) - (0 if zero is None else zero.astype(np.int64)))
 
 
 def quantised(value: Array, scale: Array, zero: Array) -> Array:
-    """value / scale + zero, rounded half to even, inside the type of the zero point."""
+    """Return value / scale + zero, rounded half to even, clipped to the type of the zero point."""
     limits = np.iinfo(zero.dtype)
     found = np.rint(value.astype(np.float64) / scale.astype(np.float64)) + zero.astype(np.float64)
     return np.asarray(np.clip(found, limits.min, limits.max).astype(zero.dtype))
 
 
 class MatMulInteger(OpRun):
-    """Its zero points may be vectors: of rows for the left operand, of columns for the right one."""
+    """Product with zero points that may be vectors: of rows for the left operand, of columns for the right one."""
 
     op_domain = ""
 
@@ -45,7 +45,7 @@ class MatMulInteger(OpRun):
 
 
 class QLinearMatMul(OpRun):
-    """As MatMulInteger, with scales in the same forms."""
+    """MatMulInteger with scales in the same forms."""
 
     op_domain = ""
 
@@ -57,7 +57,7 @@ class QLinearMatMul(OpRun):
 
 
 class QGemm(OpRun):
-    """alpha (A - za) sa (B - zb) sb + C alpha sa sb; scales and zero points of B may have a number for each column."""
+    """alpha (A - za) sa (B - zb) sb + C alpha sa sb; scales and zero points of B may be per column."""
 
     op_domain = CONTRIB
 
@@ -102,7 +102,7 @@ class MatMulIntegerToFloat(OpRun):
 
 
 class _Pointwise(OpRun):
-    """Two operands as reals, combined, and quantised."""
+    """A function of two dequantised operands, quantised."""
 
     op_domain = CONTRIB
     formula: ClassVar[Any]
@@ -130,7 +130,7 @@ class Erf(OpRun):
 
 
 class Gelu(OpRun):
-    """x Φ(x), or the approximation of it by tanh, rounded once."""
+    """x Φ(x), or its approximation by tanh, rounded once."""
 
     op_domain = ""
 

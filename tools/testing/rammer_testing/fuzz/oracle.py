@@ -1,4 +1,4 @@
-"""What a model should give: by ONNX Runtime if installed, by ONNX's evaluator, or by rammer's NumPy meaning."""
+"""Compute a model's expected outputs by ONNX Runtime if installed, ONNX's evaluator, or rammer's NumPy semantics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Outputs = dict[str, Array]
 Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
 Run = Callable[[Mapping[str, Array]], Outputs]
 PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
-ROUNDS = 6  # of such runs, while elements are left that did not move: of many thousand at a border some seldom do
-LARGE = 1 << 20  # elements of inputs and outputs, of which a quarter of these runs must do
+ROUNDS = 6  # of such runs, while some elements have not moved: of many thousand at a border, some rarely do
+LARGE = 1 << 20  # elements of inputs and outputs; above it, a quarter of these runs is enough
 NARROW_TIMES = 4.0  # of 16-bit types, whose tolerance is of so many roundings
-MOST_WINDOWS = 20_000  # elements of pools that ONNX's evaluator is asked for: each takes it some 0.2 ms
-SLACK = 8.0  # an element may be as many times farther off than perturbed runs move it
+MOST_WINDOWS = 20_000  # elements of pools that ONNX's evaluator may compute, at about 0.2 ms each
+SLACK = 8.0  # allowed error of an element, in multiples of its movement in perturbed runs
 EPSILON: dict[int, float] = {
     TensorProto.DOUBLE: 2.0**-52,
     TensorProto.FLOAT: 2.0**-23,
@@ -38,22 +38,22 @@ EPSILON: dict[int, float] = {
     TensorProto.BFLOAT16: 2.0**-7,
 }
 ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
-_STASHED = (  # float32 inside, of doubles, too: its numbers, or a constant
+_STASHED = (  # float32 inside, even of doubles: its numbers, or a constant
     *("LayerNormalization", "GroupNormalization", "RMSNormalization", "HardSwish", "Attention"),
 )
-_ONCE = (  # operators that round each element once: their results of 16 bits are known to the last bit
+_ONCE = (  # operators that round each element once: their 16-bit results are exact to the last bit
     *("Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Relu", "Sqrt", "Identity", "Cast", "Where", "Reshape", "Slice"),
     *("Transpose", "Concat", "Split", "Squeeze", "Unsqueeze", "Expand", "Gather", "Less", "Greater", "GreaterOrEqual"),
 )
 _WINDOWS = ("AveragePool", "MaxPool", "LpPool")
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_SHAPING = ("Resize",)  # numbers of which say how large a result is; oracles find places in float32
+_SHAPING = ("Resize",)  # numbers of which give the result's size; oracles compute positions in float32
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64), *_HALVES)
 
 
 def onnxruntime(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
-    """As ONNX Runtime computes it, operator by operator."""
+    """Run the model in ONNX Runtime, operator by operator."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -65,7 +65,7 @@ def onnxruntime(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 
 
 def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
-    """As ONNX's reference evaluator computes it. Raises NotImplementedError where it deviates from the standard."""
+    """Run ONNX's reference evaluator. Raises NotImplementedError where it deviates from the standard."""
     if deviating := [node.op_type for node in model.graph.node if _deviates(node)]:
         raise NotImplementedError(f"the evaluator's {deviating[0]}")
     pools = {v for node in model.graph.node if node.op_type in _WINDOWS for v in node.output}
@@ -81,11 +81,11 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 
 
 def _deviates(node: NodeProto) -> bool:
-    """Whether ONNX's evaluator (1.23) deviates from the standard.
+    """Return whether ONNX's evaluator (1.23) deviates from the standard for this node.
 
-    It ignores lengths of sequences, takes L1 norms with signs, leaves elements out of LpPool's last windows, ends Loops
-    that have no condition early, and resizes to one element at another place. Operators whose formula it gets wrong are
-    in FORMULAS.
+    It ignores sequence lengths, takes L1 norms with signs, leaves elements out of LpPool's last windows, ends Loops
+    without a condition early, and resizes to one element at another position. Operators with wrong formulas are in
+    FORMULAS.
     """
     given = {a.name: a.s.decode() if a.s else a.i for a in node.attribute}
     match node.op_type:
@@ -103,12 +103,12 @@ def _deviates(node: NodeProto) -> bool:
 
 
 def interpreter(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
-    """As rammer's tensor expressions say, before any pass: the importer is the one that is under test."""
+    """Evaluate rammer's tensor expressions before any pass. Only the importer is shared with the compiler."""
     return evaluate_graph(rammer.load(model), inputs)
 
 
 def warm() -> None:
-    """Load what children of this process would load each: the oracles, and the reader of models."""
+    """Load the modules that each child process would load otherwise: the oracles, and the reader of models."""
     if importlib.util.find_spec("onnxruntime"):
         importlib.import_module("onnxruntime")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
@@ -118,9 +118,9 @@ def warm() -> None:
 
 
 def oracles(model: ModelProto) -> dict[str, Oracle]:
-    """By name, the most independent one first.
+    """Return the oracles by name, the most independent one first.
 
-    ONNX Runtime leaves roundings between 16-bit stages out, so where each of them counts, ONNX's evaluator comes first.
+    ONNX Runtime omits roundings between 16-bit stages. Where each of them counts, ONNX's evaluator comes first.
     """
     runtime: dict[str, Oracle] = {"onnxruntime": onnxruntime} if importlib.util.find_spec("onnxruntime") else {}
     standard: dict[str, Oracle] = {"evaluator": evaluator}
@@ -128,7 +128,7 @@ def oracles(model: ModelProto) -> dict[str, Oracle]:
 
 
 def consult(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str] = ()) -> tuple[str, Outputs] | None:
-    """The first of the oracles that can evaluate the model, and what it says; None if none can."""
+    """Return the name and outputs of the first oracle that can evaluate the model; None if none can."""
     for name, oracle in oracles(model).items():
         if not names or name in names:
             try:
@@ -136,15 +136,15 @@ def consult(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str]
                     outputs = oracle(model, inputs)
                 if _as_declared(model, outputs):
                     return name, outputs
-            except Exception:  # an oracle lacks operators and types, and says so in its own words
+            except Exception:  # oracles lack operators and types, and raise exceptions of any type
                 continue
     return None
 
 
 def _as_declared(model: ModelProto, outputs: Outputs) -> bool:
-    """Whether outputs have the types and sizes that ONNX's inference says.
+    """Return whether outputs have the types and sizes that ONNX's inference gives.
 
-    Its evaluator leaves out some windows of pools, and gives ReduceSumSquare of int32 as int64.
+    The evaluator omits some windows of pools, and returns ReduceSumSquare of int32 as int64.
     """
     types = {v.name: v.type.tensor_type for v in model.graph.output}
     return all(
@@ -155,9 +155,9 @@ def _as_declared(model: ModelProto, outputs: Outputs) -> bool:
 
 
 def rounds_once(model: ModelProto) -> bool:
-    """Whether the model computes in 16 bits, and rounds each element of every such stage once.
+    """Return whether the model computes in 16 bits, and rounds each element of every such stage once.
 
-    Then two right results differ by as much as float32 ones, but for elements whose rounding a last digit turns.
+    Then two correct results differ as little as float32 ones, except for elements where a last digit flips a rounding.
     """
     if not _named(model) & {*_NARROW}:
         return False
@@ -169,7 +169,7 @@ def rounds_once(model: ModelProto) -> bool:
 
 
 def _named(model: ModelProto) -> set[int]:
-    """The element types that stand in a model: of inputs, outputs, constants and casts."""
+    """Return the element types that occur in a model's inputs, outputs, constants and casts."""
     types = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     types |= {tensor.data_type for tensor in model.graph.initializer}
     return types | {
@@ -178,7 +178,10 @@ def _named(model: ModelProto) -> set[int]:
 
 
 def tolerance(model: ModelProto, terms: int, precision: str = "fp32") -> float:
-    """What rounding alone may do, relative to the largest element: by the narrowest float type, and length of sums."""
+    """Return the error that rounding alone may cause, relative to the largest element.
+
+    It follows from the narrowest float type and the length of sums.
+    """
     types = _named(model)
     if any(node.op_type in _STASHED for node in model.graph.node):
         types.add(TensorProto.FLOAT)
@@ -190,7 +193,7 @@ def tolerance(model: ModelProto, terms: int, precision: str = "fp32") -> float:
 
 
 def longest_sum(model: ModelProto) -> int:
-    """A bound on the products that one element of any node sums."""
+    """Return an upper bound of the products that one element of any node sums."""
     if all(node.op_type in _ONCE for node in model.graph.node):
         return 1
     shapes = [tuple(t.dims) for t in model.graph.initializer]
@@ -200,7 +203,7 @@ def longest_sum(model: ModelProto) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Elements of an output that are wrong: how many, how far off relative to the largest one, and where first."""
+    """The wrong elements of an output: their number, largest error relative to the largest element, first position."""
 
     output: str
     count: int
@@ -219,7 +222,7 @@ class Difference:
 
 
 def compare(found: Array, wanted: Array, name: str, allowed: float, spread: Array | None = None) -> Difference | None:
-    """The elements that differ by more than `allowed` of the largest one and their own `spread`."""
+    """Return the elements that differ by more than `allowed` of the largest one plus their `spread`; None if none."""
     if found.dtype != wanted.dtype or found.shape != wanted.shape:
         text = [f"{a.dtype}{list(a.shape)}" for a in (found, wanted)]
         return Difference(name, wanted.size, wanted.size, np.inf, (), *text)
@@ -247,7 +250,7 @@ def compare(found: Array, wanted: Array, name: str, allowed: float, spread: Arra
 
 
 def beyond_numbers(found: Array, wanted: Array) -> bool:
-    """Whether what is no number, or too large for one, stands elsewhere: `compare` passes over it."""
+    """Return whether NaN or infinities are at other positions or differ; `compare` skips them."""
     if wanted.dtype not in _FLOATS:
         return False
     wide_found, wide = found.astype(np.float64), wanted.astype(np.float64)
@@ -257,9 +260,9 @@ def beyond_numbers(found: Array, wanted: Array) -> bool:
 def spreads(
     model: ModelProto, inputs: Mapping[str, Array], oracle: str, precision: str = "fp32"
 ) -> Iterator[dict[str, Array]]:
-    """How far an output may be off: SLACK times what the oracle's own moves when it rounds differently. Ever more runs.
+    """Yield how far outputs may be off: SLACK times the movement of the oracle's own when it rounds differently.
 
-    Inputs, constants and what every node gives are multiplied by numbers near 1, farther from it in every round.
+    Inputs, constants and results of nodes are multiplied by numbers close to 1, with more noise in every round.
     """
     said = consult(model, inputs, (oracle,))
     assert said is not None
@@ -281,7 +284,7 @@ def spreads(
 def spread(
     run: Run, inputs: Mapping[str, Array], found: Mapping[str, Array], precision: str = "fp32", once: bool = False
 ) -> dict[str, Array]:
-    """SLACK times how far the outputs of one program move when its inputs are off by a rounding or two, and by more."""
+    """Return SLACK times how far a program's outputs move when its inputs are off by one rounding, two, or more."""
     moved = {name: np.zeros(value.shape) for name, value in found.items()}
     random = np.random.default_rng(0)
     for attempt in range(2 * PERTURBED):
@@ -292,10 +295,10 @@ def spread(
 
 
 def rounding(model: ModelProto, inputs: Mapping[str, Array], precision: str = "fp32") -> dict[str, Array]:
-    """How far rounding may move each element of the outputs, computed through the imported graph.
+    """Return how far rounding may move each element of the outputs, computed through the imported graph.
 
-    Perturbed runs miss what they leave in place: 1 + erf(x) stays 0 for any x near -6, and is 6e-8 in another order of
-    the same operations. An element without a bound gets 0.0, which excuses nothing.
+    Perturbed runs miss elements that they leave in place: 1 + erf(x) stays 0 for any x close to -6, and is 6e-8 in
+    another order of the same operations. An element without a bound gets 0.0, which excuses no difference.
     """
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
@@ -313,9 +316,9 @@ def _farther(moved: Array, value: Array, wanted: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Noise:
-    """Factors that are a rounding or two away from 1, or `times` as much; 1 for what is not rounded.
+    """Random factors that differ from 1 by one or two roundings, or `times` as much; 1 for integers.
 
-    `coarse`: float32 is rounded so. `once`: 16-bit numbers are known to the last bit, as `rounds_once` says.
+    `coarse`: relative rounding step of float32. `once`: 16-bit numbers are exact to the last bit, as in `rounds_once`.
     """
 
     random: np.random.Generator
@@ -336,7 +339,7 @@ class _Noise:
 
 
 def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
-    """The model with its constants off by a rounding, and each value that a node gives."""
+    """Return the model with perturbed constants, and a perturbing Mul behind each node's float results."""
     found = ModelProto()
     found.CopyFrom(model)
     shaping = {name for node in model.graph.node if node.op_type in _SHAPING for name in node.input[1:]}

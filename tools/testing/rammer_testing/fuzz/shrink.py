@@ -1,4 +1,7 @@
-"""The smallest form of a fault: simpler options, fewer nodes, smaller extents, as long as it fails in the same way."""
+"""Shrink a fault: simpler options, fewer nodes, smaller extents, as long as it fails in the same way.
+
+Known as: test-case reduction, delta debugging.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from rammer_testing.fuzz.sketch import NUMPY, Port, names_read
 from rammer_testing.fuzz.trial import Trial, Verdict
 from rammer_testing.fuzz.worker import Limits, alone
 
-SMALL = 1 << 12  # bytes of a constant that ONNX's inference may have to look into
+SMALL = 1 << 12  # bytes of a constant whose values ONNX's inference may need
 
 
 def shrink(case: Case, verdict: Verdict, limits: Limits, seconds: float) -> tuple[Case, Verdict]:
-    """A smaller case with a verdict of the same kind, the best found within so many seconds."""
+    """Return the smallest case found within `seconds` that has a verdict of the same kind, and its verdict."""
     stop = time.monotonic() + seconds
     progress = True
     while progress:
@@ -36,7 +39,7 @@ def shrink(case: Case, verdict: Verdict, limits: Limits, seconds: float) -> tupl
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    """Simpler cases, the much simpler ones first."""
+    """Yield simpler cases, the much simpler ones first."""
     options = case.options
     simpler: dict[str, Any] = {
         "times": "estimated",
@@ -60,7 +63,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 
 def _fewer_nodes(model: ModelProto) -> Iterator[ModelProto]:
-    """One output alone; another value as the output; a value as an input; a node left out."""
+    """Yield models with one output alone, another value as output, a value as input, or a node left out."""
     typed = _typed(model)
     kinds = {v.name: v for v in (*typed.graph.value_info, *typed.graph.input, *typed.graph.output)}
     outputs = list(model.graph.output)
@@ -94,7 +97,7 @@ def _with(
     without: str = "",
     renamed: Mapping[str, str] | None = None,
 ) -> ModelProto:
-    """The model with other outputs, more inputs, or without a node; what nothing needs goes."""
+    """Return the model with other outputs, more inputs, or without a node; drop unused parts."""
     renamed = renamed or {}
     found = ModelProto()
     found.CopyFrom(model)
@@ -120,7 +123,7 @@ def _with(
 
 
 def _smaller_extents(model: ModelProto) -> Iterator[ModelProto]:
-    """One extent smaller wherever it stands: in inputs, in constants, and as a number in lists of extents."""
+    """Yield models with one extent smaller everywhere: in inputs, in constants, and in lists of extents."""
     extents = {d.dim_value for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     extents |= {e for t in model.graph.initializer for e in t.dims}
     for extent in sorted(extents, reverse=True):
@@ -152,12 +155,12 @@ def _resized(model: ModelProto, extent: int, smaller: int) -> ModelProto:
 
 
 def _typed(model: ModelProto) -> ModelProto:
-    """The model with the types of all values that ONNX can tell."""
+    """Return the model with the types of all values that ONNX can infer."""
     return shape_inference.infer_shapes(model, data_prop=True)
 
 
 def _fitted(case: Case, model: ModelProto) -> Case | None:
-    """The case with a model that is valid, and ports for its inputs; None if it is not."""
+    """Return the case with another model, and ports for its inputs; None if the model is not valid."""
     if not model.graph.node:
         return None
     try:
@@ -165,7 +168,7 @@ def _fitted(case: Case, model: ModelProto) -> Case | None:
         del model.graph.output[:]
         model.graph.output.extend(typed.graph.output)
         onnx.checker.check_model(model)
-    except Exception:  # ONNX raises what it likes about a model that is not valid
+    except Exception:  # ONNX raises exceptions of any type for an invalid model
         return None
     ports = {}
     for value in model.graph.input:

@@ -1,4 +1,4 @@
-"""Extents as ordinary models have them, and odd ones."""
+"""Draw extents as ordinary models have them, and odd ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMAGES = (7, 8, 14, 16, 28, 32, 56, 64, 112, 224)
 
 
 def extent(random: Random, high: int, low: int = 1) -> int:
-    """An extent in low…high: small ones as likely as large ones."""
+    """Return an extent in low…high: small ones as likely as large ones."""
     if high <= low:
         return low
     return min(high, int(low * (high / low + 1e-9) ** random.random() + random.random()))
@@ -24,7 +24,7 @@ def batch(random: Random) -> int:
 
 
 def rows(random: Random) -> int:
-    """A batch that may be a large one."""
+    """Return a batch size that may be large."""
     return random.choice((16, 32, 36, 64, 100, 128, 256)) if random.random() < 0.15 else extent(random, 40)
 
 
@@ -43,7 +43,7 @@ def image(random: Random) -> tuple[int, int]:
 
 
 def any_shape(random: Random) -> Shape:
-    """A shape of rank 0 to 5, extents of 1 among them."""
+    """Return a shape of rank 0 to 5, with some extents of 1."""
     while True:
         rank = random.choice((0, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5))
         shape = tuple(1 if random.random() < 0.15 else extent(random, 200) for _ in range(rank))

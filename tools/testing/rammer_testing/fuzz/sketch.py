@@ -1,4 +1,4 @@
-"""An ONNX model in the making: typed by ONNX's own inference, bounded in work, all choices from one seed."""
+"""Build an ONNX model step by step: typed by ONNX's inference, bounded in work, all choices from one seed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LIKE_INPUT = ("GroupNormalization", "MeanVarianceNormalization")  # functions t
 
 
 class Unfit(Exception):
-    """A step that cannot be taken here: nothing suits it, or it would cost too much."""
+    """Raised for a step that cannot be taken: no value suits it, or it would cost too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Port:
     special: float = 0.0
 
     def draw(self, random: np.random.Generator) -> Array:
-        """An array of such elements."""
+        """Return an array of random elements."""
         if self.dtype == BOOL:
             return random.integers(0, 2, self.shape).astype(bool)
         if self.dtype in INTS:
@@ -86,10 +86,10 @@ class Kind:
 
 
 class Sketch:
-    """Nodes, inputs and constants so far. `budget` bounds the multiply-adds and element moves of the whole model.
+    """The nodes, inputs and constants so far. `budget` bounds multiply-adds and element moves of the whole model.
 
     `undefined`: integers by the floats that they were cast from. Where such a float does not fit the integer type, any
-    number is right, so no later step reads them.
+    number is correct, so no later step reads them.
     """
 
     def __init__(self, seed: str, opset: int = 21) -> None:
@@ -104,7 +104,7 @@ class Sketch:
         self.undefined: dict[str, str] = {}
         self._names = 0
 
-    # what is there
+    # queries
 
     def shape(self, value: str) -> Shape:
         return self.kinds[value].shape
@@ -116,7 +116,7 @@ class Sketch:
         return self.kinds[value].rank
 
     def pick(self, suits: Callable[[Kind], bool] = lambda _: True) -> str:
-        """A value that is no constant, preferably a late one. Raises Unfit."""
+        """Return a value that is not a constant, preferably a recent one. Raises Unfit."""
         skipped = {*self.constants, *self.undefined}
         known = [v for v, kind in self.kinds.items() if v not in skipped and kind.size and suits(kind)]
         if not known:
@@ -124,18 +124,18 @@ class Sketch:
         return self.random.choice(known[-1:] if self.random.random() < 0.5 else known[-5:])
 
     def floats(self, *ranks: int) -> str:
-        """A value of floats, of one of these ranks if any are named. Raises Unfit."""
+        """Return a value of floats, of one of these ranks if any are given. Raises Unfit."""
         return self.pick(lambda k: k.dtype in FLOATS and (not ranks or k.rank in ranks))
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
 
-    # what is added
+    # additions
 
     def input(
         self, shape: Sequence[int], dtype: int = FLOAT, low: float = -2.0, high: float = 2.0, special: float = 0.0
     ) -> str:
-        """A new input of the model."""
+        """Add an input of the model."""
         self._affordable(shape)
         name = self._name("x")
         self.inputs[name] = Port(dtype, tuple(shape), low, high, special)
@@ -143,7 +143,7 @@ class Sketch:
         return name
 
     def constant(self, value: Any, dtype: int | None = None) -> str:
-        """A new constant; of Python's numbers it is int64 or float32."""
+        """Add a constant; Python's numbers become int64 or float32."""
         array = np.asarray(value)
         if dtype is None and array.dtype in (np.float64, np.int32) and not isinstance(value, np.ndarray):
             dtype = FLOAT if array.dtype == np.float64 else I64
@@ -155,23 +155,26 @@ class Sketch:
         return name
 
     def weights(self, *shape: int, terms: int = 0, dtype: int = FLOAT) -> str:
-        """Constant floats such that a sum of `terms` products (the first extent, if 0) stays of order 1."""
+        """Add constant floats such that a sum of `terms` products (the first extent, if 0) stays of order 1."""
         self._affordable(shape)
         scale = (terms or (shape[0] if shape else 1)) ** -0.5
         return self.constant(self.numpy.standard_normal(shape) * scale, dtype)
 
     def operand(self, *shape: int, dtype: int = FLOAT, terms: int = 0) -> str:
-        """Floats of this shape: mostly a constant, sometimes a new input."""
+        """Return floats of this shape: mostly a constant, sometimes a new input."""
         if self.chance(0.25):
             return self.input(shape, dtype, -1, 1)
         return self.weights(*shape, terms=terms or 1, dtype=dtype)
 
     def node(self, op: str, *inputs: str, outputs: int = 1, work: float = 0, **attrs: Any) -> str:
-        """A node with one output that matters. See `multi`."""
+        """Add a node, and return its first output. See `multi`."""
         return self.multi(op, *inputs, outputs=outputs, work=work, **attrs)[0]
 
     def multi(self, op: str, *inputs: str, outputs: int = 1, work: float = 0, **attrs: Any) -> tuple[str, ...]:
-        """A node; its outputs, typed by ONNX. `work`: multiply-adds. Raises Unfit if it is not valid, or too costly."""
+        """Add a node, and return its outputs, typed by ONNX. `work`: multiply-adds.
+
+        Raises Unfit if the node is not valid, or too costly.
+        """
         names = tuple(self._name("t") for _ in range(outputs))
         given = {k: v for k, v in attrs.items() if v is not None}
         node = helper.make_node(op, list(inputs), list(names), name=f"n{len(self.nodes)}", **given)
@@ -186,7 +189,7 @@ class Sketch:
             found = infer_node_outputs(
                 schema, node, types, data, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10
             )
-        except Exception as error:  # ONNX raises what it likes about a node that is not valid
+        except Exception as error:  # ONNX raises exceptions of any type for an invalid node
             raise Unfit from error
         if op in _LIKE_INPUT:
             found = {names[0]: types[inputs[0]]}
@@ -202,7 +205,7 @@ class Sketch:
     def trust(
         self, op: str, inputs: Sequence[str], outputs: Sequence[tuple[int, Shape]], **attrs: Any
     ) -> tuple[str, ...]:
-        """A node that ONNX cannot type alone, as it holds graphs or has a domain of its own. Raises Unfit.
+        """Add a node that ONNX cannot type alone: it holds graphs or has its own domain. Raises Unfit.
 
         `outputs` are element types and shapes.
         """
@@ -214,7 +217,7 @@ class Sketch:
         return names
 
     def spend(self, work: float) -> None:
-        """Take from the budget. Raises Unfit if that is too much."""
+        """Reduce the budget. Raises Unfit if it is too small."""
         if work > self.budget:
             raise Unfit
         self.budget -= work
@@ -233,7 +236,7 @@ class Sketch:
             raise
 
     def model(self, outputs: Sequence[str]) -> ModelProto:
-        """The model with these outputs, without what they do not need."""
+        """Return the model with these outputs, without unused nodes, inputs and constants."""
         nodes, needed = [], set(outputs)
         for node in reversed(self.nodes):
             if needed & set(node.output):
@@ -251,7 +254,7 @@ class Sketch:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def leaves(self) -> list[str]:
-        """Values that nodes made and no node reads."""
+        """Return the results of nodes that no node reads."""
         read = {name for node in self.nodes for name in names_read(node)}
         return [name for node in self.nodes for name in node.output if name not in read]
 
@@ -269,7 +272,7 @@ class Sketch:
 
 
 def names_read(node: NodeProto) -> set[str]:
-    """Values that a node reads, those of its subgraphs included."""
+    """Return the values that a node reads, those of its subgraphs included."""
     names = {name for name in node.input if name}
     for attribute in node.attribute:
         for inner in attribute.g.node:
@@ -279,12 +282,12 @@ def names_read(node: NodeProto) -> set[str]:
 
 
 def _small(kind: Kind) -> bool:
-    """Whether a constant may decide a shape."""
+    """Return whether a constant may determine a shape."""
     return kind.dtype in (I64, I32, FLOAT) and kind.size <= 64
 
 
 def _kind(proto: TypeProto | None) -> Kind:
-    """A type that is known for sure. Raises Unfit."""
+    """Return a completely known type. Raises Unfit."""
     if proto is None or not proto.tensor_type.HasField("shape") or proto.tensor_type.elem_type not in NUMPY:
         raise Unfit
     dims = proto.tensor_type.shape.dim

@@ -1,4 +1,4 @@
-"""Verdicts counted by family and by cause, as tables for people to read and to paste."""
+"""Count verdicts by family and by cause, as Markdown tables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Summary:
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # of (family, outcome)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)  # of (outcome, reason)
-    first: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # the case that showed it, and its text
+    first: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # its first case, and the text of that
 
     def add(self, name: str, verdict: Verdict) -> bool:
-        """Count a verdict; whether it is the first of its kind."""
+        """Count a verdict; return whether it is the first of its kind."""
         self.counts[name.partition(":")[0], verdict.outcome] += 1
         kind = (verdict.outcome, verdict.reason)
         if verdict.outcome != RIGHT:
@@ -40,7 +40,7 @@ class Summary:
         return any(self.counts[key] for key in self.counts if key[1] in FAILURES)
 
     def __str__(self) -> str:
-        """Markdown: one row for each family, then one for each cause, faults first."""
+        """Return Markdown: one row per family, then one per cause, faults first."""
         families = list(dict.fromkeys(family for family, _ in self.counts))
         rows = [["family", "cases", *OUTCOMES]]
         for family in families:
@@ -60,18 +60,18 @@ class Summary:
 
 
 def _one_line(text: str) -> str:
-    """The line that says what happened: of a traceback the last one."""
+    """Return the line that names the fault: the last one of a traceback, else the first."""
     lines = text.strip().splitlines() or [""]
     return lines[-1 if lines[0].startswith("Traceback") else 0][:CAUSE]
 
 
 def _cells(*texts: str) -> list[str]:
-    """Texts as cells of a table, in which a bar would begin another one."""
+    """Return texts as cells of a table, with bars escaped."""
     return [text.replace("|", "\\|").replace("\n", " ") for text in texts]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as Markdown, the first one their heads; numbers to the right. Long texts at the end are not padded."""
+    """Return rows as Markdown, the first one as heads, numbers right-aligned. Long texts at the end are not padded."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     widths[-1] = min(widths[-1], max(map(len, rows[0])))
     right = [all(row[n].isdigit() for row in rows[1:]) for n in range(len(widths))]

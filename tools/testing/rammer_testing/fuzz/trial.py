@@ -1,4 +1,4 @@
-"""One case tried: planned, built, run several times, and compared with an oracle."""
+"""Run one case: plan, build, run several times, and compare with an oracle."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from rammer_testing.fuzz.oracle import (
     tolerance,
 )
 
-MEASURED: dict[str, float | None] = {"measured": 0.5, "usual": None}  # seconds; None: as without a word about it
+MEASURED: dict[str, float | None] = {"measured": 0.5, "usual": None}  # seconds; None: the default
 RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused by name", "ill-conditioned", "no oracle"
 WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "refused by an internal error"
 FAILURES = (WRONG, CRASHED, HUNG, INTERNAL)
-FEW_LEFT, RARE = 3, 10  # of so many elements that differ, one may be left that does not; of RARE if nobody agrees
-LEFT_OUT = " is no candidate: "  # of our own rKernels, none should be
-DRAWN_S = 0.5  # a budget for measuring, where nothing is measured
+FEW_LEFT, RARE = 3, 10  # of this many differing elements one may stay unexplained; RARE: no oracle agrees
+LEFT_OUT = " is no candidate: "  # of our own rKernels, none may be
+DRAWN_S = 0.5  # a nominal budget where times are not measured
 BY_IMPORTER = "by the importer"
 SYNCHRONISATION = "needs rTask-level synchronisation"
-DEFECT = "cannot be imported: "  # how the importer begins what it says about an exception of its own
+DEFECT = "cannot be imported: "  # prefix of the importer's report of its own exceptions
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a case. `reason` is the same for faults of one kind; `detail` is for people."""
+    """The outcome of a case. `reason` is the same for faults of one kind; `detail` is free text."""
 
     outcome: str
     reason: str = ""
@@ -66,7 +66,7 @@ class Verdict:
         return asdict(self)
 
     def resembles(self, other: Verdict) -> bool:
-        """Whether both may be of one fault: wrong results and crashes of one memory error come in many forms."""
+        """Return whether both may be of one fault: wrong results and crashes of one memory error vary in form."""
         if self.outcome == WRONG:
             return other.outcome == WRONG and (BY_IMPORTER in self.reason) == (BY_IMPORTER in other.reason)
         return self.outcome == other.outcome and (self.outcome == CRASHED or self.reason == other.reason)
@@ -79,11 +79,11 @@ class _Unbuilt:
         raise NotImplementedError("build the plan first")
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free nothing."""
 
 
 class _Planner(VDevice):
-    """A device that only plans, with the caches and the times that a case asks for."""
+    """A device that only plans, with the caches and times of a case."""
 
     def __init__(self, device: VDevice, case: Case) -> None:
         self.device = device
@@ -131,7 +131,7 @@ class _Planners(PluginRegistry):
 
 
 def with_cache(spec: VDeviceSpec, nbytes: int) -> VDeviceSpec:
-    """The spec of a device whose vEUs have an own cache of this size behind the nearest one; scratch is half of it."""
+    """Return a spec whose vEUs have `nbytes` in their last private cache; scratch is half of it."""
     own = [level for level in spec.memory if level.owner == "veu"]
     if not own:
         return spec
@@ -143,7 +143,7 @@ def with_cache(spec: VDeviceSpec, nbytes: int) -> VDeviceSpec:
 
 
 class Trial:
-    """A case on its way: `plan`, then `check`. Both give a Verdict once it is clear."""
+    """A case in progress: `plan`, then `check`. Both return a Verdict as soon as it is known."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -152,11 +152,11 @@ class Trial:
 
     @property
     def kernels(self) -> list[RKernel]:
-        """rKernels to compile, if it was planned."""
+        """Return the rKernels to compile, if the case was planned."""
         return list(dict.fromkeys(self._planned.plan.kernels)) if self._planned else []
 
     def plan(self) -> Verdict | None:
-        """Everything up to the plan. A Verdict if that fails."""
+        """Do everything up to the plan. Returns a Verdict if that fails."""
         return self._guarded(self._plan)
 
     def check(self) -> Verdict:
@@ -194,7 +194,7 @@ class Trial:
             return Verdict(INTERNAL, _kind(text), "".join(traceback.format_exception(error))[-3000:])
 
     def _imports(self) -> bool:
-        """Whether the model can be imported if it declares nothing false."""
+        """Return whether the model can be imported without its false declarations."""
         try:
             rammer.load(self.case.model)
         except RammerError:
@@ -248,7 +248,7 @@ class Trial:
 
     @property
     def _device_to_load(self) -> str | int | None:
-        """Which device runs a saved program: of vEUs, the program itself knows the number."""
+        """Return the device that runs a saved program: None for vEUs, whose number the program holds."""
         veus = self.case.options.veus
         return None if isinstance(veus, int) else veus
 
@@ -258,7 +258,9 @@ class Trial:
         return program.run(self.case.inputs(run))
 
     def _judge(self, run: int, found: dict[str, Array], ours: Run | None = None) -> Verdict:
-        """Compare with the first oracle; where it disagrees, with how it moves, and `ours`, and with the others."""
+        """Compare with the first oracle; if it disagrees, with its movement under noise, `ours`, and the other
+        oracles.
+        """
         model, inputs = self.case.model, self.case.inputs(run)
         said = consult(model, inputs)
         if said is None:
@@ -293,12 +295,12 @@ class Trial:
                 apart |= any(compare(second[1][n], wanted[n], n, allowed) for n in disputed)
         if ("evaluator", True) in others:
             return Verdict(ILL, f"{oracle} deviates from ONNX's evaluator", text)
-        if alike and apart:  # worst-case bounds are wide: where all oracles agree, they excuse nothing
+        if alike and apart:  # worst-case bounds are wide: they do not count where all oracles agree
             bounds = rounding(model, inputs, precision)
             if not any(compare(found[n], value, n, allowed, moved[n] + bounds[n]) for n, value in wanted.items()):
                 return Verdict(ILL, "rounding may move it as far, and oracles disagree", text)
         share = FEW_LEFT if ("interpreter", True) in others else RARE
-        if share * _count(left) <= _count(first):  # among ties, each moves seldom
+        if share * _count(left) <= _count(first):  # of many ties, each moves rarely
             return Verdict(ILL, "most of what differs moves in the oracle itself", text)
         said_by = ", ".join(f"{name} {'agrees with us' if ok else 'disagrees with us, too'}" for name, ok in others)
         kind = BY_IMPORTER if ("interpreter", True) in others else "by the program"
@@ -307,7 +309,7 @@ class Trial:
     def _where_defined(
         self, found: Mapping[str, Array], wanted: Mapping[str, Array], inputs: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """What was found, and what is wanted where anything is right: an integer made of what does not fit it."""
+        """Return what was found; the wanted value where any is correct: integers cast from values that do not fit."""
         given, known = dict(found), {**inputs, **wanted}
         for name, origin in self.case.undefined.items():
             if name in wanted and wanted[name].shape == found[name].shape:
@@ -321,7 +323,7 @@ def _alike(found: Array, wanted: Array) -> bool:
 
 
 def fitting(value: Array, dtype: Any) -> Array:
-    """Which floats an integer type holds, once their fractions are cut off."""
+    """Return which floats an integer type holds after truncation."""
     wide, limits = value.astype(np.float64), np.iinfo(dtype)
     return np.asarray((wide > float(limits.min) - 1) & (wide < float(limits.max) + 1))
 
@@ -331,7 +333,7 @@ def _count(differences: Sequence[Difference | None]) -> int:
 
 
 def internal(error: RammerError) -> Verdict:
-    """The verdict on an error that no model should lead to."""
+    """Return the verdict on an error that no model should cause."""
     what = (
         re.sub(r": .*\n(?:.*error: )?", ": ", error.what, count=1) if isinstance(error, ToolchainError) else error.what
     )
@@ -339,7 +341,7 @@ def internal(error: RammerError) -> Verdict:
 
 
 def _unequal(first: Mapping[str, Array], second: Mapping[str, Array]) -> str:
-    """The outputs that differ in any bit, but for NaN."""
+    """Return the outputs that differ in any bit; NaNs are equal."""
     return "; ".join(
         str(compare(second[n], value, n, 0.0) or n)
         for n, value in first.items()
@@ -348,7 +350,7 @@ def _unequal(first: Mapping[str, Array], second: Mapping[str, Array]) -> str:
 
 
 def _kind(text: str) -> str:
-    """A message without names, types and numbers: the same for faults of one kind."""
+    """Return a message without names, types and numbers: the same for faults of one kind."""
     text = re.sub(
         r"^.*: no rKernel for \S+ (is right|can be compiled): \S+: ", r"no rKernel \1: ", text.partition("\n")[0]
     )

@@ -1,4 +1,4 @@
-"""Batches of cases in child processes of a warm parent: a crash, a hang or a flood of memory ends the child alone."""
+"""Run batches of cases in forked children of a preloaded parent, so that crashes and hangs end only the child."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from rammer_testing.fuzz.trial import CRASHED, HUNG, INTERNAL, Trial, Verdict, i
 
 Say = Callable[[dict[str, Any]], None]
 SILENCE = "no sign of life"
-FROM_OUTSIDE = (SILENCE, "SIGKILL")  # endings that a machine without time or memory may bring about
-LOOK_S, MOST_SILENCE_S = 1.0, 2.0  # between looks at children, and how much of that counts as their silence
+FROM_OUTSIDE = (SILENCE, "SIGKILL")  # endings that an overloaded machine may cause
+LOOK_S, MOST_SILENCE_S = 1.0, 2.0  # between checks of children, and how much of that counts as silence
 CASE_SHARE = 10  # CPU time of a case beside compiling, as a multiple of a compiler call's
 MEMORY = 16 << 30  # bytes of address space of a child
-_FORK = multiprocessing.get_context("fork")  # a child has all that its parent has loaded
+_FORK = multiprocessing.get_context("fork")  # a child inherits the modules that its parent has loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds of CPU time for one compiler call, and of wall clock without a sign of life."""
+    """Seconds of CPU time for one compiler call, and of wall clock without a message."""
 
     cpu_s: float = 3.0
     silence_s: float = 120.0
 
 
 class Child:
-    """A forked process that works and says what it does."""
+    """A forked process that works and reports its progress."""
 
     def __init__(self, work: Callable[[Say], None], limits: Limits) -> None:
         self._limits = limits
@@ -50,16 +50,19 @@ class Child:
         self._looked, self._silence_s = time.monotonic(), 0.0
 
     def hear(self) -> dict[str, Any]:
-        """What it says next. Raises EOFError when it has ended."""
+        """Return its next message. Raises EOFError when it has ended."""
         try:
             message: dict[str, Any] = self.pipe.recv()
-        except OSError as error:  # it ended while it spoke
+        except OSError as error:  # it ended while it sent
             raise EOFError from error
         self._looked, self._silence_s = time.monotonic(), 0.0
         return message
 
     def has_hung(self) -> bool:
-        """Look whether it has been silent for too long. Between two looks little counts: this process was paused."""
+        """Return whether it has been silent for too long.
+
+        A long gap between two calls counts little: this process paused.
+        """
         now = time.monotonic()
         self._silence_s += min(now - self._looked, MOST_SILENCE_S)
         self._looked = now
@@ -73,7 +76,7 @@ class Child:
         self._process.kill()
 
     def end(self) -> str:
-        """Kill it if it still runs; how it ended, or nothing if it ended well."""
+        """Kill it if it still runs. Return how it ended; "" if it ended well."""
         self.pipe.close()
         if hung := self._hung:
             self.kill()
@@ -91,31 +94,31 @@ class Child:
 
 
 def _live(work: Callable[[Say], None], say: Say, log: int) -> None:
-    """The life of a child, which writes nowhere but to the log."""
+    """Run a child. All its output goes to the log."""
     os.dup2(log, 1)
     os.dup2(log, 2)
-    faulthandler.disable()  # the parent's, if any, writes where the parent does
+    faulthandler.disable()  # the parent's, if any, writes to the parent's output
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     work(say)
 
 
 def allow_cpu(seconds: float) -> None:
-    """Let this process, and each one that it starts, compute for so long from now on."""
+    """Limit the CPU time of this process and its children to `seconds` from now on."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     total = int(used.ru_utime + used.ru_stime + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (total, resource.RLIM_INFINITY))
 
 
 def try_all(trials: Iterable[tuple[str, Callable[[], Trial]]], limits: Limits, say: Say) -> None:
-    """Plan all cases, compile their rKernels together, then check one after another; says a verdict for each."""
+    """Plan all cases, compile their rKernels together, then check each; send a verdict for each."""
     planned: list[tuple[str, Trial]] = []
     for name, make in trials:
         allow_cpu(CASE_SHARE * limits.cpu_s)
         say({"begin": name})
         try:
             trial = make()
-        except Exception as error:  # a fault of the generators, shown as one
+        except Exception as error:  # a fault of the generators, reported as such
             verdict: Verdict | None = Verdict(INTERNAL, f"drawing the case: {error!r}", traceback.format_exc()[-2000:])
         else:
             verdict = trial.plan()
@@ -132,7 +135,10 @@ def try_all(trials: Iterable[tuple[str, Callable[[], Trial]]], limits: Limits, s
 def _compiled(
     planned: Sequence[tuple[str, Trial]], limits: Limits, say: Say
 ) -> Iterator[tuple[str, Trial, Verdict | None]]:
-    """The trials, their rKernels compiled in few calls, per arch; with a verdict if a trial's alone cannot be."""
+    """Yield the trials after compiling their rKernels together, per arch.
+
+    A trial has a verdict if its own rKernels cannot be compiled.
+    """
     by_arch: dict[str, list[tuple[str, Trial]]] = {}
     for name, trial in planned:
         assert trial.device is not None
@@ -146,7 +152,7 @@ def _compiled(
 
 
 def _compile(trials: Sequence[Trial], limits: Limits) -> Verdict | None:
-    """Compile into the cache, in a process whose limit of CPU time compilers inherit. A Verdict if that fails."""
+    """Compile into the cache, in a process whose CPU limit compilers inherit. Returns a Verdict if that fails."""
 
     def work(say: Say) -> None:
         allow_cpu(limits.cpu_s)
@@ -163,19 +169,19 @@ def _compile(trials: Sequence[Trial], limits: Limits) -> Verdict | None:
 
 @dataclass
 class Pool:
-    """Runs named cases in `jobs` children at once, `batch` of them in each."""
+    """A runner of named cases: `jobs` children at once, `batch` cases in each."""
 
     choices: Choices
     limits: Limits = field(default_factory=Limits)
     jobs: int = 1
     batch: int = 48
-    notes: list[str] = field(default_factory=list)  # on cases that a batch did not bring to an end, and that did alone
+    notes: list[str] = field(default_factory=list)  # on cases that end alone, but did not in a batch
 
     def run(self, names: Iterable[str], until: float) -> Iterator[tuple[str, Verdict]]:
-        """Verdicts as they come; begins no batch after `until` (of time.monotonic)."""
+        """Yield verdicts as they arrive; start no batch after `until` (of time.monotonic)."""
         source = iter(names)
         waiting: list[list[str]] = []
-        suspects: dict[str, str] = {}  # what their batch died of
+        suspects: dict[str, str] = {}  # how their batch died
         children: dict[Connection, _Batch] = {}
         try:
             while True:
@@ -215,7 +221,7 @@ class Pool:
                 batch.child.end()
 
     def _confirmed(self, name: str, verdict: Verdict, how: str) -> Verdict:
-        """The verdict on a case alone whose batch died of it (`how`): a crash there is a fault in any case."""
+        """Return the verdict on a case alone after its batch died (`how`): a crash in the batch is a fault too."""
         if not how or verdict.failed:
             return verdict
         if how.startswith(FROM_OUTSIDE):
@@ -225,7 +231,7 @@ class Pool:
 
 
 class _Batch:
-    """Cases in one child, and which of them it has told about."""
+    """Cases in one child, and those that it has reported."""
 
     def __init__(self, names: Sequence[str], choices: Choices, limits: Limits) -> None:
         self.names, self.done, self.current = list(names), set[str](), ""
@@ -247,7 +253,7 @@ class _Batch:
             yield name, Verdict(**message)
 
     def finish(self) -> tuple[str, list[str]]:
-        """When the child has ended: how, and the cases that it leaves."""
+        """Return how the ended child ended, and the cases that it did not finish."""
         how = self.child.end()
         return how, [name for name in self.names if name not in self.done]
 
@@ -258,7 +264,7 @@ def _died(how: str) -> Verdict:
 
 
 def _heard(child: Child) -> tuple[list[dict[str, Any]], str]:
-    """All that a child says, and how it ends."""
+    """Return all messages of a child, and how it ended."""
     messages: list[dict[str, Any]] = []
     try:
         while not child.has_hung():
@@ -270,19 +276,19 @@ def _heard(child: Child) -> tuple[list[dict[str, Any]], str]:
 
 
 def apart(trials: Mapping[str, Callable[[], Trial]], limits: Limits) -> dict[str, Verdict]:
-    """Verdicts on cases, all in one child. If it dies, those that it left have died with it."""
+    """Return verdicts on cases, all in one child. If it dies, the unfinished cases count as dead too."""
     messages, how = _heard(Child(lambda say: try_all(trials.items(), limits, say), limits))
     found = {message.pop("end"): Verdict(**message) for message in messages if "end" in message}
     return {name: found.get(name) or _died(how) for name in trials}
 
 
 def alone(trial: Callable[[], Trial], limits: Limits) -> Verdict:
-    """The verdict on one case in a child of its own."""
+    """Return the verdict on one case in its own child."""
     return apart({"": trial}, limits)[""]
 
 
 def names(families: Sequence[str], seed: int) -> Iterator[str]:
-    """family:seed, the families in turn, without end."""
+    """Yield family:seed without end, the families in turn."""
     while True:
         for family in families:
             yield f"{family}:{seed}"

@@ -1,9 +1,9 @@
-"""Inject bugs into rammer itself, and see what stops each: a rule, a trial, one run of the program, or nothing.
+"""Inject bugs into rammer itself, and report what stops each: a rule, a trial, one run of the program, or nothing.
 
     python -m rammer.testing.mutate
 
-Known as: mutation testing. What a bug changes is a function of the compiler, in a child process; networks and devices
-are the user's. docs/semantics.md has the table.
+Known as: mutation testing. A bug changes a function of the compiler, in a child process; networks and devices are the
+user's. docs/semantics.md has the table.
 """
 
 from rammer_testing.mutate.bug import Bug

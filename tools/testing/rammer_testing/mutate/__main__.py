@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; 1 if a bug gave wrong numbers, a crash or a hang."""
+    """Run the tool; return 1 if a bug gave wrong numbers, a crash or a hang."""
     given = parser().parse_args(arguments)
     try:
         for known, names in ((NETWORKS, given.network), (TARGETS, given.target)):
@@ -66,7 +66,7 @@ def _run(bugs: Sequence[Bug], pairs: Sequence[tuple[str, str]], jobs: int, detai
 
 
 def _row(bug: Bug, made: dict[tuple[str, str], Reference], cache: Path) -> Row:
-    """What became of a bug in each network that it can reach."""
+    """Return the outcome of a bug for each network that it can reach."""
     pairs = [(t, n) for t, n in made if t in bug.targets]
     return [(f"{n} on {t}", attempt(bug, made[t, n], t, cache / t)) for t, n in pairs]
 

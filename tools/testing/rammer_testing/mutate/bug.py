@@ -1,4 +1,4 @@
-"""Define a bug: a function of rammer that is replaced, in a child process, by one that errs."""
+"""Define a bug: a function of rammer that a child process replaces with a faulty one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 Made = Any
 Hit = Callable[[], None]
-Plant = Callable[[Any, Hit], Any]  # (the original, to be called when something was changed) -> what replaces it
+Plant = Callable[[Any, Hit], Any]  # (original, function to call on a change) -> replacement
 HOST, SIMT, IPU = ("cpu", "amx"), ("cuda",), ("ipu",)
 EVERYWHERE = (*HOST, *SIMT, *IPU)
 
@@ -22,7 +22,7 @@ EVERYWHERE = (*HOST, *SIMT, *IPU)
 class Bug:
     """A bug at a stage of the compiler. `at` is `module:attribute`, where the module's own code looks it up.
 
-    `targets` are the devices whose programs pass that stage. A bug may replace several functions.
+    `targets`: devices whose programs pass that stage. A bug may replace several functions.
     """
 
     stage: str
@@ -32,16 +32,16 @@ class Bug:
 
 
 def bug(stage: str, name: str, at: str, plant: Plant, targets: tuple[str, ...] = EVERYWHERE) -> Bug:
-    """A bug in one function."""
+    """Return a bug in one function."""
     return Bug(stage, name, ((at, plant),), targets)
 
 
-NONE = Bug("none", "nothing is injected", ())  # what is stopped then is sound
+NONE = Bug("none", "nothing is injected", ())  # whatever is stopped then is sound
 
 
 @dataclass
 class Hits:
-    """Counts changes, also those that forked children make."""
+    """A flag that a bug changed something. Forked children share it."""
 
     memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
 
@@ -53,7 +53,7 @@ class Hits:
 
 
 def plant(bug: Bug, hits: Hits) -> None:
-    """Replace what the bug replaces, for the rest of this process, and forget what was made before."""
+    """Replace the bug's functions for the rest of this process, and clear caches."""
     for at, change in bug.places:
         module, _, path = at.partition(":")
         owner: Any = import_module(module)
@@ -68,7 +68,7 @@ def plant(bug: Bug, hits: Hits) -> None:
 
 
 def afterwards(change: Callable[[Made], Made | None]) -> Plant:
-    """Change what a function returns, where `change` finds something: it returns None else."""
+    """Return a plant that changes a function's result where `change` applies; elsewhere `change` returns None."""
 
     def planted(original: Any, hit: Hit) -> Any:
         @functools.wraps(original)
@@ -86,7 +86,7 @@ def afterwards(change: Callable[[Made], Made | None]) -> Plant:
 
 
 def once(change: Callable[[Made], Made | None]) -> Callable[[Made], Made | None]:
-    """The change, made the first time only that it is possible."""
+    """Return the change, limited to the first time that it applies."""
     done: list[bool] = []
 
     def changed(made: Made) -> Made | None:
@@ -99,7 +99,7 @@ def once(change: Callable[[Made], Made | None]) -> Callable[[Made], Made | None]
 
 
 def replaced(old: str, new: str | Callable[[re.Match[str]], str]) -> Plant:
-    """Replace a pattern in the text that a function returns."""
+    """Return a plant that replaces a pattern in the text that a function returns."""
 
     def change(text: str) -> str | None:
         found = re.sub(old, new, text)
@@ -109,7 +109,7 @@ def replaced(old: str, new: str | Callable[[re.Match[str]], str]) -> Plant:
 
 
 def instead(answer: Callable[..., Any]) -> Plant:
-    """Another function instead, with the same parameters."""
+    """Return a plant that substitutes another function with the same parameters."""
 
     def planted(original: Any, hit: Hit) -> Any:
         @functools.wraps(original)

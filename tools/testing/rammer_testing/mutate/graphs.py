@@ -1,4 +1,4 @@
-"""Bugs of passes, schedules and memory plans: they change a graph, an rProgram, or where tensors lie."""
+"""Define bugs of passes, schedules and memory plans: they change a graph, an rProgram, or places of tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _sign(value: Array) -> Array:
 
 
 def _operator(change: Callable[[Graph, ROperator], ROperator | None]) -> Callable[[Graph], Graph | None]:
-    """Change the first operator that can be."""
+    """Change the first operator to which `change` applies."""
 
     def changed(graph: Graph) -> Graph | None:
         for n, op in enumerate(graph.operators):
@@ -55,7 +55,7 @@ def _operator(change: Callable[[Graph, ROperator], ROperator | None]) -> Callabl
 
 
 def _exchanged(graph: Graph, op: ROperator) -> ROperator | None:
-    """Exchange two operands of one type, which does matter."""
+    """Exchange two operands of one type whose order matters."""
     kinds = [graph.types[t] for t in op.inputs]
     for n, kind in enumerate(kinds):
         for m in range(n):
@@ -67,7 +67,7 @@ def _exchanged(graph: Graph, op: ROperator) -> ROperator | None:
 
 
 def _other(graph: Graph, op: ROperator) -> ROperator | None:
-    """Read another tensor of the same type that is there already."""
+    """Read another tensor of the same type that is computed earlier."""
     before = list(graph.inputs)
     for earlier in graph.operators:
         if earlier is op:
@@ -103,7 +103,7 @@ def _transposed(graph: Graph) -> Graph | None:
 
 
 def _view(graph: Graph) -> Graph | None:
-    """Let a view begin one element later, if its root goes on there."""
+    """Shift a view by one element within its base."""
     for t, (base, offset) in graph.views.items():
         if offset + graph.types[t].span < graph.types[base].span:
             return replace(graph, views={**graph.views, t: View(base, offset + 1)})
@@ -138,7 +138,7 @@ def _lanes(change: Callable[[Lanes], bool]) -> Callable[[RProgram], RProgram | N
 
 
 def _waits(change: Callable[[Sequence[Position]], Sequence[Position]]) -> Callable[[Lanes], bool]:
-    """Change what barriers wait for."""
+    """Change the waits of barriers."""
 
     def changed(lanes: Lanes) -> bool:
         before = [list(lane) for lane in lanes]
@@ -183,7 +183,7 @@ def _moved(lanes: Lanes) -> bool:
 
 
 def _kernels(plan: ExecutionPlan) -> ExecutionPlan | None:
-    """Exchange the rKernels of two operators with as many rTasks."""
+    """Exchange the rKernels of two operators with equally many rTasks."""
     for n, kernel in enumerate(plan.kernels):
         for m in range(n):
             other = plan.kernels[m]
@@ -219,7 +219,7 @@ def _offsets(change: Callable[[dict[str, int]], bool]) -> Callable[[MemoryPlan],
 
 
 def _shifted(offsets: dict[str, int]) -> bool:
-    """Let each second tensor begin so early that it meets what lies before it."""
+    """Move every second tensor to 128 bytes lower, so that it overlaps the one before it."""
     names = sorted(offsets, key=lambda t: offsets[t])[1::2]
     for name in names:
         offsets[name] -= 128

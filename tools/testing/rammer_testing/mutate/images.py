@@ -1,4 +1,4 @@
-"""Bugs behind the proof: of packed constants, of the tables that vEUs walk, and of what runs them."""
+"""Define bugs behind the proof: in packed constants, in tables that vEUs walk, and in the runtime."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rammer.vdevice.cpu.runtime.table import PUBLISH, TICKETS
 from rammer.vdevice.ipu.codegen.program import Placement
 from rammer_testing.mutate.bug import HOST, IPU, SIMT, Bug, Hit, Plant, afterwards, bug, once
 
-HOSTED = (*HOST, *SIMT)  # whose operands have addresses
+HOSTED = (*HOST, *SIMT)  # targets whose operands have addresses
 TABLE = "rammer.vdevice.cpu.codegen.build:Table"
 STREAMS = "rammer.vdevice.simt.codegen.image:Streams"
 Fields = dict[str, Any]
 
 
 def _arranged(change: Callable[[Array], None]) -> Plant:
-    """Change a constant after it was brought into a layout of its own."""
+    """Change a constant after it was packed into another layout."""
 
     def planted(original: Any, hit: Hit) -> Any:
         def erring(array: Array, layout: Any, out: Array) -> None:
@@ -78,7 +78,7 @@ PACKING: tuple[Bug, ...] = (
 
 
 def _fields(change: Callable[[Fields], bool]) -> Plant:
-    """Change what a table is made of."""
+    """Change the fields of a table."""
 
     def planted(original: Any, hit: Hit) -> Any:
         class Erring(original):  # type: ignore[misc]  # a dataclass, known at run time
@@ -94,7 +94,7 @@ def _fields(change: Callable[[Fields], bool]) -> Plant:
 
 
 def _operand(fields: Fields) -> bool:
-    """Move an operand's address by 64 bytes, in each second rTask."""
+    """Move an operand's address by 64 bytes, in every second rTask."""
     args = np.flatnonzero(fields["arg_base"] == -1)[1::2]
     fields["arg_offset"][args] += 64
     return bool(args.size)
@@ -131,7 +131,7 @@ def _unpublished(fields: Fields) -> bool:
 
 
 def _column(table: str, column: int, change: Callable[[Array, Array], Array]) -> Callable[[Fields], bool]:
-    """Change a column of all slots that have an rTask."""
+    """Change a column of all slots that hold an rTask."""
 
     def changed(fields: Fields) -> bool:
         slots = fields[table]
@@ -149,7 +149,7 @@ def _next_kernel(numbers: Array, _: Array) -> Array:
 
 
 def _next_task(numbers: Array, rows: Array) -> Array:
-    """Compute each rTask but the last of a function twice as far."""
+    """Compute the next rTask instead of each one but the last of a function."""
     last = np.array([rows[rows[:, 0] == k, 1].max() for k in rows[:, 0]])
     found: Array = np.minimum(numbers + 1, last)
     return found
@@ -178,7 +178,7 @@ def _small_scratch(fields: Fields) -> bool:
 
 
 def _port(fields: Fields) -> bool:
-    """Let the first output lie 64 bytes away."""
+    """Move the first output by 64 bytes."""
     base, offset = fields["header"]["outputs"][0]
     fields["header"]["outputs"] = [(base, offset + 64), *fields["header"]["outputs"][1:]]
     return bool(base == -1)
@@ -304,7 +304,7 @@ PLACED = "rammer.vdevice.ipu.codegen.build:place"
 
 
 def _group(change: Callable[[Any], Any]) -> Plant:
-    """Change the first vertices of a placement that can be."""
+    """Change the first group of a placement to which `change` applies."""
 
     def changed(placed: Placement) -> Placement | None:
         for n, group in enumerate(placed.groups):

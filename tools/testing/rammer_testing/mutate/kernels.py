@@ -1,4 +1,4 @@
-"""Bugs of generators and of the text that is printed: they change tile programs, or C."""
+"""Define bugs of generators and printers: they change tile programs, or C."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Change = Callable[[RKernel], RKernel | None]
 
 
 def _every(change: Change) -> Callable[[Sequence[RKernel]], list[RKernel] | None]:
-    """Change all candidates that can be: what is left cannot hide the bug."""
+    """Change all candidates to which `change` applies, so that a sound one cannot hide the bug."""
 
     def changed(kernels: Sequence[RKernel]) -> list[RKernel] | None:
         found = [change(k) for k in kernels]
@@ -187,13 +187,13 @@ TEXTS: tuple[Bug, ...] = (
 
 
 def _exchanged(rows: Sequence[list[Any]]) -> list[list[Any]] | None:
-    """Let each kernel's object and symbol be the next one's."""
+    """Give each kernel the object and symbol of the next one."""
     others = (*rows[1:], rows[0])
     return [[*other[:2], row[2]] for row, other in zip(rows, others, strict=True)] if len(rows) > 1 else None
 
 
 def _foreign(original: Any, hit: Hit) -> Any:
-    """Let a plugin's kernels in C compute another rTask than they are asked for."""
+    """Let a plugin's kernels in C compute another rTask than the requested one."""
 
     def erring(self: Any, operation: Operation, spec: VDeviceSpec, *more: Any, **named: Any) -> list[RKernel]:
         found = []

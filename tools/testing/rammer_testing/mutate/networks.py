@@ -1,4 +1,4 @@
-"""Build the networks that bugs are injected into: ordinary sizes, one for each kind of operator that users have."""
+"""Build the networks that bugs are injected into: realistic sizes, one per kind of operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import ModelProto
 from rammer.ir.tensor import Array
 from rammer_testing.fuzz.sketch import I8, I64, U8, Sketch
 
-BUDGET = 1e10  # multiply-adds: these networks are no random ones, and small
+BUDGET = 1e10  # multiply-adds: unlimited in effect, as these networks are fixed and small
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Network:
 
 
 def recurrent(kind: str, gates: int, steps: int, units: int, layers: int) -> Sketch:
-    """Layers of LSTM or GRU cells over a sequence, batch 1."""
+    """Build layers of LSTM or GRU cells over a sequence, batch 1."""
     net = _sketch(kind)
     value = net.input((steps, 1, units), low=-1, high=1)
     for _ in range(layers):
@@ -36,7 +36,7 @@ def recurrent(kind: str, gates: int, steps: int, units: int, layers: int) -> Ske
 
 
 def dense(rows: int, width: int, layers: int) -> Sketch:
-    """Products with residual connections, layer norm and GELU."""
+    """Build products with residual connections, layer norm and GELU."""
     net = _sketch("dense")
     value = net.input((rows, width))
     for _ in range(layers):
@@ -46,7 +46,7 @@ def dense(rows: int, width: int, layers: int) -> Sketch:
 
 
 def products() -> Sketch:
-    """Products and ReLU, large enough to be worth waking a matrix unit."""
+    """Build products and ReLU, large enough to use a matrix unit."""
     net = _sketch("products")
     value = net.input((512, 256))
     for _ in range(3):
@@ -55,7 +55,7 @@ def products() -> Sketch:
 
 
 def convolutional() -> Sketch:
-    """A CNN: 3x3 convolutions that Winograd suits, a stride, a depthwise one, pools, a classifier."""
+    """Build a CNN: 3x3 convolutions that suit Winograd, a stride, a depthwise one, pools, a classifier."""
     net = _sketch("convolutional")
     value = net.input((1, 3, 30, 30))
     for channels, stride in ((16, 1), (32, 1), (32, 2)):
@@ -69,7 +69,7 @@ def convolutional() -> Sketch:
 
 
 def branches() -> Sketch:
-    """An Inception block: branches of several filters side by side, joined by a Concat."""
+    """Build an Inception block: parallel branches of several filters, joined by a Concat."""
     net = _sketch("branches")
     value = net.input((1, 24, 14, 14))
     found = [_conv(net, value, 16, 1, 1), _conv(net, _conv(net, value, 12, 1, 1), 16, 3, 1)]
@@ -81,7 +81,7 @@ def branches() -> Sketch:
 
 
 def attention(tokens: int, width: int, heads: int) -> Sketch:
-    """A block of a transformer: heads by slices of one product, softmax, projection, layer norm."""
+    """Build a transformer block: heads by slices of one product, softmax, projection, layer norm."""
     net = _sketch("attention")
     value = net.input((tokens, width))
     joined = net.node("MatMul", value, net.weights(width, 3 * width))
@@ -100,7 +100,7 @@ def attention(tokens: int, width: int, heads: int) -> Sketch:
 
 
 def quantized() -> Sketch:
-    """QDQ: a convolution and a product of bytes between QuantizeLinear and DequantizeLinear."""
+    """Build a QDQ net: a convolution and a product of bytes between QuantizeLinear and DequantizeLinear."""
     net = _sketch("quantized")
     value = net.input((1, 16, 14, 14), low=-1, high=1)
     scale, zero = net.constant(0.02), net.constant(np.array(120, np.uint8), U8)
@@ -119,7 +119,7 @@ def quantized() -> Sketch:
 
 
 def views() -> Sketch:
-    """Slices, transposes, concats, a resize, reductions: what moves elements, and where they lie."""
+    """Build slices, transposes, concats, a resize, reductions: operators that move elements."""
     net = _sketch("views")
     value = net.input((3, 28, 36))
     left = net.node("Slice", value, *(net.constant([v]) for v in (0, 20, 2)))
@@ -132,7 +132,7 @@ def views() -> Sketch:
 
 
 def cache(rows: int, width: int) -> Sketch:
-    """A step of a decoder: a state whose rows move up by one, and what is computed from all of them."""
+    """Build a step of a decoder: a state whose rows shift by one, and a product of all of them."""
     net = _sketch("cache")
     token, state = net.input((1, width)), net.input((rows, width))
     made = net.node("Tanh", net.node("MatMul", token, net.weights(width, width)))
@@ -158,7 +158,7 @@ NETWORKS: dict[str, Callable[[], Sketch]] = {
 
 
 def network(name: str) -> Network:
-    """The network of that name."""
+    """Return the network of that name."""
     net = NETWORKS[name]()
     outputs = net.leaves()
     random = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Change one thing of a tile program: an index, a bound, a stride, a guard, a size, a box, or a packing."""
+"""Change one number of a tile program: an index, a bound, a stride, a guard, a size, a box, or a packing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Change = Callable[[Any], Any]
 
 
 def mutants(kernel: RKernel, count: int, seed: int) -> Iterator[tuple[str, RKernel]]:
-    """Make up to `count` kernels that differ from one in a single number, and say what was changed."""
+    """Yield up to `count` kernels that differ from one in a single number, each with a description of the change."""
     sites = list(_sites(_parts(kernel)))
     for path, what, change in random.Random(seed).sample(sites, min(count, len(sites))):
         yield f"{what} at {path}", _at(kernel, path, change)
 
 
 def mutant(kernel: RKernel, what: str, seed: int = 0) -> RKernel | None:
-    """Change one number of a kernel, at a place whose description matches a pattern; None if there is none."""
+    """Return a kernel with one number changed, at a site whose description matches a pattern; None if there is none."""
     if not isinstance(kernel.body, TileProgram):
         return None
     pattern = re.compile(what)
@@ -48,7 +48,7 @@ def _at(kernel: RKernel, path: tuple[Any, ...], change: Change) -> RKernel:
 
 
 def _sites(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str, Change]]:
-    """Every place in a tree of tuples and dataclasses where a number can be changed, and how."""
+    """Yield every site in a tree of tuples and dataclasses where a number can be changed: path, description, change."""
     yield from ((path, what, change) for what, change in _changes(node))
     if isinstance(node, tuple):
         for n, part in enumerate(node):
@@ -88,7 +88,7 @@ def _changes(node: Any) -> Iterator[tuple[str, Change]]:
             yield f"div of {node} doubled", lambda d: replace(d, div=2 * d.div)
             yield f"mod of {node} changed", lambda d: replace(d, mod=d.mod * 2 or 4)
             yield f"dim of {node} + 1", partial(_add, name="dim")
-        case Apply(instruction) if instruction.threads == 1:  # a wave's has one size
+        case Apply(instruction) if instruction.threads == 1:  # a subgroup's instruction has a fixed size
             for n, (axis, size) in enumerate(instruction.axes):
                 yield f"{axis} of {instruction.name} + {size}", partial(_wider, axis=n, by=size)
         case Operand():

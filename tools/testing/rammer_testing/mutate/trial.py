@@ -1,4 +1,4 @@
-"""Compile and run a network with a bug, in a process of its own, and say what stopped the bug."""
+"""Compile and run a network with a bug, in a separate process, and report what stopped the bug."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "cuda": {"target": "cuda", "device": "emulator"},
     "ipu": {"target": "ipu", "device": "emulator", "arch": "gc200:64"},
 }
-# Networks whose programs pass what is special about a target; other targets than the first take longer to compile for.
+# Networks that exercise the special parts of a target; compiling for all but the first takes long.
 USUAL: dict[str, tuple[str, ...]] = {
     "cpu": tuple(NETWORKS),
     "amx": ("products", "quantized"),
@@ -38,17 +38,17 @@ USUAL: dict[str, tuple[str, ...]] = {
     "ipu": ("gru", "convolutional", "attention"),
 }
 UNREACHED, HARMLESS, SILENT, CRASHED, HUNG = "not reached", "harmless", "SILENT", "CRASHED", "HUNG"
-RUNS = 3  # a missing wait does not show each time
+RUNS = 3  # a missing wait does not fail each time
 PATIENCE_S = 120.0
 MORE = 8.0  # times the error of the sound program, and
-LEAST = 2e-6  # so much on top: what is above is wrong
-UNSHOWN = re.compile("not proven|tried out|not verified")  # notes on what no proof has reached
+LEAST = 2e-6  # this much more: errors above are wrong
+UNSHOWN = re.compile("not proven|tried out|not verified")  # notes on parts without a proof
 STOPPED = re.compile(r"\b(R\d{3})\b|(tried out)|(one run)")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a network gives on a target, and how far the sound program is off."""
+    """Expected outputs of a network on a target, and the errors of the sound program."""
 
     network: Network
     outputs: Mapping[str, Array]
@@ -57,14 +57,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a bug: an id of a rule, `trial`, another error's class, or one of the words above."""
+    """The fate of a bug: an id of a rule, `trial`, the class of another error, or one of the words above."""
 
     what: str
     detail: str = ""
 
     @property
     def wrong(self) -> bool:
-        """Whether the user gets wrong numbers, or no answer."""
+        """Return whether the user gets wrong numbers, or no answer."""
         return self.what in (SILENT, CRASHED, HUNG)
 
 
@@ -79,7 +79,7 @@ def reference(network: Network, target: str, cache: Path) -> Reference:
 
 
 def attempt(bug: Bug, made: Reference, target: str, cache: Path) -> Outcome:
-    """Inject a bug and compile. `cache` has the machine code of sound programs, and no verdicts."""
+    """Inject a bug and compile. `cache` holds the machine code of sound programs, but no verdicts."""
     hits = Hits()
     with tempfile.TemporaryDirectory(prefix="rammer-mutate-") as folder:
         shutil.copytree(cache, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("profiles*", "*.sqlite*"))
@@ -99,7 +99,7 @@ def attempt(bug: Bug, made: Reference, target: str, cache: Path) -> Outcome:
 
 
 def _live(bug: Bug, made: Reference, target: str, folder: str, hits: Hits, send: Connection) -> None:
-    """The child's life: plant, compile, run, compare, tell."""
+    """Run the child: plant, compile, run, compare, report."""
     os.setsid()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
@@ -133,7 +133,7 @@ def _judged(made: Reference, target: str) -> Outcome:
 
 
 def _stopped(text: str) -> str:
-    """The rule, or the trial, that a message names first."""
+    """Return the rule, or the trial, that a message names first."""
     if (found := STOPPED.search(text)) is None:
         return ""
     return found[1] or ("trial" if found[2] else "one run")
@@ -144,7 +144,7 @@ def _run(network: Network, target: str) -> list[dict[str, Array]]:
 
 
 def _runs(network: Network, target: str) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
-    """Outputs of some runs from the same state, and the plan's notes."""
+    """Return the outputs of some runs from the same state, and the plan's notes."""
     with rammer.compile(network.model, **TARGETS[target], tune_seconds=0, state=network.state or None) as program:
         assert program.plan is not None
         names = [port.name for port in program.outputs]
@@ -156,7 +156,7 @@ def _runs(network: Network, target: str) -> tuple[list[dict[str, Array]], tuple[
 
 
 def _error(found: Array, wanted: Array) -> float:
-    """The largest difference over the largest value."""
+    """Return the largest difference over the largest value."""
     a, b = (np.asarray(v, np.float64) for v in (found, wanted))
     if a.shape != b.shape:
         return float("inf")

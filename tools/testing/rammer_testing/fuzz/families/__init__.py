@@ -1,4 +1,4 @@
-"""Families of models: where each begins, the steps it takes, and how often."""
+"""Define families of models: a start, the steps taken from there, and their weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Steps = tuple[tuple[int, Step], ...]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of model. `steps` are weighted; `size` bounds how many are taken. `lies`: it declares wrong shapes."""
+    """A kind of model. `steps` are weighted; `size` bounds their number. `lies`: it declares wrong shapes."""
 
     start: Step
     steps: Steps
@@ -36,7 +36,7 @@ class Family:
     lies: bool = False
 
 
-# What stands between the operators of any model.
+# Operators between those of any family.
 GLUE: Steps = (
     *((2, elementwise.unary), (2, elementwise.binary), (1, elementwise.cast), (2, views.reshape), (1, views.unsqueeze)),
     *((2, views.transpose), (2, views.split), (2, views.concat), (1, views.cut), (1, normalization.reduce)),

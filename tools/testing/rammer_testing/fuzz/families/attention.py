@@ -1,4 +1,4 @@
-"""Attention as exporters write it, and as one operator; feed-forward blocks around it."""
+"""Generate attention as exporters write it and as one operator, and feed-forward blocks around it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def start(s: Sketch) -> None:
 
 
 def dense(s: Sketch, x: str, n: int, *, bias: bool) -> str:
-    """x W (+ b) over the last axis."""
+    """Add x W (+ b) over the last axis."""
     *lead, terms = s.shape(x)
     y = s.node("MatMul", x, s.weights(terms, n, dtype=s.dtype(x)), work=float(np.prod(lead)) * terms * n)
     return s.node("Add", y, s.weights(n, terms=4, dtype=s.dtype(x))) if bias else y
 
 
 def attend(s: Sketch) -> None:
-    """Self-attention: one product for queries, keys and values, or three; heads apart; a mask; a product behind."""
+    """Add self-attention: one product for queries, keys and values, or three; split heads; a mask; a product behind."""
     x = s.floats(3)
     b, length, width = s.shape(x)
     fitting = [h for h in (1, 2, 3, 4, 6, 8, 12) if width % h == 0]
@@ -62,13 +62,13 @@ def attend(s: Sketch) -> None:
 
 
 def apart(s: Sketch, x: str, heads: int) -> str:
-    """[batch, length, width] as [batch, heads, length, size]."""
+    """Reshape [batch, length, width] to [batch, heads, length, size]."""
     b, length, width = s.shape(x)
     return s.node("Transpose", s.node("Reshape", x, s.constant([b, length, heads, width // heads])), perm=[0, 2, 1, 3])
 
 
 def operator(s: Sketch) -> None:
-    """ONNX's Attention; keys and values may have fewer heads than queries."""
+    """Add ONNX's Attention; keys and values may have fewer heads than queries."""
     x = s.floats(3)
     b, length, width = s.shape(x)
     heads = s.random.choice([h for h in (1, 2, 3, 4, 6, 8) if width % h == 0])
@@ -80,7 +80,7 @@ def operator(s: Sketch) -> None:
 
 
 def cross(s: Sketch) -> None:
-    """A few queries on another sequence."""
+    """Add cross-attention: queries on another sequence."""
     x = s.floats(3)
     b, _, width = s.shape(x)
     q = s.input((b, sizes.extent(s.random, 40), width), s.dtype(x), -1, 1)
@@ -115,7 +115,7 @@ def norm(s: Sketch) -> None:
 
 
 def embed(s: Sketch) -> None:
-    """Tokens and places looked up and added."""
+    """Add embeddings of tokens and positions, summed."""
     b, length = sizes.batch(s.random), sizes.sequence(s.random)
     width, words = sizes.channels(s.random), sizes.extent(s.random, 2000, 2)
     tokens = s.input((b, length), I64, 0, words - 1)
@@ -124,7 +124,7 @@ def embed(s: Sketch) -> None:
 
 
 def cached(s: Sketch) -> None:
-    """One step of a decoder: keys of before, and a new one behind them."""
+    """Add one step of a decoder: cached keys, with a new one appended."""
     x = s.floats(3)
     b, length, width = s.shape(x)
     if length > 4:

@@ -1,4 +1,4 @@
-"""Control flow: loops and scans with trip counts that are known, branches that are."""
+"""Generate control flow: loops and scans with known trip counts, branches with known conditions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def value(name: str, dtype: int, shape: tuple[int, ...]) -> ValueInfoProto:
 
 
 def loop(s: Sketch) -> None:
-    """A state that is carried on, and what every turn leaves."""
+    """Add a loop: a carried state, and maybe a value of every iteration."""
     x = s.pick(lambda k: k.dtype == FLOAT and k.rank in (2, 3))
     shape = s.shape(x)
     n, count = shape[-1], s.random.randint(1, 6)
@@ -48,7 +48,7 @@ def loop(s: Sketch) -> None:
 
 
 def scan(s: Sketch) -> None:
-    """A cell stepped over the first axis."""
+    """Add a cell stepped over the first axis."""
     x = s.pick(lambda k: k.dtype == FLOAT and k.rank == 3)
     steps, batch, n = s.shape(x)
     if steps > 20:
@@ -71,7 +71,7 @@ def scan(s: Sketch) -> None:
 
 
 def branch(s: Sketch) -> None:
-    """If, of a condition that is known."""
+    """Add an If with a known condition."""
     x = s.pick(lambda k: k.dtype == FLOAT)
     name = f"if{len(s.nodes)}_"
     branches = [
@@ -83,7 +83,7 @@ def branch(s: Sketch) -> None:
 
 
 def nested(s: Sketch, op: str, operands: tuple[str, ...], shapes: list[tuple[int, ...]], **attrs: Any) -> None:
-    """A node that holds graphs; its outputs are floats of these shapes."""
+    """Add a node with subgraphs; its outputs are floats of these shapes."""
     s.trust(op, operands, [(TensorProto.FLOAT, shape) for shape in shapes], **attrs)
 
 

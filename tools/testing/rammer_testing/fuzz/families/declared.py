@@ -1,4 +1,4 @@
-"""Declared types that do not hold, as exporters leave them in files. What is computed decides."""
+"""Declare wrong or open shapes, as exporters leave them in files. The computed shapes are authoritative."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rammer.ir.tensor import Shape
 from rammer_testing.fuzz.sketch import NUMPY, Sketch
 
 Declared = tuple[int | str | None, ...] | None
-SHARE = 0.3  # of values, inputs and outputs, about which something false or nothing is said
-NAMES = ("?", "", "unk__12", "N", "batch")  # the first three say nothing
+SHARE = 0.3  # of values, inputs and outputs whose declaration is false or missing
+NAMES = ("?", "", "unk__12", "N", "batch")  # the first three carry no information
 
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """What a model says about a value's shape: sizes, names, -1, None for no word about an axis, or no shape at all."""
+    """A declared shape of a value: sizes, names, -1, None for an undeclared axis, or None for no shape."""
 
     value: str
     dtype: int
@@ -25,7 +25,7 @@ class Lie:
 
 
 def lies(s: Sketch, model: ModelProto) -> tuple[Lie, ...]:
-    """Lies about some of a model's values, at least one. Inputs may be left open, but have no wrong sizes."""
+    """Return false declarations of some of a model's values, at least one. Inputs may be open, but not wrong."""
     inputs = [v.name for v in model.graph.input]
     outputs = [v.name for v in model.graph.output]
     known = [n for node in model.graph.node for n in node.output if n in s.kinds and s.dtype(n) in NUMPY]
@@ -56,7 +56,7 @@ def _false(s: Sketch, shape: Shape) -> Declared:
 
 
 def told(model: ModelProto, false: Sequence[Lie]) -> ModelProto:
-    """The model with lies about those of its values that it still has."""
+    """Return the model with those false declarations whose values it still has."""
     if not false:
         return model
     found = ModelProto()
@@ -76,6 +76,6 @@ def told(model: ModelProto, false: Sequence[Lie]) -> ModelProto:
 
 
 def is_open(model: ModelProto) -> bool:
-    """Whether some input's shape is not declared in full."""
+    """Return whether the shape of some input is not declared in full."""
     types = [v.type.tensor_type for v in model.graph.input]
     return any(not t.HasField("shape") or any(d.dim_value < 1 for d in t.shape.dim) for t in types)

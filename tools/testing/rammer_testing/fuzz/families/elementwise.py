@@ -1,4 +1,4 @@
-"""Element-wise operators and casts over all element types, with broadcasting."""
+"""Generate element-wise operators and casts over all element types, with broadcasting."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SMOOTH = (
     *("HardSigmoid", "LeakyRelu", "Sin", "Cos", "Abs", "Neg", "Identity", "Asinh", "ThresholdedRelu", "Shrink"),
 )
 NARROW: dict[int, tuple[str, ...]] = {BFLOAT: ("Tanh", "Sigmoid", "Relu", "Abs", "Neg", "Identity", "Erf", "Softsign")}
-COARSE = (HALF, BFLOAT)  # whether a sum is just 0 is a matter of their last digit: sums cancel in one of a thousand
+COARSE = (HALF, BFLOAT)  # a sum's last digit decides whether it is 0: one sum in a thousand cancels
 COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 
 
 def start(s: Sketch) -> None:
-    """Values of one shape that models have: rows, tokens or images, mostly float32."""
+    """Add an input of a shape that models have: rows, tokens or images, mostly float32."""
     dtype = s.random.choice((FLOAT, FLOAT, FLOAT, FLOAT, DOUBLE, HALF, BFLOAT, *INTS, BOOL))
     s.input(typical(s), dtype, *bounds(dtype))
 
@@ -51,14 +51,14 @@ def typical(s: Sketch) -> tuple[int, ...]:
 
 
 def bounds(dtype: int) -> tuple[float, float]:
-    """A range in which an element type neither overflows at once nor has but one value."""
+    """Return a range in which an element type does not overflow at once and has several values."""
     if dtype in INTS:
         return (0, 9) if dtype in UNSIGNED else (-9, 9)
     return -2.0, 2.0
 
 
 def other(s: Sketch, value: str) -> str:
-    """An operand that broadcasts with a value, of its type: another value, a constant or a new input."""
+    """Return an operand that broadcasts with a value, of its type: another value, a constant or a new input."""
     shape, dtype = s.shape(value), s.dtype(value)
     if s.chance(0.4):
         try:
@@ -91,14 +91,14 @@ def unary(s: Sketch) -> None:
 
 
 def positive(s: Sketch) -> None:
-    """Functions of positive numbers only."""
+    """Add a function of positive numbers."""
     x = s.floats()
     safe = s.node("Add", s.node("Abs", x), s.constant(0.5, s.dtype(x)))
     s.node(s.random.choice(("Sqrt", "Log", "Reciprocal")), safe)
 
 
 def steep(s: Sketch) -> None:
-    """Functions of small numbers, or of ones beyond their range without Tanh."""
+    """Add a function of small numbers; Tanh keeps it in range."""
     x = s.node("Tanh", s.floats())
     s.node(s.random.choice(("Exp", "Sinh", "Cosh", "Tan", "Exp")), x)
 
@@ -165,7 +165,7 @@ def cast(s: Sketch) -> None:
 
 
 def compare(s: Sketch) -> None:
-    x = s.pick(lambda k: k.dtype != BOOL)  # equality of floats is a matter of their last digit
+    x = s.pick(lambda k: k.dtype != BOOL)  # equality of floats depends on the last digit
     ops = [op for op in COMPARISONS if op != "Equal" or s.dtype(x) not in FLOATS]
     found = s.node(s.random.choice(ops), x, other(s, x))
     if s.chance(0.6) and s.shape(found) == s.shape(x):
@@ -188,7 +188,7 @@ def kinds(s: Sketch) -> None:
 
 
 def series(s: Sketch) -> None:
-    """A constant that nodes make: Range, ConstantOfShape, EyeLike, Shape."""
+    """Add a constant made by nodes: Range, ConstantOfShape, Shape."""
     x = s.floats()
     count = s.shape(x)[-1] if s.rank(x) else 1
     made = s.random.choice(("Range", "ConstantOfShape", "Shape"))

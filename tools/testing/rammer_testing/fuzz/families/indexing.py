@@ -1,4 +1,4 @@
-"""Reading and writing by index, sorting and choosing."""
+"""Generate reads and writes by index, sorting and selection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def start(s: Sketch) -> None:
 
 
 def some(s: Sketch) -> tuple[str, int]:
-    """A value, and one of its axes."""
+    """Return a value, and one of its axes."""
     x = s.pick(lambda k: k.rank > 0 and k.dtype != BOOL)
     return x, s.random.randrange(s.rank(x))
 
 
 def indices(s: Sketch, shape: tuple[int, ...], extent: int) -> str:
-    """Indices into an axis, some of them negative: an input mostly, or a constant."""
+    """Return indices into an axis, some of them negative: mostly an input, or a constant."""
     dtype = s.random.choice((I64, I64, I32))
     if s.chance(0.7):
         return s.input(shape, dtype, -extent, extent - 1)
@@ -53,7 +53,7 @@ def gather_nd(s: Sketch) -> None:
 
 
 def scatter(s: Sketch) -> None:
-    """With distinct places, or with sums of what meets in one place."""
+    """Add a scatter with distinct indices, or with a reduction of repeated ones."""
     x, axis = some(s)
     shape = list(s.shape(x))
     extent = shape[axis]
@@ -103,14 +103,14 @@ def one_hot(s: Sketch) -> None:
 
 
 def lookup(s: Sketch) -> None:
-    """Rows of a table, as embeddings are."""
+    """Add a lookup of rows in a table, as of embeddings."""
     words, width = sizes.extent(s.random, 3000), sizes.channels(s.random)
     tokens = s.input((sizes.batch(s.random), sizes.sequence(s.random)), I64, 0, words - 1)
     s.node("Gather", s.weights(words, width, terms=1), tokens, axis=0)
 
 
 def masked(s: Sketch) -> None:
-    """Chosen by a comparison."""
+    """Add a selection by a comparison."""
     x = s.pick(lambda k: k.dtype in (FLOAT, DOUBLE))
     mask = s.node("Greater", x, s.constant(0.1, s.dtype(x)))
     s.node("Where", mask, x, s.node("Mul", x, s.constant(0.1, s.dtype(x))))

@@ -1,4 +1,4 @@
-"""Zeros, infinities and NaN where elements are computed one by one, and their casts to integers and booleans."""
+"""Generate zeros, infinities and NaN in element-wise operators and in casts to integers and booleans."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def floating(kind: Kind) -> bool:
 
 
 def singular(s: Sketch) -> None:
-    """Functions with poles, and those of a part of the numbers."""
+    """Add a function with poles or a limited domain."""
     x = s.pick(floating)
     op = s.random.choice(("Sqrt", "Log", "Reciprocal", "Exp", "Pow", "Div", "Abs", "Neg", "Relu"))
     if op == "Pow":
-        by = s.random.choice((0.5, -1.0, 2.0, -0.5))  # a root of -inf is NaN to NumPy, and infinite to C
+        by = s.random.choice((0.5, -1.0, 2.0, -0.5))  # a root of -inf is NaN in NumPy, and infinite in C
         s.node(op, s.node("Abs", x) if abs(by) == 0.5 else x, s.constant(by, s.dtype(x)))
     elif op == "Div":
         s.node(op, s.constant(1.0, s.dtype(x)) if s.chance(0.5) else other(s, x), x)
@@ -36,14 +36,14 @@ def binary(s: Sketch) -> None:
 
 
 def cast_whole(s: Sketch) -> None:
-    """To integers: only of what fits them the result is known."""
+    """Add a cast to integers: its result is defined only for values that fit."""
     x = s.pick(floating)
     y = s.node("Cast", x, to=s.random.choice(WHOLE))
     s.undefined[y] = x
 
 
 def cast_bool(s: Sketch) -> None:
-    """To a boolean: all but zero is true, NaN and infinities too."""
+    """Add a cast to booleans: all but zero is true, even NaN and infinities."""
     y = s.node("Cast", s.pick(floating), to=BOOL)
     if s.chance(0.6):
         s.node("Cast", s.node("Not", y) if s.chance(0.5) else y, to=s.random.choice((FLOAT, I32, U8)))
@@ -54,7 +54,7 @@ def cast_float(s: Sketch) -> None:
 
 
 def kept(s: Sketch) -> None:
-    """Only the finite ones go on."""
+    """Replace values that are not finite by zeros."""
     x = s.pick(lambda k: k.dtype in (FLOAT, DOUBLE))
     odd = s.node("Or", s.node("IsNaN", x), s.node("IsInf", x))
     s.node("Where", odd, s.constant(0.0, s.dtype(x)), x)

@@ -1,4 +1,4 @@
-"""Softmax, reductions and normalisation over any axis."""
+"""Generate softmax, reductions and normalisation over any axis."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def layer_norm(s: Sketch) -> None:
 
 
 def per_channel(s: Sketch) -> None:
-    """Batch, instance and group normalisation."""
+    """Add batch, instance or group normalisation."""
     x = s.pick(lambda k: k.rank >= 3 and k.dtype in (FLOAT, DOUBLE, HALF))
     channels, dtype = s.shape(x)[1], s.dtype(x)
 
@@ -98,7 +98,7 @@ def others(s: Sketch) -> None:
         if s.rank(x) < 3:
             raise Unfit
         s.node("LRN", x, size=s.random.choice((1, 3, 5)), alpha=0.1, beta=0.75, bias=1.0)
-    elif form == "mvn":  # its definition cancels: only what is spread out can be normalised so
+    elif form == "mvn":  # its definition cancels: it needs values that vary
         x = s.input(s.shape(x))
         if s.shape(x)[axis] < 8:
             raise Unfit
@@ -111,7 +111,7 @@ def others(s: Sketch) -> None:
 
 
 def by_hand(s: Sketch) -> None:
-    """A normalisation as exporters write it out."""
+    """Add a normalisation as exporters write it out."""
     x = s.floats()
     if not s.rank(x):
         raise Unfit
@@ -122,14 +122,14 @@ def by_hand(s: Sketch) -> None:
 
 
 def masked(s: Sketch) -> None:
-    """Softmax of what a mask leaves."""
+    """Add a softmax with a mask."""
     x = s.floats(2, 3, 4)
     mask = s.constant(s.numpy.integers(0, 2, s.shape(x)[-2:]) * -60.0, s.dtype(x))  # exp(-100) is a denormal: 0 here
     s.node("Softmax", s.node("Add", x, mask), axis=-1)
 
 
 def tokens(s: Sketch) -> None:
-    """Rows as sequences have them, odd numbers among them."""
+    """Add rows as sequences have them, often of odd lengths."""
     r = s.random
     length = r.choice((28, 29, 30, 57, 75)) if s.chance(0.5) else r.randint(2, 200)
     width = r.choice((64, 96, 128, 192, 200, 256, 320, 640)) if s.chance(0.7) else r.randint(3, 640)
@@ -137,7 +137,7 @@ def tokens(s: Sketch) -> None:
 
 
 def readers(s: Sketch) -> None:
-    """A norm, softmax or sum whose result several operators read, each stored or read on."""
+    """Add a norm, softmax or sum read by several operators, each stored or read on."""
     x = s.floats(2, 3, 4)
     width, dtype = s.shape(x)[-1], s.dtype(x)
     forms = ("LayerNormalization", "LayerNormalization", "Softmax", "LogSoftmax", "rms", "LpNormalization")

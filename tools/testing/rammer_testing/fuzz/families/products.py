@@ -1,4 +1,4 @@
-"""Products: by constants and by run-time operands, batched, Gemm, Einsum, and what stands around them."""
+"""Generate products by constants and run-time operands, batched, Gemm, Einsum, and operators around them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def width(s: Sketch) -> int:
 
 
 def matmul(s: Sketch) -> None:
-    """By a constant, or by an input."""
+    """Add a product by a constant or an input."""
     x = s.floats()
     if not s.rank(x):
         raise Unfit
@@ -46,7 +46,7 @@ def matmul(s: Sketch) -> None:
 
 
 def pair(s: Sketch) -> None:
-    """Of two computed operands."""
+    """Add a product of two computed operands."""
     x = s.floats(2, 3, 4)
     *lead, m, terms = s.shape(x)
     y = s.pick(lambda k: k.dtype == s.dtype(x) and k.rank in (2, k.rank) and k.rank >= 2 and k.shape[-1] == terms)
@@ -74,7 +74,7 @@ def gemm(s: Sketch) -> None:
 
 
 def einsum(s: Sketch) -> None:
-    """Equations that models have."""
+    """Add an Einsum with an equation that models use."""
     x = s.floats(2, 3, 4)
     shape, n = s.shape(x), sizes.channels(s.random, 128)
     letters = "abcd"[: len(shape)]
@@ -104,7 +104,7 @@ def einsum(s: Sketch) -> None:
 
 
 def heads(s: Sketch) -> None:
-    """A product, a view of it, and equal or unequal parts of that."""
+    """Add a product, maybe a view of it, and equal parts of that."""
     x = s.floats(2, 3)
     *lead, terms = s.shape(x)
     parts = s.random.choice((2, 3, 3, 4))
@@ -128,7 +128,7 @@ def heads(s: Sketch) -> None:
 
 
 def tall(s: Sketch) -> None:
-    """Transposed before a product, as attention and convolutions by products have it."""
+    """Add a transpose before a product, as in attention and in convolutions by products."""
     x = s.floats(2, 3, 4)
     perm = list(range(s.rank(x)))
     perm[-2:] = perm[-1], perm[-2]

@@ -1,4 +1,4 @@
-"""Quantised operators, and float operators between Dequantize and Quantize."""
+"""Generate quantised operators, and float operators between Dequantize and Quantize."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def start(s: Sketch) -> None:
 
 
 def scale(s: Sketch, shape: tuple[int, ...] = ()) -> str:
-    """Scales that put no result on a tie."""
+    """Return scales for which no result lies on a rounding tie."""
     return s.constant(s.numpy.uniform(0.011, 0.047, shape), FLOAT)
 
 
@@ -25,7 +25,7 @@ def zero(s: Sketch, dtype: int, shape: tuple[int, ...] = ()) -> str:
 
 
 def zeros(s: Sketch, dtype: int, extent: int = 0, *, absent: bool = False) -> str:
-    """A zero point: one number as a scalar or a vector, 0, none, or with an `extent` one for each row or column."""
+    """Return a zero point: a scalar, a vector of one, 0, none, or with an `extent` one per row or column."""
     form = s.random.choice(["scalar", "scalar", "one", "nothing", *["absent"] * absent, *["vector"] * 3 * bool(extent)])
     if form == "absent":
         return ""
@@ -51,7 +51,7 @@ def quantize(s: Sketch) -> None:
 
 
 def quantized(s: Sketch, *ranks: int) -> str:
-    """A value of bytes of one of these ranks, made if there is none. Raises Unfit."""
+    """Return a value of bytes with one of these ranks, quantised from floats if there is none. Raises Unfit."""
     try:
         return s.pick(lambda k: k.dtype in (U8, I8) and (not ranks or k.rank in ranks))
     except Unfit:
@@ -71,7 +71,7 @@ def dynamic(s: Sketch) -> None:
 
 
 def integer_product(s: Sketch) -> None:
-    """MatMulInteger or QLinearMatMul, their operands with zero points of any form."""
+    """Add MatMulInteger or QLinearMatMul, with zero points of any form."""
     x = quantized(s, 2, 3)
     *lead, terms = s.shape(x)
     n, dtype = columns(s), s.random.choice((U8, I8))
@@ -90,18 +90,18 @@ def integer_product(s: Sketch) -> None:
 
 
 def columns(s: Sketch) -> int:
-    """As weights have them: few, or many."""
+    """Return a number of columns as weights have it: up to 16, or any number of channels."""
     return s.random.randint(1, 16) if s.chance(0.4) else sizes.channels(s.random)
 
 
 def result(s: Sketch, terms: int, like: int) -> tuple[str, str]:
-    """Scale and zero point of a sum of so many products of bytes, mostly of an operand's type."""
+    """Return scale and zero point of a sum of `terms` products of bytes, mostly of type `like`."""
     to = s.constant(float(s.numpy.uniform(0.9, 1.3)) * terms**0.5 * 0.05, FLOAT)
     return to, zero(s, like if s.chance(0.8) else s.random.choice((U8, I8)))
 
 
 def integer_convolution(s: Sketch) -> None:
-    """ConvInteger or QLinearConv, with zero points of any form."""
+    """Add ConvInteger or QLinearConv, with zero points of any form."""
     x = quantized(s, 4)
     _, into, *inner = s.shape(x)
     group = s.random.choice((1, 1, into))
@@ -125,7 +125,7 @@ def integer_convolution(s: Sketch) -> None:
 
 
 def around(s: Sketch) -> None:
-    """A float product between Dequantize and Quantize, its weights quantised, too."""
+    """Add a float product between Dequantize and Quantize, with quantised weights."""
     x = s.node("DequantizeLinear", b := quantized(s, 2, 3), scale(s), zero(s, s.dtype(b)))
     *lead, terms = s.shape(x)
     n = sizes.channels(s.random)
@@ -137,7 +137,7 @@ def around(s: Sketch) -> None:
 
 
 def narrow(s: Sketch) -> None:
-    """A product by a few columns of byte weights, which one to three QuantizeLinear read, and maybe an activation."""
+    """Add a product by up to 16 columns of byte weights; one to three QuantizeLinear read it, maybe an activation."""
     x = s.pick(lambda k: k.rank in (2, 3) and k.dtype in (FLOAT, U8, I8))
     if s.dtype(x) != FLOAT:
         x = s.node("DequantizeLinear", x, scale(s), zero(s, s.dtype(x)))
@@ -156,7 +156,7 @@ def narrow(s: Sketch) -> None:
 
 
 def contrib(s: Sketch) -> None:
-    """QGemm and MatMulIntegerToFloat of ONNX Runtime's domain, which write the zero points of a column in full."""
+    """Add QGemm or MatMulIntegerToFloat of ONNX Runtime's domain, which take a zero point per column."""
     x = quantized(s, 2)
     rows, terms = s.shape(x)
     n, dtype = (terms if s.chance(0.3) else columns(s)), s.random.choice((U8, I8))
@@ -182,7 +182,7 @@ def contrib(s: Sketch) -> None:
 
 
 def pointwise(s: Sketch) -> None:
-    """QLinearAdd and QLinearMul of ONNX Runtime's domain."""
+    """Add QLinearAdd or QLinearMul of ONNX Runtime's domain."""
     x = quantized(s)
     other = bytes_of(s, s.shape(x)[s.random.randint(0, s.rank(x)) :], s.dtype(x))
     given = [part for v in (x, other) for part in (v, scale(s), zero(s, s.dtype(x)))]
@@ -191,12 +191,12 @@ def pointwise(s: Sketch) -> None:
 
 
 def rows(s: Sketch) -> None:
-    """Where products by few columns begin."""
+    """Add the input of products by narrow weights."""
     s.input((sizes.rows(s.random), sizes.channels(s.random)))
 
 
 def given_bytes(s: Sketch) -> None:
-    """Where products of bytes begin."""
+    """Add the input of products of bytes."""
     dtype, r = s.random.choice((U8, I8)), s.random
     image = (sizes.batch(r), sizes.channels(r, 96), *sizes.image(r))
     shape = r.choice(((sizes.rows(r), sizes.channels(r)), (sizes.rows(r), sizes.channels(r)), image))

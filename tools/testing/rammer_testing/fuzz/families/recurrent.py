@@ -1,4 +1,4 @@
-"""Recurrent layers of every kind, and cells written by hand with state that is carried on."""
+"""Generate recurrent layers of every kind, and cells written out with a carried state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rammer_testing.fuzz import sizes
 from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, HALF, I32, Sketch, Unfit
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-MAX_STEPS = 200  # of all layers of one model together: each is unrolled
+MAX_STEPS = 200  # of all layers of one model together, as layers are unrolled
 
 
 def start(s: Sketch) -> None:
@@ -18,7 +18,7 @@ def start(s: Sketch) -> None:
 
 
 def steps_left(s: Sketch) -> int:
-    """Time steps that may still be unrolled."""
+    """Return the time steps that may still be unrolled."""
     used = 0
     for node in s.nodes:
         if node.op_type in GATES:
@@ -27,7 +27,7 @@ def steps_left(s: Sketch) -> int:
 
 
 def layer(s: Sketch) -> None:
-    """LSTM, GRU or RNN, with initial state, lengths and biases, now and then."""
+    """Add an LSTM, GRU or RNN, sometimes with initial state, lengths and biases."""
     x = s.floats(3)
     steps, batch, features = s.shape(x)
     op, hidden, dtype = s.random.choice(("LSTM", "LSTM", "GRU", "GRU", "RNN")), sizes.channels(s.random), s.dtype(x)
@@ -69,7 +69,7 @@ def layer(s: Sketch) -> None:
 
 
 def cell(s: Sketch) -> None:
-    """A few steps of an LSTM cell written out, its gates cut by Split or one by one."""
+    """Add one to four steps of an LSTM cell written out, with gates cut by Split or by slices."""
     batch, hidden, dtype = sizes.rows(s.random), sizes.channels(s.random), FLOAT
     features = sizes.channels(s.random)
     steps = s.random.randint(1, 4)
@@ -98,7 +98,7 @@ def cell(s: Sketch) -> None:
 
 
 def simple_cell(s: Sketch) -> None:
-    """h' = tanh(x W + h R), stepped over slices of a sequence."""
+    """Add h' = tanh(x W + h R), stepped over slices of a sequence."""
     x = s.floats(3)
     steps, batch, features = s.shape(x)
     hidden, dtype = sizes.channels(s.random), s.dtype(x)
@@ -115,7 +115,7 @@ def simple_cell(s: Sketch) -> None:
 
 
 def projection(s: Sketch) -> None:
-    """Between layers: a product over features, with what follows it."""
+    """Add a product over features between layers, maybe with bias and Relu."""
     x = s.floats(3)
     steps, batch, features = s.shape(x)
     n = sizes.channels(s.random)
@@ -125,7 +125,7 @@ def projection(s: Sketch) -> None:
 
 
 def turn(s: Sketch) -> None:
-    """Batch first, time reversed, or the last step alone."""
+    """Add a transpose around a batch-first operator, a reversal in time, or a slice of the last step."""
     x = s.floats(3)
     form = s.random.choice(("batch", "reverse", "last"))
     if form == "batch":

@@ -1,4 +1,4 @@
-"""16-bit stages between float32 ones: what they compute is rounded before anything reads it."""
+"""Generate 16-bit stages between float32 ones: each result is rounded before it is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start(s: Sketch) -> None:
 
 
 def exact(s: Sketch, x: str) -> str:
-    """One operation, rounded once, so that its result is known to the last bit."""
+    """Add one operation, rounded once, so that its result is exact to the last bit."""
     if s.chance(0.25):
         return s.node(s.random.choice(ALONE), x)
     if s.chance(0.1):
@@ -37,13 +37,13 @@ def exact(s: Sketch, x: str) -> str:
 
 
 def wide(s: Sketch) -> str:
-    """A float32 value; one that is narrower is cast."""
+    """Return a float32 value; cast a narrower one."""
     x = s.pick(lambda k: k.dtype in (FLOAT, *NARROW))
     return x if s.dtype(x) == FLOAT else s.node("Cast", x, to=FLOAT)
 
 
 def stage(s: Sketch) -> None:
-    """float32 → 16 bits → some operations → float32, and what reads it there."""
+    """Add float32 → 16 bits → some operations → float32, and readers of that."""
     x = wide(s)
     if s.chance(0.5):
         x = exact(s, x)
@@ -58,7 +58,7 @@ def stage(s: Sketch) -> None:
 
 
 def on(s: Sketch) -> None:
-    """A 16-bit value computed on as it is; several read it."""
+    """Compute on a 16-bit value that several operators read."""
     x = s.pick(lambda k: k.dtype in NARROW)
     for _ in range(s.random.randint(1, 2)):
         y = exact(s, x)
@@ -67,13 +67,13 @@ def on(s: Sketch) -> None:
 
 
 def smooth(s: Sketch) -> None:
-    """An activation in 16 bits between casts."""
+    """Add an activation in 16 bits between casts."""
     y = s.node(s.random.choice(SMOOTH), s.node("Cast", wide(s), to=s.random.choice(NARROW)))
     exact(s, s.node("Cast", y, to=FLOAT))
 
 
 def product(s: Sketch) -> None:
-    """A product in float32 whose result is cast, or one in 16 bits."""
+    """Add a product in float32 whose result is cast, or one in 16 bits."""
     x, dtype = wide(s), s.random.choice(NARROW)
     if s.rank(x) < 2:
         raise Unfit
@@ -87,7 +87,7 @@ def product(s: Sketch) -> None:
 
 
 def read(s: Sketch) -> None:
-    """A softmax, norm or sum of what was rounded."""
+    """Add a softmax, norm or sum of a rounded value."""
     x = s.node("Cast", exact(s, s.node("Cast", wide(s), to=s.random.choice(NARROW))), to=FLOAT)
     form = s.random.choice(("softmax", "norm", "sum"))
     if form == "softmax":

@@ -1,4 +1,4 @@
-"""Values of rank 0: as inputs, as constants, and computed."""
+"""Generate values of rank 0: inputs, constants, and computed ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def start(s: Sketch) -> None:
 
 
 def a_scalar(s: Sketch) -> str:
-    """One that is there, or a new input."""
+    """Return a scalar of the model, or a new input."""
     try:
         return s.pick(lambda k: k.dtype == FLOAT and k.rank == 0)
     except Unfit:
@@ -28,7 +28,7 @@ def a_tensor(s: Sketch) -> str:
 
 
 def made(s: Sketch) -> None:
-    """A scalar made of a tensor: reduced, taken, or squeezed."""
+    """Make a scalar of a tensor: reduce, gather, or squeeze."""
     x = a_tensor(s)
     form = s.random.choice(("mean", "mean", "max", "element", "squeeze", "reshape", "count"))
     if form in ("mean", "max"):
@@ -46,7 +46,7 @@ def made(s: Sketch) -> None:
 
 
 def used(s: Sketch) -> None:
-    """A tensor and a scalar, or two scalars."""
+    """Combine a tensor and a scalar, or two scalars."""
     x = a_tensor(s) if s.chance(0.7) else a_scalar(s)
     operands = [x, a_scalar(s)]
     s.random.shuffle(operands)
@@ -54,7 +54,7 @@ def used(s: Sketch) -> None:
 
 
 def bound(s: Sketch) -> None:
-    """A scalar as a bound, a condition, or a divisor."""
+    """Use a scalar as a bound, a condition, a divisor or an exponent."""
     x, y = a_tensor(s), a_scalar(s)
     form = s.random.choice(("clip", "where", "div", "pow"))
     if form == "clip":
@@ -68,7 +68,7 @@ def bound(s: Sketch) -> None:
 
 
 def raised(s: Sketch) -> None:
-    """A scalar as a tensor: one more dimension, expanded, or behind others."""
+    """Make a tensor of a scalar: add dimensions, expand, or concatenate."""
     x = a_scalar(s)
     form = s.random.choice(("unsqueeze", "reshape", "expand", "concat"))
     if form == "unsqueeze":

@@ -1,4 +1,4 @@
-"""Views and moves: operators that compute nothing and place everything."""
+"""Generate views and moves: operators that only place elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def start(s: Sketch) -> None:
 
 
 def another_shape(s: Sketch, shape: Shape) -> Shape:
-    """Extents merged, split, and with ones put in and taken out."""
+    """Return a shape with extents merged or split, and ones inserted or removed."""
     found = list(shape)
     for _ in range(s.random.randint(1, 3)):
         change = s.random.choice(("merge", "split", "split", "one", "drop"))
@@ -63,7 +63,7 @@ def transpose(s: Sketch) -> None:
 
 
 def split(s: Sketch) -> None:
-    """In equal parts, or in unequal ones."""
+    """Split into equal or unequal parts."""
     x = s.pick(lambda k: any(e > 1 for e in k.shape))
     axis = s.random.choice([n for n, e in enumerate(s.shape(x)) if e > 1])
     extent = s.shape(x)[axis]
@@ -95,7 +95,7 @@ def concat(s: Sketch) -> None:
 
 
 def cut(s: Sketch) -> None:
-    """Slice, with steps and backwards."""
+    """Add a Slice, with steps and backwards."""
     x = s.pick(lambda k: k.rank > 0)
     axes = sorted(s.random.sample(range(s.rank(x)), s.random.randint(1, min(3, s.rank(x)))))
     starts, ends, steps = [], [], []
@@ -112,7 +112,7 @@ def cut(s: Sketch) -> None:
 
 
 def deeper(s: Sketch) -> None:
-    """Slices of slices along one axis after another, with other views between; some are read elsewhere, too."""
+    """Add slices of slices along several axes, with other views between; some have other readers."""
     x = s.pick(lambda k: k.rank > 0 and k.size > 1)
     for _ in range(s.random.randint(2, 4)):
         axis = s.random.choice([n for n, e in enumerate(s.shape(x)) if e > 1] or [0])
@@ -137,7 +137,7 @@ def deeper(s: Sketch) -> None:
 
 
 def rotary(s: Sketch) -> None:
-    """The first part of each head turned, the rest as it was: partial rotary embeddings."""
+    """Add partial rotary embeddings: rotate the first part of each head, and copy the rest."""
     x = s.pick(lambda k: k.rank in (3, 4) and k.shape[-1] >= 8 and k.dtype in FLOATS)
     width, dtype, axis = s.shape(x)[-1], s.dtype(x), s.constant([-1])
     turned = 2 * s.random.randint(1, width // 4)
@@ -169,7 +169,7 @@ def pad(s: Sketch) -> None:
 
 
 def take(s: Sketch) -> None:
-    """Gather with constant indices."""
+    """Add a Gather with constant indices."""
     x = s.pick(lambda k: k.rank > 0)
     axis = s.random.randrange(s.rank(x))
     extent = s.shape(x)[axis]
@@ -216,7 +216,7 @@ def crop(s: Sketch) -> None:
 
 
 def touch(s: Sketch) -> None:
-    """Something element-wise, without which a model of views would be one copy."""
+    """Add an element-wise operator, as a model of views alone would be one copy."""
     x = s.pick(lambda k: k.dtype in FLOATS)
     if s.chance(0.5):
         s.node(s.random.choice(("Relu", "Tanh", "Neg", "Abs")), x)
@@ -226,7 +226,7 @@ def touch(s: Sketch) -> None:
 
 
 def twist(s: Sketch) -> None:
-    """Channels shuffled: split, swapped, merged."""
+    """Shuffle channels: split, transpose, merge."""
     x = s.pick(lambda k: any(len(sizes.divisors(e)) > 2 for e in k.shape) and k.rank < 5)
     shape = s.shape(x)
     axis = s.random.choice([n for n, e in enumerate(shape) if len(sizes.divisors(e)) > 2])

@@ -1,4 +1,4 @@
-"""Convolutions of one to three dimensions, pooling and resizing."""
+"""Generate convolutions of one to three dimensions, pooling and resizing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spatial(s: Sketch) -> str:
 
 
 def window(s: Sketch, inner: Shape) -> dict[str, Any]:
-    """Kernel, strides, dilations and pads that fit an image."""
+    """Return kernel, strides, dilations and pads that fit an image."""
     r = s.random
     square = r.random() < 0.7
     sizes_of = [r.choice((1, 1, 2, 3, 3, 3, 3, 5, 7)) for _ in inner]
@@ -48,13 +48,12 @@ def window(s: Sketch, inner: Shape) -> dict[str, Any]:
         attrs["auto_pad"] = r.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
         attrs["dilations"] = [1] * len(inner)
         if attrs["auto_pad"] != "VALID" and _cuts(inner, attrs):
-            raise Unfit  # oracles do not agree with themselves whether such windows begin inside of the image
+            raise Unfit  # oracles are inconsistent about whether such windows begin inside of the image
     return attrs
 
 
 def _cuts(inner: Shape, attrs: dict[str, Any]) -> bool:
-    """Whether windows that are shorter than their steps leave some of the image out, so that less than no padding is
-    needed."""
+    """Return whether windows shorter than their strides omit part of the image, so that padding would be negative."""
     steps, kernel = attrs["strides"], attrs["kernel_shape"]
     return any((-(-e // step) - 1) * step + k < e for e, step, k in zip(inner, steps, kernel, strict=True))
 
@@ -75,7 +74,7 @@ def conv(s: Sketch) -> None:
 
 
 def after(s: Sketch, y: str) -> None:
-    """What stands behind convolutions."""
+    """Add operators that follow convolutions."""
     channels, dtype = s.shape(y)[1], s.dtype(y)
     if s.chance(0.25):
         numbers = [s.constant(s.numpy.uniform(low, 1.5, channels), dtype) for low in (0.5, -1.0, -1.0, 0.5)]
@@ -124,7 +123,7 @@ def pool(s: Sketch) -> None:
 
 
 def _begins_outside(inner: Shape, counts: Shape, attrs: dict[str, Any]) -> bool:
-    """Whether the last window begins behind the image and the padding before it."""
+    """Return whether the last window begins behind the image and its leading padding."""
     pads = attrs.get("pads", [0] * len(inner))
     return any((n - 1) * step >= e + p for n, step, e, p in zip(counts, attrs["strides"], inner, pads, strict=False))
 
@@ -150,12 +149,15 @@ def resize(s: Sketch) -> None:
     else:
         target = [max(1, sizes.extent(s.random, 2 * e)) for e in inner]
         if mode == "nearest" and any(_between(e, t, attrs) for e, t in zip(inner, target, strict=True)):
-            raise Unfit  # ONNX Runtime finds places in float32: right between two elements it takes either
+            raise Unfit  # ONNX Runtime computes positions in float32: exactly between two elements it takes either
         s.node("Resize", x, "", "", s.constant([*s.shape(x)[:2], *target]), **attrs)
 
 
 def _between(extent: int, target: int, attrs: dict[str, Any]) -> bool:
-    """Whether some place is right where the nearest element changes, found by a scale that floats do not hold."""
+    """Return whether a position lies exactly where the nearest element changes.
+
+    Only scales that are inexact in floats count.
+    """
     half = Fraction(1, 2)
     match attrs["coordinate_transformation_mode"]:
         case "asymmetric":
@@ -171,7 +173,7 @@ def _between(extent: int, target: int, attrs: dict[str, Any]) -> bool:
 
 
 def block(s: Sketch) -> None:
-    """A bottleneck with a way around it."""
+    """Add a bottleneck with a residual connection."""
     x = spatial(s)
     _, channels, *inner = s.shape(x)
     if s.dtype(x) != FLOAT:
@@ -186,7 +188,7 @@ def block(s: Sketch) -> None:
 
 
 def join(s: Sketch) -> None:
-    """Branches side by side."""
+    """Concatenate branches along channels."""
     x = spatial(s)
     shape = s.shape(x)
     y = s.pick(
