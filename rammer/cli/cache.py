@@ -1,4 +1,4 @@
-"""`rammer cache`: what is kept between compilations, and how measured times get from one cache to another."""
+"""Implement `rammer cache`: show and clear the cache, and exchange measured times between caches."""
 
 from __future__ import annotations
 

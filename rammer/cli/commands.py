@@ -1,4 +1,4 @@
-"""The whole command line: the group of all commands."""
+"""Assemble the command line: the group of all commands, with those of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rammer compile`, `run`, `check` and `bench`: a model, or a program that was saved."""
+"""Implement `rammer compile`, `run`, `check` and `bench`, for a model or a saved program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a compilation: sizes, the schedule's expectations, time per phase, and a table per operator."""
+"""Report a compilation: sizes, estimates of the schedule, time per phase, and a table of operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECKED = "checked by one run"  # how a report begins to say so; what follows de
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One operator of the plan; times are what the scheduler believed, in microseconds."""
+    """One operator of the plan; times are estimates in microseconds."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class Report:
-    """Plain data, so that it can be saved with the program."""
+    """A compilation's report as plain data, so that it can be saved with the program."""
 
     target: str
     arch: str
@@ -55,13 +55,13 @@ class Report:
         return {**data, "usage": self.usage and self.usage.to_json()}
 
     def to_save(self) -> dict[str, Any]:
-        """Without the time that compiling and running took, nor what was checked in it: both differ the next time."""
+        """Return the report without times and details of the check, which differ between equal compilations."""
         checked = CHECKED if self.checked.startswith(CHECKED) else self.checked
         return {**self.to_json(), "phases_s": {}, "usage": None, "checked": checked}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
-        """Raises ArtifactError for data of another form."""
+        """Return a report from its data. Raises ArtifactError for data of another form."""
         try:
             return cls(**{**data, "operators": [OperatorRow(**row) for row in data["operators"]]})
         except (KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""How much of a run is inside rTasks, measured. Paper: §5.2.2, §5.2.3."""
+"""Measure how much of a run is inside rTasks. Paper: §5.2.2, §5.2.3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rammer.vdevice.base import SlotTimes
 
 @dataclass(frozen=True)
 class Usage:
-    """Means over several runs; copying inputs and outputs is not in them. Fractions are of the time of all vEUs.
+    """Means over several runs, without the copying of inputs and outputs. Fractions are of the time of all vEUs.
 
     `scheduling` is what §5.2.3 counts: the fraction of the run in which no vEU is inside an rTask.
     """
@@ -30,11 +30,11 @@ class Usage:
 
     @property
     def overhead(self) -> float:
-        """The fraction of all vEUs' time that is not inside an rTask, whatever the reason."""
+        """Fraction of all vEUs' time outside of rTasks, for any reason."""
         return 1 - self.in_rtasks
 
     def to_json(self) -> dict[str, Any]:
-        """Without the operators' times."""
+        """Return the data without the operators' times."""
         data = asdict(self)
         del data["operator_us"]
         return {**data, "overhead": self.overhead}
@@ -49,7 +49,7 @@ class Usage:
 
 
 def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
-    """Sum up the faster half of the runs: an interrupted run tells of the machine."""
+    """Average the faster half of the runs. Slower ones include interruptions by the machine."""
     chosen = sorted(runs, key=lambda run: run.total_us)[: (len(runs) + 1) // 2]
     num_veus = max((len(lanes) for lanes in chosen[0].programs), default=1)
     busy, waiting, between, idle, total = np.zeros(num_operators), 0.0, 0.0, 0.0, 0.0
@@ -78,7 +78,7 @@ def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
 
 
 def _covered(spans: NDArray[np.float64]) -> float:
-    """Length of the union of [begin, end)."""
+    """Return the length of the union of [begin, end)."""
     spans = spans[np.argsort(spans[:, 0])]
     reached = np.maximum.accumulate(spans[:, 1])
     before = np.concatenate([spans[:1, 0], reached[:-1]])

@@ -1,4 +1,4 @@
-"""What an untrusted model may cost, checked before anything is allocated."""
+"""Bound the cost of an untrusted model. Checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds on a model; exceeding one is a ModelError that names it."""
+    """Upper bounds on a model. Exceeding one raises a ModelError that names it."""
 
     file_bytes: int = 4 << 30  # the .onnx file itself
     external_bytes: int = 32 << 30  # all external data together
