@@ -15,7 +15,7 @@ from rammer.plugins import PluginRegistry
 @click.command()
 @click.option("--calibrate", is_flag=True, help="Measure what this machine can do, for better estimates: some seconds.")
 def doctor(calibrate: bool) -> None:
-    """Say which vDevices, policies and plugins there are, and why one is unavailable."""
+    """List vDevices, policies and plugins, with the reason why one is unavailable."""
     registry = PluginRegistry()
     if calibrate:
         _calibrate(registry)

@@ -82,7 +82,7 @@ def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, 
 @compile_options
 @click.pass_obj
 def check_command(verbose: int, /, model: str, every: bool, seed: int, **options: Any) -> None:
-    """Compile MODEL (ONNX), and compare what it computes with what it means: outputs, and the operator that differs."""
+    """Compile MODEL (ONNX), compare its outputs with a reference, and name the operator that differs."""
     from rammer.compiler.checking import check_model, require_agreement
 
     with progress_bar() as show:

@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """Show the plan of MODEL (ONNX): a text Gantt chart, and files in other forms.
 
-    Of a compiled program's rKernels only the names are left.
+    A compiled program keeps only the names of its rKernels.
     """
     for file in filter(None, (svg, html, memory, trace, supersteps, plan_file, rkernels)):
         files.check_new(file, sources=[model])

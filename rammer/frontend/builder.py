@@ -115,7 +115,7 @@ class GraphBuilder:
         return tensor
 
     def keep(self, tensor: TensorId) -> None:
-        """Do not fold operators that read this constant: a pass will transform them."""
+        """Do not fold operators that read this constant: passes may need it as it is."""
         self._kept.add(tensor)
 
     def add(self, kind: str, *inputs: TensorId, name: str = "", **attrs: Hashable) -> Any:
@@ -243,7 +243,7 @@ class GraphBuilder:
             )
 
     def _fold(self, operation: Operation, inputs: tuple[TensorId, ...], attrs: dict[str, Any]) -> list[Array] | None:
-        """Return the operator's outputs if all its inputs are constants and the cost is within the limits; else None."""
+        """Return the operator's outputs if all inputs are constants and the cost is within the limits; else None."""
         values = [value for t in inputs if (value := self.value(t)) is not None]
         if not inputs or len(values) < len(inputs) or not self._kept.isdisjoint(inputs):
             return None

@@ -228,7 +228,8 @@ class Program(Stateful):
     def again(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Again | None:
         """Prepare runs that repeat the last one of a stream, with other inputs of the same shapes.
 
-        Returns None if state is not in device buffers. `outputs` must not name state.
+        Returns None if state is not in buffers of this program, or if an output has no elements. `outputs` must not
+        name state.
         """
         executable, pairs = self._executable, self.image.state
         if not isinstance(executable, KeepsState) or not all(p.type.size for p in self.outputs):

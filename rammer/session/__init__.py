@@ -245,7 +245,7 @@ class Session(Stateful, InferenceSession):
     def again(
         self, memory: Memory, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
     ) -> Iterator[Again | None]:
-        """Repeat the last run of a stream with other values of the `changing` inputs; everything else stays as it is.
+        """Yield a function that repeats the last run of a stream with other values of the `changing` inputs only.
 
         Yields None if these inputs decide which program runs, or if state does not stay inside one program.
         """

@@ -415,9 +415,9 @@ class _Steps:
         return found
 
     def _run(self, changed: Mapping[str, Any]) -> Values:
-        """Take a step whose signature may differ from the last one's.
+        """Take a step whose signature may be new.
 
-        From the second step on, try to hold the program.
+        At the second step, hold the program if the signature stays the same.
         """
         self._given.update(changed)
         inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}

@@ -76,7 +76,7 @@ class Cutter:
         self._free = self._independent()
 
     def _independent(self) -> dict[str, NodeProto]:
-        """Return the nodes that depend on no input, by their outputs; without loops and branches, which are always cut."""
+        """Return the nodes that depend on no input, by output. Loops and branches are left out: they are always cut."""
         known: dict[str, NodeProto] = {}
         for node in self._nodes:
             operands = filter(None, node.input)

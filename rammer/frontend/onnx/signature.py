@@ -110,9 +110,7 @@ def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Seque
 
 
 def attribute_value(attribute: AttributeProto, max_length: int | None) -> Any:
-    """Return the Python value of an attribute: a number, a string, a tuple of them, or the message for tensors and
-    graphs.
-    """
+    """Return an attribute's value: a number, a string, a tuple of them, or the message of a tensor or graph."""
     match attribute.type:
         case AttributeProto.FLOAT:
             return attribute.f

@@ -19,8 +19,7 @@ from rammer.ir.graph import Graph
 
 
 def from_module(module: Any, example: Any) -> Graph:
-    """Return the Graph of a module for inputs like `example`: a tensor, a tuple of them, or a dict of keyword
-    arguments.
+    """Return the Graph of a module for inputs like `example`: a tensor, a tuple of them, or a dict of keywords.
 
     A path, or a module from torch.jit.load, is TorchScript. An ExportedProgram needs no example. Parameters share their
     memory with the module until a program packs them. Raises ModelError for what cannot be imported, with all

@@ -1,4 +1,4 @@
-"""Determinants, by elimination."""
+"""Compute determinants by Gaussian elimination."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ LARGEST = 64  # rows: each is a dozen operators
 
 @handles("Det")
 def det(n: Node) -> TensorId:
-    """The product of the pivots, the largest of each column; the row in a pivot's place takes the pivot row's."""
+    """Multiply the pivots, each the largest element of its column.
+
+    Pivot rows are swapped in, which changes the sign.
+    """
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise n.fail(f"{n.type(x)} is no square matrix")

@@ -1,6 +1,6 @@
-"""Images read between their pixels, at places that data say: GridSample, RoiAlign, DeformConv; and MaxRoiPool.
+"""Import sampling at run-time positions between pixels: GridSample, RoiAlign, DeformConv; also MaxRoiPool.
 
-An image lies as rows of channels; every point reads a few taps, which one gather fetches, and weighs them.
+An image is rows of channels, one per pixel. One gather fetches the taps of all points, which are then weighted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def grid_sample(n: Node) -> TensorId:
 
 @handles("RoiAlign")
 def roi_align(n: Node) -> TensorId:
-    """Means, or largest weighted taps, of a grid of points in every bin of a region."""
+    """Return means, or largest weighted taps, of a grid of points in every bin of a region."""
     a, shape, (regions, *_) = n.attrs, n.shape(), n.shape(1)
     height, width, ratio = a["output_height"], a["output_width"], a["sampling_ratio"]
     if len(shape) != 4 or n.shape(1) != (regions, 4) or n.shape(2) != (regions,) or 0 in shape:
@@ -93,7 +93,7 @@ def roi_align(n: Node) -> TensorId:
 
 @handles("MaxRoiPool")
 def max_roi_pool(n: Node) -> TensorId:
-    """Maxima of whole pixels, first along columns, then along rows, of every bin of a region; 0 in an empty one."""
+    """Return maxima of whole pixels in every bin of a region, along columns, then rows; 0 for an empty bin."""
     shape, pooled, scale = n.shape(), n.attrs["pooled_shape"], n.attrs["spatial_scale"]
     if len(shape) != 4 or len(n.shape(1)) != 2 or n.shape(1)[1] != 5 or 0 in shape:
         raise n.fail(f"regions {n.type(n.tensor(1))} do not fit {n.type(n.tensor(0))}")
@@ -131,7 +131,7 @@ def max_roi_pool(n: Node) -> TensorId:
 
 @handles("DeformConv")
 def deform_conv(n: Node) -> TensorId:
-    """Windows whose taps are moved by offsets, sampled, and multiplied by the weight."""
+    """Sample windows whose taps are moved by offsets, and multiply them by the weight."""
     x, (batch, channels, *spatial), weight = n.tensor(0), n.shape(), n.shape(1)
     group, parts = n.attrs["group"], n.attrs["offset_group"]
     kernel = n.attrs["kernel_shape"] or weight[2:]
@@ -170,18 +170,18 @@ def deform_conv(n: Node) -> TensorId:
 
 
 def _wide(n: Node, x: TensorId) -> TensorId:
-    """Coordinates in float32 at least: half floats would not count pixels."""
+    """Return coordinates in float32 at least: half floats cannot represent all pixel numbers."""
     return n.cast(x, n.type(x).dtype.accumulator)
 
 
 def _rows(n: Node, x: TensorId) -> TensorId:
-    """[batch, channels, *spatial] as one row of channels for each pixel."""
+    """Return [batch, channels, *spatial] as one row of channels for each pixel."""
     batch, channels, *spatial = n.type(x).shape
     return n.reshape(n.transpose(x, (0, *range(2, 2 + len(spatial)), 1)), (batch * prod(spatial), channels))
 
 
 def _images(n: Node, rows: TensorId, spatial: Shape) -> TensorId:
-    """[batch, points, channels] as images."""
+    """Return [batch, points, channels] as images."""
     batch, _, channels = n.type(rows).shape
     return n.reshape(n.transpose(rows, (0, 2, 1)), (batch, channels, *spatial))
 
@@ -197,10 +197,10 @@ def _weighted(
     corners: bool,
     summed: bool = True,
 ) -> TensorId:
-    """The taps of every point times their weights: [images, points, taps, channels].
+    """Return the taps of every point times their weights: [images, points, taps, channels].
 
-    `places` has for each axis [images, points] coordinates, `first` for each image its first row. `summed`: only the
-    sum over a point's taps counts.
+    `places` has coordinates [images, points] for each axis, `first` the first row of each image. With `summed` only the
+    sum over a point's taps must be right.
     """
     (images, points), rank = n.type(places[0]).shape, len(spatial)
     offsets, polynomial = _TAPS[mode]
@@ -242,7 +242,7 @@ def _weighted(
 
 
 def _kept(n: Node, at: TensorId, extent: int, padding: str, edges: tuple[float, float]) -> TensorId:
-    """Coordinates beyond the edges brought back: to the outermost pixels, or reflected at the edges."""
+    """Move coordinates beyond the edges back: to the outermost pixels, or reflected at the edges."""
     low, high = edges
     beyond = n.add("or", n.add("less", at, n.like(low, at)), n.add("less", n.like(high, at), at))
     if padding == "border" or high == low:
