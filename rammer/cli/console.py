@@ -33,7 +33,7 @@ out = Plain(width=None if sys.stdout.isatty() else 120)
 err = Plain(stderr=True)
 
 INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
-AGAIN_S = 0.01  # after which a signal that went unheard comes again
+AGAIN_S = 0.01  # seconds until a lost signal is sent again
 
 
 class Group(click.Group):
@@ -80,7 +80,7 @@ def _cleaning_up() -> Iterator[None]:
         number = _signal_of(what.exc_value)
         if number is None:
             hook(what)
-        else:  # not from within this hook, where it would be dropped as well
+        else:  # not in this hook, which would drop it as well
             threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
 
     chosen = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()

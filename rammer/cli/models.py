@@ -22,7 +22,7 @@ from rammer.runtime.program import Program
 from rammer.scheduler.policy_options import split_policies
 from rammer.tools import tables
 
-POLICIES = "sequential,wavefront"  # that `bench` compares
+POLICIES = "sequential,wavefront"  # default of `bench`
 
 
 @click.command("compile")

@@ -19,9 +19,9 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, convert
 
 DTYPES = {d.numpy: d for d in DType}
 FREE_BYTES = 4096  # results of this size are always folded
-SHARED_BYTES = 16 << 20  # constants up to this size are compared, so that equal ones are one
+SHARED_BYTES = 16 << 20  # constants up to this size are deduplicated
 
-# Operators that only move elements: NumPy does them without a copy where it can, at any size.
+# Operators that only move elements. NumPy returns views where it can, at any size.
 _MOVES: dict[str, Callable[..., Array]] = {
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, perm: x.transpose(perm),
@@ -123,7 +123,7 @@ class GraphBuilder:
 
         Raises TypeMismatch for unfit operands.
         """
-        if kind == "concat":  # pieces without elements add nothing
+        if kind == "concat":  # parts without elements change nothing
             inputs = tuple(t for t in inputs if self.types[t].size) or inputs
         operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
         for result in operation.outputs:

@@ -18,7 +18,7 @@ from rammer import files
 from rammer.errors import ModelError, from_checkout
 
 TIMEOUT_S = 1800
-MAX_WORDS = 2000  # characters of what a failed conversion has printed
+MAX_WORDS = 2000  # characters of a failed conversion's output
 _NODE = b"\n"  # a GraphDef begins with its first node; a ModelProto with a number
 
 

@@ -28,7 +28,7 @@ from rammer.runtime.program import Program
 if TYPE_CHECKING:
     from dask.distributed import Client, Future
 
-KEPT = 8  # programs that a worker keeps; the one that was not used for longest goes first
+KEPT = 8  # programs that a worker keeps, evicted least recently used first
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
             yield client
         return
     count = workers or usable_cpus()
-    with (  # at any free port: there may be another cluster
+    with (  # at a free port: another cluster may run
         LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):

@@ -15,7 +15,7 @@ from rammer.frontend.onnx import Source
 from rammer.runtime import devices
 from rammer.session import Session
 
-TEST_OPTIONS = ("rtol", "atol")  # that the backend tests pass along
+TEST_OPTIONS = ("rtol", "atol")  # options that the backend tests pass
 
 
 class RammerRep(BackendRep):

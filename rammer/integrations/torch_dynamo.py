@@ -61,7 +61,7 @@ def backend(
         bw_compiler=live,
         inference_compiler=frozen,
         decompositions=decompositions(training),
-        partition_fn=min_cut_rematerialization_partition,  # what is cheap is computed again instead of kept
+        partition_fn=min_cut_rematerialization_partition,  # recompute cheap operators instead of storing their results
     )
     result: Callable[..., Any] = compiled(gm, inputs)
     return result

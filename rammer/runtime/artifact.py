@@ -31,16 +31,16 @@ FORMAT = 2
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_FILES = 4096
 ALIGNMENT = 64
-CHUNK_BYTES = 4 << 20  # of a member, hashed by itself, so that all cores work on a large one
+CHUNK_BYTES = 4 << 20  # members are hashed in chunks, so that all cores work on a large one
 _WEIGHTS = "weights.safetensors"
-_METADATA = "__metadata__"  # of safetensors: texts by name
+_METADATA = "__metadata__"  # safetensors' entry for texts by name
 _REPORT = "report.json"
 _MANIFEST = "manifest.json"
 _PROGRAMS = "programs/"  # members of a file with several
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, lengths of its name and its extra field
-_ZIP = b"PK\3\4"  # what a zip, and so each of its members, begins with
-_PADDING = 0xD935  # the type of extra fields that align; zip readers skip it
-_END, _END_BYTES = b"PK\5\6", 22  # what a zip without a comment ends with
+_ZIP = b"PK\3\4"  # first bytes of a zip, and of each member
+_PADDING = 0xD935  # type of extra fields for alignment; zip readers skip it
+_END, _END_BYTES = b"PK\5\6", 22  # the end of a zip without a comment
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
 _AGAIN = "compile the model again"
 _MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
@@ -62,7 +62,7 @@ _SAFETENSORS = {
     DType.F8E5M2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _SAFETENSORS.items()}
-_BYTES = _SAFETENSORS[DType.U8]  # of elements for which the format has no type; its metadata say which they are of
+_BYTES = _SAFETENSORS[DType.U8]  # for element types that the format lacks; the metadata name them
 
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
@@ -127,7 +127,7 @@ def _write(file: BinaryIO, manifest: dict[str, Any], members: Mapping[str, list[
 
 def _aligned(name: str, at: int) -> tuple[zipfile.ZipInfo, int]:
     """Return the header of a member that begins at this offset of a file, and the offset of its data, aligned."""
-    info = zipfile.ZipInfo(name)  # its date is fixed: equal programs are equal files
+    info = zipfile.ZipInfo(name)  # with a fixed date: equal programs are equal files
     begin = at + _LOCAL.size + len(name.encode()) + _ZIP64_BYTES + 4
     info.extra = struct.pack("<HH", _PADDING, -begin % ALIGNMENT) + bytes(-begin % ALIGNMENT)
     return info, begin + -begin % ALIGNMENT
@@ -170,9 +170,9 @@ def _opened(where: str, end: int) -> Iterator[tuple[zipfile.ZipFile, mmap.mmap]]
     try:
         with files.open_plain(where) as file:
             data = _Mapped(file.fileno(), end, access=mmap.ACCESS_READ)
-            if data[-_END_BYTES:][: len(_END)] != _END:  # zipfile would look for one before it
+            if data[-_END_BYTES:][: len(_END)] != _END:  # zipfile would search backwards for one
                 raise zipfile.BadZipFile("its end is missing")
-            with zipfile.ZipFile(cast(BinaryIO, data)) as archive:  # what lies before a zip does not matter
+            with zipfile.ZipFile(cast(BinaryIO, data)) as archive:  # bytes before a zip do not matter
                 yield archive, data
     except FileNotFoundError:
         raise ArtifactError(f"{where}: no such file", hint="write one with `rammer compile MODEL -o FILE`") from None

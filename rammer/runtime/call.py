@@ -13,13 +13,13 @@ from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array, DType
 
 _BEYOND_NUMPY = tuple(d for d in DType if d.carrier is not d.numpy)
-HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
+HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory: plain, pinned for CUDA, pinned for ROCm
 
 
 class Runnable(ABC):
     """A network that computes named outputs from named inputs."""
 
-    _try_run: Callable[[Any], dict[str, Any] | None] | None = None  # of what needs no look; None of anything else
+    _try_run: Callable[[Any], dict[str, Any] | None] | None = None  # fast path for exact inputs; None for others
 
     @abstractmethod
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -80,7 +80,7 @@ class Runnable(ABC):
 
 
 def _mapping(inputs: Any) -> Mapping[str, Any]:
-    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # to ask the latter takes long
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # isinstance of an ABC is slow
         raise InputError(
             f"inputs are a {type(inputs).__name__}", hint="run({name: array}); a call takes arrays in order"
         )

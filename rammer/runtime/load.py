@@ -79,7 +79,7 @@ def unpickled(data: bytes) -> Program:
         path = os.path.join(folder, "program")
         with open(path, "wb") as file:
             file.write(data)
-        return load_program(path)  # it maps its weights, and needs the name no more
+        return load_program(path)  # its weights are mapped: the file may be deleted
 
 
 def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:

@@ -56,7 +56,7 @@ def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Sa
     stop = time.perf_counter() + seconds
     while time.perf_counter() < stop or any(len(s) < 3 for s in samples.values()):
         for name, program in programs.items():
-            for _ in range(4):  # a few runs in a row: the first finds cold caches
+            for _ in range(4):  # several runs in a row: the first has cold caches
                 start = time.perf_counter()
                 program.run(inputs[name])
                 samples[name].append(time.perf_counter() - start)

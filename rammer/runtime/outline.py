@@ -98,7 +98,7 @@ def pack(plan: ExecutionPlan) -> bytes:
 
 def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
     """Return a plan that can be drawn, and its timeline. Raises ArtifactError."""
-    from rammer.scheduler.timeline import timed  # who draws a plan needs it, and no run does
+    from rammer.scheduler.timeline import timed  # needed for drawing only
 
     outline = Outline.from_bytes(data)
     header, num_veus = outline.header, outline.header["num_veus"]

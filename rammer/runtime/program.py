@@ -75,7 +75,7 @@ class Program(Stateful):
         self._ports = {p.name: p for p in self.inputs}
         self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
         self._memory = Memory(image.state)
-        self._is_plain = not image.state and image.signature is None  # what the vDevice takes and gives is all
+        self._is_plain = not image.state and image.signature is None  # the vDevice's ports are the program's
         self._takes_turns = isinstance(self._executable, BindsPorts)
         self._keeps_state = isinstance(self._executable, KeepsState)
         checks = self._is_plain and isinstance(self._executable, ChecksInputs)
@@ -124,7 +124,7 @@ class Program(Stateful):
             from rammer.scheduler.timeline import simulate
 
             return self.image.plan, simulate(self.image.plan)
-        from rammer.runtime.outline import OUTLINE, unpack  # no run needs it
+        from rammer.runtime.outline import OUTLINE, unpack  # needed for drawing only
 
         return unpack(self.image.file(OUTLINE), self._report)
 
@@ -177,7 +177,7 @@ class Program(Stateful):
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run one step of the stream that owns `memory`, and return these outputs. The stream must hold its turn."""
-        if self._is_plain and self._fits(inputs):  # nothing to convert or remember: a run may take microseconds
+        if self._is_plain and self._fits(inputs):  # fast path, without conversions: a run may take microseconds
             if self._takes_turns:
                 self._require_open()
                 found = self._executable.run(inputs)
@@ -210,7 +210,7 @@ class Program(Stateful):
             self._require_open()
             for name, value in values.items():
                 reads[name] = executable.room(kinds[name])
-                if value is not None:  # copied: what is somebody's stays theirs
+                if value is not None:  # copied: the caller keeps its array
                     executable.fill(reads[name], value)
             writes = {}
             for output, name in pairs.items():

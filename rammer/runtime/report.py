@@ -8,7 +8,7 @@ from typing import Any
 from rammer.errors import ArtifactError
 from rammer.runtime.usage import Usage
 
-CHECKED = "checked by one run"  # how a report begins to say so; what follows depends on the time that there was
+CHECKED = "checked by one run"  # prefix; the rest of the line depends on the time that was available
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Report:
     phases_s: dict[str, float]
     notes: list[str] = field(default_factory=list)
     operators: list[OperatorRow] = field(default_factory=list)
-    moved: dict[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, estimated
-    hand_overs: int = 0  # of the longest chain of waits of one vEU for another
-    handed_bytes: int = 0  # that the rTasks of that chain wrote
+    moved: dict[str, int] = field(default_factory=dict)  # estimated bytes that rTasks fetch, by memory level
+    hand_overs: int = 0  # hand-overs on the longest chain of waits between vEUs
+    handed_bytes: int = 0  # bytes that the rTasks of that chain wrote
     checked: str = ""  # whether the program was run and compared with its meaning, or why not
-    usage: Usage | None = None  # of the last `Program.profile`
+    usage: Usage | None = None  # result of the last `Program.profile`
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(replace(self, usage=None))

@@ -17,7 +17,7 @@ from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import TensorType
 from rammer.runtime.call import Runnable
 
-# words that say on which side of a run a value is: without them the names of a pair are the same
+# words for the side of a run; without them the names of a pair are equal
 _BEFORE = ("past_key_values", "past", "previous", "prev", "initial", "init", "input", "in", "old")
 _AFTER = ("present_key_values", "present", "updated", "current", "final", "output", "out", "next", "new", "y")
 
@@ -30,8 +30,8 @@ class Memory:
 
     def __init__(self, pairs: Mapping[str, str], axes: Mapping[str, tuple[int, str]] | None = None) -> None:
         self.pairs = dict(pairs)  # output -> input
-        self.axes = dict(axes or {})  # of inputs that are longer than their value: the dimension, and its symbol
-        self.lengths: dict[str, int] = {}  # of symbols
+        self.axes = dict(axes or {})  # input longer than its value -> (dimension, symbol)
+        self.lengths: dict[str, int] = {}  # true length, by symbol
         self._lock = threading.RLock()
         self.turn: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
         self._values: dict[str, Any] = {}

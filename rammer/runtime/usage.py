@@ -24,9 +24,9 @@ class Usage:
     in_rtasks: float
     waiting: float  # in barrier-rTasks
     scheduling: float
-    operator_us: tuple[float, ...]  # by operator: of all vEUs together
-    between: float = 0.0  # from the end of a slot to the begin of its vEU's next: releases, and what picks the next
-    emulated: bool = False  # times of an emulator
+    operator_us: tuple[float, ...]  # by operator, summed over all vEUs
+    between: float = 0.0  # from a slot's end to the next one's begin: signals, and picking the next slot
+    emulated: bool = False  # times are an emulator's
 
     @property
     def overhead(self) -> float:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from rammer.frontend.onnx.ports import Place
     from rammer.session.control_flow import Stages
 
-HASHED_BYTES = 64  # values of more bytes are known by their digest
-REMEMBERED = 4096  # signatures for which padding was proven
+HASHED_BYTES = 64  # larger values are compared by digest
+REMEMBERED = 4096  # maximal number of proofs in each table
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Made:
 
     imported: Imported
     grown: Grown | None = None
-    values: Mapping[str, Array] = field(default_factory=dict)  # of outputs, where nothing is left to compute
+    values: Mapping[str, Array] = field(default_factory=dict)  # values of outputs, if the import computed all of them
 
 
 class Session(Stateful, InferenceSession):
@@ -94,14 +94,14 @@ class Session(Stateful, InferenceSession):
         **keywords: Unpack[DeviceKeywords],
     ) -> None:
         require_compiler()
-        # onnx takes 0.2 s to import; who only runs programs needs none of it
+        # onnx takes 0.2 s to import, and running programs does not need it
         from rammer.frontend.onnx import Source
 
         if max_programs < 1:
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
         if target is not None and not isinstance(target, str):
             raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
-        number = None  # of the device that providers choose
+        number = None  # device number from provider options
         if providers is not None:
             if target is not None:
                 raise InputError("target= and providers= are both given", hint="give one of them")
@@ -112,13 +112,13 @@ class Session(Stateful, InferenceSession):
             device = threads_of(sess_options)
         self._how = how.but(target=how.vdevice, device=device)
         self._registry = registry or PluginRegistry()
-        # What does not exist, or is not available, is an error here and not of the first run.
+        # Raise for a missing or unavailable vDevice now, not in the first run.
         _, vdevice = self._how.open(self._registry)
         vdevice.close()
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
-        self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
+        self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
         self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Need, ...]]] = {}
         self._growths: dict[Hashable, Fit] = {}
         self._masks: dict[Hashable, tuple[Need, ...]] = {}  # by padded signature
@@ -134,13 +134,13 @@ class Session(Stateful, InferenceSession):
                 raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
         self._memory = Memory(pairs, self._growing.axes)
         self._max_programs, self._max_steps = max_programs, max_steps
-        self._stages: Stages | None = None  # once it is cut
+        self._stages: Stages | None = None  # set when the model is cut
         self._cutting = threading.Lock()
-        self._fixes = self._source.num_nodes == 1  # whether any value that decides shapes is part of a signature
-        self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # why it must not be
+        self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
+        self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
         self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
 
-    # what ONNX Runtime's sessions say
+    # ONNX Runtime's interface
 
     @property
     def target(self) -> str:
@@ -352,7 +352,7 @@ class Session(Stateful, InferenceSession):
         kept, _ = self._cache.acquire(request)
         try:
             program, places = kept.program, kept.info.imported.outputs
-            # state that this program keeps in place; what is padded, a list, or changes its shape is kept from outside
+            # state inside the program; state that is padded, a list, or changes its shape is kept outside
             inside = program.state_pairs if program and not true_shapes else {}
             outside = {output: taker for output, taker in memory.pairs.items() if output not in inside}
             found = {name: value.copy() for name, value in kept.info.values.items()}
@@ -394,7 +394,7 @@ class Session(Stateful, InferenceSession):
             try:
                 masks = self._compared(Request(shapes, arrays), padded)[1]
             except ModelError:
-                masks = ()  # each run says by itself why it is refused
+                masks = ()  # each run raises the error itself
             self._remember(self._masks, self._key(padded), masks)
         return masks
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
 
 
-_NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # of a reduction; else 0
+_NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # neutral values of reductions; 0 for others
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def require_prefix(
     """
     masks: list[Need] = []
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
-    inside: dict[TensorId, Embedding] = {}  # of tensors that are not simply the first elements
+    inside: dict[TensorId, Embedding] = {}  # tensors that are not a prefix
     for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
         if small.kind != large.kind or len(small.inputs) != len(large.inputs):
             raise _refusal(small, "it becomes another operator")

@@ -27,7 +27,7 @@ class Kept(Generic[InfoT]):
     signature: str
     compile_s: float
     runs: int = 0
-    users: int = 0  # that run it now
+    users: int = 0  # threads that run it now
     is_out: bool = False
 
     def close_unused(self) -> None:
@@ -61,7 +61,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
         self._kept: OrderedDict[Hashable, Kept[InfoT]] = OrderedDict()
         self._hits = self._misses = self._ahead = self._put_out = 0
         self._compile_s = 0.0
-        self._lock = threading.Lock()  # of all above, held shortly
+        self._lock = threading.Lock()  # guards everything above, held briefly
         self._compiling = threading.Lock()
         self._closed = False
 

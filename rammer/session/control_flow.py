@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rammer.session import Session
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
-# of a model, pairs of its state, and whether all values that decide shapes are part of a signature
+# (model, pairs of state, whether all values that decide shapes are part of a signature) -> session
 Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
 
 
@@ -408,7 +408,7 @@ class _Steps:
                 raise self._control.fail(f"{name!r} collects rows of shapes {rows[0].shape} and {rows[-1].shape}")
         if self._bytes > model.max_bytes:
             raise self._control.fail(f"collects more than {model.max_bytes} bytes", hint="take fewer steps")
-        if self._handed:  # a list that was empty, or a value that was missing, may have a type now
+        if self._handed:  # an empty list or missing value may have a type now
             self._given |= {name: found[output] for output, name in self._handed.items()}
             if self._piece.session(self._given)[0] is not self._session:
                 self._open(self._given | self._memory.copies())

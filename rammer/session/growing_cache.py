@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 Extents: TypeAlias = Mapping[str, int]  # by symbol
 Load: TypeAlias = "Callable[[Extents], Imported]"
 
-MOVES = ("transpose", "reshape", "expand")  # of elements, all of them
-SHORTEST = 2  # rows of a cache that programs are proven against: an extent of 1 is broadcast
+MOVES = ("transpose", "reshape", "expand")  # operators that move all elements
+SHORTEST = 2  # rows of the shortest cache in proofs: an extent of 1 would be broadcast
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Fit:
     """How runs of some extents use a program for these or larger extents."""
 
     needs: tuple[Need, ...]
-    extents: Extents  # true ones, of symbols with buckets
-    steps: Extents  # rows that come in a run, by the symbol of the cache
-    cuts: Mapping[TensorId, Mapping[int, str]]  # output -> dimensions that are longer than they should be, by symbol
+    extents: Extents  # true extents of symbols with buckets
+    steps: Extents  # new rows of a run, by the symbol of the cache
+    cuts: Mapping[TensorId, Mapping[int, str]]  # output -> padded dimension -> symbol
 
     def fed(self, lengths: Extents) -> dict[str, Array]:
         """Return the program's extra inputs: true extents, and the positions of new rows."""
@@ -77,8 +77,8 @@ class Grown:
     graph: Graph
     imported: Imported
     steps: Extents  # rows that are written in a run, by the symbol of the cache
-    fit: Fit  # of the extents that it was proven with
-    rows: Graph | None  # all rows at once, if it has constants that are rows of tables
+    fit: Fit  # for the extents of the proof
+    rows: Graph | None  # graph of all rows, if constants are rows of its tables
 
 
 class Growing:
@@ -98,11 +98,11 @@ class Growing:
     ) -> None:
         self._is_filled = is_filled
         self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
-        self.axes: dict[str, tuple[int, str]] = {}  # cache -> the dimension that grows, and its symbol
+        self.axes: dict[str, tuple[int, str]] = {}  # cache -> (dimension that grows, its symbol)
         self.follows: dict[
             str, str
-        ] = {}  # dimensions of other inputs, that are a cache and its new rows -> which cache
-        self._come: str | int | None = None  # the symbol of these rows, or how many they are
+        ] = {}  # symbol of another input, as long as a cache with its new rows -> the cache's symbol
+        self._come: str | int | None = None  # symbol or number of new rows
         others: dict[str, str] = {}
         for name, port in inputs.items():
             for axis, extent in enumerate(port.shape or ()):
@@ -310,7 +310,7 @@ class Growing:
                     continue
                 rows = load({symbol: 0, other: most}).graph
             except ModelError:
-                continue  # it says something else
+                continue  # this symbol has another meaning
             if [op.kind for op in rows.operators] == [op.kind for op in whole.operators]:
                 return rows
         return None

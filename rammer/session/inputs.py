@@ -17,10 +17,10 @@ from rammer.vdevice.base import Room, conversion_hint
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
 
-Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # of a list, the shapes of its elements; of no value, None
-Arrays: TypeAlias = "dict[str, Any]"  # elements of lists by names of their own
+Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # a list has the shapes of its elements, a missing value None
+Arrays: TypeAlias = "dict[str, Any]"  # elements of lists have names of their own
 
-SMALL_BYTES = 128  # of integers that are part of a signature for deciding shapes
+SMALL_BYTES = 128  # integers up to this size may be part of a signature
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Request:
 
     shapes: Shapes
     arrays: Arrays = field(compare=False)
-    masks: tuple[Need, ...] = ()  # of operands that are padded
+    masks: tuple[Need, ...] = ()  # masks of padded operands
 
 
 class Inputs:
@@ -102,7 +102,7 @@ class Inputs:
         return shapes, arrays
 
     def _array(self, port: Declared, name: str, value: Any) -> Any:
-        if on_gpu(value) or isinstance(value, Room):  # state that a program keeps
+        if on_gpu(value) or isinstance(value, Room):  # Room: state in a program's buffer
             return value
         array = as_array(name, value, port.dtype)
         if array.dtype.newbyteorder("=") != port.dtype.numpy:

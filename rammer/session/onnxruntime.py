@@ -231,7 +231,7 @@ class InferenceSession(Runnable):
         """Run like `run`, with values wrapped as OrtValue."""
         return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
 
-    if not TYPE_CHECKING:  # where other names are errors
+    if not TYPE_CHECKING:  # so that type checkers report unknown names
 
         def __getattr__(self, name: str) -> Any:
             if instead := _INSTEAD.get(name):

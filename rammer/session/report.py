@@ -16,7 +16,7 @@ class SessionReport:
     compiled_ahead: int
     put_out: int
     compile_s: float
-    padding: float  # the part of what programs were given that is no input
+    padding: float  # fraction of input elements that is padding
     programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; the one used last at the end
 
     def with_part(self, label: str, other: SessionReport) -> SessionReport:

@@ -33,11 +33,11 @@ PALETTE = (
 )  # fmt: skip
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _BARRIER, _LAUNCH, _OTHER = "·", "▸", "#"
-_BY_NAME = 12  # up to so many operators each have a colour of their own; beyond, each kind has one
-_LEGEND = 24  # entries of a legend
-_STRIP, _STRIP_GAP = 18, 6  # pixels of a memory level's row, and above the first one
-_LEVEL = 18  # characters of its name
-_STRIP_STEPS = 400  # of time, in which a memory level's rate is drawn
+_BY_NAME = 12  # up to this number, each operator has its own colour; beyond, each kind
+_LEGEND = 24  # maximal entries of a legend
+_STRIP, _STRIP_GAP = 18, 6  # pixels: height of a memory level's row, gap above the first
+_LEVEL = 18  # characters of a memory level's name
+_STRIP_STEPS = 400  # steps of time in the plot of a memory level's rate
 
 
 class Bar(NamedTuple):
@@ -147,7 +147,7 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
     left, right = (124, 80) if strips else (64, 56)
     top, row = 42 + 16 * len(facts), 30 if plan.spec.num_veus <= 16 else 14
     chart = max(width - left - right, 100)
-    lanes = top + row * plan.spec.num_veus  # where the vEUs' rows end
+    lanes = top + row * plan.spec.num_veus  # y of the end of the vEUs' rows
     bottom = lanes + (_STRIP_GAP + _STRIP * len(strips) if strips else 0)
     legend_rows = -(-min(len(groups.labels), _LEGEND) // 4)
     height = bottom + 44 + 18 * legend_rows + 12
@@ -199,7 +199,7 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
 
 
 def _svg_run(bars: list[Bar], plan: ExecutionPlan, groups: _Groups, left: int, top: int, row: int, scale: float) -> str:
-    first = max(bars, key=lambda bar: bar.end_us - bar.start_us)  # stands for all
+    first = max(bars, key=lambda bar: bar.end_us - bar.start_us)  # the longest bar represents the run
     start_us, span_us = bars[0].start_us, bars[-1].end_us - bars[0].start_us
     x, y = left + start_us * scale, top + first.veu * row
     wide = max(span_us * scale, 0.1)
@@ -331,7 +331,7 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
     groups = _groups(timeline, plan)
     lanes: list[list[list[float]]] = [[] for _ in range(plan.spec.num_veus)]  # rows: see timeline.html
     waits: list[list[list[int]]] = []
-    before = [0] * plan.spec.num_veus  # slots of a lane in earlier rPrograms
+    before = [0] * plan.spec.num_veus  # by vEU: slots in earlier rPrograms
     for number, program in enumerate(plan.programs):
         for bar in _bars(timeline, plan, number):
             start, span = round(bar.start_us, 4), round(bar.end_us - bar.start_us, 4)
@@ -364,7 +364,7 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
     page = files("rammer.viz").joinpath("timeline.html").read_text(encoding="utf-8")
     parts = {"__TITLE__": _xml(_title(plan)), "__DATA__": text}
-    return re.sub("|".join(parts), lambda found: parts[found[0]], page)  # one pass: a name may look like a mark
+    return re.sub("|".join(parts), lambda found: parts[found[0]], page)  # one pass: a name may contain a placeholder
 
 
 def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False) -> str:
@@ -488,7 +488,7 @@ def _traffic(timeline: Timeline, plan: ExecutionPlan, steps: int) -> list[Traffi
 def _grown(at: NDArray[np.float64], rates: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return, at each edge, the sum of amounts that began to grow at times `at`, with these rates."""
     order = np.argsort(at)
-    sums = np.zeros((2, len(at) + 1))  # of rates, and of what each would have had at 0
+    sums = np.zeros((2, len(at) + 1))  # sums of rates, and of the lines' values at time 0
     np.cumsum(np.stack([rates, rates * at])[:, order], axis=1, out=sums[:, 1:])
     rate, begun = sums[:, np.searchsorted(at[order], edges)]
     return np.asarray(edges * rate - begun, np.float64)

@@ -90,7 +90,7 @@ class Importer:
         self.inputs: dict[str, Place] = {}
         self.outputs: dict[str, Place] = {}
         self.functions = Functions(model.functions, limits)
-        self.lies: dict[str, str] = {}  # what the model declares that does not hold, by name of the value
+        self.lies: dict[str, str] = {}  # wrong declarations of shapes, by name of the value
         self.num_nodes = 0
         self.builder = GraphBuilder(
             model.graph.name or "graph",
@@ -247,7 +247,7 @@ class Importer:
     # nodes
 
     def _nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
-        self.num_nodes += max(len(nodes), 1)  # also of empty bodies, which a Loop may repeat very often
+        self.num_nodes += max(len(nodes), 1)  # an empty body counts too: a Loop may repeat it
         if self.num_nodes > self.limits.nodes:
             raise ModelError(f"the model has more than {self.limits.nodes} nodes", hint="raise Limits.nodes")
         for node in self._sorted(nodes, scope):
@@ -299,7 +299,7 @@ class Importer:
                     )
         if in_order:
             return nodes
-        import networkx as nx  # it takes time, and most models need none of it
+        import networkx as nx  # slow to import, and seldom needed
 
         graph = nx.DiGraph(edges)
         graph.add_nodes_from(range(len(nodes)))
@@ -467,7 +467,7 @@ class Importer:
         if function is None:
             raise ModelError("is not supported, and has no function body for these operands")
         inner = {domain_of(i.domain) for i in function.opset_import}
-        for other, opset in scope.opsets.items():  # what the body leaves open is that of its call
+        for other, opset in scope.opsets.items():  # opsets that the body does not import are the call's
             if other not in inner:
                 function.opset_import.add(domain=other, version=opset)
         self.functions.require_supported(function.node, {domain_of(i.domain): i.version for i in function.opset_import})

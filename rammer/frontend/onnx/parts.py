@@ -24,8 +24,8 @@ class Part:
     nodes: tuple[NodeProto, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    initializers: tuple[TensorProto, ...] = ()  # of a body, its own
-    num_formal: int = 0  # inputs of a body that its node gives; those behind them come from around it
+    initializers: tuple[TensorProto, ...] = ()  # a body's own initializers
+    num_formal: int = 0  # number of inputs that a body's node gives; the others are captured outer values
 
 
 def label_of(node: NodeProto) -> str:

@@ -14,12 +14,12 @@ from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, Shape, TensorId, TensorType
 
-Extent: TypeAlias = int | str | None  # known, known by a name, or unknown
+Extent: TypeAlias = int | str | None  # known, symbolic, or unknown
 Given: TypeAlias = "Shape | tuple[Shape, ...] | None"  # a tensor's shape, those of a list, or an optional without value
-Place: TypeAlias = "TensorId | tuple[TensorId, ...] | None"  # what a port is in a graph
+Place: TypeAlias = "TensorId | tuple[TensorId, ...] | None"  # a port's names in a graph
 
 
-_SAYS_NOTHING = re.compile(r"\??|-1|None|unk__\d+")  # names of dimensions; the last one is tf2onnx's
+_SAYS_NOTHING = re.compile(r"\??|-1|None|unk__\d+")  # meaningless names of dimensions; the last one is tf2onnx's
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from rammer.frontend.onnx.tensors import ExternalData
 from rammer.frontend.onnx.wire import take_weights
 from rammer.ir.graph import Graph
 
-ZIP = b"PK\3\4"  # saved programs begin so, and archives of other frameworks; no message of protobuf does
+ZIP = b"PK\3\4"  # first bytes of saved programs and other frameworks' archives, never of a protobuf message
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _read(path: str, limits: Limits) -> bytes:
                 raise ModelError(
                     f"the file has {size} bytes, the limit is {limits.file_bytes}", hint="raise Limits.file_bytes"
                 )
-            return file.read(size)  # memory for as much as is asked for is reserved first
+            return file.read(size)  # read() reserves the memory first
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ModelError(f"cannot be read: {reason}", path=path) from None

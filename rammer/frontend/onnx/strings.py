@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from rammer.errors import ModelError, shown
 
-_DESCRIBE = frozenset({"doc_string", "metadata_props", "producer_name", "producer_version"})  # nothing depends on them
+_DESCRIBE = frozenset({"doc_string", "metadata_props", "producer_name", "producer_version"})  # not checked
 _Where: TypeAlias = "tuple[_Where | None, str, int | None]"  # the message around it, the field, and its number there
 
 

@@ -77,7 +77,7 @@ class ExternalData:
     base_dir: str | None
     limits: Limits
     read_bytes: int = 0
-    _locations: dict[str, None] = field(default_factory=dict)  # of the files that were read, each once
+    _locations: dict[str, None] = field(default_factory=dict)  # locations of the files that were read, once each
     _digests: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -229,8 +229,8 @@ def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | Non
             raise ModelError(f"{what} has {len(data)} bytes of data; {dtype.value}{list(shape)} needs {nbytes}")
         return _from_bytes(data, dtype, shape)
     values = getattr(tensor, _FIELDS[dtype])
-    in_bytes = dtype.bits in (2, 4)  # each value of the field is a byte of them
-    needed = nbytes if in_bytes else count * (1 + dtype.is_complex)  # of a complex number the field has two
+    in_bytes = dtype.bits in (2, 4)  # each value of the field is one byte of packed elements
+    needed = nbytes if in_bytes else count * (1 + dtype.is_complex)  # a complex number is two values
     if len(values) != needed:
         raise ModelError(f"{what} has {len(values)} values; its shape {list(shape)} needs {needed}")
     if in_bytes:
@@ -266,7 +266,7 @@ def _unpacked(packed: Array, dtype: DType, count: int) -> Array:
         if shift + dtype.bits > 8:
             found[:, n] |= rows[:, byte + 1] << (8 - shift)
     found &= (1 << dtype.bits) - 1
-    if dtype in (DType.I2, DType.I4):  # the sign fills its byte
+    if dtype in (DType.I2, DType.I4):  # sign-extend to 8 bits
         sign = np.uint8(1 << (dtype.bits - 1))
         found = (found ^ sign) - sign
     flat: Array = found.reshape(-1)[:count].view(dtype.numpy)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-GRAPH = 7  # of ModelProto
-INITIALIZER = 5  # of GraphProto
-NAME, RAW_DATA = 8, 9  # of TensorProto
-LARGE = 1 << 16  # bytes of weights that are worth taking out
-VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # kinds of fields; of those of fixed size, the bytes
+GRAPH = 7  # field of ModelProto
+INITIALIZER = 5  # field of GraphProto
+NAME, RAW_DATA = 8, 9  # fields of TensorProto
+LARGE = 1 << 16  # bytes; smaller weights stay in the message
+VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # wire types; FIXED has their sizes in bytes
 MAX_VARINT = 10  # bytes
 
 

@@ -14,11 +14,11 @@ from rammer.frontend.torch.writer import handler_for
 
 aten = torch.ops.aten
 
-# Norms whose statistics the backward graph needs are taken apart; random numbers are drawn as eager torch draws them.
+# Training decomposes norms: the backward graph needs their statistics. Random numbers stay torch's own operators.
 _STATISTICS = ("native_layer_norm", "native_group_norm")
 _RANDOM = ("bernoulli", "rand", "normal", "uniform", "exponential", "geometric", "cauchy", "multinomial")
 
-# Further ones than those that lead to core ATen; of the rest many lead to torch's prims.
+# Decompositions beyond core ATen. Many of the others would lead to torch's prims.
 _MORE = (
     *_STATISTICS,
     "native_batch_norm",
@@ -43,7 +43,7 @@ def decompositions(training: bool) -> dict[Any, Callable[..., Any]]:
         return handler_for(op) is not None and not (training and name in _STATISTICS)
 
     more = {op: function for op, function in decomposition_table.items() if _name(op) in _MORE}
-    core = dict(core_aten_decompositions().items())  # a table of its own kind, whose `|` loses entries
+    core = dict(core_aten_decompositions().items())  # copied: its own class loses entries in `|`
     return {op: function for op, function in (core | more).items() if not stays(op)} | _OWN
 
 

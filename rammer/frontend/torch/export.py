@@ -37,7 +37,7 @@ def from_module(module: Any, example: Any) -> Graph:
         return _from_script(module, tuple(example.values()) if named else arguments)
     if module.training:
         raise ModelError("the module is in training mode", hint="call module.eval(); torch.compile can train")
-    # what torch says here is about its own parts
+    # torch's warnings here are about torch itself
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, arguments, dict(example) if named else {}, strict=False)
@@ -89,7 +89,7 @@ def _output_names(spec: Any) -> list[str]:
 def _read_script(path: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that TorchScript is old
+            warnings.simplefilter("ignore")  # deprecation of TorchScript
             return torch.jit.load(path, map_location="cpu")
     except (RuntimeError, ValueError) as error:
         said = str(error).strip().partition("\n")[0]

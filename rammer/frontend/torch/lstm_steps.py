@@ -56,7 +56,7 @@ def _turned(x: Any, back: bool) -> Any:
     return x.flip(0) if back else x
 
 
-# the operators, as eager PyTorch would compute them; gates are torch's: i, f, g, o
+# the operators in eager PyTorch; gates are in torch's order: i, f, g, o
 
 
 def _steps(products: Any, h: Any, c: Any, u: Any) -> tuple[Any, Any, Any]:
@@ -125,7 +125,7 @@ def _define() -> Any:
 _LIBRARY = _define()
 
 
-# what they are here
+# the operators as ONNX nodes
 
 
 @handles("lstm_steps", namespace=NAMESPACE)

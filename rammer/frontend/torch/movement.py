@@ -76,7 +76,7 @@ def split(w: Writer, x: fx.Node, sizes: Sequence[int], axis: int) -> tuple[str, 
 
 @handles("cat")
 def cat(w: Writer, tensors: Sequence[fx.Node], axis: int) -> str:
-    parts = [w.cast(t, w.out.dtype) for t in tensors if shape_of(t) != [0]]  # once, torch let empty ones be of any rank
+    parts = [w.cast(t, w.out.dtype) for t in tensors if shape_of(t) != [0]]  # torch still allows [0] beside any rank
     return w("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
 
 
@@ -109,7 +109,7 @@ def _pad(w: Writer, x: fx.Node, pads: Sequence[int], mode: str, value: str | Non
     return w("Pad", x, [low for low, _ in pairs] + [high for _, high in pairs], value, mode=mode)
 
 
-# by tensors of places
+# indexing by tensors
 
 
 @handles("embedding")
@@ -206,7 +206,7 @@ def scatter_reduce(
 
 def _scatter(w: Writer, x: fx.Node, axis: int, places: fx.Node, source: Operand, how: str) -> str:
     shape = shape_of(places)
-    if isinstance(source, fx.Node) and shape_of(source) != shape:  # torch takes a corner of it
+    if isinstance(source, fx.Node) and shape_of(source) != shape:  # torch uses its first elements
         cut: Operand = w("Slice", source, [0] * len(shape), shape)
     else:
         cut = source if isinstance(source, fx.Node) else w("Expand", w.number(source, w.out.dtype), shape)

@@ -147,7 +147,7 @@ def interpolated(w: Writer, x: fx.Node, _: Any, align_corners: bool, *factors: A
 def antialiased(w: Writer, x: fx.Node, _: Any, align_corners: bool, *factors: Any) -> str:
     """Resize with antialiasing. PyTorch's cubic then has another coefficient, and excludes the edges."""
     if align_corners:
-        raise Unsupported("antialias with align_corners")  # its places are at half pixels, its scale that of corners
+        raise Unsupported("antialias with align_corners")  # torch mixes half-pixel positions with the scale of corners
     return _resize(w, x, factors, antialias=1, exclude_outside=1, cubic_coeff_a=-0.5)
 
 

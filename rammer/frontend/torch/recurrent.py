@@ -11,7 +11,7 @@ from torch import fx
 from rammer.frontend.torch import lstm_steps
 from rammer.frontend.torch.writer import Operand, Unsupported, Writer, handles, to_array
 
-# torch's function, and the order of its gates as ONNX has them
+# torch's function -> ONNX's operator, where torch has each of ONNX's gates, attributes
 KINDS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "lstm": ("LSTM", (0, 3, 1, 2), {}),
     "gru": ("GRU", (1, 0, 2), {"linear_before_reset": 1}),

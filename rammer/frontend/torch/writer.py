@@ -22,7 +22,7 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 OPSET = 22
 DTYPE: dict[Any, DType] = {getattr(torch, d.value): d for d in DType if hasattr(torch, d.value) and not d.is_complex}
-PLAIN = frozenset(t for t, d in DTYPE.items() if d.carrier is d.numpy)  # those that NumPy has
+PLAIN = frozenset(t for t, d in DTYPE.items() if d.carrier is d.numpy)  # element types of NumPy itself
 CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 # "aten.add", or "aten.max.dim" for one overload -> its meaning, called with the schema's arguments in order
@@ -135,7 +135,7 @@ class Writer:
         """Return the tensor of a node whose value never changes, or None."""
         return self._known.get(operand) if isinstance(operand, fx.Node) else None
 
-    # what handlers ask
+    # queries of handlers
 
     @property
     def operator(self) -> Any:
@@ -166,7 +166,7 @@ class Writer:
         if others := [p for p in range(len(self._node.meta["val"])) if p not in positions and self.used(p)]:
             raise Unsupported(f"result {others[0]} is used")
 
-    # what handlers write
+    # output of handlers
 
     def __call__(self, op: str, *operands: Operand, **attributes: Any) -> str:
         """Write a node with one output, and return its name. Attributes that are None are left out."""

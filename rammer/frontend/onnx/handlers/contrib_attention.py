@@ -120,7 +120,7 @@ def group_query_attention(n: Node) -> list[TensorId]:
         raise n.fail(f"total_sequence_length is {total}, less than the {length} that are new")
     ends = n.add("add", n.reshape(n.cast(n.tensor(5), DType.I64), (batch, 1)), n.constant(1))
     first = n.constant(np.zeros((batch, 1), np.int64))
-    if length < total:  # no prompt
+    if length < total:  # decoding, not a prompt
         first = inside(n, n.add("sub", ends, n.constant(length)), extent - length + 1)
     places = n.add("add", first, n.constant(np.arange(length)))
     if n.attrs["do_rotary"]:

@@ -10,9 +10,7 @@ from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, scaled
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
-BYTES_WILL_DO = (
-    4  # accuracy level of MatMulNBits from which on its operand may be rounded to bytes, as other runtimes do
-)
+BYTES_WILL_DO = 4  # accuracy level of MatMulNBits at which its operand may be rounded to bytes, as in other runtimes
 _FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 
@@ -121,7 +119,7 @@ def matmul_n_bits(n: Node) -> TensorId:
 
 @contrib("GatherBlockQuantized", inputs=(3, 4), gather_axis=0, quantize_axis=1, block_size=128, bits=4)
 def gather_block_quantized(n: Node) -> TensorId:
-    """Gather rows of a table of 2, 4 or 8 bits per number, in blocks along an axis, each with a scale and zero point."""
+    """Gather rows of a table of 2, 4 or 8 bits per number, in blocks along an axis with scales and zero points."""
     data, rank, a = n.tensor(0), len(n.shape()), n.attrs
     bytes_given, bits = n.dtype() is DType.U8, a["bits"] if n.dtype() is DType.U8 else n.dtype().bits
     axis, gathered = n.axis(a["quantize_axis"], rank), n.axis(a["gather_axis"], rank)

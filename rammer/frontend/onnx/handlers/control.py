@@ -41,7 +41,7 @@ def loop(n: Node) -> list[Value | None]:
         for part, tensor in zip(collected, parts, strict=True):
             part.append(tensor)
         step += 1
-    if step == 0 and collected:  # no step says what it would add
+    if step == 0 and collected:  # import one step for the shapes of its outputs
         _, _, parts = _step(n, 0, carried, len(collected), runs=False)
         return [*carried, *(n.constant(np.zeros((0, *n.type(t).shape)), n.type(t).dtype) for t in parts)]
     return [*carried, *(n.stack(part, 0) for part in collected)]

@@ -9,7 +9,7 @@ import numpy as np
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-LARGEST = 64  # rows: each is a dozen operators
+LARGEST = 64  # rows; each becomes a dozen operators
 
 
 @handles("Det")
@@ -41,7 +41,7 @@ def det(n: Node) -> TensorId:
         first = n.slice(rest, (0, 0, 0), (batch, 1, size))
         moved = n.add("equal", n.constant(np.arange(size)[:, None]), chosen)
         rest = n.slice(n.add("where", moved, first, rest), (0, 1, 0), (batch, size - 1, size))
-        safe = n.add("where", n.add("equal", pivot, zero), n.like(1, pivot), pivot)  # a column of zeros: so is all
+        safe = n.add("where", n.add("equal", pivot, zero), n.like(1, pivot), pivot)  # a column of zeros: det is 0
         factors = n.add("div", n.slice(rest, (0, 0, 0), (batch, size - 1, 1)), safe)
         taken = n.add("mul", factors, n.slice(pivot_row, (0, 0, 1), (batch, 1, size - 1)))
         rest = n.add("sub", n.slice(rest, (0, 0, 1), (batch, size - 1, size - 1)), taken)

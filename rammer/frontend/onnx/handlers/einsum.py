@@ -30,7 +30,7 @@ def _parse(n: Node) -> tuple[list[str], str]:
     if len(terms) != len(n.present()) or any(t.replace("...", "", 1).count(".") for t in (*terms, right)):
         raise n.fail(f"equation {equation[:80]!r} does not fit {len(n.present())} operands")
     hidden = [len(n.shape(p)) - len(t.replace("...", "")) if "..." in t else 0 for p, t in enumerate(terms)]
-    spare = [chr(0x100 + k) for k in range(max(hidden, default=0))]  # no letter of an equation
+    spare = [chr(0x100 + k) for k in range(max(hidden, default=0))]  # letters that an equation cannot contain
     if any(h < 0 for h in hidden):
         raise n.fail(f"equation {equation[:80]!r} has more labels than an operand has dimensions")
     operands = [t.replace("...", "".join(spare[len(spare) - h :])) for t, h in zip(terms, hidden, strict=True)]

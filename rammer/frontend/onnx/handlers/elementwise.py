@@ -12,7 +12,7 @@ from rammer.frontend.onnx.node import Handler, Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, Shape, TensorId
 
-SINH_TERMS = 9  # of its series: enough for doubles up to 1
+SINH_TERMS = 9  # terms of the series: exact for doubles up to 1
 
 _PLAIN = {
     "Abs": "abs",
@@ -215,7 +215,7 @@ def where(n: Node) -> TensorId:
     shape = n.shape(2)
     rows = (*shape[:axis], 1, *shape[axis + 1 :])
     if n.shape(1)[-len(shape) + axis :][:1] != (1,) and len(n.shape(1)) >= len(shape) - axis:
-        return found  # what comes is not one row
+        return found  # the new value is not a single row
     new = n.tensor(1) if n.shape(1) == rows else n.add("expand", n.tensor(1), shape=rows)
     moves = tuple(-1 if d == axis else d for d in range(len(shape)))
     return n.builder.could_update(found, n.tensor(2), new, at, moves=moves, how="chosen")

@@ -71,7 +71,7 @@ def feature_vectorizer(n: Node) -> TensorId:
             raise n.fail(f"{n.type(x)} is no matrix")
         x = n.reshape(x, (shape[0], 1)) if len(shape) == 1 else x
         columns = n.type(x).shape[1]
-        more = (0, 0, 0, width - columns)  # or less
+        more = (0, 0, 0, width - columns)  # negative: cuts columns off
         parts.append(n.add("pad", x, pads=more, mode="constant", value=0.0) if width != columns else x)
     return n.concat(parts, 1)
 

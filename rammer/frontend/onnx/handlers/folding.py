@@ -39,7 +39,7 @@ def col2im(n: Node) -> TensorId:
     target = pixel.ravel()[source]
     order = np.argsort(target, kind="stable")
     source, target = source[order], target[order]
-    turn = np.arange(target.size) - np.searchsorted(target, target)  # how many met the same pixel before
+    turn = np.arange(target.size) - np.searchsorted(target, target)  # number of earlier elements of the same pixel
     rounds = int(turn.max(initial=0)) + 1
     if rounds * prod(image) * 8 > n.limits.fold_bytes:
         raise n.fail(f"{rounds} blocks meet at each of {list(image)} pixels", hint="raise Limits.fold_bytes")

@@ -18,7 +18,7 @@ def gather(n: Node) -> TensorId:
     check_indices(n, n.tensor(1), n.shape()[axis])
     known = n.builder.value(n.tensor(1))
     if known is not None and (regular := _progression(known, n.shape()[axis])) is not None:
-        start, step = regular  # evenly spaced places are a slice: affine, and a view where it is outermost
+        start, step = regular  # evenly spaced indices are a slice: affine, and a view along the outermost axis
         shape = n.shape()
         starts = tuple(start if d == axis else 0 for d in range(len(shape)))
         steps = tuple(step if d == axis else 1 for d in range(len(shape)))

@@ -135,7 +135,7 @@ def _normalize(n: Node, x: TensorId, groups: int, scale: TensorId, bias: TensorI
         return n.reshape(n.expand(n.reduce(n.reshape(mean, apart), "mean", (2,)), apart), each)
 
     mean = mean_of(x)
-    # mean - x, not x - mean: a tensor of its own would be stored for both
+    # mean - x, not x - mean: a shared x - mean would be stored as a tensor
     variance = mean_of(square(n, n.add("sub", mean, x)))
     deviation = n.add("sqrt", n.add("add", variance, n.like(n.attrs["epsilon"], variance)))
     scale, bias = (n.reshape(t, each[1:]) for t in (scale, bias))

@@ -14,7 +14,7 @@ from rammer.ir.tensor import DType, TensorId
 
 _INTEGERS = frozenset(d for d in DType if not d.is_float and d is not DType.BOOL and d.bits <= 16)
 _FEW_BITS = frozenset(d for d in _INTEGERS if d.bits <= 8)
-_FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # what the standard computes quantisation in
+_FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # types in which the standard computes quantization
 
 
 def spread(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
@@ -61,9 +61,9 @@ def dequantize(
     dtype = dtype or n.type(scale).dtype
     exact = DType.F32 if n.type(x).dtype.is_float else DType.I32
     shape, value = n.type(x).shape, x
-    if apart := _apart(n, shape, n.type(scale).shape, axis):  # nothing is repeated
+    if apart := _apart(n, shape, n.type(scale).shape, axis):  # broadcasts, without repeating parameters
         ones = [1 if d == n.axis(axis, len(shape)) + 1 else e for d, e in enumerate(apart)]
-        if zero is not None and n.type(zero).size > 1:  # rows of it may be found
+        if zero is not None and n.type(zero).size > 1:  # a pass may gather its rows
             n.builder.keep(zero)
         value, scale = n.reshape(x, apart), n.reshape(scale, ones)
         zero = zero if zero is None or n.type(zero).size == 1 else n.reshape(zero, ones)
@@ -118,7 +118,7 @@ def _is_zero(n: Node, tensor: TensorId) -> bool:
 @handles("DequantizeLinear")
 def dequantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
-    if n.dtype() in _FEW_BITS and n.type(n.tensor(0)).rank > 1:  # weights: they may be multiplied as they are
+    if n.dtype() in _FEW_BITS and n.type(n.tensor(0)).rank > 1:  # weights, which kernels may multiply as integers
         n.builder.keep(n.tensor(0))
     dtype = _named(n, "output_dtype") or n.dtype(1)
     if dtype not in _FLOATS:

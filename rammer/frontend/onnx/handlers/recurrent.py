@@ -167,7 +167,7 @@ class Layer:
 
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-_DIRECTIONS["foward"] = (False,)  # what GRU's default is called in opsets 1 and 3
+_DIRECTIONS["foward"] = (False,)  # GRU's default in opsets 1 and 3, misspelt
 
 
 def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> Layer:

@@ -16,9 +16,9 @@ from rammer.frontend.onnx.handlers.neural import windows
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, Shape, TensorId
 
-MAX_BINS = 1 << 14  # of a region, along an axis
+MAX_BINS = 1 << 14  # bins of a region along an axis
 CUBIC = -0.75
-# Weights of taps as polynomials of their distance: coefficients from the third power down, one column a tap.
+# Weights of taps as polynomials of their distance: coefficients, highest power first; one column per tap.
 _NEAR, _FAR = (CUBIC + 2, -CUBIC - 3, 0.0, 1.0), (CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
 _TAPS = {
     "nearest": ((0,), ((0.0,), (1.0,))),
@@ -68,7 +68,7 @@ def roi_align(n: Node) -> TensorId:
     for low, high, bins, extent in ((y1, y2, height, shape[2]), (x1, x2, width, shape[3])):
         length = n.add("sub", high, low)
         length = length if half else n.add("max", length, n.like(1, length))
-        if not ratio:  # as many points as a bin is long: every region has its own
+        if not ratio:  # adaptive: the number of points would differ by region
             raise n.fail("sampling_ratio is 0", hint="give the number of points in a bin, so that it is known")
         steps = (np.arange(bins * ratio) + 0.5) / (bins * ratio)
         axes.append((n.add("add", low, n.add("mul", length, n.like_array(steps[None], length))), extent))
@@ -210,7 +210,7 @@ def _weighted(
     for axis, extent in enumerate(spatial):
         at = n.reshape(places[axis], (images, points, *(1,) * rank))
         edges = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
-        if padding != "zeros" and mode != "cubic":  # of which taps are brought back, and weights are those of the point
+        if padding != "zeros" and mode != "cubic":  # cubic moves taps instead, and keeps the point's weights
             at = _kept(n, at, extent, padding, edges)
         steps = np.array(offsets).reshape([-1 if d == axis else 1 for d in range(rank)])
         before = n.add("floor", at)
@@ -220,7 +220,7 @@ def _weighted(
         for column in polynomial[1:]:
             more = n.like_array(np.array(column).reshape(steps.shape), at)
             weight = n.add("add", n.add("mul", weight, distance), more)
-        if mode == "linear":  # a point on a pixel reads it twice: its neighbour times zero could be NaN
+        if mode == "linear":  # a point on a pixel reads it twice: zero times its neighbour may be NaN
             whole = n.add("equal", at, before)
             taps = n.add("where", whole, before, taps)
             weight = n.add("where", whole, n.like(0.5, weight), weight) if summed else weight
@@ -229,7 +229,7 @@ def _weighted(
         low, high = n.like(0, taps), n.like(extent - 1, taps)
         valid = n.add("and", n.add("less_equal", low, taps), n.add("less_equal", taps, high))
         inside.append(valid)
-        pixel = n.cast(n.add("where", valid, taps, low), DType.I64)  # NaN is nowhere, too
+        pixel = n.cast(n.add("where", valid, taps, low), DType.I64)  # NaN is out of range, too
         index = n.add("add", index, n.add("mul", pixel, n.constant(prod(spatial[axis + 1 :]))))
     count = len(offsets) ** rank
     found = n.add("gather", rows, n.reshape(index, (images, points, count)), axis=0)

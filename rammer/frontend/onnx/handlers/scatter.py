@@ -13,7 +13,7 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, DType, Shape, TensorId
 
 _REDUCTIONS = ("add", "mul", "max", "min")
-MAX_ROUNDS = 256  # how often a reducing scatter may meet the same place
+MAX_ROUNDS = 256  # updates of one position in a reducing scatter
 
 
 @handles("ScatterElements", "Scatter", "ScatterND")
@@ -42,7 +42,7 @@ def scatter(n: Node) -> TensorId:
     order = np.argsort(targets, kind="stable")
     starts = np.concatenate([[True], np.diff(targets[order]) != 0])
     place = np.arange(targets.size)
-    occurrence = np.empty_like(targets)  # how many earlier updates meet the same place
+    occurrence = np.empty_like(targets)  # number of earlier updates of the same position
     occurrence[order] = place - np.maximum.accumulate(np.where(starts, place, 0))
     if occurrence.max() >= MAX_ROUNDS:
         raise n.fail(f"more than {MAX_ROUNDS} updates of one element")
@@ -112,7 +112,7 @@ def _searched(n: Node, reduction: str) -> TensorId:
     missing = [0 if d == axis else shape[d] - wanted[d] for d in range(len(shape))]
     pads = (*(0,) * len(shape), *missing)
     values = n.tensor(2)
-    if any(pads):  # lines without updates get some for a place that does not exist
+    if any(pads):  # lines without updates get some out of range
         index = n.add("pad", index, pads=pads, mode="constant", value=shape[axis])
         values = n.add("pad", values, pads=pads, mode="constant", value=0)
     lines = prod(shape) // shape[axis]

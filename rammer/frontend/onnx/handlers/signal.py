@@ -13,7 +13,7 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import Array, TensorId
 
-SMALL = 64  # transforms of fewer points are one product with a matrix
+SMALL = 64  # smaller transforms are one matrix product
 
 
 @handles("DFT")
@@ -33,7 +33,7 @@ def dft(n: Node) -> TensorId:
     rows = n.type(moved).shape[:-2]
     given = n.reshape(moved, (prod(rows), shape[axis], shape[-1]))
     kept = length // 2 + 1
-    if inverse and half:  # what is missing mirrors what is given
+    if inverse and half:  # the missing half mirrors the given one
         given = _fitted(n, given, kept)
         mirrored = n.add("slice", given, starts=(0, length - kept, 0), steps=(1, -1, 1),
                          shape=(prod(rows), length - kept, shape[-1]))  # fmt: skip

@@ -11,7 +11,7 @@ from rammer.frontend.onnx.handlers.indexing import elements_at
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-DIRECT = 512  # elements that are ranked at once, at most, if few are asked for: operators less cost more comparisons
+DIRECT = 512  # rows up to this extent are ranked directly: more comparisons, but fewer operators
 
 
 @handles("TopK")

@@ -75,7 +75,7 @@ def adagrad(n: Node) -> list[TensorId]:
 def adam(n: Node) -> list[TensorId]:
     a, steps = n.attrs, []
     for x, gradient, velocity, squares in _groups(n, 4):
-        dtype, wide = n.type(x).dtype, _number(n, 1, DType.F64)  # powers near 1, whose differences from 1 count
+        dtype, wide = n.type(x).dtype, _number(n, 1, DType.F64)  # float64: powers close to 1 are subtracted from 1
         one = n.like(1, wide)
         left, right = (n.add("sub", one, n.add("pow", n.like(a[name], wide), wide)) for name in ("alpha", "beta"))
         bias = n.add("where", n.add("less", n.like(0, wide), wide), n.add("div", n.add("sqrt", right), left), one)

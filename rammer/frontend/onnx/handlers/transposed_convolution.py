@@ -48,7 +48,7 @@ def conv_transpose(n: Node) -> TensorId:
     if prod(strides) > MOST_PHASES:
         raise n.fail(f"strides are {list(strides)}", hint=f"up to {MOST_PHASES} phases are supported")
     sides = [_by_phases(*side) for side in zip(kernel, strides, dilations, strict=True)]
-    # positions of each phase that are kept; those where x would have to be cut are cut in the end
+    # range of positions of each phase; positions for which x would need cropping are cropped at the end
     first = [min(pads[d] // strides[d], *(p.reach for p in side)) for d, side in enumerate(sides)]
     last = [
         max(-(-(pads[d] + extents[d]) // strides[d]), *(spatial[d] + p.first for p in side))
@@ -57,7 +57,7 @@ def conv_transpose(n: Node) -> TensorId:
     batch, outs, counts = n.shape()[0], weight[1], [b - a for a, b in zip(first, last, strict=True)]
     folded, made, order = _folded(n, group, strides, dilations), [], []
     parts = list(product(*sides))
-    apart = len(parts) > 1  # phases are the outer channels then, so that results lie side by side; else the inner ones
+    apart = len(parts) > 1  # phases are outer channels then, so that their results are adjacent; else inner ones
     for part in parts:
         several = prod(p.several for p in part)
         layout = (group, several, outs) if apart else (group, outs, several)
@@ -72,7 +72,7 @@ def conv_transpose(n: Node) -> TensorId:
             operands = [x, _filters(n, folded, part, apart), *([bias] if n.has(2) else [])]
             dilated = tuple(p.step for p in part)
             y = n.add("conv", *operands, pads=(*begin, *end), dilations=dilated, group=group)
-        else:  # no tap is for these phases
+        else:  # these phases have no taps
             y = n.expand(n.reshape(bias, (prod(layout), *(1,) * rank)), (batch, prod(layout), *counts))
         made.append(n.reshape(y, (batch, group, several * outs, *counts)) if group > 1 else y)
         phases = product(*(range(p.phase, p.phase + p.several) for p in part))
@@ -102,7 +102,7 @@ class _Phases(NamedTuple):
     several: int
     taps: int
     first: int
-    step: int  # between places of x that are read
+    step: int  # distance between positions of x that are read
     row: int
     rows: int
 
@@ -116,7 +116,7 @@ def _by_phases(kernel: int, stride: int, dilation: int) -> list[_Phases]:
     """Return all phases of a side, including those without taps."""
     if stride == 1:
         return [_Phases(0, 1, kernel, 0, dilation, 0, 1)]
-    own: list[list[int]] = [[] for _ in range(stride)]  # of each phase, how far back its taps read
+    own: list[list[int]] = [[] for _ in range(stride)]  # by phase: distances back that its taps read
     for tap in range(kernel):
         own[tap * dilation % stride].append(tap * dilation // stride)
     found = []

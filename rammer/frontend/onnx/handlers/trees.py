@@ -12,7 +12,7 @@ from rammer.ir.tensor import Array, DType, TensorId
 
 DOMAIN = "ai.onnx.ml"
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-# By mode: whether a number goes the true way if it is less than the split, equal, or greater.
+# By mode: whether the true branch is taken if the number is less than the split, equal, or greater.
 _WAYS = ((1, 1, 0), (1, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 0), (1, 0, 1))
 MEMBER = 6
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -25,7 +25,7 @@ class Forest:
 
     features: list[int] = field(default_factory=list)
     splits: list[float] = field(default_factory=list)
-    follows: list[list[int]] = field(default_factory=list)  # where less, equal, greater and NaN go
+    follows: list[list[int]] = field(default_factory=list)  # next nodes for less, equal, greater and NaN
     weights: list[list[tuple[int, float]]] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Forest:
 
     def depth(self, n: Node) -> int:
         """Return the longest path from a root. Raises ModelError for a cycle."""
-        below: dict[int, int | None] = {}  # None: on the way that is looked at
+        below: dict[int, int | None] = {}  # node -> longest path below; None: on the current path
         stack = list(self.roots)
         while stack:
             place = stack[-1]
@@ -97,10 +97,10 @@ def tree_ensemble(n: Node) -> TensorId:
 
     for k, chain in enumerate(nodes):
         true, false = place(ways[2][k], ways[0][k]), place(ways[3][k], ways[1][k])
-        if true == false:  # a tree that is a leaf
+        if true == false:  # a tree of one leaf
             forest.follows[chain[0]] = [true] * 4
             continue
-        for at, following in zip(chain, [*chain[1:], false], strict=True):  # one member after the other
+        for at, following in zip(chain, [*chain[1:], false], strict=True):  # a chain of tests, one per member
             mode = MODES.index("BRANCH_EQ") if modes[k] == MEMBER else int(modes[k])
             forest.lead(at, mode, true, following, bool(missing[k]))
     forest.roots = [place(0, root) for root in a["tree_roots"]]
