@@ -1,7 +1,8 @@
 """Compile for `torch.compile(model, backend="rammer")`: Dynamo's graphs become Programs, forward and backward.
 
-Unsupported operators run in eager PyTorch between Programs, with one warning per graph that names them. torch draws
-random numbers, in the order of eager PyTorch. torch imports this module through its entry point.
+Known as: a Dynamo backend, graph partitioning. Unsupported operators run in eager PyTorch between Programs, with one
+warning per graph that names them. torch draws random numbers, in the order of eager PyTorch. torch imports this module
+through its entry point.
 """
 
 from __future__ import annotations

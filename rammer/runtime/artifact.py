@@ -1,8 +1,8 @@
 """Save programs to files, and load them: one zip with a hashed manifest, the backend's files, and safetensors weights.
 
-Members are stored uncompressed, and weights are aligned to 64 bytes. A loaded program maps the file and uses its
-weights in place; loading costs one pass over the hashes. Equal programs are equal files. Nothing is pickled, but a
-program contains machine code: load only files whose author you trust.
+Known as: ahead-of-time artifacts. Members are stored uncompressed, and weights are aligned to 64 bytes. A loaded
+program maps the file and uses its weights in place; loading costs one pass over the hashes. Equal programs are equal
+files. Nothing is pickled, but a program contains machine code: load only files whose author you trust.
 """
 
 from __future__ import annotations

@@ -42,12 +42,11 @@ class Runnable(ABC):
     ) -> list[Any]: ...
 
     def run(self, output_names: Any = None, input_feed: Any = None, run_options: Any = None) -> Any:
-        """Run once.
+        """Run once: `run({name: array})` returns outputs by name, `run(names, {name: array})` returns them as a list.
 
-        `run({name: array})` returns outputs by name, `run(names, {name: array})` a list (None or []: of all).
-
-        Arrays must have exactly the element types of the inputs. Python numbers, lists of them and NumPy scalars are
-        converted if that is exact. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
+        The names None or [] mean all outputs. Arrays must have exactly the element types of the inputs. Python numbers,
+        lists of them and NumPy scalars are converted if that is exact. Raises InputError for a wrong name, dtype, rank
+        or shape, before anything runs.
         """
         if run_options is not None:
             raise InputError("a run has no options", hint="leave out run_options")

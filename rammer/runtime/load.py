@@ -57,9 +57,7 @@ def _registry_of(target: str) -> PluginRegistry:
 
 
 def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> None:
-    """Write programs of one model into one file, the best first.
-
-    `load_program` takes the first that runs on its machine.
+    """Write programs of one model into one file, the best first. A machine loads the first that it can run.
 
     Raises ArtifactError, also for programs whose inputs and outputs differ.
     """

@@ -176,7 +176,7 @@ class Program(Stateful):
         return call
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run one step of the stream that owns `memory`, and return these outputs. The stream must hold its turn."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
         if self._is_plain and self._fits(inputs):  # fast path, without conversions: a run may take microseconds
             if self._takes_turns:
                 self._require_open()

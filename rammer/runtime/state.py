@@ -94,7 +94,7 @@ class Stateful(Runnable):
 
     @abstractmethod
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run one step of the stream that owns `memory`, and return these outputs. The stream must hold its turn."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
 
     def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         if not self._memory.pairs:  # no state, no turns

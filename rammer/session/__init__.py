@@ -178,7 +178,7 @@ class Session(Stateful, InferenceSession):
         return inputs, tuple(name for name in self._outputs if name not in pairs)
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run one step of the stream that owns `memory`, and return these outputs. The stream must hold its turn."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
         if self._stages is None:
             try:
                 return self.evaluate_uncut(memory, inputs, outputs)
@@ -187,7 +187,10 @@ class Session(Stateful, InferenceSession):
         return self._evaluate_cut(memory, inputs, outputs)
 
     def evaluate_uncut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Do the same with one program. Raises Undecided for a loop or a branch that one program cannot contain."""
+        """Run once with one program, and return these outputs.
+
+        Raises Undecided for a loop or a branch that one program cannot contain.
+        """
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
@@ -273,7 +276,7 @@ class Session(Stateful, InferenceSession):
         return {name: imported.graph.types[p] for name, p in imported.outputs.items() if isinstance(p, str)}
 
     def _evaluate_growing(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Do the same for caches with `bounds`, whose memory is longer than their contents."""
+        """Run once with caches that have `bounds`: their memory is longer than their contents."""
         caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
         lengths = self._growing.lengths(memory, caches)
         given = {n: value for n, value in inputs.items() if n not in caches}
@@ -531,7 +534,10 @@ class Session(Stateful, InferenceSession):
         return self._stages.ahead({name: self._inputs.example(name) for name in request.shapes}, request)
 
     def ahead_uncut(self, request: Request) -> int:
-        """Do the same with one program. Raises Undecided for a loop or a branch that one program cannot contain."""
+        """Compile one program for a signature. Return the number of new programs.
+
+        Raises Undecided for a loop or a branch that one program cannot contain.
+        """
         kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
         self._cache.release(kept)
         return int(is_new)

@@ -38,7 +38,7 @@ SHORTEST = 2  # rows of the shortest cache in proofs: an extent of 1 would be br
 
 @dataclass(frozen=True)
 class Fit:
-    """How runs of some extents use a program for these or larger extents."""
+    """The use of a program by runs of its own or smaller extents: masks, true extents, new rows, cuts of outputs."""
 
     needs: tuple[Need, ...]
     extents: Extents  # true extents of symbols with buckets
@@ -172,9 +172,9 @@ class Growing:
     def grown(self, load: Load, extents: Extents, probe: Extents) -> Grown:
         """Return the graph of a step for any lengths up to the bounds.
 
-        `load` imports the model for extents of symbols. `extents` are those of all symbols of other inputs, `probe`
-        smaller ones of the padded symbols. Raises ModelError naming an operator that computes something else for a
-        longer cache.
+        `load` imports the model, given extents of symbols. `extents` are those of all symbols of other inputs, `probe`
+        smaller ones of padded symbols. Raises ModelError naming an operator that computes something else for a longer
+        cache.
         """
         if self.follows and self._come is None:
             self._come = self._find_come(load, extents)
@@ -298,7 +298,7 @@ class Growing:
     def _all_rows(self, load: Load, whole: Graph, extents: Extents) -> Graph | None:
         """Import the graph for all rows at once.
 
-        Needs a single bound, and a symbol for the number of new rows; else None.
+        Returns None unless one symbol has bounds, and another counts the new rows.
         """
         if len(self.bounds) != 1:
             return None

@@ -25,11 +25,9 @@ SMALL_BYTES = 128  # integers up to this size may be part of a signature
 
 @dataclass(frozen=True)
 class SessionPort:
-    """An input or output.
+    """An input or output. `type` is ONNX's name: "tensor(float)".
 
-    `shape` has names for symbolic dimensions, None for unknown ones; it is None for an unknown rank.
-
-    `type` is ONNX's name: "tensor(float)".
+    `shape` has names for symbolic dimensions and None for unknown ones. It is None if the rank is unknown.
     """
 
     name: str

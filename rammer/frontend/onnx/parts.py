@@ -1,7 +1,7 @@
 """Cut a graph into parts that are models of their own: what comes before and after a node, and the node's bodies.
 
-Nodes that do not depend on inputs belong to no part. Each part gets copies of the weights that it reads, and of the
-nodes that compute constants from them.
+Known as: graph partitioning. Nodes that do not depend on inputs belong to no part. Each part gets copies of the weights
+that it reads, and of the nodes that compute constants from them.
 """
 
 from __future__ import annotations

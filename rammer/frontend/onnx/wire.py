@@ -1,8 +1,8 @@
 """Take the weights out of a serialized model before it is parsed, so that they are never copied.
 
-Protobuf copies every field that it parses, and again when Python reads it: for a model of half a gigabyte, one second
-and one gigabyte. This reader understands only the fields that lead to weights; the rest stays as it is. Source:
-protobuf's encoding guide, and onnx.proto for the numbers of fields.
+Known as: zero-copy parsing. Protobuf copies every field that it parses, and again when Python reads it: for a model of
+half a gigabyte, one second and one gigabyte. This reader understands only the fields that lead to weights; the rest
+stays as it is. Source: protobuf's encoding guide, and onnx.proto for the numbers of fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Import PyTorch graphs of core ATen as a Graph. Needs torch; no other part of rammer imports this package."""
+"""Import PyTorch graphs of core ATen as a Graph. Needs torch, so other modules import this package only on demand."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Writer:
 
     @property
     def operator(self) -> Any:
-        """torch's operator that is being written."""
+        """The torch operator that is being written."""
         assert self._node is not None
         return self._node.target
 

@@ -14,10 +14,7 @@ LARGEST = 64  # rows; each becomes a dozen operators
 
 @handles("Det")
 def det(n: Node) -> TensorId:
-    """Multiply the pivots, each the largest element of its column.
-
-    Pivot rows are swapped in, which changes the sign.
-    """
+    """Multiply the pivots, each the largest of its column. Swapping a pivot row in changes the sign."""
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise n.fail(f"{n.type(x)} is no square matrix")

@@ -12,7 +12,7 @@ from rammer.frontend.onnx.node import Handler, Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, Shape, TensorId
 
-SINH_TERMS = 9  # terms of the series: exact for doubles up to 1
+SINH_TERMS = 9  # terms of the series: enough for doubles up to 1
 
 _PLAIN = {
     "Abs": "abs",

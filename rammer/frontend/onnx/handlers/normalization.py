@@ -82,10 +82,7 @@ def rms_normalization(n: Node) -> TensorId:
 
 @handles("InstanceNormalization")
 def instance_normalization(n: Node) -> TensorId:
-    """Normalize.
-
-    Exporters write GroupNorm as channels reshaped to groups; this reads the channels before the reshape.
-    """
+    """Normalize. Of channels reshaped to groups, as exporters write GroupNorm, it reads those before the reshape."""
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or n.shape(1) != shape[1:2] or n.shape(2) != shape[1:2]:
         raise n.fail(f"scale {n.shape(1)} and bias {n.shape(2)} must have one number per channel of {shape}")

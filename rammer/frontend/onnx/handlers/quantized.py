@@ -36,7 +36,7 @@ def spread(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
 
 
 def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
-    """Do the same where parameters may be one for each block of numbers along `axis`, by repeating them."""
+    """Make a parameter broadcast against x; it may have one number for each block along `axis`, which is repeated."""
     kind, shape = n.type(parameter), n.type(x).shape
     block = n.attrs.get("block_size") or 0
     if not block or (kind.size == 1 and kind.rank <= 1):
