@@ -37,8 +37,9 @@ AGAIN_S = 0.01  # seconds until a lost signal is sent again
 
 
 class Group(click.Group):
-    """A command group that prints warnings as lines, and RammerError with its hint; then it exits with 1. -vv adds
-    tracebacks.
+    """A command group that prints warnings as lines, and RammerError with its hint, and then exits with 1.
+
+    -vv shows tracebacks.
     """
 
     def main(self, *args: Any, **extra: Any) -> Any:
