@@ -1,1 +1,1 @@
-"""The `rammer` command: argument parsing and printing only, one file for each family of commands."""
+"""Parse arguments and print results for the `rammer` command: one file for each family of commands."""

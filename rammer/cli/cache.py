@@ -1,4 +1,4 @@
-"""`rammer cache`: what is kept between compilations, and how measured times get from one cache to another."""
+"""Implement `rammer cache`: show and clear the cache, and exchange measured times between caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.vdevice import profiles, toolchain
 @click.option("--clear", is_flag=True, help="Delete compiled kernels and measured times.")
 @click.pass_context
 def cache(context: click.Context, clear: bool) -> None:
-    """Show (or clear) the cache of compiled kernels and measured times; or exchange measured times with another one."""
+    """Show or clear the cache of compiled kernels and measured times, or exchange measured times with another cache."""
     if clear:
         toolchain.clear_cache()
     if context.invoked_subcommand is None:
@@ -22,7 +22,7 @@ def cache(context: click.Context, clear: bool) -> None:
 @cache.command("export")
 @click.argument("file")
 def export_command(file: str) -> None:
-    """Write all measured times into FILE. Each is kept with the machine and the compiler that it belongs to."""
+    """Write all measured times into FILE, each with its machine and compiler."""
     files.check_new(file)
     click.echo(f"{file}: {profiles.export_times(file)} measured times")
 
@@ -30,9 +30,9 @@ def export_command(file: str) -> None:
 @cache.command("import")
 @click.argument("exported", nargs=-1, required=True)
 def import_command(exported: tuple[str, ...]) -> None:
-    """Merge files that `rammer cache export` wrote: of two times for the same, the younger one stays.
+    """Merge files that `rammer cache export` wrote: of two times for the same, the newer one stays.
 
-    Times of other machines are kept beside this one's, and used only there. Machine code is not exchanged.
+    Times of other machines are stored too, and used only on those. Machine code is not exchanged.
     """
     for file in exported:
         known, new = profiles.import_times(file)

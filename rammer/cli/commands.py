@@ -1,4 +1,4 @@
-"""The whole command line: the group of all commands."""
+"""Assemble the command line: the group of all commands, with those of plugins."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ for command in (compile_command, run, check_command, bench, show, doctor, cache)
 for found in entry_points(group=COMMANDS):
     try:
         main.add_command(found.load(), found.name)
-    except Exception as error:  # whatever a plugin's module raises must not take the other commands away
+    except Exception as error:  # an error of a plugin must not disable other commands
         warnings.warn(f"command {found.name!r} of plugin {found.value} is not used: {error!r}", stacklevel=1)

@@ -1,4 +1,4 @@
-"""What commands print to, and how they end: errors as text, signals, progress."""
+"""Print for commands and end them: errors as text, signals, progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rammer.vdevice.base import Progress as ProgressCallback
 
 
 class Plain(Console):
-    """Prints no control characters but its own: names come from models, which are not trusted."""
+    """A console that prints no control characters but its own: names come from models, which are untrusted."""
 
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         for part in super().render(renderable, options):
@@ -33,11 +33,14 @@ out = Plain(width=None if sys.stdout.isatty() else 120)
 err = Plain(stderr=True)
 
 INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
-AGAIN_S = 0.01  # after which a signal that went unheard comes again
+AGAIN_S = 0.01  # seconds until a lost signal is sent again
 
 
 class Group(click.Group):
-    """Prints warnings as lines, and a RammerError as text with its hint, and exits with 1; -vv shows the traceback."""
+    """A command group that prints warnings as lines, and RammerError with its hint, and then exits with 1.
+
+    -vv shows tracebacks.
+    """
 
     def main(self, *args: Any, **extra: Any) -> Any:
         with _cleaning_up():
@@ -64,10 +67,10 @@ class Group(click.Group):
 
 @contextmanager
 def _cleaning_up() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does: what it has started ends with it.
+    """End the command on SIGTERM and SIGHUP as on Ctrl-C, so that child processes end with it.
 
-    Python drops what a signal's handler raises inside of a destructor or a weak reference's callback, which imports
-    have: it comes again.
+    Python drops an exception that a signal handler raises inside a destructor or a weak reference's callback, which
+    happen during imports. Then the signal is sent again.
     """
 
     def leave(number: int, _: Any) -> None:
@@ -77,7 +80,7 @@ def _cleaning_up() -> Iterator[None]:
         number = _signal_of(what.exc_value)
         if number is None:
             hook(what)
-        else:  # not from within this hook, where it would be dropped as well
+        else:  # not in this hook, which would drop it as well
             threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
 
     chosen = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
@@ -93,7 +96,7 @@ def _cleaning_up() -> Iterator[None]:
 
 @contextmanager
 def _signals_as_raised() -> Iterator[None]:
-    """What a signal's handler raised, where Python tells of another error instead, as out of `__set_name__`."""
+    """Raise the signal's own exception where Python replaces it by another error, as in `__set_name__`."""
     try:
         yield
     except Exception as error:
@@ -106,7 +109,7 @@ def _signals_as_raised() -> Iterator[None]:
 
 
 def _signal_of(error: BaseException | None) -> int | None:
-    """The number of the signal whose handler raised it."""
+    """Return the number of the signal whose handler raised the error, else None."""
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT
     code = error.code if isinstance(error, SystemExit) else None
@@ -119,7 +122,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
-    """A progress callback that draws on stderr, if that is a terminal."""
+    """Yield a progress callback that draws on stderr, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
         tasks: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""`rammer doctor`: what there is on this machine."""
+"""Implement `rammer doctor`: list what is available on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rammer.plugins import PluginRegistry
 @click.command()
 @click.option("--calibrate", is_flag=True, help="Measure what this machine can do, for better estimates: some seconds.")
 def doctor(calibrate: bool) -> None:
-    """Say which vDevices, policies and plugins there are, and why one is unavailable."""
+    """List vDevices, policies and plugins, with the reason why one is unavailable."""
     registry = PluginRegistry()
     if calibrate:
         _calibrate(registry)
@@ -40,7 +40,7 @@ def doctor(calibrate: bool) -> None:
 
 
 def _calibrate(registry: PluginRegistry) -> None:
-    """Measure all vDevices that can be, and print what was found beside what is usual."""
+    """Measure all vDevices that support it, and print the results next to the defaults."""
     for name, (_, entry) in registry.vdevices().items():
         if entry.calibrate is None or not entry.probe().ok:
             continue
@@ -53,7 +53,7 @@ def _calibrate(registry: PluginRegistry) -> None:
 
 
 def _policies(registry: PluginRegistry) -> Table:
-    """Every policy with what can be chosen of it."""
+    """Return a table of every policy with its options."""
     table = Table("policy", "option", "what it means", title="policies")
     for name, options in sorted(registry.policy_options().items()):
         table.add_row(name)

@@ -1,4 +1,4 @@
-"""`rammer compile`, `run`, `check` and `bench`: a model, or a program that was saved."""
+"""Implement `rammer compile`, `run`, `check` and `bench`, for a model or a saved program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rammer.runtime.program import Program
 from rammer.scheduler.policy_options import split_policies
 from rammer.tools import tables
 
-POLICIES = "sequential,wavefront"  # that `bench` compares
+POLICIES = "sequential,wavefront"  # default of `bench`
 
 
 @click.command("compile")
@@ -82,7 +82,7 @@ def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, 
 @compile_options
 @click.pass_obj
 def check_command(verbose: int, /, model: str, every: bool, seed: int, **options: Any) -> None:
-    """Compile MODEL (ONNX), and compare what it computes with what it means: outputs, and the operator that differs."""
+    """Compile MODEL (ONNX), compare its outputs with a reference, and name the operator that differs."""
     from rammer.compiler.checking import check_model, require_agreement
 
     with progress_bar() as show:

@@ -1,4 +1,4 @@
-"""Options of commands that compile, and the program that they say."""
+"""Define the options of commands that compile, and open the program that they describe."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _extents = _parsed(int, "a dimension looks like batch=8")
 
 
 def compile_options(command: Any) -> Any:
-    """The options that say how to compile."""
+    """Add the options for compiling to a command."""
     for option in (
         click.option(
             "--shape", "shapes", multiple=True, callback=_shapes, help="Fix an input's shape: NAME=1x3x224x224."
@@ -79,7 +79,7 @@ def compile_options(command: Any) -> Any:
 
 
 def open_program(path: str, **options: Any) -> Program:
-    """Load a saved program, or compile a model. What a file begins with tells which it is, whatever its name."""
+    """Load a saved program, or compile a model. The file's first bytes decide, not its name."""
     if artifact.is_archive(path) or (Path(path).suffix == ".rammer" and not Path(path).exists()):
         refuse_options(path, **options)
         return rammer.load_program(path, device=options.get("device"))
@@ -88,7 +88,7 @@ def open_program(path: str, **options: Any) -> Program:
 
 
 def refuse_options(path: str, **options: Any) -> None:
-    """Refuse what a saved program cannot be given any more."""
+    """Raise InputError for options that have no effect on a saved program."""
     if ignored := [name for name, value in options.items() if (value or value == 0) and name != "device"]:
         option = {"shapes": "shape", "dims": "dim", "constants": "constant"}.get(
             ignored[0], ignored[0].replace("_", "-")
@@ -97,6 +97,6 @@ def refuse_options(path: str, **options: Any) -> None:
 
 
 def how_to_compile(options: Mapping[str, Any]) -> CompileOptions:
-    """The options of a compilation as one value, with the constants that they name read from their files."""
+    """Return the options of a compilation as one value, with constants read from their files."""
     constants = {name: array("--constant", name, file) for name, file in (options.get("constants") or {}).items()}
     return CompileOptions(**{**options, "constants": constants})

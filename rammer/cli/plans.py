@@ -1,4 +1,4 @@
-"""`rammer show`: a plan as text, and drawn."""
+"""Implement `rammer show`: print a plan as text, and draw it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """Show the plan of MODEL (ONNX): a text Gantt chart, and files in other forms.
 
-    Of a compiled program's rKernels only the names are left.
+    A compiled program keeps only the names of its rKernels.
     """
     for file in filter(None, (svg, html, memory, trace, supersteps, plan_file, rkernels)):
         files.check_new(file, sources=[model])
@@ -72,7 +72,7 @@ def show(
 
 
 def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: int) -> None:
-    """Print the text chart, and write the forms that were asked for."""
+    """Print the text chart, and write the requested files."""
     from rammer.ir.listing import print_rkernels
     from rammer.ir.text import print_plan
 
@@ -92,7 +92,7 @@ def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: in
 
 
 def _superstep_profile(program: Program) -> SuperstepProfile:
-    """Cycles of a run on zeros. Raises DeviceError where nobody counts them."""
+    """Return the cycles of a run on zeros. Raises DeviceError if the target does not count them."""
     if not isinstance(program.executable, CountsSupersteps):
         raise DeviceError(f"{program.target!r} has no supersteps", hint="target='ipu' with device='emulator' has")
     program.run({p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in program.inputs})

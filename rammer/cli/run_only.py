@@ -1,4 +1,4 @@
-"""The command line of an install that only runs saved programs: without a compiler, and without click and rich."""
+"""Implement the command line of an install that only runs saved programs: without compiler, click and rich."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole packa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     parser = _parser()
     given, rest = parser.parse_known_args(arguments)
     if given.absent:

@@ -1,4 +1,4 @@
-"""One run of a program from the command line: inputs from files, outputs described and saved. Needs NumPy only."""
+"""Run a program once from the command line: inputs from files, outputs described and saved. Needs NumPy only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("output", "shape", "dtype", "min", "mean", "max")
 
 
 def array(option: str, name: str, file: str) -> Array:
-    """The array in a .npy file that an option names. Raises InputError."""
+    """Read the .npy file that an option names. Raises InputError."""
     try:
         with files.open_plain(file) as opened:
             return np.asarray(np.load(opened, allow_pickle=False))
@@ -26,13 +26,13 @@ def array(option: str, name: str, file: str) -> Array:
 
 
 def inputs_of(program: Program, given: Mapping[str, str], seed: int) -> dict[str, Array]:
-    """The inputs given as .npy files, and seeded random values for the others."""
+    """Return the inputs from .npy files, and seeded random values for the others."""
     arrays = measure.random_inputs(program.inputs, seed)
     return arrays | {name: array("--input", name, file) for name, file in given.items()}
 
 
 def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:
-    """A row of COLUMNS for each output; of complex numbers how large they are."""
+    """Yield a row of COLUMNS for each output; of complex numbers the magnitudes."""
     for name, value in outputs.items():
         size, kind = (np.abs(value), f"|{value.dtype}|") if value.dtype.kind == "c" else (value, str(value.dtype))
         wide = size.astype(np.float64)
@@ -41,7 +41,7 @@ def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:
 
 
 def check_folder(folder: str, sources: Collection[str]) -> None:
-    """Make the folder that outputs are to be written into. Raises RammerError where that cannot be."""
+    """Make the folder for outputs. Raises RammerError if that is impossible."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Builds a data-flow graph operator by operator; what depends on constants only is computed at once."""
+"""Build a data-flow graph operator by operator, and fold constants while doing so. Known as: constant folding."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, convert
 
 DTYPES = {d.numpy: d for d in DType}
 FREE_BYTES = 4096  # results of this size are always folded
-SHARED_BYTES = 16 << 20  # constants up to this size are compared, so that equal ones are one
+SHARED_BYTES = 16 << 20  # constants up to this size are deduplicated
 
-# Operators that only move elements: NumPy does them without a copy where it can, at any size.
+# Operators that only move elements. NumPy returns views where it can, at any size.
 _MOVES: dict[str, Callable[..., Array]] = {
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, perm: x.transpose(perm),
@@ -35,13 +35,16 @@ _COPIES: dict[str, Callable[..., Array]] = {
 
 
 def _cut(start: int, step: int, extent: int) -> slice:
-    """The slice of `extent` elements from `start`; a negative step may end before element 0."""
+    """Return the slice of `extent` elements from `start`; a negative step may end before element 0."""
     stop = start + step * extent
     return slice(start, stop if stop >= 0 else None, step) if extent else slice(0, 0)
 
 
 def _identity(array: Array, kind: TensorType) -> Hashable | None:
-    """Equal for equal constants; None for those too large to compare. Broadcast dimensions are looked at once."""
+    """Return a key that is equal for equal constants; None for large ones.
+
+    Of broadcast dimensions it reads one element.
+    """
     compact = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)] if array.size else array
     if compact.nbytes > SHARED_BYTES:
         return None
@@ -52,9 +55,9 @@ def _identity(array: Array, kind: TensorType) -> Hashable | None:
 class GraphBuilder:
     """A graph under construction.
 
-    `fold_bytes` caps the memory that constant folding may take in all, `fold_flops` the work of one operator; above
-    them an operator simply stays in the graph. Above `tensor_bytes` or `operators` the model is refused (ModelError).
-    Graphs with the same `operations` share them, and what is known of each.
+    `fold_bytes` bounds the memory of all constant folding, `fold_flops` the work of folding one operator; beyond these
+    an operator stays in the graph. Beyond `tensor_bytes` or `operators` the model is refused (ModelError). Graphs built
+    with the same `operations` share them, and what is cached for each.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class GraphBuilder:
         self._updates: dict[TensorId, Update] = {}
 
     def input(self, name: str, shape: Shape, dtype: DType = DType.F32) -> TensorId:
-        """A graph input, known under exactly this name."""
+        """Add a graph input of exactly this name."""
         if name in self.types:
             raise ModelError(f"two tensors are named {name!r}", hint="give every input its own name")
         self._check(TensorType(tuple(shape), dtype), name)
@@ -92,7 +95,7 @@ class GraphBuilder:
         return name
 
     def constant(self, array: Any, name: str = "") -> TensorId:
-        """A tensor known now; equal ones without a name are shared. Raises ModelError for an unknown element type."""
+        """Add a constant; equal ones without a name are shared. Raises ModelError for an unsupported element type."""
         array = np.asarray(array)
         dtype = DTYPES.get(array.dtype.newbyteorder("="))
         if dtype is None:
@@ -112,12 +115,15 @@ class GraphBuilder:
         return tensor
 
     def keep(self, tensor: TensorId) -> None:
-        """Leave what is computed from a constant to passes, which may have other plans for it than its value."""
+        """Do not fold operators that read this constant: passes may need it as it is."""
         self._kept.add(tensor)
 
     def add(self, kind: str, *inputs: TensorId, name: str = "", **attrs: Hashable) -> Any:
-        """Apply the operator `kind`: its output, or a tuple of them. Raises TypeMismatch for unfit operands."""
-        if kind == "concat":  # pieces without elements add nothing
+        """Apply the operator `kind`, and return its output, or a tuple of them.
+
+        Raises TypeMismatch for unfit operands.
+        """
+        if kind == "concat":  # parts without elements change nothing
             inputs = tuple(t for t in inputs if self.types[t].size) or inputs
         operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
         for result in operation.outputs:
@@ -134,29 +140,32 @@ class GraphBuilder:
         return tensors[0] if len(tensors) == 1 else tensors
 
     def could_update(self, result: TensorId, *inputs: TensorId, **attrs: Hashable) -> TensorId:
-        """The result, which an operator `update` of these operands would make in the memory of the first."""
+        """Note that an operator `update` of these operands would compute the result in the first one's memory.
+
+        Return the result.
+        """
         self._updates[result] = Update(inputs, attributes(**attrs))
         return result
 
     def output(self, tensor: TensorId, name: str = "") -> None:
-        """Make a tensor a result of the graph, called `name` (its own id if empty)."""
+        """Make a tensor an output of the graph, called `name` (by default its own id)."""
         name = name or tensor
         if any(name == other for _, other in self._outputs):
             raise ModelError(f"two outputs are named {name!r}", hint="give every output its own name")
         self._outputs.append((tensor, name))
 
     def value(self, tensor: TensorId) -> Array | None:
-        """The value of a tensor that is known now; without elements it is known."""
+        """Return the value of a constant, or of a tensor without elements; else None."""
         found = self._constants.get(tensor)
         kind = self.types[tensor]
         return np.zeros(kind.shape, kind.dtype.numpy) if found is None and not kind.size else found
 
     def maker(self, tensor: TensorId) -> ROperator | None:
-        """The operator that computes a tensor, if there is one."""
+        """Return the operator that computes a tensor; None for an input or a constant."""
         return self._makers.get(tensor)
 
     def sources(self, tensor: TensorId) -> tuple[TensorId, ...]:
-        """The graph inputs that a tensor is computed from."""
+        """Return the graph inputs that a tensor depends on."""
         needed = {tensor}
         for op in reversed(self._operators):
             if not needed.isdisjoint(op.outputs):
@@ -164,7 +173,7 @@ class GraphBuilder:
         return tuple(t for t in self.inputs if t in needed)
 
     def build(self) -> Graph:
-        """The graph, sorted. Every output is computed by an operator and carries the name it was given."""
+        """Return the graph, sorted. An operator computes every output, under the name it was given."""
         names: dict[TensorId, str] = {}
         for tensor, name in self._outputs:
             if tensor in self.inputs or tensor in self._constants or tensor in names:
@@ -234,7 +243,7 @@ class GraphBuilder:
             )
 
     def _fold(self, operation: Operation, inputs: tuple[TensorId, ...], attrs: dict[str, Any]) -> list[Array] | None:
-        """The operator's outputs, if all inputs are known and the cost stays within the limits."""
+        """Return the operator's outputs if all inputs are constants and the cost is within the limits; else None."""
         values = [value for t in inputs if (value := self.value(t)) is not None]
         if not inputs or len(values) < len(inputs) or not self._kept.isdisjoint(inputs):
             return None
@@ -253,7 +262,10 @@ class GraphBuilder:
         return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
 
     def _pay(self, nbytes: int) -> bool:
-        """Whether folding may take `nbytes` more; takes them if so. Shape arithmetic is free, whatever weights took."""
+        """Check whether folding may use `nbytes` more, and count them.
+
+        Results up to FREE_BYTES (shape arithmetic) are free.
+        """
         if nbytes <= FREE_BYTES:
             return True
         if nbytes > self._fold_bytes:

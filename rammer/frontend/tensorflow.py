@@ -1,6 +1,6 @@
-"""TensorFlow's models (SavedModels, frozen graphs, TFLite files) as ONNX, by tf2onnx in a process of its own.
+"""Convert TensorFlow models (SavedModels, frozen graphs, TFLite files) to ONNX with tf2onnx, in a child process.
 
-TensorFlow takes seconds to import, prints much, and keeps its memory; all that ends with the process.
+TensorFlow takes seconds to import, prints much, and keeps its memory. All of this ends with the process.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rammer import files
 from rammer.errors import ModelError, from_checkout
 
 TIMEOUT_S = 1800
-MAX_WORDS = 2000  # characters of what a failed conversion has printed
+MAX_WORDS = 2000  # characters of a failed conversion's output
 _NODE = b"\n"  # a GraphDef begins with its first node; a ModelProto with a number
 
 
 def kind_of(path: str) -> str:
-    """Which of TensorFlow's forms a file or folder has: "saved_model", "tflite", "graphdef", or none: ""."""
+    """Return TensorFlow's form of a file or folder: "saved_model", "tflite", "graphdef", or "" for none."""
     if os.path.isdir(path):
         return "saved_model" if os.path.isfile(os.path.join(path, "saved_model.pb")) else ""
     begin = files.first_bytes(path, 8)
@@ -33,7 +33,7 @@ def kind_of(path: str) -> str:
 
 
 def to_onnx(path: str, kind: str) -> bytes:
-    """The model as serialized ONNX. Raises ModelError with tf2onnx's own words."""
+    """Return the model as serialized ONNX. Raises ModelError with tf2onnx's own message."""
     if missing := [name for name in ("tensorflow", "tf2onnx") if find_spec(name) is None]:
         raise ModelError(f"a model of TensorFlow needs the package {missing[0]}", path=path, hint=from_checkout("tf"))
     with files.temporary_folder("tf", ModelError) as folder:
@@ -55,7 +55,7 @@ def to_onnx(path: str, kind: str) -> bytes:
 
 
 def _convert(kind: str, path: str, made: str) -> None:
-    """In the process that is for it."""
+    """Convert a model. Runs in the child process."""
     import tensorflow
     import tf2onnx.convert
 
@@ -73,7 +73,7 @@ def _convert(kind: str, path: str, made: str) -> None:
 
 
 class _Erfc:
-    """1 - Erf: Keras' gelu is made of it, and tf2onnx 1.17 has none."""
+    """A tf2onnx handler for Erfc, as 1 - Erf. Keras' gelu uses it, and tf2onnx 1.17 has none."""
 
     @classmethod
     def version_9(cls, graph: Any, node: Any, **_: Any) -> None:
@@ -88,7 +88,7 @@ class _Erfc:
 
 
 def _ends(graph: Any) -> tuple[list[str], list[str]]:
-    """A graph's placeholders, and the nodes that no other one reads."""
+    """Return the placeholders of a graph, and the nodes that no other node reads."""
     read = {name.lstrip("^").partition(":")[0] for node in graph.node for name in node.input}
     given = [node.name for node in graph.node if node.op in ("Placeholder", "PlaceholderWithDefault")]
     return given, [node.name for node in graph.node if node.name not in read and node.op not in ("NoOp", "Assert")]

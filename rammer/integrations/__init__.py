@@ -1,1 +1,1 @@
-"""Adapters for ONNX's backend interface, torch.compile and Dask."""
+"""Adapt rammer to ONNX's backend interface, torch.compile and Dask."""

@@ -1,8 +1,8 @@
-"""Many compilations and runs on a Dask cluster: on this machine's cores, or on the workers of a scheduler.
+"""Compile and run many models on a Dask cluster: on this machine's cores, or on the workers of a scheduler.
 
-`connect` gives a `dask.distributed.Client`: `map`, `submit`, `gather` and `as_completed` are Dask's own, and so is what
-becomes of a worker that dies: what it had to do, and results that only it had, are made again by others. Here is only
-what a compiler adds: a worker compiles a model once and keeps it; times that it measures stay in its machine's cache.
+`connect` returns a `dask.distributed.Client`, with Dask's own `map`, `submit`, `gather` and `as_completed`. Dask also
+repeats the work of workers that die, and results that only they had. This module adds what a compiler needs: a worker
+compiles a model once and keeps it, and times that it measures stay in its machine's cache.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from rammer.runtime.program import Program
 if TYPE_CHECKING:
     from dask.distributed import Client, Future
 
-KEPT = 8  # programs that a worker keeps; the one that was not used for longest goes first
+KEPT = 8  # programs that a worker keeps, evicted least recently used first
 
 
 @contextmanager
 def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iterator[Client]:
-    """A client of the scheduler at an address ("tcp://host:8786"), or of a cluster of processes on this machine.
+    """Connect to the scheduler at an address ("tcp://host:8786"), or start a cluster of processes on this machine.
 
-    `workers`: how many processes, of one thread each; by default one per CPU that this process may use. Raises
+    `workers` is the number of processes, of one thread each; by default one per CPU that this process may use. Raises
     RammerError without Dask, and if the scheduler does not answer.
     """
     try:
@@ -51,7 +51,7 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
             yield client
         return
     count = workers or usable_cpus()
-    with (  # at any free port: there may be another cluster
+    with (  # at a free port: another cluster may run
         LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
@@ -60,19 +60,19 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A model by content, and how to compile it. Equal ones are one program to a worker."""
+    """A model by content, and options to compile it. A worker compiles equal recipes once."""
 
     model: bytes = field(repr=False, compare=False)
     digest: str  # of the model
     how: CompileOptions
 
     def program(self) -> Program:
-        """The program, compiled by this process when it is asked for first. Raises RammerError."""
+        """Return the program; this process compiles it on the first call. Raises RammerError."""
         return _compiled(self)
 
 
 def recipe(model: str | os.PathLike[str] | bytes, **options: Any) -> Recipe:
-    """A model in ONNX, in one file or in memory, with options of `rammer.compile`. Raises RammerError."""
+    """Read an ONNX model, from one file or from memory, with options of `rammer.compile`. Raises RammerError."""
     try:
         content = model if isinstance(model, bytes) else Path(model).read_bytes()
     except OSError as error:
@@ -82,7 +82,7 @@ def recipe(model: str | os.PathLike[str] | bytes, **options: Any) -> Recipe:
 
 
 def infer(client: Client, model: Recipe, batches: Iterable[Mapping[str, Array]]) -> list[Future]:
-    """A future of the outputs for every mapping of inputs, in order."""
+    """Run the model on every mapping of inputs. Return a future of the outputs for each, in order."""
     given = list(batches)
     return list(client.map(_run, [_sent(client, model)] * len(given), given, pure=False))
 
@@ -92,7 +92,7 @@ def sweep(
 ) -> dict[Future, tuple[int, dict[str, Any]]]:
     """Compile every model with every combination of options (policy=[…], arch=[…], tune_seconds=[…]).
 
-    Futures of reports as JSON (`Report.to_json`), each with the number of its model and its options.
+    Returns futures of reports as JSON (`Report.to_json`), each with its model's number and options.
     """
     found = {}
     for number, model in enumerate(models):
@@ -109,7 +109,7 @@ def _compiled(model: Recipe) -> Program:
 
 
 def _sent(client: Client, model: Recipe) -> Future:
-    """The model, to each worker once, and again if one is lost: Dask would not know how to make scattered data anew."""
+    """Send the model to each worker once, and again if one is lost. Dask could not recover scattered data."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sending large graph")
         return client.submit(_same, model, pure=True)

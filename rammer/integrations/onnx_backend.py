@@ -1,4 +1,4 @@
-"""ONNX's backend interface: `onnx_backend.prepare(model).run(inputs)`, and the whole of onnx.backend.test."""
+"""Implement ONNX's backend interface: `onnx_backend.prepare(model).run(inputs)`. It serves all of onnx.backend.test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rammer.frontend.onnx import Source
 from rammer.runtime import devices
 from rammer.session import Session
 
-TEST_OPTIONS = ("rtol", "atol")  # that the backend tests pass along
+TEST_OPTIONS = ("rtol", "atol")  # options that the backend tests pass
 
 
 class RammerRep(BackendRep):
@@ -25,7 +25,7 @@ class RammerRep(BackendRep):
         self.session = session
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """All outputs, for inputs in order or by name."""
+        """Return all outputs, for inputs in order or by name."""
         if kwargs:
             raise InputError(f"run has no option {next(iter(kwargs))!r}", hint="options are those of prepare")
         if not isinstance(inputs, Mapping):
@@ -38,11 +38,11 @@ class RammerRep(BackendRep):
 
 
 class RammerBackend(Backend):
-    """Models and nodes on the vDevice that a device's name means: "CPU", "CUDA:1"."""
+    """Models and nodes on the vDevice that ONNX's device name means: "CPU", "CUDA:1"."""
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether rammer has every operator of the model."""
+        """Check whether rammer supports every operator of the model."""
         try:
             Source(model).check()
         except ModelError:
@@ -51,7 +51,7 @@ class RammerBackend(Backend):
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> RammerRep:
-        """A session; options are those of `rammer.Session`. Programs are compiled when inputs are given."""
+        """Open a session; options are those of `rammer.Session`. Programs are compiled when inputs are given."""
         target, _, number = device.partition(":")
         options = {name: value for name, value in kwargs.items() if name not in TEST_OPTIONS}
         return RammerRep(Session(model, target.lower(), device=number or None, **options))
@@ -72,7 +72,7 @@ class RammerBackend(Backend):
         outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Run one operator once; `opset_version` is the newest one unless given. Types of outputs are inferred."""
+        """Run one operator once. `opset_version` is the newest one unless given. Types of outputs are inferred."""
         names = [name for name in node.input if name]
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
         opset = kwargs.pop("opset_version", defs.onnx_opset_version())
@@ -87,18 +87,21 @@ class RammerBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether the vDevice can run programs here."""
+        """Check whether the vDevice can run programs here."""
         return device.partition(":")[0].lower() in _available()
 
 
 @cache
 def _available() -> frozenset[str]:
-    """The vDevices that can run here; BackendTest asks for every case, and looking for drivers takes a while."""
+    """Return the vDevices that can run here.
+
+    Cached: BackendTest asks in every case, and looking for drivers is slow.
+    """
     return frozenset(info.name for info in devices() if info.available)
 
 
 def _declaration(name: str, value: Any) -> ValueInfoProto:
-    """An input that takes the value."""
+    """Return the declaration of an input that takes the value."""
     if isinstance(value, list | tuple) and value and isinstance(value[0], np.ndarray):
         code = helper.np_dtype_to_tensor_dtype(value[0].dtype)
         return helper.make_tensor_sequence_value_info(name, code, None)

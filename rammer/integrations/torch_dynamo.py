@@ -1,7 +1,8 @@
-"""`torch.compile(model, backend="rammer")`: graphs that Dynamo traces become Programs, forward and backward.
+"""Compile for `torch.compile(model, backend="rammer")`: Dynamo's graphs become Programs, forward and backward.
 
-What has no meaning here runs in eager PyTorch between Programs, with one warning for each graph that names it. Random
-numbers are drawn by torch, in the order of eager PyTorch. Imported by torch through the entry point; needs torch.
+Known as: a Dynamo backend, graph partitioning. Unsupported operators run in eager PyTorch between Programs, with one
+warning per graph that names them. torch draws random numbers, in the order of eager PyTorch. torch imports this module
+through its entry point.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ Call = Callable[..., Sequence[Any]]
 def backend(
     gm: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
 ) -> Callable[..., Any]:
-    """What `torch.compile` calls with a graph and example inputs; `options` are those of `rammer.compile`.
+    """Compile a graph for `torch.compile`, given example inputs. `options` are those of `rammer.compile`.
 
-    Without gradients parameters and buffers are constants; when they are found changed, they become inputs.
+    Without gradients, parameters and buffers are constants. Once one of them changes, they become inputs.
     """
     if mode is not None:
         raise InputError(f"rammer has no mode {mode!r}", hint="options={'tune_seconds': 60} measures for a minute")
@@ -61,14 +62,14 @@ def backend(
         bw_compiler=live,
         inference_compiler=frozen,
         decompositions=decompositions(training),
-        partition_fn=min_cut_rematerialization_partition,  # what is cheap is computed again instead of kept
+        partition_fn=min_cut_rematerialization_partition,  # recompute cheap operators instead of storing their results
     )
     result: Callable[..., Any] = compiled(gm, inputs)
     return result
 
 
 def _checked(options: Mapping[str, Any]) -> CompileOptions:
-    """The options as one value. Raises InputError for one that does not exist."""
+    """Return the options as one value. Raises InputError for an unknown one."""
     if unknown := [name for name in options if name not in DEVICE_OPTIONS]:
         hint = did_you_mean(unknown[0], DEVICE_OPTIONS) or f"options are {', '.join(DEVICE_OPTIONS)}"
         raise InputError(f"torch.compile has no option {unknown[0]!r} for rammer", hint=hint)
@@ -76,7 +77,7 @@ def _checked(options: Mapping[str, Any]) -> CompileOptions:
 
 
 def _boxed(call: Call) -> Call:
-    """AOTAutograd hands over a list, which is emptied so that nobody keeps tensors alive."""
+    """Adapt a call to AOTAutograd's convention: it takes one list, and empties it to free the tensors early."""
 
     def run(arguments: list[Any]) -> Sequence[Any]:
         given = tuple(arguments)
@@ -88,7 +89,7 @@ def _boxed(call: Call) -> Call:
 
 
 class _Frozen:
-    """A graph whose parameters are constants, until one of them is seen to be another or to have changed."""
+    """A graph with parameters as constants, until one of them changes or is replaced."""
 
     def __init__(self, graph: fx.GraphModule, held: Sequence[Any], how: CompileOptions) -> None:
         self._graph, self._how = graph, how
@@ -106,7 +107,7 @@ class _Frozen:
 
 
 def _built(gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: CompileOptions) -> Call:
-    """The graph with Programs in place of what can be compiled; where nothing can, the graph itself."""
+    """Replace what can be compiled by Programs. If nothing can, the graph runs in eager PyTorch."""
     if any(_is_open(n.meta.get("val")) for n in _placeholders(gm)):
         return _Specialized(gm, known, how)
     with _disable_current_modes():
@@ -128,7 +129,7 @@ def _built(gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: CompileOptions
 
 
 def _left(against: Mapping[fx.Node, str]) -> list[fx.Node]:
-    """What nothing is said against yet; results of a node that has several go where it goes."""
+    """Return the nodes without a reason against compiling. A getitem follows the node whose results it takes."""
     return [n for n, reason in against.items() if not reason and n.target is not operator.getitem]
 
 
@@ -137,14 +138,14 @@ def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
 
 
 def _is_open(value: Any) -> bool:
-    """Whether an argument has, or is, a number that is not known yet."""
+    """Check whether an argument has, or is, a symbolic number."""
     if isinstance(value, torch.Tensor):
         return not all(isinstance(extent, int) for extent in value.shape)
     return isinstance(value, torch.SymInt | torch.SymFloat)
 
 
 class _Specialized:
-    """A graph with symbolic shapes: traced again and compiled for each signature, of which the last are kept."""
+    """A graph with symbolic shapes: traced and compiled anew for each signature. The last MAX_SIGNATURES are kept."""
 
     def __init__(self, gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: CompileOptions) -> None:
         self._gm, self._how = gm, how
@@ -166,7 +167,10 @@ class _Specialized:
 
 
 def _stages(nodes: Sequence[fx.Node], against: Mapping[fx.Node, str]) -> dict[fx.Node, int]:
-    """Even stages run in eager PyTorch, odd ones are Programs; each node in the first that all its operands allow."""
+    """Assign nodes to stages: even ones run in eager PyTorch, odd ones are Programs.
+
+    Each node is in the first possible one.
+    """
     stages: dict[fx.Node, int] = {}
     for node in nodes:
         first = max((stages.get(source, 0) for source in node.all_input_nodes), default=0)
@@ -178,7 +182,7 @@ def _stages(nodes: Sequence[fx.Node], against: Mapping[fx.Node, str]) -> dict[fx
 
 
 def _is_eager(node: fx.Node, against: Mapping[fx.Node, str]) -> bool:
-    """What has no operands is made where it is needed: for a draw of random numbers, in eager PyTorch."""
+    """Check whether a node runs in eager PyTorch. A node without operands does if a user of it does."""
     alone = not node.all_input_nodes and any(against.get(user) for user in node.users)
     return bool(against[node]) or alone
 
@@ -186,7 +190,7 @@ def _is_eager(node: fx.Node, against: Mapping[fx.Node, str]) -> bool:
 def _with_programs(
     gm: fx.GraphModule, known: Mapping[fx.Node, Any], against: Mapping[fx.Node, str], how: CompileOptions
 ) -> Call:
-    """The graph with a call of a Program for each odd stage."""
+    """Build the graph with a call of a Program for each odd stage."""
     nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
     stages = _stages(nodes, against)
     made = fx.Graph()
@@ -215,7 +219,10 @@ def _with_programs(
 
 
 def _alone(graph: fx.Graph) -> Call | None:
-    """The call of a graph that is one Program and gives nothing but its results: code around it would cost as much."""
+    """Return a direct call of the Program if the graph is just that; otherwise None.
+
+    The graph's generated code would cost as much as a small Program.
+    """
     calls = [n for n in graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
     (results,) = graph.output_node().args
     if len(calls) != 1 or not isinstance(program := calls[0].target, _Program):
@@ -237,7 +244,7 @@ def _alone(graph: fx.Graph) -> Call | None:
 
 
 class _Program:
-    """A Program that takes and gives tensors."""
+    """A Program that takes and returns tensors."""
 
     def __init__(self, program: Program) -> None:
         self.__name__ = self.__qualname__ = "program"
@@ -251,7 +258,7 @@ class _Program:
 
 
 def _warn(against: Mapping[fx.Node, str]) -> None:
-    """Say once what runs in eager PyTorch; random numbers and assertions do so on purpose."""
+    """Warn once about what runs in eager PyTorch. Random numbers and assertions do so on purpose."""
     named: dict[str, dict[str, str]] = {}  # reason -> operator -> its first node
     for node, reason in against.items():
         on_purpose = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

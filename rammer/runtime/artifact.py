@@ -1,8 +1,8 @@
-"""Saved programs: one zip with a manifest of hashes, the backend's files, and the weights as safetensors.
+"""Save programs to files, and load them: one zip with a hashed manifest, the backend's files, and safetensors weights.
 
-Members are stored plainly and the weights lie at multiples of 64 bytes, so that a loaded program uses them where they
-are, mapped from the file: loading costs one pass over the hashes. Equal programs are equal files. Nothing in one is
-pickled, but its code objects are code: loading a program means trusting whoever made it.
+Known as: ahead-of-time artifacts. Members are stored uncompressed, and weights are aligned to 64 bytes. A loaded
+program maps the file and uses its weights in place; loading costs one pass over the hashes. Equal programs are equal
+files. Nothing is pickled, but a program contains machine code: load only files whose author you trust.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ FORMAT = 2
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_FILES = 4096
 ALIGNMENT = 64
-CHUNK_BYTES = 4 << 20  # of a member, hashed by itself, so that all cores work on a large one
+CHUNK_BYTES = 4 << 20  # members are hashed in chunks, so that all cores work on a large one
 _WEIGHTS = "weights.safetensors"
-_METADATA = "__metadata__"  # of safetensors: texts by name
+_METADATA = "__metadata__"  # safetensors' entry for texts by name
 _REPORT = "report.json"
 _MANIFEST = "manifest.json"
 _PROGRAMS = "programs/"  # members of a file with several
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, lengths of its name and its extra field
-_ZIP = b"PK\3\4"  # what a zip, and so each of its members, begins with
-_PADDING = 0xD935  # the type of extra fields that align; zip readers skip it
-_END, _END_BYTES = b"PK\5\6", 22  # what a zip without a comment ends with
+_ZIP = b"PK\3\4"  # first bytes of a zip, and of each member
+_PADDING = 0xD935  # type of extra fields for alignment; zip readers skip it
+_END, _END_BYTES = b"PK\5\6", 22  # the end of a zip without a comment
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
 _AGAIN = "compile the model again"
 _MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
@@ -62,11 +62,11 @@ _SAFETENSORS = {
     DType.F8E5M2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _SAFETENSORS.items()}
-_BYTES = _SAFETENSORS[DType.U8]  # of elements for which the format has no type; its metadata say which they are of
+_BYTES = _SAFETENSORS[DType.U8]  # for element types that the format lacks; the metadata name them
 
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a zip, as saved programs are and files of TorchScript: by how it begins, whatever its name."""
+    """Check whether a file begins like a zip, whatever its name. Saved programs do, and TorchScript files."""
     return files.first_bytes(path, len(_ZIP)) == _ZIP
 
 
@@ -77,9 +77,9 @@ def save(
     *,
     sources: Iterable[str | os.PathLike[str]] = (),
 ) -> None:
-    """Write a program; the file appears whole or not at all, and never in the place of one of the `sources`.
+    """Write a program. The file appears as a whole or not at all, and never replaces one of the `sources`.
 
-    Raises ArtifactError for an image with no files, and for a path that cannot be written to.
+    Raises ArtifactError for an image without files, and for a path that cannot be written.
     """
     if not image.files:
         raise ArtifactError(
@@ -107,7 +107,7 @@ def save(
 
 
 def _write(file: BinaryIO, manifest: dict[str, Any], members: Mapping[str, list[bytes | Array]]) -> None:
-    """The members, then the manifest with their hashes, which are taken from the file itself."""
+    """Write the members, then the manifest with their hashes, which are computed from the file itself."""
     places: dict[str, tuple[int, int]] = {}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, parts in members.items():
@@ -126,17 +126,17 @@ def _write(file: BinaryIO, manifest: dict[str, Any], members: Mapping[str, list[
 
 
 def _aligned(name: str, at: int) -> tuple[zipfile.ZipInfo, int]:
-    """A member that is written at some place of a file, and where its data begin."""
-    info = zipfile.ZipInfo(name)  # its date is fixed: equal programs are equal files
+    """Return the header of a member that begins at this offset of a file, and the offset of its data, aligned."""
+    info = zipfile.ZipInfo(name)  # with a fixed date: equal programs are equal files
     begin = at + _LOCAL.size + len(name.encode()) + _ZIP64_BYTES + 4
     info.extra = struct.pack("<HH", _PADDING, -begin % ALIGNMENT) + bytes(-begin % ALIGNMENT)
     return info, begin + -begin % ALIGNMENT
 
 
 def save_together(programs: Sequence[str | os.PathLike[str]], path: str | os.PathLike[str]) -> None:
-    """Write saved programs into one file, the best first: a machine takes the first that it can run.
+    """Write saved programs into one file, the best first. A machine loads the first one that it can run.
 
-    The file appears whole or not at all. Raises ArtifactError.
+    The file appears as a whole or not at all. Raises ArtifactError.
     """
     with files.new_file(path, sources=programs, raises=ArtifactError) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -151,7 +151,7 @@ def save_together(programs: Sequence[str | os.PathLike[str]], path: str | os.Pat
 
 
 def ends(path: str | os.PathLike[str]) -> list[int]:
-    """Where each program of a file ends, for `load`; of a file with one program that is the file's end."""
+    """Return the offset at which each program of a file ends, for `load`. A single program ends where the file does."""
     where = os.fspath(path)
     with _opened(where, 0) as (archive, data):
         names = [name for name in archive.namelist() if name.startswith(_PROGRAMS)]
@@ -163,13 +163,16 @@ def ends(path: str | os.PathLike[str]) -> list[int]:
 
 @contextmanager
 def _opened(where: str, end: int) -> Iterator[tuple[zipfile.ZipFile, mmap.mmap]]:
-    """A file up to some byte (0: all of it) as a zip, and mapped. Raises ArtifactError, also for what is read of it."""
+    """Open a file as a zip and map it, up to byte `end` (0: all of it).
+
+    Raises ArtifactError, also for errors while reading.
+    """
     try:
         with files.open_plain(where) as file:
             data = _Mapped(file.fileno(), end, access=mmap.ACCESS_READ)
-            if data[-_END_BYTES:][: len(_END)] != _END:  # zipfile would look for one before it
+            if data[-_END_BYTES:][: len(_END)] != _END:  # zipfile would search backwards for one
                 raise zipfile.BadZipFile("its end is missing")
-            with zipfile.ZipFile(cast(BinaryIO, data)) as archive:  # what lies before a zip does not matter
+            with zipfile.ZipFile(cast(BinaryIO, data)) as archive:  # bytes before a zip do not matter
                 yield archive, data
     except FileNotFoundError:
         raise ArtifactError(f"{where}: no such file", hint="write one with `rammer compile MODEL -o FILE`") from None
@@ -180,17 +183,17 @@ def _opened(where: str, end: int) -> Iterator[tuple[zipfile.ZipFile, mmap.mmap]]
 
 
 class _Mapped(mmap.mmap):
-    """A mapped file that says of itself what zipfile asks."""
+    """A mapped file with the method that zipfile calls and mmap lacks."""
 
     def seekable(self) -> bool:
         return True
 
 
 def load(path: str | os.PathLike[str], end: int = 0) -> tuple[Image, dict[str, Any]]:
-    """The image and the report of a saved program. Raises ArtifactError naming what is wrong.
+    """Return the image and the report of a saved program. Raises ArtifactError that names the fault.
 
-    `end`: of the program, if its file has several; 0 is the file's end. The weights are mapped from the file, which
-    must not be changed while they are in use; `save` never changes one, it puts a new one into its place.
+    `end` is where the program ends in a file with several; 0 is the file's end. The weights are mapped, so the file
+    must not change while they are in use. `save` never changes a file: it replaces it by a new one.
     """
     where = os.fspath(path)
     with _opened(where, end) as (archive, data):
@@ -220,7 +223,7 @@ def load(path: str | os.PathLike[str], end: int = 0) -> tuple[Image, dict[str, A
 
 
 def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
-    """The manifest and where every member lies, checked against its size and hashes before anything is used."""
+    """Return the manifest and the place of every member, after checking all sizes and hashes."""
     infos = {i.filename: i for i in archive.infolist()}
     if _MANIFEST not in infos:
         raise ArtifactError(f"{where}: a zip, but no saved program: it has no manifest", hint=_MODEL)
@@ -247,7 +250,10 @@ def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[s
 
 
 def _place(info: zipfile.ZipInfo, data: mmap.mmap, size: int, where: str) -> tuple[int, int]:
-    """First byte and size of a member that is stored plainly."""
+    """Return the first byte and the size of a member that is stored uncompressed.
+
+    Raises ArtifactError for another one.
+    """
     plain = info.compress_type == zipfile.ZIP_STORED and info.file_size == size == info.compress_size
     header = data[info.header_offset : info.header_offset + _LOCAL.size]
     if not plain or len(header) != _LOCAL.size or header[:4] != _ZIP:
@@ -260,7 +266,7 @@ def _place(info: zipfile.ZipInfo, data: mmap.mmap, size: int, where: str) -> tup
 
 
 def _hashes(data: mmap.mmap, places: Iterable[tuple[int, int]]) -> list[list[str]]:
-    """SHA-256 of every chunk of every member; over all cores, as hashlib releases the GIL."""
+    """Return the SHA-256 of every chunk of every member. All cores work on it, because hashlib releases the GIL."""
     chunks = [
         [(begin + at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES)] for begin, size in places
     ]
@@ -275,7 +281,7 @@ def _hashes(data: mmap.mmap, places: Iterable[tuple[int, int]]) -> list[list[str
 
 
 def _safetensors(arrays: Mapping[str, Array]) -> list[bytes | Array]:
-    """A safetensors file in parts. It has no room for gaps: sizes that would misalign what follows come last."""
+    """Return a safetensors file in parts. The format allows no gaps, so tensors of unaligned size come last."""
     order = sorted(arrays, key=lambda name: arrays[name].nbytes % ALIGNMENT != 0)  # stable
     header: dict[str, Any] = {}
     at = 0
@@ -293,7 +299,7 @@ def _safetensors(arrays: Mapping[str, Array]) -> list[bytes | Array]:
 
 
 def _tensors(data: mmap.mmap, begin: int, size: int) -> dict[str, Array]:
-    """The tensors of a safetensors file, mapped. Raises ValueError, KeyError or TypeError for a file that is none."""
+    """Return the tensors of a safetensors file, mapped. Raises ValueError, KeyError or TypeError for any other file."""
     header = int.from_bytes(data[begin : begin + 8], "little")
     first, last = begin + 8 + header, begin + size
     if first > last:

@@ -1,4 +1,4 @@
-"""How compiled networks are called: by names or in order, as functions are and as ONNX Runtime's sessions are."""
+"""Call compiled networks: with inputs by name or in order, like a function or an ONNX Runtime session."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array, DType
 
 _BEYOND_NUMPY = tuple(d for d in DType if d.carrier is not d.numpy)
-HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
+HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory: plain, pinned for CUDA, pinned for ROCm
 
 
 class Runnable(ABC):
-    """Something that gives named outputs for named inputs."""
+    """A network that computes named outputs from named inputs."""
 
-    _try_run: Callable[[Any], dict[str, Any] | None] | None = None  # of what needs no look; None of anything else
+    _try_run: Callable[[Any], dict[str, Any] | None] | None = None  # fast path for exact inputs; None for others
 
     @abstractmethod
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The names of the inputs that a call takes and of the outputs that it gives, in order."""
+        """Return the names of the inputs that a call takes and of the outputs that it returns, in order."""
 
     @abstractmethod
     def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """These outputs by name."""
+        """Return these outputs by name."""
 
     def _named_only(self) -> Sequence[str]:
-        """Outputs that are given only to those who name them."""
+        """Return the outputs that a call returns only if it names them."""
         return ()
 
     @overload
@@ -42,10 +42,11 @@ class Runnable(ABC):
     ) -> list[Any]: ...
 
     def run(self, output_names: Any = None, input_feed: Any = None, run_options: Any = None) -> Any:
-        """`run({name: array})` gives outputs by name; `run(names, {name: array})` a list of those, None or []: of all.
+        """Run once: `run({name: array})` returns outputs by name, `run(names, {name: array})` returns them as a list.
 
-        Arrays have exactly the element types of the inputs; Python numbers, lists of them and NumPy scalars are
-        converted where that is exact. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
+        The names None or [] mean all outputs. Arrays must have exactly the element types of the inputs. Python numbers,
+        lists of them and NumPy scalars are converted if that is exact. Raises InputError for a wrong name, dtype, rank
+        or shape, before anything runs.
         """
         if run_options is not None:
             raise InputError("a run has no options", hint="leave out run_options")
@@ -65,7 +66,7 @@ class Runnable(ABC):
         return [outputs[name] for name in wanted]
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Inputs in order, or by name: the output, or a tuple of several."""
+        """Run with inputs in order or by name. Return the output, or a tuple of several."""
         names, wanted = self._names()
         if len(arrays) > len(names) or (len(arrays) < len(names) and arrays and not named):
             raise InputError(f"{len(arrays)} arrays given, the program takes {len(names)}: {', '.join(names)}")
@@ -78,7 +79,7 @@ class Runnable(ABC):
 
 
 def _mapping(inputs: Any) -> Mapping[str, Any]:
-    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # to ask the latter takes long
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # isinstance of an ABC is slow
         raise InputError(
             f"inputs are a {type(inputs).__name__}", hint="run({name: array}); a call takes arrays in order"
         )
@@ -88,7 +89,7 @@ def _mapping(inputs: Any) -> Mapping[str, Any]:
 def check_names(
     given: Mapping[str, Any], known: Collection[str], optional: Collection[str] = (), *, what: str = "input"
 ) -> None:
-    """Raise InputError for an input (or `what` it is) that does not exist, and for one that is missing."""
+    """Raise InputError for an unknown or missing input (or other `what`)."""
     if unknown := [n for n in given if n not in known]:
         raise InputError(
             f"no {what} named {unknown[0]!r}; {what}s are {', '.join(known) or '(none)'}",
@@ -99,7 +100,7 @@ def check_names(
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether an array lies in memory that the host cannot read."""
+    """Check whether an array is in memory that the host cannot read."""
     if isinstance(value, np.ndarray | np.generic) or getattr(value, "is_cpu", False):
         return False
     if hasattr(value, "__dlpack_device__"):
@@ -108,10 +109,10 @@ def on_gpu(value: Any) -> bool:
 
 
 def as_array(name: str, value: Any, dtype: DType) -> Array:
-    """The value as a NumPy array; memory of NumPy and DLPack is not copied.
+    """Return the value as a NumPy array, without a copy of memory from NumPy or DLPack.
 
-    What is no array, but made of numbers, has no element type of its own: it gets `dtype` if that is exact. The
-    element type of an array is left as it is. Raises InputError for what is neither.
+    Python numbers have no element type: they get `dtype` if that is exact. An array keeps its element type. Raises
+    InputError for any other value.
     """
     if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__"):
         if getattr(value, "requires_grad", False):
@@ -130,7 +131,7 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
 
 
 def _from_dlpack(value: Any) -> Array:
-    """Tensors of torch by their own, faster way; what NumPy has no element type for comes as integers of its size."""
+    """Convert through DLPack. Tensors of torch use `numpy()`, which is faster; bfloat16 and float8 go as integers."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return np.from_dlpack(value)
@@ -142,7 +143,7 @@ def _from_dlpack(value: Any) -> Array:
 
 
 def _exact(name: str, numbers: Array, dtype: DType) -> Array:
-    """The numbers in another element type. Raises InputError if one of them is none of it."""
+    """Convert the numbers to another element type. Raises InputError if one of them changes."""
     with np.errstate(all="ignore"):
         converted = numbers.astype(dtype.numpy)
         kept = np.equal(converted.astype(numbers.dtype), numbers) | (numbers != numbers)

@@ -1,4 +1,4 @@
-"""Load saved programs, and write several into one file. Nothing here compiles."""
+"""Load saved programs, and write several into one file. Never compiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def load_program(
 ) -> Program:
     """Load a saved program without compiling. Raises ArtifactError, or DeviceError if its vDevice is missing.
 
-    Of a file with several programs, the first that runs here. A program holds machine code: load only what you trust.
+    Of a file with several programs, it loads the first that runs here. A program contains machine code: load only files
+    that you trust.
     """
     ends, reasons = artifact.ends(path), []
     for end in ends:
@@ -50,13 +51,13 @@ def _program(image: Image, report: dict[str, Any], device: str | int | None, reg
 
 
 def _registry_of(target: str) -> PluginRegistry:
-    """vDevices to run a program on: the built-in ones, and those of all plugins only if it is for another."""
+    """Return vDevices to run a program on: the built-in ones, with those of plugins only if the target needs it."""
     own = PluginRegistry(third_party=False, to_run=True)
     return own if target in own.vdevices() else PluginRegistry(to_run=True)
 
 
 def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> None:
-    """Write programs of one model into one file, the best first: `load_program` takes the first that runs there.
+    """Write programs of one model into one file, the best first. A machine loads the first that it can run.
 
     Raises ArtifactError, also for programs whose inputs and outputs differ.
     """
@@ -71,14 +72,14 @@ def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> 
 
 
 def unpickled(data: bytes) -> Program:
-    """Load a program from the content of its file."""
+    """Load a program from the bytes of its file."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "program")
         with open(path, "wb") as file:
             file.write(data)
-        return load_program(path)  # it maps its weights, and needs the name no more
+        return load_program(path)  # its weights are mapped: the file may be deleted
 
 
 def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:
-    """Every registered vDevice: whether it can run here, and if not why."""
+    """Return every registered vDevice, with the reason if it cannot run here."""
     return (registry or PluginRegistry()).devices()

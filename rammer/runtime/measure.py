@@ -1,4 +1,4 @@
-"""Timing programs side by side."""
+"""Time programs side by side."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Samples:
 
 
 def random_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
-    """Seeded values: standard normal floats and parts of complex numbers, small non-negative integers, booleans."""
+    """Return seeded inputs: standard normal floats and complex parts, small non-negative integers, booleans."""
     random = np.random.default_rng(seed)
 
     def draw(port: Port) -> Array:
@@ -48,7 +48,7 @@ def random_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
 
 
 def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Samples]:
-    """Run the programs in turn on the same inputs until the time is over; a warm-up round comes first."""
+    """Run the programs in turn on the same inputs for `seconds`, after one warm-up round."""
     inputs = {name: random_inputs(p.inputs, 0) for name, p in programs.items()}
     samples: dict[str, list[float]] = {name: [] for name in programs}
     for name, program in programs.items():
@@ -56,7 +56,7 @@ def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Sa
     stop = time.perf_counter() + seconds
     while time.perf_counter() < stop or any(len(s) < 3 for s in samples.values()):
         for name, program in programs.items():
-            for _ in range(4):  # a few runs in a row: the first finds cold caches
+            for _ in range(4):  # several runs in a row: the first has cold caches
                 start = time.perf_counter()
                 program.run(inputs[name])
                 samples[name].append(time.perf_counter() - start)
@@ -64,7 +64,7 @@ def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Sa
 
 
 def profile(programs: Mapping[str, Program], seconds: float) -> None:
-    """Let the programs' reports say where their time goes, where the vDevice can tell."""
+    """Measure where the programs' time goes, on vDevices that can, and add it to their reports."""
     for program in programs.values():
         if isinstance(program.executable, TimedExecutable):
             program.profile(random_inputs(program.inputs, 0), seconds=seconds / len(programs))

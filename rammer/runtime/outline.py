@@ -1,6 +1,7 @@
-"""What a saved program keeps of its plan: lanes, and what the scheduler believed that each rTask takes.
+"""Save a plan's outline with a program: lanes, slots, and the estimated time of each rTask.
 
-Of a graph and its rKernels it has the names that the report lists: enough to draw a plan, not to build or prove one.
+An outline has the names of operators and rKernels that the report lists. This is enough to draw a plan, but not to
+build or prove one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ OUTLINE = "outline.bin"  # its name among an image's files
 
 @dataclass(frozen=True)
 class Outline(TableFile):
-    """Slots of all lanes are int32 [operator, rtask]; a barrier has operator -1 and its number of waits."""
+    """Slots of all lanes as int32 [operator, rtask]. A barrier has operator -1, and its number of waits."""
 
     bounds: NDArray[np.int64] = field(metadata=INT64)  # [programs * veus + 1] first slot of every lane
     slots: NDArray[np.int32] = field(metadata=rows_of(INT32, 2))  # [slots, 2]
@@ -39,7 +40,7 @@ class Outline(TableFile):
     rtask_us: NDArray[np.float64] = field(metadata={"dtype": "<f8"})  # [slots] 0 for barriers
 
     def check(self) -> None:
-        """Raise ValueError for lanes that are none."""
+        """Raise ValueError for inconsistent lanes."""
         barriers, num_veus = self.slots[:, 0] < 0, self.header["num_veus"]
         sound = (
             type(num_veus) is int
@@ -60,7 +61,7 @@ class Outline(TableFile):
 
 
 def pack(plan: ExecutionPlan) -> bytes:
-    """The outline of a plan."""
+    """Return the outline of a plan."""
     from rammer.scheduler.timeline import simulate
 
     timeline = simulate(plan)
@@ -96,8 +97,8 @@ def pack(plan: ExecutionPlan) -> bytes:
 
 
 def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
-    """A plan that can be drawn, and its timeline. Raises ArtifactError."""
-    from rammer.scheduler.timeline import timed  # who draws a plan needs it, and no run does
+    """Return a plan that can be drawn, and its timeline. Raises ArtifactError."""
+    from rammer.scheduler.timeline import timed  # needed for drawing only
 
     outline = Outline.from_bytes(data)
     header, num_veus = outline.header, outline.header["num_veus"]

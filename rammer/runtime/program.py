@@ -1,4 +1,4 @@
-"""A compiled program: what `rammer.compile` returns and `rammer.load_program` loads."""
+"""Run a compiled program: what `rammer.compile` returns and `rammer.load_program` loads."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ MIN_PROFILED = 4  # runs, however slow
 class Program(Stateful):
     """A network ready to run on one vDevice. Safe to call from several threads; runs take turns.
 
-    `run({name: array})` gives `{name: array}`; calling it with arrays in order gives the array, or a tuple of several.
-    If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
-    CuPy arrays (on AMD GPUs `RocmArray`s), and nothing passes through the host but inputs that lie on it. Outputs
-    without elements are NumPy's.
+    `run({name: array})` returns `{name: array}`; a call with arrays in order returns the array, or a tuple of several.
+    If an input is in GPU memory (DLPack, `__cuda_array_interface__`), the outputs stay there, as CuPy arrays (on AMD
+    GPUs `RocmArray`s). Only inputs on the host are copied. Outputs without elements are NumPy arrays.
 
-    With `state`, a run's outputs that are the next run's inputs stay where they were written. Nobody gives such inputs,
-    and such outputs are given only if they are named: `run(["y", "h_out"], {…})`; `stream()` begins another state.
-    `image` is what was built: files by name, ports, and the plan if it was compiled here.
+    With `state`, outputs of a run that are inputs of the next one stay where they were written. A call does not give
+    such inputs, and returns such outputs only by name: `run(["y", "h_out"], {…})`. `stream()` begins another state.
+    `image` is the compiled result: files by name, ports, and the plan if this process compiled it.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Program(Stateful):
         self._ports = {p.name: p for p in self.inputs}
         self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
         self._memory = Memory(image.state)
-        self._is_plain = not image.state and image.signature is None  # what the vDevice takes and gives is all
+        self._is_plain = not image.state and image.signature is None  # the vDevice's ports are the program's
         self._takes_turns = isinstance(self._executable, BindsPorts)
         self._keeps_state = isinstance(self._executable, KeepsState)
         checks = self._is_plain and isinstance(self._executable, ChecksInputs)
@@ -89,7 +88,7 @@ class Program(Stateful):
 
     @property
     def target(self) -> str:
-        """The name of the vDevice."""
+        """Name of the vDevice."""
         return self.image.target
 
     @property
@@ -102,12 +101,12 @@ class Program(Stateful):
 
     @property
     def state_pairs(self) -> Mapping[str, str]:
-        """Outputs that are inputs of the next run."""
+        """Outputs that are inputs of the next run: output -> input."""
         return self.image.state
 
     @property
     def plan(self) -> ExecutionPlan:
-        """The execution plan. Raises ArtifactError for a loaded program: it was compiled elsewhere."""
+        """Execution plan. Raises ArtifactError for a loaded program, which keeps an outline only."""
         if self.image.plan is None:
             raise ArtifactError(
                 "a loaded program keeps an outline of its plan alone",
@@ -116,40 +115,41 @@ class Program(Stateful):
         return self.image.plan
 
     def outline(self) -> tuple[ExecutionPlan, Timeline]:
-        """The plan for drawing (rammer.viz), and the timeline that the scheduler believed in.
+        """Return the plan for drawing (rammer.viz), and its estimated timeline.
 
-        A loaded program's plan has names where graph and rKernels were. Raises ArtifactError if it was saved without.
+        The plan of a loaded program has only names of its graph and rKernels. Raises ArtifactError if it was saved
+        without.
         """
         if self.image.plan is not None:
             from rammer.scheduler.timeline import simulate
 
             return self.image.plan, simulate(self.image.plan)
-        from rammer.runtime.outline import OUTLINE, unpack  # no run needs it
+        from rammer.runtime.outline import OUTLINE, unpack  # needed for drawing only
 
         return unpack(self.image.file(OUTLINE), self._report)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the program was compiled elsewhere, and so keeps an outline of its plan alone."""
+        """True if the program was loaded from a file, and so has only an outline of its plan."""
         return self.image.plan is None
 
     @property
     def executable(self) -> Executable:
-        """The backend's handle: for measuring tools."""
+        """The backend's handle, for measuring tools."""
         return self._executable
 
     def report(self) -> Report:
-        """What was compiled, what the scheduler believed about it, and what `profile` has measured."""
+        """Return the compilation's report: sizes, estimates, and what `profile` has measured."""
         return self._report
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._called
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Bound:
-        """A call of the same arrays every time: what they hold is read, and outputs are written, in place.
+        """Bind the program to fixed arrays. Each call then reads inputs and writes outputs in place.
 
-        Nothing is checked or allocated again. An array may be an input and an output (a state that is handed on).
-        `outputs`: NumPy arrays, one for each output; new ones if none are given. Raises InputError as `run` does.
+        A bound call checks and allocates nothing. One array may be an input and an output (a state that is carried on).
+        `outputs` are NumPy arrays, one for each output; by default new ones. Raises InputError as `run` does.
         """
         check_names(inputs, self._ports)
         known = {port.name: port for port in self.outputs}
@@ -165,7 +165,7 @@ class Program(Stateful):
         return Bound(self, read, written)
 
     def _bound(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
-        """What a bound call does."""
+        """Return the function that a bound call runs."""
         if isinstance(self._executable, BindsPorts):
             return self._executable.bind(inputs, {p.name: outputs[p.name] for p in self.outputs})
 
@@ -176,8 +176,8 @@ class Program(Stateful):
         return call
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """These outputs of a run of the stream that has this memory, and holds its turn."""
-        if self._is_plain and self._fits(inputs):  # nothing to convert or remember: a run may take microseconds
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
+        if self._is_plain and self._fits(inputs):  # fast path, without conversions: a run may take microseconds
             if self._takes_turns:
                 self._require_open()
                 found = self._executable.run(inputs)
@@ -198,7 +198,7 @@ class Program(Stateful):
     def _run_in_rooms(
         self, executable: KeepsState, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]
     ) -> dict[str, Any]:
-        """A run that reads the state where it lies, and writes the next one beside it, or changes it there."""
+        """Run with state in device buffers: read it in place, and write the next one to another buffer or in place."""
         pairs = {o: n for o, n in self.image.state.items() if self._ports[n].type.size}
         changed = {o: n for o, n in pairs.items() if o in self.image.in_place}
         kinds = {n: self._ports[n].type for n in pairs.values()}
@@ -210,7 +210,7 @@ class Program(Stateful):
             self._require_open()
             for name, value in values.items():
                 reads[name] = executable.room(kinds[name])
-                if value is not None:  # copied: what is somebody's stays theirs
+                if value is not None:  # copied: the caller keeps its array
                     executable.fill(reads[name], value)
             writes = {}
             for output, name in pairs.items():
@@ -226,9 +226,10 @@ class Program(Stateful):
         return {name: found[name] for name in outputs}
 
     def again(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Again | None:
-        """Runs like the last one of a stream, with these inputs or others of their shapes; None if there are no rooms.
+        """Prepare runs that repeat the last one of a stream, with other inputs of the same shapes.
 
-        `outputs` are none that are state.
+        Returns None if state is not in buffers of this program, or if an output has no elements. `outputs` must not
+        name state.
         """
         executable, pairs = self._executable, self.image.state
         if not isinstance(executable, KeepsState) or not all(p.type.size for p in self.outputs):
@@ -248,7 +249,7 @@ class Program(Stateful):
         return Again(run, reads, writes, {o: n for o, n in pairs.items() if o in writes}, memory, executable)
 
     def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
-        """A value of an input that is in no room of this program. Raises InputError."""
+        """Convert an input that is not in one of this program's buffers. Raises InputError."""
         if value is None or (on_gpu(value) and isinstance(executable, DeviceArrays)):
             return value
         if on_gpu(value):
@@ -263,7 +264,7 @@ class Program(Stateful):
             raise closed()
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """All outputs."""
+        """Run once and return all outputs."""
         resident = [name for name, value in inputs.items() if on_gpu(value)]
         if not resident:
             return self._execute(self._checked(inputs))
@@ -276,7 +277,7 @@ class Program(Stateful):
             return self._all_outputs(self._executable.run_device(given))
 
     def _fits(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether all inputs are NumPy arrays just as the vDevice takes them."""
+        """Check whether all inputs are NumPy arrays of exactly the vDevice's types and shapes."""
         if len(inputs) != len(self._exact):
             return False
         for name, dtype, shape in self._exact:
@@ -291,16 +292,16 @@ class Program(Stateful):
             return self._all_outputs(self._executable.run(arrays))
 
     def _all_outputs(self, found: dict[str, Any]) -> dict[str, Any]:
-        """In the model's order, with those that have no elements, of which the vDevice knows nothing."""
+        """Return outputs in the model's order, with those without elements, which the vDevice does not have."""
         if self.image.signature is None:
             return found
         empty = {p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in self.outputs if not p.type.size}
         return {p.name: empty[p.name] if p.name in empty else found[p.name] for p in self.outputs}
 
     def profile(self, inputs: Mapping[str, Any], *, seconds: float = 0.5) -> Usage:
-        """Run for some time and measure where it goes; `report` then includes it.
+        """Run for some seconds and measure where the time goes. `report` then includes the result.
 
-        Raises DeviceError where the vDevice does not time its rTasks.
+        Raises DeviceError if the vDevice does not time its rTasks.
         """
         executable = self._executable
         if not isinstance(executable, TimedExecutable):
@@ -318,12 +319,15 @@ class Program(Stateful):
         return usage
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Arrays for the vDevice, checked but for their names."""
+        """Return arrays for the vDevice, with types and shapes checked, but not names."""
         arrays = {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
         return {name: array for name, array in arrays.items() if array.size}
 
     def _turn(self) -> threading.Lock:
-        """The lock of this process: a child forked while another thread ran has nobody to release the parent's."""
+        """Return this process's lock.
+
+        After a fork it is a new one: the parent's may be held by a thread that the child lacks.
+        """
         if self._forks != forks.count:
             self._lock, self._forks = threading.Lock(), forks.count
         return self._lock
@@ -331,8 +335,8 @@ class Program(Stateful):
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
         """Write the program to one file that `rammer.load_program` loads without compiling.
 
-        The first time this may compile the plan's rKernels once more, apart from those that were only tried: then
-        equal programs are equal files. Raises ArtifactError, also for a path that is no plain file or the model's own.
+        The first call may compile the plan's rKernels again, without those that were only measured, so that equal
+        programs are equal files. Raises ArtifactError, also for a path that is not a plain file or is the model's own.
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
         sealed = self._vdevice.seal(self.image, progress=progress)
@@ -347,7 +351,7 @@ class Program(Stateful):
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
-        """Pickle by content: what `save` writes, machine code included."""
+        """Pickle the content that `save` writes, machine code included."""
         from rammer.runtime.load import unpickled
 
         with tempfile.TemporaryDirectory() as folder:
@@ -379,9 +383,9 @@ class Program(Stateful):
 
 
 class Again:
-    """Runs of a stream in turn, of which only some inputs differ; nothing is checked or looked up again.
+    """Repeated runs of a stream that differ in some inputs only. Nothing is checked or looked up again.
 
-    A call takes those, and gives outputs by name. `finish` hands the state back to the stream.
+    A call takes the changed inputs and returns outputs by name. `finish` returns the state to the stream.
     """
 
     __slots__ = ("_keeper", "_memory", "_pairs", "_reads", "_run", "_writes", "runs")
@@ -407,12 +411,12 @@ class Again:
         return found
 
     def finish(self) -> None:
-        """Let the stream begin where these runs ended."""
+        """Store the state in the stream, which continues from it."""
         self._memory.advance(self._reads, self._keeper)
 
 
 class Bound:
-    """A program with its arrays: `bound()` runs it once on what `inputs` hold, and fills `outputs`."""
+    """A program with fixed arrays: `bound()` runs it once, reads `inputs` and fills `outputs`."""
 
     __slots__ = ("_call", "inputs", "outputs", "program")
 
@@ -428,7 +432,7 @@ class Bound:
 
 
 def _in_place(name: str, value: Any, port: Port) -> Array:
-    """The very memory of an array. Raises InputError for what would have to be converted."""
+    """Return an array over the value's own memory. Raises InputError if it would need a conversion."""
     if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
         raise InputError(f"{name!r}: a {type(value).__name__} has no memory to be bound", hint="np.asarray(…)")
     array = as_array(name, value, port.dtype)
@@ -439,7 +443,7 @@ def _in_place(name: str, value: Any, port: Port) -> Array:
 
 
 def _as_array(name: str, value: Any, port: Port) -> Array:
-    """The value as a contiguous array of the port's exact type."""
+    """Return the value as a contiguous array of the port's exact type."""
     array = as_array(name, value, port.dtype)
     port.check(array.dtype.name, array.shape)
     return np.asarray(array, port.dtype.numpy, order="C")  # its bytes may be in another machine's order

@@ -1,4 +1,4 @@
-"""The report of a compilation: sizes, the schedule's expectations, time per phase, and a table per operator."""
+"""Report a compilation: sizes, estimates of the schedule, time per phase, and a table of operators."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from rammer.errors import ArtifactError
 from rammer.runtime.usage import Usage
 
-CHECKED = "checked by one run"  # how a report begins to say so; what follows depends on the time that there was
+CHECKED = "checked by one run"  # prefix; the rest of the line depends on the time that was available
 
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One operator of the plan; times are what the scheduler believed, in microseconds."""
+    """One operator of the plan; times are estimates in microseconds."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class Report:
-    """Plain data, so that it can be saved with the program."""
+    """A compilation's report as plain data, so that it can be saved with the program."""
 
     target: str
     arch: str
@@ -44,24 +44,24 @@ class Report:
     phases_s: dict[str, float]
     notes: list[str] = field(default_factory=list)
     operators: list[OperatorRow] = field(default_factory=list)
-    moved: dict[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, estimated
-    hand_overs: int = 0  # of the longest chain of waits of one vEU for another
-    handed_bytes: int = 0  # that the rTasks of that chain wrote
+    moved: dict[str, int] = field(default_factory=dict)  # estimated bytes that rTasks fetch, by memory level
+    hand_overs: int = 0  # hand-overs on the longest chain of waits between vEUs
+    handed_bytes: int = 0  # bytes that the rTasks of that chain wrote
     checked: str = ""  # whether the program was run and compared with its meaning, or why not
-    usage: Usage | None = None  # of the last `Program.profile`
+    usage: Usage | None = None  # result of the last `Program.profile`
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(replace(self, usage=None))
         return {**data, "usage": self.usage and self.usage.to_json()}
 
     def to_save(self) -> dict[str, Any]:
-        """Without the time that compiling and running took, nor what was checked in it: both differ the next time."""
+        """Return the report without times and details of the check, which differ between equal compilations."""
         checked = CHECKED if self.checked.startswith(CHECKED) else self.checked
         return {**self.to_json(), "phases_s": {}, "usage": None, "checked": checked}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
-        """Raises ArtifactError for data of another form."""
+        """Return a report from its data. Raises ArtifactError for data of another form."""
         try:
             return cls(**{**data, "operators": [OperatorRow(**row) for row in data["operators"]]})
         except (KeyError, TypeError) as error:

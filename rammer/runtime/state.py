@@ -1,4 +1,7 @@
-"""State: outputs that are inputs of the next run. They stay where they were written, in memory of a stream of runs."""
+"""Keep state between runs: outputs that are inputs of the next run stay where they were written.
+
+Known as: recurrent state, double buffering. Each stream of runs has a state of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import TensorType
 from rammer.runtime.call import Runnable
 
-# words that say on which side of a run a value is: without them the names of a pair are the same
+# words for the side of a run; without them the names of a pair are equal
 _BEFORE = ("past_key_values", "past", "previous", "prev", "initial", "init", "input", "in", "old")
 _AFTER = ("present_key_values", "present", "updated", "current", "final", "output", "out", "next", "new", "y")
 
 
 class Memory:
-    """The state of one stream of runs, by the input that takes it. Its runs take turns.
+    """The state of one stream of runs, by input. Its runs take turns.
 
-    A value is read where the last run has written it; the next one is written where the one before it was.
+    A run reads each value where the last run wrote it, and writes the next one over the value before that.
     """
 
     def __init__(self, pairs: Mapping[str, str], axes: Mapping[str, tuple[int, str]] | None = None) -> None:
         self.pairs = dict(pairs)  # output -> input
-        self.axes = dict(axes or {})  # of inputs that are longer than their value: the dimension, and its symbol
-        self.lengths: dict[str, int] = {}  # of symbols
+        self.axes = dict(axes or {})  # input longer than its value -> (dimension, symbol)
+        self.lengths: dict[str, int] = {}  # true length, by symbol
         self._lock = threading.RLock()
         self.turn: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
         self._values: dict[str, Any] = {}
@@ -40,19 +43,22 @@ class Memory:
         return self.pairs.values()
 
     def value(self, name: str) -> Any:
-        """What the next run reads, or None: zeros."""
+        """Return the value that the next run reads; None stands for zeros."""
         return self._values.get(name)
 
     def room(self, name: str, keeper: object) -> Any:
-        """The same, if it lies in a room of this program's, or None."""
+        """Return the value if it is in a buffer of this program (`keeper`), else None."""
         return self._values[name] if self._keepers.get(name) is keeper else None
 
     def spare(self, name: str, keeper: object) -> Any:
-        """A room of this program's where a value of an input was that nobody needs any more, or None."""
+        """Return a free buffer of this program that held an earlier value, or None. It is no longer the stream's."""
         return self._spare.pop(name, None) if self._keepers.get(name) is keeper else None
 
     def advance(self, values: Mapping[str, Any], keeper: object = None) -> None:
-        """The values of the next run, the stream's own from now on; `keeper`: whose rooms they are, if any's."""
+        """Set the values of the next run. The stream owns them from now on.
+
+        `keeper` is the program whose device buffers hold them; None for ordinary arrays.
+        """
         for name, value in values.items():
             self._spare.pop(name, None)
             if keeper is not None and self._keepers.get(name) is keeper and value is not self._values[name]:
@@ -60,7 +66,7 @@ class Memory:
             self._values[name], self._keepers[name] = value, keeper
 
     def reset(self, values: Mapping[str, Any]) -> None:
-        """Start again from copies of these values, and from zeros where none is given."""
+        """Begin again from copies of these values, and from zeros for the others."""
         for name in values:
             if name not in self.inputs:
                 hint = did_you_mean(name, self.inputs) or f"those are {', '.join(self.inputs) or '(none)'}"
@@ -69,7 +75,7 @@ class Memory:
             self._values, self._keepers, self.lengths = copy.deepcopy(dict(values)), {}, {}
 
     def copies(self) -> dict[str, Any]:
-        """The state, for whoever wants to look at it."""
+        """Return a copy of the state."""
         with self._lock:
             found = copy.deepcopy(self._values)
             for name, (axis, symbol) in self.axes.items():
@@ -79,16 +85,16 @@ class Memory:
 
 
 class Stateful(Runnable):
-    """What may have state: its runs are one stream, and it has others.
+    """A network that may have state: its own runs are one stream, and `stream()` makes others.
 
-    State outputs are given only to those who name them: otherwise nobody copies them.
+    State outputs are returned only by name, because that copies them.
     """
 
     _memory: Memory
 
     @abstractmethod
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """These outputs of a run of the stream that has this memory, and holds its turn."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
 
     def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         if not self._memory.pairs:  # no state, no turns
@@ -100,20 +106,20 @@ class Stateful(Runnable):
         return tuple(self._memory.pairs)
 
     def stream(self) -> Stream:
-        """Another, independent stream of runs: the same code and weights, and a state of its own, which begins anew."""
+        """Return an independent stream of runs: the same code and weights, with a new state of its own."""
         return Stream(self, Memory(self._memory.pairs, self._memory.axes))
 
     def reset(self, **values: Any) -> None:
-        """Forget the state: the next run starts from these values, and from zeros where none is given."""
+        """Drop the state. The next run begins with these values, and with zeros for the others."""
         self._memory.reset(values)
 
     def state(self) -> dict[str, Any]:
-        """A copy of what the next run starts from, by input; zeros are left out before the first run."""
+        """Return a copy of the state that the next run reads, by input; before the first run, zeros are left out."""
         return self._memory.copies()
 
 
 class Stream(Stateful):
-    """A stream of runs of a Program or a Session, with a state of its own. Streams run from several threads."""
+    """A stream of runs of a Program or a Session, with a state of its own. Streams may run in several threads."""
 
     def __init__(self, owner: Stateful, memory: Memory) -> None:
         self._owner, self._memory = owner, memory
@@ -134,9 +140,9 @@ class Stream(Stateful):
 def checked_pairs(
     given: Mapping[str, str] | bool | None, inputs: Mapping[str, object], outputs: Mapping[str, object]
 ) -> dict[str, str]:
-    """The pairs that `state=` means: output -> input; True finds them by their names.
+    """Return the pairs that `state=` means: output -> input; True finds them by name.
 
-    Inputs and outputs have types, which are equal in a pair that is found. Raises InputError.
+    `inputs` and `outputs` map names to types, which are equal in a pair that is found. Raises InputError.
     """
     if given is True:
         return _found(inputs, outputs)
@@ -156,7 +162,7 @@ def checked_pairs(
 def same_types(
     pairs: dict[str, str], inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]
 ) -> dict[str, str]:
-    """The pairs. Raises InputError unless a program, whose shapes are fixed, can take each output as its input."""
+    """Return the pairs. Raises InputError unless each output has the shape and type of its input."""
     for output, taker in pairs.items():
         if outputs[output] != inputs[taker]:
             raise InputError(
@@ -167,7 +173,7 @@ def same_types(
 
 
 def _found(inputs: Mapping[str, object], outputs: Mapping[str, object]) -> dict[str, str]:
-    """Pairs of one type whose names differ in words of before and after alone, where no other name would fit."""
+    """Find pairs of one type whose names differ only in words such as "past" and "present", and only if unambiguous."""
     stems = [{name: _stem(name, words) for name in names} for names, words in ((inputs, _BEFORE), (outputs, _AFTER))]
     pairs = {}
     for output, stem in stems[1].items():
@@ -184,7 +190,7 @@ def _found(inputs: Mapping[str, object], outputs: Mapping[str, object]) -> dict[
 
 
 def _stem(name: str, words: Sequence[str]) -> str:
-    """A name without the words of a side."""
+    """Return a name without the words of its side."""
     parts = "_".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()
     if torch := re.fullmatch(r"([hc])_?[0n]", parts):
         return torch[1]

@@ -1,4 +1,4 @@
-"""How much of a run is inside rTasks, measured. Paper: §5.2.2, §5.2.3."""
+"""Measure how much of a run is inside rTasks. Paper: §5.2.2, §5.2.3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rammer.vdevice.base import SlotTimes
 
 @dataclass(frozen=True)
 class Usage:
-    """Means over several runs; copying inputs and outputs is not in them. Fractions are of the time of all vEUs.
+    """Means over several runs, without the copying of inputs and outputs. Fractions are of the time of all vEUs.
 
     `scheduling` is what §5.2.3 counts: the fraction of the run in which no vEU is inside an rTask.
     """
@@ -24,17 +24,17 @@ class Usage:
     in_rtasks: float
     waiting: float  # in barrier-rTasks
     scheduling: float
-    operator_us: tuple[float, ...]  # by operator: of all vEUs together
-    between: float = 0.0  # from the end of a slot to the begin of its vEU's next: releases, and what picks the next
-    emulated: bool = False  # times of an emulator
+    operator_us: tuple[float, ...]  # by operator, summed over all vEUs
+    between: float = 0.0  # from a slot's end to the next one's begin: signals, and picking the next slot
+    emulated: bool = False  # times are an emulator's
 
     @property
     def overhead(self) -> float:
-        """The fraction of all vEUs' time that is not inside an rTask, whatever the reason."""
+        """Fraction of all vEUs' time outside of rTasks, for any reason."""
         return 1 - self.in_rtasks
 
     def to_json(self) -> dict[str, Any]:
-        """Without the operators' times."""
+        """Return the data without the operators' times."""
         data = asdict(self)
         del data["operator_us"]
         return {**data, "overhead": self.overhead}
@@ -49,7 +49,7 @@ class Usage:
 
 
 def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
-    """Sum up the faster half of the runs: an interrupted run tells of the machine."""
+    """Average the faster half of the runs. Slower ones include interruptions by the machine."""
     chosen = sorted(runs, key=lambda run: run.total_us)[: (len(runs) + 1) // 2]
     num_veus = max((len(lanes) for lanes in chosen[0].programs), default=1)
     busy, waiting, between, idle, total = np.zeros(num_operators), 0.0, 0.0, 0.0, 0.0
@@ -78,7 +78,7 @@ def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
 
 
 def _covered(spans: NDArray[np.float64]) -> float:
-    """Length of the union of [begin, end)."""
+    """Return the length of the union of [begin, end)."""
     spans = spans[np.argsort(spans[:, 0])]
     reached = np.maximum.accumulate(spans[:, 1])
     before = np.concatenate([spans[:1, 0], reached[:-1]])

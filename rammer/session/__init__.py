@@ -1,4 +1,8 @@
-"""A model that takes inputs of any shape: a Program is compiled for each signature when it is first seen, and kept."""
+"""Run a model on inputs of any shape: compile a Program for each new signature, and cache it.
+
+Known as: shape specialization, a JIT with a program cache. A signature is the shapes of the inputs, and the values of
+those inputs that decide shapes.
+"""
 
 from __future__ import annotations
 
@@ -40,33 +44,35 @@ if TYPE_CHECKING:
     from rammer.frontend.onnx.ports import Place
     from rammer.session.control_flow import Stages
 
-HASHED_BYTES = 64  # values of more bytes are known by their digest
-REMEMBERED = 4096  # signatures for which padding was proven
+HASHED_BYTES = 64  # larger values are compared by digest
+REMEMBERED = 4096  # maximal number of proofs in each table
 
 
 @dataclass(frozen=True)
 class _Made:
-    """What a program was made from."""
+    """The source of a compiled program: the imported graph, or the values that its import has computed already."""
 
     imported: Imported
     grown: Grown | None = None
-    values: Mapping[str, Array] = field(default_factory=dict)  # of outputs, where nothing is left to compute
+    values: Mapping[str, Array] = field(default_factory=dict)  # values of outputs, if the import computed all of them
 
 
 class Session(Stateful, InferenceSession):
     """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
 
-    `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. Inputs that decide shapes
-    (axes, sizes, conditions) are found when they do; a Program is compiled per shape of the inputs and value of those.
-    The last `max_programs` used are kept, each with its weights; compiled kernels are shared through the disk cache.
-    `dims` fixes symbolic dimensions; other options are those of `rammer.compile`. Lists of tensors are Python lists,
-    optional values without one None. `buckets={"batch": [1, 8, 64]}` fills a dimension up to one of these extents with
-    zeros, and cuts outputs, where that is proven to change nothing; else a run raises ModelError with the node's name.
+    `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. The session detects the inputs
+    that decide shapes (axes, sizes, conditions), and compiles a Program per signature: the shapes of all inputs and the
+    values of these. It keeps the `max_programs` used last, each with its weights; compiled kernels are shared through
+    the disk cache. `dims` fixes symbolic dimensions; other options are those of `rammer.compile`. Lists of tensors are
+    Python lists; an optional value that is missing is None.
+
+    `buckets={"batch": [1, 8, 64]}` pads a dimension with zeros to one of these extents and cuts the outputs. The
+    session first proves that this changes no result; otherwise a run raises ModelError with the node's name.
     `state={"h_out": "h_in"}` makes outputs inputs of the next run, as in a Program; `stream()` begins another state.
-    `bounds={"past": 256}`: caches that grow along this dimension by Concat get room for so many places, and one program
-    serves all lengths; refused as for `buckets` where that is not exact. Loops and branches that only values decide run
-    their bodies as programs of their own, `max_steps` times at most. `providers`, `provider_options` and `sess_options`
-    are ONNX Runtime's.
+    `bounds={"past": 256}` gives caches that grow along this dimension by Concat memory for that many rows. One program
+    then serves all lengths. A model for which this is not exact is refused as with `buckets`. Loops and branches that
+    only values decide run their bodies as programs of their own, for at most `max_steps` steps. `providers`,
+    `provider_options` and `sess_options` are ONNX Runtime's.
     """
 
     def __init__(
@@ -88,14 +94,14 @@ class Session(Stateful, InferenceSession):
         **keywords: Unpack[DeviceKeywords],
     ) -> None:
         require_compiler()
-        # onnx takes 0.2 s to import; who only runs programs needs none of it
+        # onnx takes 0.2 s to import, and running programs does not need it
         from rammer.frontend.onnx import Source
 
         if max_programs < 1:
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
         if target is not None and not isinstance(target, str):
             raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
-        number = None  # of the device that providers choose
+        number = None  # device number from provider options
         if providers is not None:
             if target is not None:
                 raise InputError("target= and providers= are both given", hint="give one of them")
@@ -106,13 +112,13 @@ class Session(Stateful, InferenceSession):
             device = threads_of(sess_options)
         self._how = how.but(target=how.vdevice, device=device)
         self._registry = registry or PluginRegistry()
-        # What does not exist, or is not available, is an error here and not of the first run.
+        # Raise for a missing or unavailable vDevice now, not in the first run.
         _, vdevice = self._how.open(self._registry)
         vdevice.close()
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
-        self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
+        self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
         self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Need, ...]]] = {}
         self._growths: dict[Hashable, Fit] = {}
         self._masks: dict[Hashable, tuple[Need, ...]] = {}  # by padded signature
@@ -128,33 +134,33 @@ class Session(Stateful, InferenceSession):
                 raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
         self._memory = Memory(pairs, self._growing.axes)
         self._max_programs, self._max_steps = max_programs, max_steps
-        self._stages: Stages | None = None  # once it is cut
+        self._stages: Stages | None = None  # set when the model is cut
         self._cutting = threading.Lock()
-        self._fixes = self._source.num_nodes == 1  # whether any value that decides shapes is part of a signature
-        self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # why it must not be
+        self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
+        self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
         self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
 
-    # what ONNX Runtime's sessions say
+    # ONNX Runtime's interface
 
     @property
     def target(self) -> str:
-        """The name of the vDevice."""
+        """Name of the vDevice."""
         return self._how.vdevice
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says about itself."""
+        """Return the model's metadata: producer, names, version."""
         return ModelMetadata(**self._source.metadata)
 
     def get_inputs(self) -> list[SessionPort]:
-        """The inputs, in order."""
+        """Return the inputs, in order."""
         return [self._inputs.shown(port) for port in self._inputs.ports.values()]
 
     def get_outputs(self) -> list[SessionPort]:
-        """The outputs, in order."""
+        """Return the outputs, in order."""
         return [self._inputs.shown(port) for port in self._outputs.values()]
 
     def report(self) -> SessionReport:
-        """Hits, misses, seconds of compilation, and the programs that are kept."""
+        """Return hits, misses, seconds of compilation, and the programs in the cache."""
         c, kept = self._cache.counts(), self._cache.kept()
         programs = tuple((k.signature, k.runs, k.compile_s) for k in kept)
         own = SessionReport(
@@ -172,7 +178,7 @@ class Session(Stateful, InferenceSession):
         return inputs, tuple(name for name in self._outputs if name not in pairs)
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """These outputs of a run of the stream that has this memory, and holds its turn."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
         if self._stages is None:
             try:
                 return self.evaluate_uncut(memory, inputs, outputs)
@@ -181,7 +187,10 @@ class Session(Stateful, InferenceSession):
         return self._evaluate_cut(memory, inputs, outputs)
 
     def evaluate_uncut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """The same by one program. Raises Undecided for a loop or a branch that it cannot have."""
+        """Run once with one program, and return these outputs.
+
+        Raises Undecided for a loop or a branch that one program cannot contain.
+        """
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
@@ -190,7 +199,7 @@ class Session(Stateful, InferenceSession):
         return self._run(self._request(memory, given), memory, inputs, outputs)
 
     def _request(self, memory: Memory, given: Mapping[str, Any]) -> Request:
-        """What is given, and zeros for state that is not."""
+        """Return the request of a call, with zeros for state that it does not give."""
         shapes, arrays = self._inputs.flat(given)
         extents = self._inputs.extents(shapes)
         for name in memory.inputs:
@@ -200,7 +209,7 @@ class Session(Stateful, InferenceSession):
         return Request(shapes, arrays)
 
     def _cut(self, error: ModelError) -> None:
-        """Run the model in parts from now on. Raises the error if that is not what it takes."""
+        """Run the model in parts from now on. Raises the error if cutting does not help."""
         from rammer.frontend.onnx import NotConstant
         from rammer.session.control_flow import Stages
 
@@ -213,7 +222,7 @@ class Session(Stateful, InferenceSession):
             self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
 
     def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
-        """A session for a part of the model, as this one is for all of it."""
+        """Open a session for a part of the model, with the options of this one."""
         limits = self._max_programs, self._max_steps
         part = Session(
             source, max_programs=limits[0], max_steps=limits[1], state=pairs, how=self._how, registry=self._registry
@@ -239,9 +248,9 @@ class Session(Stateful, InferenceSession):
     def again(
         self, memory: Memory, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
     ) -> Iterator[Again | None]:
-        """Runs like the last one of a stream, of which only inputs that are `changing` differ, in nothing but values.
+        """Yield a function that repeats the last run of a stream with other values of the `changing` inputs only.
 
-        None where these decide what runs, or where state is handed on from outside of a program.
+        Yields None if these inputs decide which program runs, or if state does not stay inside one program.
         """
         if self._stages is not None or not self._deciding.isdisjoint(changing):
             yield None
@@ -262,12 +271,12 @@ class Session(Stateful, InferenceSession):
             self._cache.release(kept, runs)
 
     def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
-        """What the outputs that are tensors would be for these inputs."""
+        """Return the types of the outputs that are tensors, for these inputs."""
         imported = self._import(Request(*self._inputs.flat(inputs)))
         return {name: imported.graph.types[p] for name, p in imported.outputs.items() if isinstance(p, str)}
 
     def _evaluate_growing(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """The same where caches have more room than they take."""
+        """Run once with caches that have `bounds`: their memory is longer than their contents."""
         caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
         lengths = self._growing.lengths(memory, caches)
         given = {n: value for n, value in inputs.items() if n not in caches}
@@ -312,7 +321,10 @@ class Session(Stateful, InferenceSession):
         return fit.cut(found, lengths)
 
     def _fit(self, exact: Request, request: Request, grown: Grown) -> Fit:
-        """What a run has of a program for its extents or for larger ones. Raises ModelError if it does not serve it."""
+        """Return how a run of the exact request uses a program of equal or larger extents.
+
+        Raises ModelError if it cannot.
+        """
         key = self._key(exact), self._key(request)
         fit: Fit | None = self._growths.get(key)
         if fit is None:
@@ -325,7 +337,7 @@ class Session(Stateful, InferenceSession):
         return fit
 
     def _loads(self, request: Request) -> Callable[[Mapping[str, int]], Imported]:
-        """Imports the model for a request but for some extents."""
+        """Return a function that imports the model for a request with some extents replaced."""
 
         def load(extents: Mapping[str, int]) -> Imported:
             shapes = self._buckets.with_extents(request.shapes, extents)
@@ -338,12 +350,12 @@ class Session(Stateful, InferenceSession):
         return load
 
     def _run(self, exact: Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Outputs by name, from the program of this signature or from one of padded extents."""
+        """Return outputs by name, from the program of this signature or from one of padded extents."""
         request, true_shapes = self._fitted(exact)
         kept, _ = self._cache.acquire(request)
         try:
             program, places = kept.program, kept.info.imported.outputs
-            # state that this program keeps in place; what is padded, a list, or changes its shape is kept from outside
+            # state inside the program; state that is padded, a list, or changes its shape is kept outside
             inside = program.state_pairs if program and not true_shapes else {}
             outside = {output: taker for output, taker in memory.pairs.items() if output not in inside}
             found = {name: value.copy() for name, value in kept.info.values.items()}
@@ -359,7 +371,7 @@ class Session(Stateful, InferenceSession):
         return {name: _gathered(places[name], found) for name in outputs}
 
     def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
-        """The request of the program that serves this one, and the true shapes of outputs if that is padded."""
+        """Return the request of the program that serves this one, and the outputs' true shapes if it is padded."""
         padded = Request(*self._buckets.padded(exact.shapes, exact.arrays))
         masks = self._masks_of(padded)
         true_shapes: dict[str, Shape] = {}
@@ -372,7 +384,10 @@ class Session(Stateful, InferenceSession):
         return Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
 
     def _masks_of(self, padded: Request) -> tuple[Need, ...]:
-        """What a padded program has to mask, as slightly smaller shapes show; nothing if these are refused."""
+        """Return the masks that a padded program needs, by comparison with slightly smaller shapes.
+
+        Returns no masks if these shapes are refused: each run then raises the error itself.
+        """
         shapes = self._buckets.probe(padded.shapes)
         if shapes == padded.shapes:
             return ()
@@ -382,14 +397,17 @@ class Session(Stateful, InferenceSession):
             try:
                 masks = self._compared(Request(shapes, arrays), padded)[1]
             except ModelError:
-                masks = ()  # each run says by itself why it is refused
+                masks = ()  # each run raises the error itself
             self._remember(self._masks, self._key(padded), masks)
         return masks
 
     def _proven(
         self, exact: Request, padded: Request, masks: tuple[Need, ...]
     ) -> tuple[dict[str, Shape], tuple[Need, ...]]:
-        """The true shapes of outputs, and masks, these if they do. Raises ModelError for what depends on padding."""
+        """Return the true shapes of the outputs, and the masks needed: those given, if they suffice.
+
+        Raises ModelError if a result depends on the padding.
+        """
         fit = self._fits.get(self._key(exact))
         if fit is None:
             graph, needed = self._compared(exact, padded)
@@ -399,14 +417,14 @@ class Session(Stateful, InferenceSession):
         return fit
 
     def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Need, ...]]:
-        """The exact graph, and what is to be masked in the padded one. Raises ModelError."""
+        """Return the exact graph, and what the padded one has to mask. Raises ModelError."""
         graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
         filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
         return graph, require_prefix(graph, self._import(padded).graph, filled)
 
     @staticmethod
     def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-        """A bounded number of proofs."""
+        """Add a proof to a table of bounded size."""
         if len(known) >= REMEMBERED:
             known.clear()
         known[key] = value
@@ -439,7 +457,7 @@ class Session(Stateful, InferenceSession):
         return Kept(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
 
     def _import(self, request: Request) -> Imported:
-        """The graph for a signature, with the values of those inputs fixed that decide shapes."""
+        """Import the graph for a signature, with the inputs that decide shapes as constants."""
         from rammer.frontend.onnx import NotConstant
 
         deciding = self._deciding & request.arrays.keys()
@@ -458,7 +476,7 @@ class Session(Stateful, InferenceSession):
         return imported
 
     def _cuts(self, error: NotConstant, values: Sequence[Any]) -> bool:
-        """Whether the model is better cut than compiled for these values of inputs."""
+        """Check whether to cut the model, instead of compiling it for these values of inputs."""
         from rammer.frontend.onnx import Undecided
 
         if isinstance(error, Undecided):
@@ -474,12 +492,13 @@ class Session(Stateful, InferenceSession):
         background: bool = False,
         progress: Progress = silent,
     ) -> Future[int]:
-        """Compile ahead: the result is how many programs were compiled.
+        """Compile programs ahead of their first run; the future's result is how many were compiled.
 
         A signature has extents of symbolic dimensions by name, shapes of inputs (tuples), and arrays of those whose
-        values decide shapes: {"batch": 8, "x": (8, 3), "axes": np.array([1])}. In the background errors are those of
-        the future; `progress` is called there with ("programs", done, total). `close` ends it after the current one.
-        Of a model with loops that only values decide, what depends on inputs alone is compiled; the rest when it runs.
+        values decide shapes: {"batch": 8, "x": (8, 3), "axes": np.array([1])}. With `background=True` the future
+        carries errors, and another thread calls `progress` with ("programs", done, total); `close` ends it after the
+        current program. If only values decide a model's loops, parts that depend on inputs alone are compiled now, the
+        others when they run.
         """
         requests = [self._inputs.asked(signature, self._growing.bounds) for signature in signatures]
         future: Future[int] = Future()
@@ -505,7 +524,7 @@ class Session(Stateful, InferenceSession):
         return future
 
     def _ahead(self, request: Request) -> int:
-        """Compile what is known to be needed for a signature: how many programs that were."""
+        """Compile what a signature is known to need. Return the number of new programs."""
         if self._stages is None:
             try:
                 return self.ahead_uncut(request)
@@ -515,13 +534,16 @@ class Session(Stateful, InferenceSession):
         return self._stages.ahead({name: self._inputs.example(name) for name in request.shapes}, request)
 
     def ahead_uncut(self, request: Request) -> int:
-        """The same for one program. Raises Undecided for a loop or a branch that it cannot have."""
+        """Compile one program for a signature. Return the number of new programs.
+
+        Raises Undecided for a loop or a branch that one program cannot contain.
+        """
         kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
         self._cache.release(kept)
         return int(is_new)
 
     def close(self) -> None:
-        """Close all programs, when their runs are done. Later runs raise InputError."""
+        """Close every program once its runs end. Later runs raise InputError."""
         self._cache.close()
         if self._stages:
             self._stages.close()
@@ -541,7 +563,7 @@ class Session(Stateful, InferenceSession):
 
 
 def _fixed(port: Declared) -> list[int | None] | None:
-    """The dimensions that do not change: those that do may have other names in the next value of a state."""
+    """Return the constant dimensions, None for symbolic ones: these may have other names in a state's next value."""
     return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
 
 
@@ -551,7 +573,7 @@ def _grown(kept: Kept[_Made]) -> Grown:
 
 
 def _constants(graph: Graph) -> dict[str, Array] | None:
-    """The outputs of a graph that has computed all of them by being imported."""
+    """Return the outputs of a graph that its import has computed completely; None if operators are left."""
     only_copies = len(graph.operators) <= len(graph.outputs)
     if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
         return None
@@ -559,7 +581,7 @@ def _constants(graph: Graph) -> dict[str, Array] | None:
 
 
 def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
-    """An output: an array, a list of arrays, or no value."""
+    """Return an output: an array, a list of arrays, or None."""
     if place is None:
         return None
     return found[place] if isinstance(place, str) else [found[name] for name in place]
@@ -576,7 +598,7 @@ def _host(name: str, value: Any) -> Array:
 
 
 def _content(name: str, value: Any) -> Hashable:
-    """What tells values apart: their bytes, or a digest of them."""
+    """Return a key of the value: its bytes, or their digest if there are more than HASHED_BYTES."""
     data = _host(name, value).tobytes()
     return data if len(data) <= HASHED_BYTES else hashlib.sha256(data).digest()
 

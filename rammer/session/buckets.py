@@ -1,10 +1,11 @@
-"""Whether a graph for larger extents computes, in its first elements, what the graph for smaller ones does.
+"""Prove that padding a dimension changes no result, and pad it. Known as: bucketing.
 
-Both are imported from one model. They are compared operator by operator: where each element of the smaller result is
-the same formula of the same elements in both, what lies behind them cannot matter. Which elements are the same,
-`embedding.py` says: they may lie apart in a dimension that two others were joined to. A sum over a padded dimension is
-another formula, and so is what counts from such a dimension's end. A sum, softmax or product whose operands are masked
-is the same again: behind the true extent, then an input of the graph, they have the value that changes nothing.
+Two graphs are imported from one model, for the exact extents and for larger ones, and compared operator by operator. If
+each element of the smaller result is the same formula of the same elements in both, the padding cannot matter.
+`embedding.py` says which elements are the same: they may be strided in a dimension that joins two others. A sum over a
+padded dimension is another formula, and so is an index that counts from such a dimension's end. Masking the operands of
+a sum, softmax or product makes it the same again: behind the true extent, which becomes an input of the graph, they
+then have the neutral value.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
 
 
-_NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # of a reduction; else 0
+_NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # neutral values of reductions; 0 for others
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What an operator's operand is to be behind the true extent of a dimension, which is that of a symbol."""
+    """The neutral value that an operand gets behind the true extent of a symbol, along one axis."""
 
     operator: int
     operand: int
@@ -46,7 +47,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A constant that is rows of a table, from the place on where a cache's new rows go."""
+    """A constant that holds rows of a table, from the row at which a cache's new rows begin."""
 
     operator: int
     operand: int
@@ -60,9 +61,10 @@ Need: TypeAlias = Mask | Moved  # what a padded graph needs so that its first el
 
 @dataclass(frozen=True, slots=True)
 class AllRows:
-    """The graph of all rows that a cache may have, at once, and where those of an exact and of a padded graph begin.
+    """The graph of all rows that a cache may have, and which of them an exact and a padded graph compute.
 
-    What the model computes from the place of a row (positions, masks that look back) is the same constant there.
+    What the model computes from a row's position (positions, causal masks) is one constant here; the two graphs have
+    slices of it.
     """
 
     graph: Graph
@@ -71,7 +73,7 @@ class AllRows:
     rows: tuple[int, int]
 
     def moved(self, operator: int, operand: int, exact: Array, padded: Array) -> Moved | None:
-        """How both constants are rows of one here; None if they are not."""
+        """Return both constants as rows of one table of this graph; None if they are not."""
         table = self.graph.constants.get(self.graph.operators[operator].inputs[operand])
         if table is None or table.ndim != padded.ndim or table.dtype != padded.dtype:
             return None
@@ -82,7 +84,7 @@ class AllRows:
         return None
 
     def _are_rows(self, table: Array, axis: int, which: int, part: Array) -> bool:
-        """Whether a constant is the rows from a place on, of each the first elements."""
+        """Check whether a constant begins like the table's rows of graph `which` (0: exact, 1: padded)."""
         begin, count = self.places[which], self.rows[which]
         rows = table[(slice(None),) * axis + (slice(begin, begin + count),)]
         return part.shape[axis] == count and _begins(part, rows)
@@ -90,7 +92,7 @@ class AllRows:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A cache with new rows behind it, by a Concat that becomes an update of a cache which is as long as the result."""
+    """A Concat that appends new rows to a cache. It becomes an update, in place, of a cache as long as the result."""
 
     cache: TensorId
     new: TensorId
@@ -100,12 +102,12 @@ class Appended:
 
 
 def place_name(symbol: str) -> str:
-    """The input of a masked graph that says where the new rows of a cache go."""
+    """Return the name of the input for the position in a cache at which new rows go."""
     return f"place in {symbol}"
 
 
 def length_name(symbol: str) -> str:
-    """The input of a masked graph that has a symbol's true extent."""
+    """Return the name of the input for a symbol's true extent."""
     return f"length of {symbol}"
 
 
@@ -116,15 +118,15 @@ def require_prefix(
     appended: Collection[TensorId] = (),
     rows: AllRows | None = None,
 ) -> tuple[Need, ...]:
-    """What the padded graph needs so that its first elements are those of the exact one; usually nothing.
+    """Return what the padded graph needs so that its first elements are those of the exact one; usually nothing.
 
-    `filled` has the true and the padded extent of symbols. What makes `appended` tensors is taken to be the same: it
-    becomes an update. Constants may be those of other `rows`. Raises ModelError naming the first operator whose results
-    would depend on the padding.
+    `filled` has the true and the padded extent of symbols. Operators with `appended` outputs are assumed to be the
+    same: they become updates. A constant may be other `rows` of one table. Raises ModelError naming the first operator
+    whose results would depend on the padding.
     """
     masks: list[Need] = []
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
-    inside: dict[TensorId, Embedding] = {}  # of tensors that are not simply the first elements
+    inside: dict[TensorId, Embedding] = {}  # tensors that are not a prefix
     for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
         if small.kind != large.kind or len(small.inputs) != len(large.inputs):
             raise _refusal(small, "it becomes another operator")
@@ -165,8 +167,9 @@ def require_prefix(
 
 
 def masked(graph: Graph, needs: Collection[Need], appended: Collection[Appended] = ()) -> Graph:
-    """The graph with what it needs, and caches that are updated. The symbols' true extents, and the places of new
-    rows, are inputs, int64 scalars, after the others.
+    """Apply masks, moved constants and cache updates to a graph.
+
+    True extents of symbols and positions of new rows become inputs, int64 scalars, after the others.
     """
     masks = [need for need in needs if isinstance(need, Mask)]
     moved = [need for need in needs if isinstance(need, Moved)]
@@ -206,7 +209,7 @@ def masked(graph: Graph, needs: Collection[Need], appended: Collection[Appended]
 def _append(
     builder: GraphBuilder, known: Mapping[TensorId, TensorId], rows: Appended, places: Mapping[str, TensorId], name: str
 ) -> TensorId:
-    """The cache with its new rows."""
+    """Add an update that writes new rows into a cache; return the cache."""
     kind = builder.types[known[rows.new]]
     count = np.arange(kind.shape[rows.axis]).reshape([-1 if d == rows.axis else 1 for d in range(kind.rank)])
     at = builder.add("add", builder.constant(count), places[rows.symbol], name=name)
@@ -218,14 +221,14 @@ def _append(
 
 
 def _value(value: float, dtype: DType) -> Array:
-    """A neutral value in an element type: integers have no infinity, but nothing beyond their limits."""
+    """Return a neutral value in an element type. Integers have no infinity: their limit takes its role."""
     if not dtype.is_float and value in (inf, -inf):
         value = dtype.info.max if value > 0 else dtype.info.min
     return np.asarray(value).astype(dtype.numpy)
 
 
 def _masks(number: int, small: Operation, large: Operation, filled: Mapping[str, tuple[int, int]]) -> tuple[Mask, ...]:
-    """Masks with which an operator's reduction over padded dimensions is the exact one; none if nobody knows any."""
+    """Return the masks that make an operator's reduction over padded dimensions exact; none if none are known."""
     rank = large.inputs[0].rank if large.inputs else 0
     match large.kind:
         case "softmax" | "log_softmax":
@@ -252,12 +255,12 @@ def _masks(number: int, small: Operation, large: Operation, filled: Mapping[str,
 
 
 def cut(array: Array, shape: Shape) -> Array:
-    """The first elements in every dimension."""
+    """Return the first elements in every dimension."""
     return array if array.shape == shape else np.ascontiguousarray(array[tuple(slice(e) for e in shape)])
 
 
 def fill(name: str, array: Any, shape: Shape) -> Array:
-    """The array with zeros behind it in every dimension that is larger."""
+    """Pad the array with zeros at the end of every dimension that is larger in `shape`."""
     if tuple(array.shape) == shape:
         return array  # type: ignore[no-any-return]
     if on_gpu(array):
@@ -268,7 +271,7 @@ def fill(name: str, array: Any, shape: Shape) -> Array:
 
 
 def require_symbols(keyword: str, names: Iterable[str], ports: Sequence[Declared]) -> None:
-    """Raise InputError for a name that is no symbolic dimension of an input."""
+    """Raise InputError for a name that is not a symbolic dimension of any input."""
     symbols = sorted({e for port in ports for e in port.shape or () if isinstance(e, str)})
     for name in names:
         if name not in symbols:
@@ -277,7 +280,7 @@ def require_symbols(keyword: str, names: Iterable[str], ports: Sequence[Declared
 
 
 class Buckets:
-    """Extents that symbolic dimensions are filled up to. A larger one than all of them stays as it is."""
+    """Extents to which symbolic dimensions are padded. An extent above all buckets stays as it is."""
 
     def __init__(self, buckets: Mapping[str, Sequence[int]], ports: Sequence[Declared]) -> None:
         require_symbols("buckets", buckets, ports)
@@ -290,11 +293,11 @@ class Buckets:
         self._lock = threading.Lock()
 
     def padding(self) -> float:
-        """The part of all elements so far that was filled in."""
+        """Return the fraction of all input elements so far that is padding."""
         return 1 - self._given / self._fed if self._fed else 0.0
 
     def padded(self, shapes: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Shapes and arrays of inputs, filled up; lists stay as they are."""
+        """Return shapes and arrays of inputs, padded; lists stay as they are."""
         if not self._buckets:
             return shapes, arrays
         extents = self.extents(shapes)
@@ -308,7 +311,7 @@ class Buckets:
         return filled, arrays | changed
 
     def extents(self, shapes: Mapping[str, Any]) -> dict[str, int]:
-        """The extents of symbols that have buckets."""
+        """Return the extents of symbols that have buckets."""
         return {
             symbol: extent
             for name, shape in shapes.items()
@@ -317,7 +320,10 @@ class Buckets:
         }
 
     def probe(self, padded: Mapping[str, Any]) -> dict[str, Any]:
-        """Shapes of which these are padded ones, in which no two symbols are alike: they show what is to be masked."""
+        """Return slightly smaller shapes that pad to these, to find what must be masked.
+
+        Symbols of equal extent get different ones, so that masks are attributed to the right symbol.
+        """
         smaller: dict[str, int] = {}
         seen: Counter[int] = Counter()
         for symbol, extent in self.extents(padded).items():
@@ -326,13 +332,13 @@ class Buckets:
         return self.with_extents(padded, smaller)
 
     def _named(self, name: str, shape: Any) -> Iterator[tuple[str | int | None, int]]:
-        """The extents of an input with what the model calls them; none of a list."""
+        """Yield the symbols and extents of an input's dimensions; nothing for a list."""
         port = self._ports[name]
         if shape is not None and port.shape is not None and not port.is_list:
             yield from zip(port.shape, shape, strict=True)
 
     def with_extents(self, shapes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, Any]:
-        """The shapes with other extents of symbols."""
+        """Return the shapes with other extents of symbols."""
 
         def changed(symbol: str | int | None, extent: int) -> int:
             return extents.get(symbol, extent) if isinstance(symbol, str) else extent
@@ -354,6 +360,6 @@ def _refusal(op: ROperator, why: str) -> ModelError:
 
 
 def _begins(small: Array, large: Array) -> bool:
-    """Whether one constant is the first elements of the other."""
+    """Check whether one constant is the first elements of the other."""
     fits = small.ndim == large.ndim and all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
     return fits and small.dtype == large.dtype and cut(large, small.shape).tobytes() == small.tobytes()

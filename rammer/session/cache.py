@@ -1,4 +1,7 @@
-"""A cache of programs by signature: each is compiled on first use, and closed once evicted and idle."""
+"""Cache programs by signature: compile each on first use, and close it once it is evicted and idle.
+
+Known as: an LRU cache.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ InfoT = TypeVar("InfoT")
 
 @dataclass
 class Kept(Generic[InfoT]):
-    """A compiled signature, and what its user wants to know about it. `program` is None if there is nothing to run."""
+    """A compiled signature and the caller's `info` about it. `program` is None if there is nothing to run."""
 
     program: Program | None
     info: InfoT
     signature: str
     compile_s: float
     runs: int = 0
-    users: int = 0  # that run it now
+    users: int = 0  # threads that run it now
     is_out: bool = False
 
     def close_unused(self) -> None:
@@ -35,7 +38,7 @@ class Kept(Generic[InfoT]):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What happened so far. A miss is a run that had to compile first."""
+    """Counts so far. A miss is a run that had to compile first."""
 
     hits: int = 0
     misses: int = 0
@@ -45,9 +48,10 @@ class Counts:
 
 
 class ProgramCache(Generic[RequestT, InfoT]):
-    """The `limit` programs used last. Safe to use from several threads; one compiles at a time, as that measures.
+    """The `limit` programs used last. Safe to use from several threads.
 
-    `key` tells requests apart; it may come to tell more of them apart while one is compiled.
+    One thread compiles at a time, because compiling measures times. `key` gives a request's signature. It may
+    distinguish more requests after a compilation than before it, so `_add` calls it again.
     """
 
     def __init__(
@@ -57,12 +61,12 @@ class ProgramCache(Generic[RequestT, InfoT]):
         self._kept: OrderedDict[Hashable, Kept[InfoT]] = OrderedDict()
         self._hits = self._misses = self._ahead = self._put_out = 0
         self._compile_s = 0.0
-        self._lock = threading.Lock()  # of all above, held shortly
+        self._lock = threading.Lock()  # guards everything above, held briefly
         self._compiling = threading.Lock()
         self._closed = False
 
     def acquire(self, request: RequestT, *, ahead: bool = False) -> tuple[Kept[InfoT], bool]:
-        """The program of a signature, and whether it had to be compiled. It stays open until `release`."""
+        """Return the program of a signature, and whether it had to be compiled. It stays open until `release`."""
         kept = self._find(request, ahead)
         if kept is not None:
             return kept, False
@@ -71,7 +75,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
             return (kept, False) if kept is not None else (self._add(request, ahead), True)
 
     def release(self, kept: Kept[InfoT], more: int = 0) -> None:
-        """Say that a run is done, and `more` like it."""
+        """Report that a run is done, and `more` like it."""
         with self._lock:
             kept.users -= 1
             kept.runs += more
@@ -79,17 +83,17 @@ class ProgramCache(Generic[RequestT, InfoT]):
         kept.close_unused()
 
     def counts(self) -> Counts:
-        """Hits, misses, and what they cost."""
+        """Return hits, misses, evictions and seconds of compilation."""
         with self._lock:
             return Counts(self._hits, self._misses, self._ahead, self._put_out, self._compile_s)
 
     def kept(self) -> tuple[Kept[InfoT], ...]:
-        """The programs, the one used last at the end."""
+        """Return the programs, the one used last at the end."""
         with self._lock:
             return tuple(self._kept.values())
 
     def close(self) -> None:
-        """Close all programs, those that run when they are done. Later requests raise InputError."""
+        """Close every program once its runs end. Later requests raise InputError."""
         with self._lock:
             self._closed = True
         self._shrink(0)
@@ -120,7 +124,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
         return kept
 
     def _shrink(self, limit: int) -> None:
-        """Put out those that were used longest ago."""
+        """Evict the least recently used programs."""
         out = []
         with self._lock:
             while len(self._kept) > limit:

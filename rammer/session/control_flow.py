@@ -1,7 +1,8 @@
-"""A model that is cut where a body runs as often as values say: programs in turn with loops and branches.
+"""Run a model with loops and branches that only values decide: cut it into programs, and run these in turn.
 
-What lies between two cuts is a session of its own, and so is each body. Where it is cut shows when a signature is
-imported: what is known then stays part of a program. What a loop carries on is state of its body.
+Known as: host-side control flow, graph breaks. Each part between two cuts is a session of its own, and so is each body.
+Cuts are found when a signature is imported: control flow that is known then stays part of a program. Values that a loop
+carries are state of its body's session.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
     from rammer.session import Session
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
-# of a model, pairs of its state, and whether all values that decide shapes are part of a signature
+# (model, pairs of state, whether all values that decide shapes are part of a signature) -> session
 Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
 
 
 class Stages:
     """A model in parts. Safe to use from several threads.
 
-    `opener` makes sessions of parts, whose state is pairs of an output and an input. A loop takes `max_steps` at most.
+    `opener` makes the session of a part; the part's state is pairs of an output and an input. A loop takes at most
+    `max_steps` steps.
     """
 
     def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
@@ -46,13 +48,13 @@ class Stages:
         self._whole = _Segment(self._model, self._model.cutter.whole())
 
     def run(self, values: Mapping[str, Any], outputs: Sequence[str]) -> Values:
-        """These outputs, for values of all inputs."""
+        """Return these outputs, given values of all inputs."""
         known = dict(values)
         self._each(lambda step: known.update(step.run(known)))
         return {name: known[name] for name in outputs}
 
     def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
-        """Compile the parts that depend on inputs alone, of which there are examples: how many programs that were."""
+        """Compile the parts that depend on inputs alone, given examples of these. Return the number of new programs."""
         compiled = 0
 
         def compile(step: _Step) -> None:
@@ -63,7 +65,7 @@ class Stages:
         return compiled
 
     def _each(self, do: Callable[[_Step], None]) -> None:
-        """Do something with each step in turn, and cut what has to be for that."""
+        """Call `do` with each step in turn; cut a step that needs it, and continue with its parts."""
         todo: list[_Step] = [self._whole]
         while todo:
             step = todo.pop()
@@ -78,18 +80,18 @@ class Stages:
             todo += reversed(step.steps or ())
 
     def close(self) -> None:
-        """Close all sessions, and open no other."""
+        """Close all sessions; new ones raise InputError."""
         self._model.is_closed = True
         for _, session in self.sessions():
             session.close()
 
     def sessions(self) -> list[tuple[str, Session]]:
-        """The sessions of parts, and what each is for."""
+        """Return the sessions of all parts, each with its part's label."""
         return [(piece.label, session) for piece in self._whole.pieces() for session in piece.opened()]
 
 
 class _Model:
-    """What is cut, how its parts become sessions, and how far loops may go."""
+    """The model that is cut, the function that opens sessions of its parts, and the limits of loops."""
 
     def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
         self.cutter = source.cutter()
@@ -116,7 +118,7 @@ class _Piece:
         self._lock = threading.Lock()
 
     def session(self, values: Mapping[str, Any]) -> tuple[Session, dict[str, str]]:
-        """The session for such values, and what of it is state: output -> input. Lists and None are none."""
+        """Return the session for such values, and its state: output -> input. Lists and None are not state."""
         types = {name: type_of(values[name]) for name in self.part.inputs}
         key = tuple(kind.SerializeToString() for kind in types.values())
         with self._lock:
@@ -131,29 +133,29 @@ class _Piece:
 
 
 class _Step(ABC):
-    """What runs as a whole, until it is cut into `steps`."""
+    """A part that runs as a whole, until it is cut into `steps`."""
 
     steps: tuple[_Step, ...] | None = None
 
     @abstractmethod
     def run(self, values: Mapping[str, Any]) -> Values:
-        """The values of its outputs. Raises Undecided where it has to be cut."""
+        """Return the values of its outputs. Raises Undecided where it has to be cut."""
 
     @abstractmethod
     def pieces(self) -> Iterator[_Piece]:
-        """The parts that it runs."""
+        """Yield the parts that it runs."""
 
     def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
-        """Compile what is known to be needed for a request, if it is: how many programs that were."""
+        """Compile what a request is known to need. Return the number of new programs."""
         return 0
 
     def cut(self, error: NotConstant) -> None:
-        """Cut it at the node that the error names. Raises the error if that cannot be."""
+        """Cut the step at the node that the error names. Raises the error if that is impossible."""
         raise error
 
 
 class _Segment(_Step):
-    """What lies between cuts."""
+    """A part between two cuts."""
 
     def __init__(self, model: _Model, part: Part, label: str = "part", fixes: bool = False) -> None:
         self._model, self._piece = model, _Piece(model, part, label, fixes=fixes)
@@ -182,7 +184,7 @@ class _Segment(_Step):
         return self._piece.part.outputs
 
     def _controlled(self, error: Undecided) -> tuple[_Step, ...]:
-        """What comes before a node with bodies, this node, and what comes after it."""
+        """Return the steps before a node with bodies, the node, and the steps after it."""
         before, node, after = self._model.cutter.split(self._piece.part, error.at)
         kind = _KINDS.get(node.op_type)
         if kind is None or node.domain not in ("", "ai.onnx") or (kind is _Scan and self._model.opset < 9):
@@ -190,7 +192,10 @@ class _Segment(_Step):
         return _Segment(self._model, before), kind(self._model, node), _Segment(self._model, after)
 
     def _valued(self, error: NotConstant) -> tuple[_Step, ...]:
-        """What a node's values are computed from, and it with the rest; or, with values that are given, it alone."""
+        """Cut where a node needs values: return the part that computes them, then the node with the rest.
+
+        If the values are inputs of this part, return the node alone, between what comes before and after it.
+        """
         cutter, whole = self._model.cutter, self._piece.part
         before, node, after = cutter.split(whole, error.at, operands=False)
         if cutter.feeds(before, node):
@@ -210,14 +215,14 @@ class _Segment(_Step):
 
 
 class _Control(_Step):
-    """A node that runs bodies."""
+    """A node with bodies: If, Loop or Scan."""
 
     def __init__(self, model: _Model, node: NodeProto) -> None:
         self.model, self.node, self.label = model, node, label_of(node)
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
     def body(self, name: str, num_inputs: int, num_outputs: int) -> Part:
-        """A body. Raises ModelError for another number of inputs or outputs."""
+        """Return a body. Raises ModelError for another number of inputs or outputs."""
         graph: GraphProto = self.attributes[name]
         for what, wanted, seen in (
             ("inputs", num_inputs, len(graph.input)),
@@ -228,12 +233,12 @@ class _Control(_Step):
         return self.model.cutter.body(graph)
 
     def value(self, values: Mapping[str, Any], position: int) -> Any:
-        """An operand; None if it is missing."""
+        """Return an operand; None if it is missing."""
         names = self.node.input
         return values[names[position]] if position < len(names) and names[position] else None
 
     def number(self, values: Mapping[str, Any], position: int, what: str) -> int:
-        """An operand of one element."""
+        """Return an operand of one element. Raises ModelError for any other value."""
         given = self.value(values, position)
         if given is None or isinstance(given, list):
             raise self.fail(f"{what} is {'missing' if given is None else 'a list'}")
@@ -243,7 +248,7 @@ class _Control(_Step):
         return int(value.item())
 
     def fail(self, what: str, hint: str = "") -> ModelError:
-        """An error that names the node."""
+        """Return an error that names the node."""
         return ModelError(what, node=self.label, op=self.node.op_type, hint=hint)
 
     def results(self, found: Sequence[Any]) -> Values:
@@ -339,7 +344,7 @@ class _Scan(_Control):
             return self.results([*steps.carried(), *joined])
 
     def _ways(self, side: str) -> list[tuple[int, int]]:
-        """Axis and direction of every scanned input, or collected output."""
+        """Return the axis and direction of every scanned input, or collected output."""
         number = self._num_scanned if side == "input" else len(self.node.output) - self._num_states
         return scan_ways(self.attributes, side, number, self.fail)
 
@@ -353,7 +358,7 @@ class _Scan(_Control):
 
 
 class _Steps:
-    """The steps that a loop takes in one run. State stays where the body's session has written it."""
+    """The steps of a loop in one run. State stays where the body's session has written it."""
 
     def __init__(
         self,
@@ -385,7 +390,7 @@ class _Steps:
         self._wanted = tuple(dict.fromkeys((*self._asked, *self._rows, *self._handed)))
 
     def take(self, changed: Mapping[str, Any]) -> Values:
-        """Take a step with these inputs: what it gives."""
+        """Take a step with these changed inputs, and return its outputs."""
         model = self._control.model
         if self._taken >= model.max_steps:
             raise self._control.fail(
@@ -403,14 +408,17 @@ class _Steps:
                 raise self._control.fail(f"{name!r} collects rows of shapes {rows[0].shape} and {rows[-1].shape}")
         if self._bytes > model.max_bytes:
             raise self._control.fail(f"collects more than {model.max_bytes} bytes", hint="take fewer steps")
-        if self._handed:  # a list that was empty, or a value that was missing, may have a type now
+        if self._handed:  # an empty list or missing value may have a type now
             self._given |= {name: found[output] for output, name in self._handed.items()}
             if self._piece.session(self._given)[0] is not self._session:
                 self._open(self._given | self._memory.copies())
         return found
 
     def _run(self, changed: Mapping[str, Any]) -> Values:
-        """A step whose signature may be another one; all later ones have that of the second, if it is held."""
+        """Take a step whose signature may be new.
+
+        At the second step, hold the program if the signature stays the same.
+        """
         self._given.update(changed)
         inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
         if self._taken == 1 and not self._handed:
@@ -419,23 +427,23 @@ class _Steps:
         return self._again(changed) if self._again else self._session.evaluate(self._memory, inputs, self._wanted)
 
     def carried(self) -> list[Any]:
-        """What the last step has carried on."""
+        """Return the values that the last step carried on."""
         self._held.close()
         last = self._memory.copies()
         return [last[name] if name in last else deepcopy(self._given[name]) for name in self._piece.pairs.values()]
 
     def collected(self) -> list[list[Array]]:
-        """What the steps have added to each output."""
+        """Return the rows that the steps have added to each output."""
         return list(self._rows.values())
 
     def nothing(self) -> list[Array]:
-        """What no steps at all add to each output."""
+        """Return the collected outputs of a loop without steps: arrays of 0 rows."""
         types = self._session.output_types(self._given) if self._rows else {}
         return [np.zeros((0, *types[name].shape), types[name].dtype.numpy) for name in self._rows]
 
 
 def _captured(part: Part, values: Mapping[str, Any]) -> Values:
-    """What a body takes from around it."""
+    """Return the outer values that a body uses."""
     return {name: values[name] for name in part.inputs[part.num_formal :]}
 
 

@@ -1,9 +1,10 @@
-"""How a tensor of an exact graph lies in the same tensor of a padded graph, and how an operator's results do.
+"""Find where the elements of an exact graph's tensors are in a padded graph, operator by operator.
 
-Usually a tensor is the first elements in every dimension. A recurrent layer, though, multiplies all steps of a batch at
-once: [T, B, I] becomes [T * B, I], and element t * B + b of its rows lies at t * B' + b. So a dimension is a number of
-digits, each with its extent here and there: ((T, T), (B, B')). What computes element by element along such a dimension
-keeps it, and reshapes, slices and concatenations split and join its digits. Everything else is refused.
+Known as: a layout or index analysis. Usually a tensor is the first elements in every dimension. But a recurrent layer
+multiplies all steps of a batch at once: [T, B, I] becomes [T * B, I], and row t * B + b is row t * B' + b of the padded
+tensor. So a dimension is a list of digits, each with its exact and padded extent: ((T, T), (B, B')). An operator that
+computes element by element along such a dimension keeps it; reshapes, slices and concatenations split and join its
+digits. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Embedding: TypeAlias = tuple[Dimension, ...]
 
 
 class Different(Exception):
-    """Elements of a result would not be what they are in the exact graph; the text says why."""
+    """Elements of a result would differ from those of the exact graph; the text says why."""
 
 
 def prefix(exact: Shape, padded: Shape) -> Embedding:
@@ -31,7 +32,7 @@ def prefix(exact: Shape, padded: Shape) -> Embedding:
 
 
 def is_prefix(embedding: Embedding) -> bool:
-    """Whether it is the first elements in every dimension."""
+    """Check whether a tensor is the first elements in every dimension."""
     return all(len(digits) == 1 for digits in embedding)
 
 
@@ -40,7 +41,7 @@ def results(
 ) -> list[Embedding]:
     """Embed the results of an operator, given its operands. Raises Different.
 
-    With `masked` operands what a reduction has more of changes nothing.
+    With `masked` operands a reduction may be longer: the additional elements change nothing.
     """
     try:
         _require_same(exact, padded, masked=masked)
@@ -53,7 +54,7 @@ def results(
 
 
 def _require_same(exact: Operation, padded: Operation, *, masked: bool) -> None:
-    """Raise Different unless an element of the exact result is the same formula of elements in both."""
+    """Raise Different unless each element of the exact result is the same formula of elements in both."""
     if len(exact.expr.stages) != len(padded.expr.stages):
         raise Different("it has other stages")
     for a, b in zip(exact.expr.stages, padded.expr.stages, strict=True):
@@ -71,7 +72,10 @@ def _require_same(exact: Operation, padded: Operation, *, masked: bool) -> None:
 
 
 def _along(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -> list[Embedding]:
-    """Embed the results of the same formula: dimensions of several digits must be its axes, and nothing else."""
+    """Embed the results of the same formula.
+
+    A dimension of several digits must be one of its axes, with no other use.
+    """
     known = dict(zip((name for name, _ in exact.expr.inputs), operands, strict=True))
     for a, b in zip(exact.expr.stages, padded.expr.stages, strict=True):
         axes = _joint_axes(a, known)
@@ -84,7 +88,7 @@ def _along(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -
 
 
 def _joint_axes(stage: Stage, known: Mapping[str, Embedding]) -> dict[str, Dimension]:
-    """Find the axes that have several digits, as what they load has them there. Raises Different."""
+    """Find the axes that have several digits, because tensors that they index do. Raises Different."""
     if all(is_prefix(known[node.tensor]) for node in nodes(stage.body) if isinstance(node, Load)):
         return {}
     canonical = _Canonical(stage)
@@ -110,7 +114,7 @@ def _joint_axes(stage: Stage, known: Mapping[str, Embedding]) -> dict[str, Dimen
 
 
 def _moved(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -> Embedding | None:
-    """Embed the result of what only moves elements, and splits or joins digits; None if it does something else."""
+    """Embed the result of an operator that moves elements by splitting or joining digits; None for any other one."""
     shapes = exact.outputs[0].shape, padded.outputs[0].shape
     if not (exact.kind == padded.kind and all(map(all, shapes))):
         return None
@@ -132,7 +136,7 @@ def _moved(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -
 
 
 def _reshaped(digits: list[Digit], exact: Shape, padded: Shape) -> Embedding | None:
-    """Deal the digits of a tensor, in order, out to the dimensions of another shape."""
+    """Distribute the digits of a tensor, in order, over the dimensions of another shape."""
     left = digits[::-1]
     found: list[Dimension] = []
     for extent, larger in zip(exact, padded, strict=True):
@@ -155,7 +159,10 @@ def _reshaped(digits: list[Digit], exact: Shape, padded: Shape) -> Embedding | N
 
 
 def _cut(digits: Dimension, exact: tuple[int, int, int], padded: tuple[int, int, int]) -> Dimension | None:
-    """Cut a dimension, from (start, step, count) of both: whole places of its first digit, or the same elements."""
+    """Slice a dimension by the exact and the padded (start, step, count); None unless both take the same elements.
+
+    Of several digits, a slice takes whole positions of the first one.
+    """
     (start, step, count), (at, by, many) = exact, padded
     if len(digits) == 1:
         return ((count, many),) if (start, step) == (at, by) and count <= many else None
@@ -167,7 +174,7 @@ def _cut(digits: Dimension, exact: tuple[int, int, int], padded: tuple[int, int,
 
 
 def _joined(parts: Sequence[Dimension]) -> Dimension | None:
-    """Join dimensions one behind the other: how many times the digits that all of them end with."""
+    """Concatenate dimensions: count the repetitions of their common last digits. None if these differ."""
     number, tails = 0, set()
     for digits in parts:
         whole = len(digits) > 1 and digits[0][0] == digits[0][1]
@@ -177,7 +184,7 @@ def _joined(parts: Sequence[Dimension]) -> Dimension | None:
 
 
 def _normal(digits: Sequence[Digit]) -> Dimension:
-    """Write digits as few ones: one that is not padded belongs to the digit before it."""
+    """Merge digits: an unpadded one belongs to the digit before it."""
     found: list[Digit] = []
     for e, f in digits:
         if found and e == f:
@@ -195,7 +202,7 @@ def _extents(digits: Dimension) -> Digit:
 
 
 class _Canonical:
-    """Bodies over the axes of a stage, in a form in which equal ones compare equal."""
+    """Expressions over the axes of a stage, normalized so that equal ones compare equal."""
 
     def __init__(self, stage: Stage) -> None:
         axes = (*stage.axes, *stage.reduce)
@@ -225,7 +232,7 @@ class _Canonical:
         raise TypeError(f"not a scalar expression: {value!r}")
 
     def _select(self, where: tuple[Range, ...], then: Scalar, other: Scalar) -> Scalar:
-        """Without conditions that the bounds decide."""
+        """Normalize a Select: drop conditions that the bounds decide."""
         undecided = []
         for condition in where:
             index = self.index(condition.index)

@@ -1,12 +1,13 @@
-"""Caches that grow by Concat, in memory of a bounded size: a step writes its rows at the end, and the rest is masked.
+"""Turn caches that grow by Concat into caches of bounded size: a step writes its rows in place, and masks the rest.
 
-The model is imported for a cache that a step fills up to the bound. There the Concat becomes an update of a cache of
-that size, at the place where its rows end; this and the length behind which is masked are inputs of the program. It is
-proven as padding is: against the model imported for shorter caches, whose formulas must be the same in each element.
+Known as: a static KV cache. The model is imported for a cache that one step fills up to the bound. The Concat becomes
+an update of a cache of that size, at the position where its rows end. This position, and the length behind which
+operands are masked, are inputs of the program. The proof is that of padding: models imported for shorter caches must
+have the same formula in each element.
 
-What a model computes from the place of a row (positions, their rotations, masks that look back) is a constant of an
-imported graph. It is sought in the model imported for all rows at once: where it is rows of a constant there, a step
-takes them from that one, at its place.
+What a model computes from a row's position (position embeddings, rotations, causal masks) is a constant of an imported
+graph. It is searched in the model imported for all rows at once: if it is a slice of a constant there, a step gathers
+its rows from that one.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
 Extents: TypeAlias = Mapping[str, int]  # by symbol
 Load: TypeAlias = "Callable[[Extents], Imported]"
 
-MOVES = ("transpose", "reshape", "expand")  # of elements, all of them
-SHORTEST = 2  # rows of a cache that programs are proven against: an extent of 1 is broadcast
+MOVES = ("transpose", "reshape", "expand")  # operators that move all elements
+SHORTEST = 2  # rows of the shortest cache in proofs: an extent of 1 would be broadcast
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What runs of some extents have of a program for them or for larger ones."""
+    """The use of a program by runs of its own or smaller extents: masks, true extents, new rows, cuts of outputs."""
 
     needs: tuple[Need, ...]
-    extents: Extents  # true ones, of symbols with buckets
-    steps: Extents  # rows that come in a run, by the symbol of the cache
-    cuts: Mapping[TensorId, Mapping[int, str]]  # output -> dimensions that are longer than they should be, by symbol
+    extents: Extents  # true extents of symbols with buckets
+    steps: Extents  # new rows of a run, by the symbol of the cache
+    cuts: Mapping[TensorId, Mapping[int, str]]  # output -> padded dimension -> symbol
 
     def fed(self, lengths: Extents) -> dict[str, Array]:
-        """The inputs that say how long the caches are, and what is given."""
+        """Return the program's extra inputs: true extents, and the positions of new rows."""
         found = {place_name(symbol): at for symbol, at in lengths.items()}
         found |= {length_name(symbol): at for symbol, at in self._ends(lengths).items()}
         return {name: np.asarray(at, np.int64) for name, at in found.items()}
@@ -54,7 +55,7 @@ class Fit:
         return {symbol: at + self.steps[symbol] for symbol, at in lengths.items()}
 
     def cut(self, found: Mapping[TensorId, Any], lengths: Extents) -> dict[TensorId, Any]:
-        """Outputs without what lies behind the ends of caches and of what is given."""
+        """Return the outputs without their padding: cut at the ends of caches and of given inputs."""
         ends = self._ends(lengths)
         return {
             name: array[
@@ -71,20 +72,21 @@ class Fit:
 
 @dataclass(frozen=True)
 class Grown:
-    """The graph of a step, and what a run has to know of it."""
+    """The graph of one step, and the facts that its runs need."""
 
     graph: Graph
     imported: Imported
     steps: Extents  # rows that are written in a run, by the symbol of the cache
-    fit: Fit  # of the extents that it was proven with
-    rows: Graph | None  # all rows at once, if it has constants that are rows of tables
+    fit: Fit  # for the extents of the proof
+    rows: Graph | None  # graph of all rows, if constants are rows of its tables
 
 
 class Growing:
     """The caches of a model with `bounds`: symbol -> rows that a cache may have.
 
-    `is_filled`: runs may be given fewer rows than their programs store, so that anything may lie behind a cache's end;
-    else zeros do. Raises InputError for a symbol that is no dimension of state, or that other inputs have, too.
+    `is_filled`: a run may store more rows than it was given (buckets), so a cache may have any values behind its end;
+    otherwise these are zeros. Raises InputError for a symbol that is not a dimension of state, or that other inputs
+    share.
     """
 
     def __init__(
@@ -96,11 +98,11 @@ class Growing:
     ) -> None:
         self._is_filled = is_filled
         self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
-        self.axes: dict[str, tuple[int, str]] = {}  # cache -> the dimension that grows, and its symbol
+        self.axes: dict[str, tuple[int, str]] = {}  # cache -> (dimension that grows, its symbol)
         self.follows: dict[
             str, str
-        ] = {}  # dimensions of other inputs, that are a cache and its new rows -> which cache
-        self._come: str | int | None = None  # the symbol of these rows, or how many they are
+        ] = {}  # symbol of another input, as long as a cache with its new rows -> the cache's symbol
+        self._come: str | int | None = None  # symbol or number of new rows
         others: dict[str, str] = {}
         for name, port in inputs.items():
             for axis, extent in enumerate(port.shape or ()):
@@ -135,7 +137,7 @@ class Growing:
         self.rooms = {symbol: self.bounds[cache] for symbol, cache in self.follows.items()}
 
     def lengths(self, memory: Memory, given: Mapping[str, Array]) -> dict[str, int]:
-        """How long a stream's caches are. Those that are given, or that it was reset to, get their full room."""
+        """Return the lengths of a stream's caches. Copy caches that are given or reset into arrays of full size."""
         lengths = dict(memory.lengths)
         for name, (axis, symbol) in self.axes.items():
             value = given[name] if name in given else None if symbol in memory.lengths else memory.value(name)
@@ -155,11 +157,11 @@ class Growing:
         return lengths | {symbol: 0 for symbol in self.bounds if symbol not in lengths}
 
     def has_room(self, lengths: Extents, steps: Extents) -> bool:
-        """Whether a run that writes so many rows fits."""
+        """Check whether the caches have space for a run that writes `steps` rows."""
         return all(lengths[symbol] + steps[symbol] <= most for symbol, most in self.bounds.items())
 
     def require_room(self, lengths: Extents, steps: Extents) -> None:
-        """Raise InputError where a run would fill a cache beyond its bound."""
+        """Raise InputError if a run would fill a cache beyond its bound."""
         for symbol, most in self.bounds.items():
             if lengths[symbol] + steps[symbol] > most:
                 raise InputError(
@@ -168,11 +170,11 @@ class Growing:
                 )
 
     def grown(self, load: Load, extents: Extents, probe: Extents) -> Grown:
-        """The graph of a step for any lengths up to the bounds.
+        """Return the graph of a step for any lengths up to the bounds.
 
-        `load` imports the model for extents of symbols, `extents` are those of all symbols of other inputs, `probe`
-        smaller ones of those that are padded. Raises ModelError naming the operator that does something else for a
-        longer cache.
+        `load` imports the model, given extents of symbols. `extents` are those of all symbols of other inputs, `probe`
+        smaller ones of padded symbols. Raises ModelError naming an operator that computes something else for a longer
+        cache.
         """
         if self.follows and self._come is None:
             self._come = self._find_come(load, extents)
@@ -197,7 +199,7 @@ class Growing:
         return Grown(masked(whole.graph, fit.needs, appended), whole, steps, fit, rows)
 
     def fit(self, load: Load, grown: Grown, extents: Extents, true: Extents) -> Fit:
-        """What runs of `true` extents have of it. Raises ModelError where it does not serve them."""
+        """Return how runs of `true` extents use the program of `grown`. Raises ModelError if it cannot serve them."""
         if true == grown.fit.extents:
             return grown.fit
         fit = self._fit(self._followed(load, extents), grown.imported.graph, extents, true, grown.steps, grown.rows)
@@ -208,7 +210,7 @@ class Growing:
     def _fit(
         self, load: Load, whole: Graph, extents: Extents, true: Extents, steps: Extents, rows: Graph | None
     ) -> Fit:
-        """Compare the graph with those of shorter caches and of true extents."""
+        """Compare the graph with graphs of shorter caches and of true extents."""
         full = {symbol: most - steps[symbol] for symbol, most in self.bounds.items()}
         lengths = [dict.fromkeys(self.bounds, SHORTEST), {symbol: at - 1 for symbol, at in full.items()}]
         lengths += [{symbol: (at + 1) // 2 for symbol, at in full.items()}] if rows else []
@@ -237,7 +239,7 @@ class Growing:
         return Fit(needs, true, come, cuts)
 
     def _is_zero(self, graph: Graph, need: Need, needs: Collection[Need]) -> bool:
-        """Whether a product's operand need not be masked: behind its end are a cache's zeros, and the other is."""
+        """Check whether a product's operand needs no mask: zeros follow it, and the other operand is masked."""
         if not isinstance(need, Mask) or graph.operators[need.operator].kind != "matmul":
             return False
         tensor = graph.operators[need.operator].inputs[need.operand]
@@ -249,7 +251,7 @@ class Growing:
         return any(isinstance(n, Mask) and (n.operator, n.operand) == (need.operator, 1 - need.operand) for n in needs)
 
     def tidy(self, memory: Memory, lengths: Extents) -> None:
-        """Put zeros where a run that failed may have stored rows."""
+        """Store zeros where a failed run may have stored rows."""
         for name, (axis, symbol) in self.axes.items():
             if (value := memory.value(name)) is not None:
                 whole = deepcopy(value)
@@ -257,7 +259,7 @@ class Growing:
                 memory.advance({name: whole})
 
     def _find_come(self, load: Load, extents: Extents) -> str | int:
-        """What says how many rows come: a symbol of other inputs, or a number. Raises ModelError."""
+        """Find what gives the number of new rows: a symbol of other inputs, or a constant. Raises ModelError."""
         ((symbol, most),) = self.bounds.items()
         few = min(most - SHORTEST, SHORTEST + 3)
         trials: list[tuple[str | int, int]] = [(other, few) for other in extents if other not in self.follows]
@@ -273,7 +275,7 @@ class Growing:
         raise ModelError(f"{named} is not {symbol!r} and new rows", hint="leave out bounds=")
 
     def _followed(self, load: Load, extents: Extents) -> Load:
-        """The same, with those dimensions of other inputs that grow as a cache does."""
+        """Wrap `load` so that dimensions of other inputs that follow a cache grow with it."""
         if not self.follows:
             return load
 
@@ -284,7 +286,7 @@ class Growing:
         return loaded
 
     def require_followed(self, given: Extents, after: Extents) -> None:
-        """Raise InputError where such a dimension is not as long as the cache is with its new rows."""
+        """Raise InputError if a dimension that follows a cache is not as long as the cache with its new rows."""
         for symbol, extent in given.items():
             cache = self.follows.get(symbol)
             if cache is not None and extent != after[cache]:
@@ -294,7 +296,10 @@ class Growing:
         return {self._outputs[name] for name in self.axes}
 
     def _all_rows(self, load: Load, whole: Graph, extents: Extents) -> Graph | None:
-        """The graph for all rows of the one kind of cache at once, if a symbol says how many rows come."""
+        """Import the graph for all rows at once.
+
+        Returns None unless one symbol has bounds, and another counts the new rows.
+        """
         if len(self.bounds) != 1:
             return None
         ((symbol, most),) = self.bounds.items()
@@ -305,13 +310,13 @@ class Growing:
                     continue
                 rows = load({symbol: 0, other: most}).graph
             except ModelError:
-                continue  # it says something else
+                continue  # this symbol has another meaning
             if [op.kind for op in rows.operators] == [op.kind for op in whole.operators]:
                 return rows
         return None
 
     def _concat(self, graph: Graph, name: str) -> ROperator:
-        """The operator that appends to a cache. Raises ModelError."""
+        """Return the operator that appends to a cache. Raises ModelError."""
         output, (axis, _) = self._outputs[name], self.axes[name]
         op = graph.operators[graph.producers[output]]
         rank = graph.types[name].rank
@@ -329,7 +334,7 @@ class Growing:
         return op
 
     def _steps(self, graph: Graph) -> dict[str, int]:
-        """The rows that come in a run."""
+        """Return the number of new rows of a run, by symbol."""
         found: dict[str, set[int]] = {}
         for name, (axis, symbol) in self.axes.items():
             found.setdefault(symbol, set()).add(graph.types[self._concat(graph, name).inputs[1]].shape[axis])

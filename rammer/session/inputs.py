@@ -1,4 +1,4 @@
-"""What a call of a session gives: checked against what the model declares."""
+"""Check the inputs of a session's call against what the model declares."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from rammer.vdevice.base import Room, conversion_hint
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
 
-Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # of a list, the shapes of its elements; of no value, None
-Arrays: TypeAlias = "dict[str, Any]"  # elements of lists by names of their own
+Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # a list has the shapes of its elements, a missing value None
+Arrays: TypeAlias = "dict[str, Any]"  # elements of lists have names of their own
 
-SMALL_BYTES = 128  # of integers that are part of a signature for deciding shapes
+SMALL_BYTES = 128  # integers up to this size may be part of a signature
 
 
 @dataclass(frozen=True)
 class SessionPort:
-    """An input or output: symbolic dimensions are their names, unknown ones None; no shape, if not even the rank is
-    known. `type` is the standard's name: "tensor(float)".
+    """An input or output. `type` is ONNX's name: "tensor(float)".
+
+    `shape` has names for symbolic dimensions and None for unknown ones. It is None if the rank is unknown.
     """
 
     name: str
@@ -36,15 +37,15 @@ class SessionPort:
 
 @dataclass(frozen=True)
 class Request:
-    """What a call gives: shapes by input, arrays by name of a tensor."""
+    """The values of a call: shapes by input, arrays by name of a tensor."""
 
     shapes: Shapes
     arrays: Arrays = field(compare=False)
-    masks: tuple[Need, ...] = ()  # of operands that are padded
+    masks: tuple[Need, ...] = ()  # masks of padded operands
 
 
 class Inputs:
-    """The inputs that a model declares; `dims` are the extents of symbolic dimensions that are fixed."""
+    """The inputs that a model declares. `dims` are the extents of symbolic dimensions that are fixed."""
 
     def __init__(self, ports: Mapping[str, Declared], dims: Mapping[str, int]) -> None:
         require_symbols("dims", dims, tuple(ports.values()))
@@ -52,12 +53,12 @@ class Inputs:
         self.optional = tuple(name for name, port in ports.items() if port.is_optional)
 
     def shown(self, port: Declared) -> SessionPort:
-        """An input or output with what is fixed of it."""
+        """Return an input or output with the fixed extents in its shape."""
         shape = None if port.shape is None else [self.dims.get(e, e) if isinstance(e, str) else e for e in port.shape]
         return SessionPort(port.name, shape, port.type)
 
     def zeros(self, port: Declared, extents: Mapping[str, int]) -> Array:
-        """What a state starts from."""
+        """Return the initial value of a state."""
         shape = [extents.get(e) if isinstance(e, str) else e for e in port.shape or ()]
         known = [e for e in shape if e is not None]
         if port.is_list or port.shape is None or len(known) < len(shape):
@@ -65,7 +66,7 @@ class Inputs:
         return np.zeros(known, port.dtype.numpy)
 
     def symbols(self, shapes: Shapes, without: Container[str]) -> dict[str, int]:
-        """The extents of symbols of inputs other than some."""
+        """Return the extents of symbols, by the shapes of all inputs but those of `without`."""
         named = ((self.ports[name], shape) for name, shape in shapes.items() if name not in without)
         return {
             symbol: extent
@@ -76,7 +77,7 @@ class Inputs:
         }
 
     def flat(self, inputs: Mapping[str, Any]) -> tuple[Shapes, Arrays]:
-        """Shapes by input and arrays by tensor, checked against what the model declares."""
+        """Return shapes by input and arrays by tensor, checked against what the model declares. Raises InputError."""
         shapes: Shapes = {}
         arrays: Arrays = {}
         for name, port in self.ports.items():
@@ -99,7 +100,7 @@ class Inputs:
         return shapes, arrays
 
     def _array(self, port: Declared, name: str, value: Any) -> Any:
-        if on_gpu(value) or isinstance(value, Room):  # state that a program keeps
+        if on_gpu(value) or isinstance(value, Room):  # Room: state in a program's buffer
             return value
         array = as_array(name, value, port.dtype)
         if array.dtype.newbyteorder("=") != port.dtype.numpy:
@@ -110,7 +111,7 @@ class Inputs:
         return array
 
     def extents(self, shapes: Shapes) -> dict[str, int]:
-        """The symbolic dimensions' extents. Raises InputError for shapes that the model does not admit."""
+        """Return the extents of symbolic dimensions. Raises InputError for shapes that the model does not admit."""
         extents: dict[str, int] = dict(self.dims)
         for name, given in shapes.items():
             port = self.ports[name]
@@ -130,20 +131,20 @@ class Inputs:
         return extents
 
     def value(self, name: str, request: Request) -> Any:
-        """What is given for an input: an array, a list of arrays, or None."""
+        """Return the value of an input: an array, a list of arrays, or None."""
         shape = request.shapes.get(name)
         if shape is None or not self.ports[name].is_list:
             return request.arrays.get(name)
         return [request.arrays[part] for part in _parts(name, len(shape))]
 
     def example(self, name: str) -> Any:
-        """Something of an input's type, without elements."""
+        """Return a value of an input's type, with 0 elements."""
         port = self.ports[name]
         tensor = np.zeros(0, port.dtype.numpy)
         return [tensor] if port.is_list else tensor
 
     def asked(self, signature: Mapping[str, Any], bounds: Mapping[str, int]) -> Request:
-        """What a run of a signature would give, as far as it decides what is compiled."""
+        """Return the request that a run of this signature would make, as far as it decides what is compiled."""
         symbols = {e for port in self.ports.values() for e in port.shape or () if isinstance(e, str)}
         check_names({n: v for n, v in signature.items() if n not in symbols}, self.ports, tuple(self.ports))
         extents = (
@@ -177,7 +178,7 @@ class Inputs:
 
 
 def _parts(name: str, number: int) -> tuple[str, ...]:
-    """The names of the elements of a list."""
+    """Return the names of a list's elements."""
     # onnx is imported by now
     from rammer.frontend.onnx.ports import element_names
 
@@ -189,10 +190,10 @@ def _holds_arrays(value: Any) -> bool:
 
 
 def is_small(value: Any) -> bool:
-    """Whether it is made of a few integers, as axes and sizes are."""
+    """Check whether a value is at most SMALL_BYTES of integers, such as axes and sizes."""
     return value.dtype.kind in "iub" and value.nbytes <= SMALL_BYTES
 
 
 def is_flag(value: Any) -> bool:
-    """Whether there are few values that it may have."""
+    """Check whether a value is a single boolean."""
     return str(value.dtype) == "bool" and value.size == 1

@@ -1,7 +1,6 @@
-"""What users of ONNX Runtime's InferenceSession ask of a session, as far as it means something here.
+"""Implement the interface of ONNX Runtime's InferenceSession, as far as it has a meaning here.
 
-What does not is refused, with what to write instead: nothing is taken and then ignored that would change a result, a
-file, or where something runs.
+The rest is refused, with an alternative. An option that would change a result, a file or the device is never ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _INSTEAD = {
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model says about itself."""
+    """A model's metadata, with the field names of ONNX Runtime."""
 
     producer_name: str = ""
     graph_name: str = ""
@@ -50,14 +49,14 @@ class ModelMetadata:
 
 
 class OrtValue:
-    """An array in ONNX Runtime's wrapping; sessions take those of ONNX Runtime, too."""
+    """An array with the interface of ONNX Runtime's OrtValue. Sessions accept ONNX Runtime's own, too."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """The array itself: nothing is copied. Raises InputError for memory that is not the host's."""
+        """Wrap the array without a copy. Raises InputError for memory that is not the host's."""
         _require_host(device_type)
         return cls(np.asarray(numpy_obj))
 
@@ -65,12 +64,12 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """A new array, of zeros."""
+        """Return a new array of zeros. Raises InputError for memory that is not the host's."""
         _require_host(device_type)
         return cls(np.zeros(tuple(shape), element_type))
 
     def numpy(self) -> Any:
-        """The array."""
+        """Return the array."""
         return self._array
 
     def shape(self) -> list[int]:
@@ -86,7 +85,7 @@ class OrtValue:
         return not isinstance(self._array, list)
 
     def update_inplace(self, np_arr: Array) -> None:
-        """Copy numbers of the same shape and type into the array. Raises InputError for others."""
+        """Copy values of the same shape and type into the array. Raises InputError for others."""
         if np_arr.shape != self._array.shape or np_arr.dtype != self._array.dtype:
             raise InputError(f"{np_arr.dtype}{list(np_arr.shape)} is no {self._array.dtype}{self.shape()}")
         np.copyto(self._array, np_arr)
@@ -99,7 +98,7 @@ class OrtValue:
 
 
 class IOBinding:
-    """Inputs of a run, and where its outputs are put. Arrays that are bound as outputs are filled."""
+    """Inputs of a run and memory for its outputs. A run fills arrays that are bound as outputs."""
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
@@ -108,17 +107,17 @@ class IOBinding:
         self.found: list[Any] = []
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Give an input."""
+        """Bind an input."""
         self.inputs[name] = arr_on_cpu
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Give an input."""
+        """Bind an input."""
         self.inputs[name] = ortvalue
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Give an input by the address of its memory, which has to live until after the run."""
+        """Bind an input by the address of its memory, which must stay valid until the run ends."""
         _require_host(device_type)
         self.inputs[name] = _at(buffer_ptr, element_type, shape)
 
@@ -131,12 +130,12 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output, in memory of its own or at an address."""
+        """Request an output, in memory of its own or at an address."""
         _require_host(device_type)
         self.outputs[name] = None if buffer_ptr is None else _at(buffer_ptr, element_type, shape or ())
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Ask for an output in the memory of a value."""
+        """Request an output in the memory of a value."""
         self.outputs[name] = ortvalue.numpy()
 
     def clear_binding_inputs(self) -> None:
@@ -146,13 +145,13 @@ class IOBinding:
         self.outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Nothing: a run begins when its inputs are there."""
+        """Do nothing: inputs are complete before a run begins."""
 
     def synchronize_outputs(self) -> None:
-        """Nothing: a run ends when its outputs are there."""
+        """Do nothing: outputs are complete when a run ends."""
 
     def run(self, run_options: Any = None) -> None:
-        """What `run_with_iobinding` does."""
+        """Run with the bound inputs and outputs, as `run_with_iobinding` does."""
         names = list(self.outputs)
         self.found = self._session.run(names, self.inputs, run_options)
         for n, name in enumerate(names):
@@ -166,32 +165,32 @@ class IOBinding:
                 self.found[n] = place
 
     def get_outputs(self) -> list[OrtValue]:
-        """The outputs of the last run, in the order in which they were bound."""
+        """Return the outputs of the last run, in the order in which they were bound."""
         return [OrtValue(value) for value in self.found]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The same as arrays."""
+        """Return the outputs of the last run as arrays."""
         return list(self.found)
 
 
 class InferenceSession(Runnable):
-    """The part of the interface of ONNX Runtime's sessions that stands on `run`."""
+    """The part of ONNX Runtime's session interface that builds on `run`."""
 
     def get_providers(self) -> list[str]:
-        """Where programs run, in ONNX Runtime's words; the vDevice's name if it has none."""
+        """Return ONNX Runtime's name of the vDevice; the vDevice's own name if it has none."""
         return [next((name for name, target in PROVIDERS.items() if target == self.target), self.target)]
 
     @property
     @abstractmethod
     def target(self) -> str:
-        """The name of the vDevice."""
+        """Name of the vDevice."""
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """None are left to say."""
+        """Return an empty dictionary per provider: options are arguments of Session."""
         return {name: {} for name in self.get_providers()}
 
     def get_overridable_initializers(self) -> list[Any]:
-        """None: initializers are constants of programs."""
+        """Return an empty list: initializers are constants of programs."""
         return []
 
     def run_async(
@@ -202,7 +201,10 @@ class InferenceSession(Runnable):
         user_data: Any = None,
         run_options: Any = None,
     ) -> None:
-        """Run in a thread of its own, which calls `callback(outputs, user_data, error)`; no error is an empty text."""
+        """Run in another thread, which calls `callback(outputs, user_data, error)`.
+
+        On success the error is an empty text.
+        """
 
         def work() -> None:
             found: list[Any] = []
@@ -216,20 +218,20 @@ class InferenceSession(Runnable):
         threading.Thread(target=work, name="rammer run_async", daemon=True).start()
 
     def io_binding(self) -> IOBinding:
-        """What `run_with_iobinding` takes. `Program.bind` is the call without copies."""
+        """Return an argument for `run_with_iobinding`. `Program.bind` is the faster call: it copies nothing."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Run with the inputs and outputs that are bound."""
+        """Run with the bound inputs and outputs."""
         iobinding.run(run_options)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[OrtValue]:
-        """As `run`, with values in ONNX Runtime's wrapping."""
+        """Run like `run`, with values wrapped as OrtValue."""
         return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
 
-    if not TYPE_CHECKING:  # where other names are errors
+    if not TYPE_CHECKING:  # so that type checkers report unknown names
 
         def __getattr__(self, name: str) -> Any:
             if instead := _INSTEAD.get(name):
@@ -240,9 +242,9 @@ class InferenceSession(Runnable):
 def chosen_target(
     providers: Sequence[Provider], provider_options: Sequence[Mapping[str, Any]] | None, registry: PluginRegistry
 ) -> tuple[str, str | None]:
-    """The vDevice, and which of them, that ONNX Runtime's names of providers mean: the first that is available.
+    """Return the vDevice, and its number, for ONNX Runtime's names of providers: the first available one.
 
-    Raises InputError for names and options that mean nothing here, and where several are named and none is available.
+    Raises InputError for unknown names and options, and if several are named and none is available.
     """
     named = [provider if isinstance(provider, tuple) else (provider, {}) for provider in providers]
     for n, options in enumerate(provider_options or ()):
@@ -268,10 +270,10 @@ def chosen_target(
 
 
 def threads_of(options: Any) -> int | None:
-    """The number of threads that ONNX Runtime's SessionOptions ask for, if they do.
+    """Return the number of threads that ONNX Runtime's SessionOptions request; None if they do not.
 
-    What else they say about how to compute is rammer's own to decide. Raises InputError for what would have an effect
-    that is missed.
+    Other options of how to compute are ignored: rammer decides that itself. Raises InputError for options whose missing
+    effect a user would notice.
     """
     for name, hint in (
         ("enable_profiling", "Program.profile, or `rammer bench`, say where time goes"),
@@ -291,7 +293,7 @@ def _require_host(device_type: str) -> None:
 
 
 def _at(address: int, element_type: Any, shape: Sequence[int]) -> Array:
-    """The array at an address."""
+    """Return the array at an address."""
     dtype = np.dtype(element_type)
     memory = (ctypes.c_byte * (dtype.itemsize * prod(shape))).from_address(address)
     return np.frombuffer(memory, dtype).reshape(tuple(shape))

@@ -1,4 +1,4 @@
-"""What a session says about what it has done."""
+"""Report what a session has done: hits, misses, compile time, padding."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rammer.errors import message
 
 @dataclass(frozen=True)
 class SessionReport:
-    """What a session has done so far. A miss is a run that had to compile first."""
+    """Counts of a session so far. A miss is a run that had to compile first."""
 
     hits: int
     misses: int
     compiled_ahead: int
     put_out: int
     compile_s: float
-    padding: float  # the part of what programs were given that is no input
+    padding: float  # fraction of input elements that is padding
     programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; the one used last at the end
 
     def with_part(self, label: str, other: SessionReport) -> SessionReport:
-        """The same with what a part of the model has done."""
+        """Return this report with the counts of a part of the model added."""
         return SessionReport(
             self.hits + other.hits,
             self.misses + other.misses,

@@ -1,1 +1,1 @@
-"""Tools on top of the public interface: the demo, tables of measured times."""
+"""Use the public interface: the demo, and tables of measured times."""

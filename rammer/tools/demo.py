@@ -1,4 +1,4 @@
-"""The demo: two real networks, compiled, checked against NumPy, and timed under two policies."""
+"""Show two real networks: compile, check against NumPy, and time them under two policies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOLERANCE = 1e-3  # of the largest output
 
 
 def squeezenet(seed: int = 0) -> onnx.ModelProto:
-    """SqueezeNet as it ships with the onnx package, its constant weights replaced by seeded random ones."""
+    """Return SqueezeNet as the onnx package has it, with constant weights replaced by seeded random ones."""
     folder = Path(onnx_tests.__file__).parent / "data" / "light"
     model = onnx.load(folder / "light_squeezenet.onnx")
     random = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ def squeezenet(seed: int = 0) -> onnx.ModelProto:
 
 
 def lstm_stack(layers: int = 4, steps: int = 50, hidden: int = 256, seed: int = 0) -> onnx.ModelProto:
-    """Stacked LSTMs over a sequence [steps, 1, hidden], batch 1: many small operators in a row."""
+    """Return stacked LSTMs over a sequence [steps, 1, hidden], batch 1: many small operators in a row."""
     random = np.random.default_rng(seed)
     nodes, weights, tensor = [], [], "x"
     for layer in range(layers):
@@ -58,7 +58,10 @@ def lstm_stack(layers: int = 4, steps: int = 50, hidden: int = 256, seed: int = 
 
 
 def run(out: Console, html: Path, seconds: float, progress: Progress) -> None:
-    """Compile, check, time, and write the LSTM's wavefront timeline. Raises RammerError on a wrong result."""
+    """Compile, check and time both networks, and write the LSTM's wavefront timeline.
+
+    Raises RammerError on a wrong result.
+    """
     for title, model in (
         ("SqueezeNet 1.0, 224×224, random weights", squeezenet()),
         ("LSTM, 4 layers × 50 steps, 256 hidden", lstm_stack()),

@@ -1,4 +1,4 @@
-"""Tables of what programs take, for people."""
+"""Print tables of the times of programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rammer.runtime.report import OperatorRow
 
 
 def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]) -> Table:
-    """Policies side by side; ratios are to the first one."""
+    """Return a table of policies side by side; ratios are to the first one."""
     table = Table(
         Column("policy", no_wrap=True),
         "rPrograms",
@@ -45,7 +45,7 @@ def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]
 
 
 def operator_table(program: Program, rows: int) -> Table:
-    """The operators that cost most: measured in runs where the vDevice can tell, or as the scheduler believed."""
+    """Return a table of the most expensive operators: measured times if the vDevice has them, else estimates."""
     report = program.report()
     believed = [o.rtask_us * o.num_rtasks for o in report.operators]
     spent = report.usage.operator_us if report.usage else believed

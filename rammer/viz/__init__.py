@@ -1,6 +1,6 @@
-"""Pictures of a schedule: text Gantt, SVG, a self-contained HTML page, Chrome-trace JSON. Pure functions.
+"""Draw a schedule: text Gantt, SVG, a self-contained HTML page, Chrome-trace JSON. Pure functions.
 
-Operator and kernel names come from models, which are not trusted: they are escaped for each format, and stripped of
+Names of operators and rKernels come from models, which are untrusted. They are escaped for each format, and stripped of
 control characters.
 """
 
@@ -33,11 +33,11 @@ PALETTE = (
 )  # fmt: skip
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _BARRIER, _LAUNCH, _OTHER = "·", "▸", "#"
-_BY_NAME = 12  # up to so many operators each have a colour of their own; beyond, each kind has one
-_LEGEND = 24  # entries of a legend
-_STRIP, _STRIP_GAP = 18, 6  # pixels of a memory level's row, and above the first one
-_LEVEL = 18  # characters of its name
-_STRIP_STEPS = 400  # of time, in which a memory level's rate is drawn
+_BY_NAME = 12  # up to this number, each operator has its own colour; beyond, each kind
+_LEGEND = 24  # maximal entries of a legend
+_STRIP, _STRIP_GAP = 18, 6  # pixels: height of a memory level's row, gap above the first
+_LEVEL = 18  # characters of a memory level's name
+_STRIP_STEPS = 400  # steps of time in the plot of a memory level's rate
 
 
 class Bar(NamedTuple):
@@ -52,7 +52,7 @@ class Bar(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What rTasks have from one memory level: bytes in all, and the rate in equal steps of the plan's time."""
+    """Bytes that rTasks fetch from one memory level, and the rate in equal steps of the plan's time."""
 
     level: str
     nbytes: int
@@ -60,7 +60,7 @@ class Traffic(NamedTuple):
 
 
 class Life(NamedTuple):
-    """A tensor that owns memory, or a piece of it: between its first access and its last one, and where it lies."""
+    """The live range of a tensor that owns memory, or of a piece of it, and its place in the arena."""
 
     owner: TensorId
     piece: int | None
@@ -72,7 +72,7 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Which operators share a colour and a letter; most used first."""
+    """The groups of operators that share a colour and a letter, most used first."""
 
     of_operator: tuple[int, ...]
     labels: tuple[str, ...]
@@ -85,7 +85,7 @@ class _Groups:
 
 
 def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = None, lanes: int = 32) -> str:
-    """A Gantt chart of characters: a row per vEU, each cell showing what takes most of its time.
+    """Draw a Gantt chart of characters: a row per vEU. Each cell shows what takes most of its time.
 
     `width` is the terminal's by default; at most `lanes` rows are shown.
     """
@@ -137,7 +137,7 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
 
 
 def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
-    """A Gantt chart for documents, with a row for each memory level where these were followed.
+    """Draw a Gantt chart for documents, with a row for each memory level if the timeline has its traffic.
 
     Neighbours that together are narrower than a pixel are drawn as one.
     """
@@ -147,7 +147,7 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
     left, right = (124, 80) if strips else (64, 56)
     top, row = 42 + 16 * len(facts), 30 if plan.spec.num_veus <= 16 else 14
     chart = max(width - left - right, 100)
-    lanes = top + row * plan.spec.num_veus  # where the vEUs' rows end
+    lanes = top + row * plan.spec.num_veus  # y of the end of the vEUs' rows
     bottom = lanes + (_STRIP_GAP + _STRIP * len(strips) if strips else 0)
     legend_rows = -(-min(len(groups.labels), _LEGEND) // 4)
     height = bottom + 44 + 18 * legend_rows + 12
@@ -199,7 +199,7 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
 
 
 def _svg_run(bars: list[Bar], plan: ExecutionPlan, groups: _Groups, left: int, top: int, row: int, scale: float) -> str:
-    first = max(bars, key=lambda bar: bar.end_us - bar.start_us)  # stands for all
+    first = max(bars, key=lambda bar: bar.end_us - bar.start_us)  # the longest bar represents the run
     start_us, span_us = bars[0].start_us, bars[-1].end_us - bars[0].start_us
     x, y = left + start_us * scale, top + first.veu * row
     wide = max(span_us * scale, 0.1)
@@ -232,7 +232,7 @@ def _svg_run(bars: list[Bar], plan: ExecutionPlan, groups: _Groups, left: int, t
 
 
 def _svg_strip(traffic: Traffic, left: int, y: int, chart: int) -> str:
-    """The row of a memory level: its rate over time, as high as the row at most."""
+    """Draw the row of a memory level: its rate over time, scaled to the row's height."""
     most, high = float(traffic.gbps.max()), _STRIP - 4
     step, base = chart / len(traffic.gbps), y + 2 + high
     edges = " ".join(f"V{base - high * g / most:.1f}H{left + step * (n + 1):.1f}" for n, g in enumerate(traffic.gbps))
@@ -247,8 +247,10 @@ def _svg_strip(traffic: Traffic, left: int, y: int, chart: int) -> str:
 
 
 def memory_svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200, height: int = 420) -> str:
-    """The arena over time: each tensor, or piece of one, from its first access to its last, at the bytes where it lies;
-    and below a row for each memory level where these were followed. The plan has its memory."""
+    """Draw the arena over time: each tensor, or piece of one, from its first access to its last, at its bytes.
+
+    Memory levels have a row each below it, if the timeline has their traffic. The plan must have its memory.
+    """
     assert plan.memory is not None
     groups, facts = _groups(timeline, plan), [*_facts(timeline, plan), f"arena: {_mib(plan.memory.arena_bytes)}"]
     strips = _traffic(timeline, plan, _STRIP_STEPS)
@@ -292,7 +294,7 @@ def memory_svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200, he
 
 
 def _lives(timeline: Timeline, plan: ExecutionPlan) -> Iterator[Life]:
-    """When what lies in the arena is in use: inputs from the start, outputs to the end."""
+    """Yield the live ranges of what is in the arena: inputs from the start, outputs to the end."""
     graph, memory = plan.graph, plan.memory
     assert memory is not None
     times = [np.zeros((kernel.num_rtasks, 2)) for kernel in plan.kernels]
@@ -325,11 +327,11 @@ def _lives(timeline: Timeline, plan: ExecutionPlan) -> Iterator[Life]:
 
 
 def html(timeline: Timeline, plan: ExecutionPlan) -> str:
-    """One page with no outside resource: zoom and pan; hover for names and times; click an operator to follow it."""
+    """Draw one page without outside resources: zoom, pan, hover for names and times, click an operator to follow it."""
     groups = _groups(timeline, plan)
     lanes: list[list[list[float]]] = [[] for _ in range(plan.spec.num_veus)]  # rows: see timeline.html
     waits: list[list[list[int]]] = []
-    before = [0] * plan.spec.num_veus  # slots of a lane in earlier rPrograms
+    before = [0] * plan.spec.num_veus  # by vEU: slots in earlier rPrograms
     for number, program in enumerate(plan.programs):
         for bar in _bars(timeline, plan, number):
             start, span = round(bar.start_us, 4), round(bar.end_us - bar.start_us, 4)
@@ -362,11 +364,11 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
     page = files("rammer.viz").joinpath("timeline.html").read_text(encoding="utf-8")
     parts = {"__TITLE__": _xml(_title(plan)), "__DATA__": text}
-    return re.sub("|".join(parts), lambda found: parts[found[0]], page)  # one pass: a name may look like a mark
+    return re.sub("|".join(parts), lambda found: parts[found[0]], page)  # one pass: a name may contain a placeholder
 
 
 def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False) -> str:
-    """Trace Event JSON for Perfetto or chrome://tracing: one thread per vEU, one more for launches.
+    """Return Trace Event JSON for Perfetto or chrome://tracing: one thread per vEU, one more for launches.
 
     `flows` adds an arrow from each awaited slot to its barrier.
     """
@@ -404,7 +406,7 @@ def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False
 
 
 def superstep_trace(steps: Iterable[Superstep], clock_hz: float) -> str:
-    """Trace Event JSON of one run by estimated cycles: a thread each for exchange, synchronisation and computing."""
+    """Return Trace Event JSON of one run in estimated cycles: threads for exchange, synchronisation and computing."""
     phases = ("exchange", "sync", "compute")
     events: list[dict[str, Any]] = [_meta("process_name", 0, "supersteps, estimated")]
     for thread, phase in enumerate(phases):
@@ -422,7 +424,7 @@ def superstep_trace(steps: Iterable[Superstep], clock_hz: float) -> str:
 
 
 def _bars(timeline: Timeline, plan: ExecutionPlan, only: int | None = None) -> Iterator[Bar]:
-    """Every slot of the plan, or of one rProgram; lane by lane."""
+    """Yield every slot of the plan, or of one rProgram, lane by lane."""
     for number in range(len(plan.programs)) if only is None else (only,):
         for veu, (lane, at) in enumerate(
             zip(plan.programs[number].lanes, timeline.programs[number].lanes, strict=True)
@@ -432,7 +434,7 @@ def _bars(timeline: Timeline, plan: ExecutionPlan, only: int | None = None) -> I
 
 
 def _runs(timeline: Timeline, plan: ExecutionPlan, narrow_us: float) -> Iterator[list[Bar]]:
-    """Bars; neighbours that together are narrower than `narrow_us` as one run."""
+    """Yield bars, with neighbours that together are narrower than `narrow_us` as one run."""
     run: list[Bar] = []
     for bar in _bars(timeline, plan):
         if run and bar.veu == run[0].veu and bar.end_us - run[0].start_us < narrow_us:
@@ -466,7 +468,7 @@ def _groups(timeline: Timeline, plan: ExecutionPlan) -> _Groups:
 
 
 def _traffic(timeline: Timeline, plan: ExecutionPlan, steps: int) -> list[Traffic]:
-    """The memory levels that rTasks have something from; what an rTask fetches is spread over all of its time."""
+    """Return the traffic of each memory level. The bytes of an rTask are spread evenly over its time."""
     bars = [bar for bar in _bars(timeline, plan) if isinstance(bar.slot, RTask) and bar.slot.uid in timeline.fetched]
     if not bars or not timeline.total_us:
         return []
@@ -484,9 +486,9 @@ def _traffic(timeline: Timeline, plan: ExecutionPlan, steps: int) -> list[Traffi
 
 
 def _grown(at: NDArray[np.float64], rates: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """At each of some times, the sum of what began to grow at `at` by `rates`."""
+    """Return, at each edge, the sum of amounts that began to grow at times `at`, with these rates."""
     order = np.argsort(at)
-    sums = np.zeros((2, len(at) + 1))  # of rates, and of what each would have had at 0
+    sums = np.zeros((2, len(at) + 1))  # sums of rates, and of the lines' values at time 0
     np.cumsum(np.stack([rates, rates * at])[:, order], axis=1, out=sums[:, 1:])
     rate, begun = sums[:, np.searchsorted(at[order], edges)]
     return np.asarray(edges * rate - begun, np.float64)
@@ -497,7 +499,7 @@ def _title(plan: ExecutionPlan) -> str:
 
 
 def _facts(timeline: Timeline, plan: ExecutionPlan) -> list[str]:
-    """Lines about the whole: what is used, and, if that was followed, from where operands come."""
+    """Return lines about the whole plan: time, use of vEUs, and, if known, where operands come from."""
     moved = (f"{_mib(nbytes)} from {level}" for level, nbytes in timeline.moved.items())
     return [
         f"{_time(timeline.total_us)} estimated · "
@@ -513,7 +515,7 @@ def _headline(timeline: Timeline, plan: ExecutionPlan) -> str:
 
 
 def _ticks(total_us: float, most: int) -> Iterator[float]:
-    """Round times from 0 to the end, at most `most` steps."""
+    """Yield round times from 0 to the end, in at most `most` steps."""
     if total_us <= 0:
         return
     step = 10.0 ** len(str(int(total_us)))
@@ -559,7 +561,7 @@ def _ns(us: float) -> int:
 def _slice(
     name: str, category: str, thread: int, start_us: float, end_us: float, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """A complete event; whole nanoseconds, so that neighbours never overlap by rounding."""
+    """Return a complete event. Times are whole nanoseconds, so that rounding never makes neighbours overlap."""
     start, end = _ns(start_us), _ns(end_us)
     return {
         "ph": "X",

@@ -1,4 +1,4 @@
-"""The ONNX importer: files, bytes or messages in, a Graph with static shapes out."""
+"""Import ONNX models from files, bytes or messages as a Graph with static shapes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def load(
 ) -> Graph:
     """Import an ONNX model from a path, serialized bytes, or a message.
 
-    `shapes` fixes inputs with symbolic dimensions, `dims` such dimensions by their names, `constants` the values of
-    inputs that decide shapes (those are no inputs of the result). External data is read from the model's folder, or
-    from `base_dir` for bytes and messages. Raises ModelError, and nothing else, for a model that cannot be imported.
+    `shapes` fixes inputs with symbolic dimensions, `dims` such dimensions by name, `constants` the values of inputs
+    that decide shapes (these are then not inputs of the result). External data is read from the model's folder, or from
+    `base_dir` for bytes and messages. Raises ModelError, and no other error, for a model that cannot be imported.
     """
     opened = Source(source, limits=limits, base_dir=base_dir)
     return opened.load(shapes=shapes, dims=dims, constants=constants).graph

@@ -1,7 +1,7 @@
-"""A model's own functions: which operators they need, and how large the model becomes when all calls are inlined.
+"""Check a model's own functions before inlining: their operators, and the size of the model with all calls inlined.
 
-Both are computed once for each function, not for each call: where every function calls the next one twice, a file of
-2 KB has 2^28 calls.
+Known as: inlining. Both are computed once per function, not per call: if each function calls the next one twice, a file
+of 2 KB has 2^28 calls.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Functions:
             )
 
     def _size(self, nodes: Iterable[NodeProto], inside: tuple[FunctionKey, ...], depth: int) -> _Size:
-        """Measure nodes that lie `depth` calls and subgraphs deep, in the bodies of the functions `inside`."""
+        """Measure nodes that are `depth` calls and subgraphs deep, in the bodies of the functions `inside`."""
         count, deepest = 0, 0
         for node in nodes:
             count += 1
@@ -89,9 +89,9 @@ class Functions:
             )
 
     def require_supported(self, nodes: Iterable[NodeProto], opsets: Opsets) -> None:
-        """Raise one ModelError that lists every operator that cannot be imported, with the nodes that use it.
+        """Raise one ModelError that lists every unsupported operator, with the nodes that use it.
 
-        Subgraphs are left out: they are looked at when they are imported, as a constant condition may leave one out.
+        Subgraphs are checked later, when they are imported: a constant condition may exclude one.
         """
         missing = self._missing_in(nodes, opsets)
         if missing:
@@ -106,7 +106,7 @@ class Functions:
             )
 
     def _missing_in(self, nodes: Iterable[NodeProto], opsets: Opsets) -> dict[str, list[str]]:
-        """Find operators that cannot be imported, with the labels of their nodes; each function counts once."""
+        """Return unsupported operators with the labels of their nodes; each function counts once."""
         missing: dict[str, list[str]] = {}
         called: set[FunctionKey] = set()
         waiting: list[tuple[Iterable[NodeProto], Opsets]] = [(nodes, opsets)]
@@ -124,7 +124,7 @@ class Functions:
 
 
 def _unsupported(node: NodeProto, opsets: Opsets) -> str:
-    """Name the operator of a node if it cannot be imported; empty if it can."""
+    """Return the operator's name if it cannot be imported; empty if it can."""
     domain = domain_of(node.domain)
     if domain not in opsets:
         return f"{node.op_type} of the domain {domain!r}, which the model does not import,"
@@ -143,7 +143,7 @@ def _key(node: NodeProto) -> FunctionKey:
 
 
 def domain_of(domain: str) -> str:
-    """Return the standard's own domain as an empty string."""
+    """Return the domain, with the standard's own as an empty string."""
     return "" if domain == "ai.onnx" else domain
 
 
@@ -153,7 +153,7 @@ def qualified(domain: str, name: str, overload: str = "") -> str:
 
 
 def opsets_of(imports: Iterable[Any], what: str) -> dict[str, int]:
-    """Return the opset of each domain. Raises ModelError for one that is not known, or named twice."""
+    """Return the opset of each domain. Raises ModelError for an unknown or repeated one."""
     opsets: dict[str, int] = {}
     for entry in imports:
         domain = domain_of(entry.domain)

@@ -1,4 +1,4 @@
-"""The walk over a model: scopes, opsets, functions, and one handler call per node."""
+"""Walk over a model and call one handler per node; resolve scopes, opsets and functions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
 @dataclass
 class Scope:
-    """Names of values in one graph or function body; a subgraph sees its parent's."""
+    """Names of values in one graph or function body. A subgraph sees those of its parent."""
 
     opsets: Opsets
     parent: Scope | None = None
@@ -73,7 +73,7 @@ class Scope:
 
 
 class Importer:
-    """Imports one model. Use `run` once."""
+    """The import of one model. Use `run` once."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Importer:
         self.inputs: dict[str, Place] = {}
         self.outputs: dict[str, Place] = {}
         self.functions = Functions(model.functions, limits)
-        self.lies: dict[str, str] = {}  # what the model declares that does not hold, by name of the value
+        self.lies: dict[str, str] = {}  # wrong declarations of shapes, by name of the value
         self.num_nodes = 0
         self.builder = GraphBuilder(
             model.graph.name or "graph",
@@ -127,7 +127,7 @@ class Importer:
         return replace(built, symbols=_symbols(built, [*ports, *map(declared, graph.output)]))
 
     def _warn(self) -> None:
-        """Warn of declared shapes that do not hold; ONNX Runtime runs such models with a warning, too."""
+        """Warn of declared shapes that are wrong. ONNX Runtime runs such models with a warning, too."""
         if self.lies:
             more = f"; and {len(self.lies) - 5} more" * (len(self.lies) > 5)
             said = "; ".join([*self.lies.values()][:5])
@@ -152,7 +152,7 @@ class Importer:
                     raise ModelError(f"{keyword}= names {name!r}, which is no {what} of the model", hint=hint)
 
     def _input(self, port: Declared, value: ValueInfoProto) -> tuple[Value | None, Place]:
-        """An input's value, and what it is in the graph."""
+        """Return the value of an input, and its names in the graph."""
         given = self.shapes.get(port.name)
         if port.is_optional and port.name in self.shapes and given is None:
             return None, None
@@ -182,7 +182,7 @@ class Importer:
         return self.builder.input(name, kind.shape, kind.dtype)
 
     def _output(self, name: str, scope: Scope) -> Place:
-        """Make a value an output of the graph: what it is there."""
+        """Make a value an output of the graph, and return its names there."""
         value = self._result(name, scope, "the graph")
         if value is None:
             return None
@@ -216,10 +216,10 @@ class Importer:
         return names
 
     def _check_declared(self, value: ValueInfoProto, tensor: Value | None, *, computed: bool = False) -> None:
-        """Compare a tensor's declaration with what it is; symbolic dimensions agree with anything.
+        """Compare a tensor's type with its declaration; symbolic dimensions match any extent.
 
-        Raises ModelError for another element type, and for another shape; of a tensor that a node computed, another
-        shape is only noted: exporters declare wrong ones, and what is computed decides.
+        Raises ModelError for another element type or shape. For a tensor that a node computed, another shape is only
+        noted: exporters declare wrong ones, and the computed shape is right.
         """
         if tensor is None or isinstance(tensor, TensorList) or not value.type.HasField("tensor_type"):
             return
@@ -247,7 +247,7 @@ class Importer:
     # nodes
 
     def _nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
-        self.num_nodes += max(len(nodes), 1)  # also of empty bodies, which a Loop may repeat very often
+        self.num_nodes += max(len(nodes), 1)  # an empty body counts too: a Loop may repeat it
         if self.num_nodes > self.limits.nodes:
             raise ModelError(f"the model has more than {self.limits.nodes} nodes", hint="raise Limits.nodes")
         for node in self._sorted(nodes, scope):
@@ -270,7 +270,10 @@ class Importer:
                 ) from error
 
     def _sorted(self, nodes: Sequence[NodeProto], scope: Scope) -> Sequence[NodeProto]:
-        """The nodes in an order that defines names before use. Raises ModelError for cycles and unknown names."""
+        """Return the nodes in an order that defines names before use.
+
+        Raises ModelError for cycles and unknown names.
+        """
         producer: dict[str, int] = {}
         for n, node in enumerate(nodes):
             for name in node.output:
@@ -296,7 +299,7 @@ class Importer:
                     )
         if in_order:
             return nodes
-        import networkx as nx  # it takes time, and most models need none of it
+        import networkx as nx  # slow to import, and seldom needed
 
         graph = nx.DiGraph(edges)
         graph.add_nodes_from(range(len(nodes)))
@@ -328,7 +331,7 @@ class Importer:
                     self._check_declared(declared, tensor, computed=True)
 
     def _resolved(self, node: NodeProto, scope: Scope) -> list[AttributeProto]:
-        """The node's attributes, with references to the attributes of the enclosing function replaced."""
+        """Return the node's attributes, with references to the attributes of the enclosing function replaced."""
         found = []
         for attribute in node.attribute:
             if not attribute.ref_attr_name:
@@ -371,7 +374,7 @@ class Importer:
         return (result,) if isinstance(result, str | TensorList) else result
 
     def _check_operands(self, found: Signature, inputs: tuple[Value | None, ...], num_outputs: int) -> None:
-        """Arity, and the type constraints of the standard."""
+        """Check the number of operands, and the standard's type constraints. Raises ModelError."""
         if not found.min_inputs <= len(inputs) <= found.max_inputs:
             wanted = f"{found.min_inputs}…{found.max_inputs}" if found.max_inputs < 1 << 30 else f"≥ {found.min_inputs}"
             raise ModelError(f"has {len(inputs)} inputs; opset {found.since} says {wanted}")
@@ -410,7 +413,7 @@ class Importer:
         return Scope(opsets, parent, scope.depth + 1)
 
     def _subgraph(self, graph: GraphProto, inputs: Sequence[Value | None], outer: Scope) -> tuple[Value | None, ...]:
-        """The outputs of a subgraph, given its inputs."""
+        """Import a subgraph with these inputs, and return its outputs."""
         scope = self._nested(outer, outer.opsets, parent=outer)
         if len(graph.input) != len(inputs):
             raise ModelError(f"the subgraph has {len(graph.input)} inputs instead of {len(inputs)}")
@@ -430,7 +433,7 @@ class Importer:
         attributes: Mapping[str, AttributeProto],
         outer: Scope,
     ) -> tuple[Value | None, ...]:
-        """The outputs of a function body at a call."""
+        """Import the body of a function at a call, and return its outputs."""
         if len(inputs) > len(function.input):
             raise ModelError(f"function {function.name!r} takes {len(function.input)} inputs, not {len(inputs)}")
         scope = self._nested(outer, opsets_of(function.opset_import, f"function {function.name!r}"), parent=None)
@@ -453,7 +456,7 @@ class Importer:
         inputs: tuple[Value | None, ...],
         scope: Scope,
     ) -> Sequence[Value | None]:
-        """The outputs of an operator that the standard defines by other operators."""
+        """Import an operator that the standard defines by other operators, and return its outputs."""
         domain = domain_of(node.domain)
         resolved = NodeProto()
         resolved.CopyFrom(node)
@@ -464,7 +467,7 @@ class Importer:
         if function is None:
             raise ModelError("is not supported, and has no function body for these operands")
         inner = {domain_of(i.domain) for i in function.opset_import}
-        for other, opset in scope.opsets.items():  # what the body leaves open is that of its call
+        for other, opset in scope.opsets.items():  # opsets that the body does not import are the call's
             if other not in inner:
                 function.opset_import.add(domain=other, version=opset)
         self.functions.require_supported(function.node, {domain_of(i.domain): i.version for i in function.opset_import})
@@ -472,7 +475,7 @@ class Importer:
         return self._inline(function, inputs, node.output, {**defaults, **{a.name: a for a in attributes}}, scope)
 
     def _proto(self, value: Value | None) -> TypeProto:
-        """A value's type, as the standard writes it."""
+        """Return a value's type as a TypeProto."""
         if not isinstance(value, TensorList):
             return _type_proto(self.builder.types[value]) if value is not None else TypeProto()
         kinds = {self.builder.types[t] for t in value.tensors}
@@ -488,7 +491,7 @@ _CODES: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()
 
 
 def _symbols(graph: Graph, ports: Sequence[Declared]) -> dict[TensorId, Symbols]:
-    """What the model calls the dimensions of its inputs and outputs, where its names fit what they are."""
+    """Return the model's names for the dimensions of inputs and outputs, where the ranks match."""
     found = {}
     for port in ports:
         names = tuple(e if isinstance(e, str) else None for e in port.shape or ())

@@ -1,4 +1,4 @@
-"""What the handler of an operator sees, and the table of handlers."""
+"""Define what an operator's handler sees (`Node`), and the table of handlers."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def handles(*ops: str, since: int = 1, domain: str = "") -> Callable[[Handler], 
 
 
 def handler_for(domain: str, op: str, opset: int) -> Handler | None:
-    """The handler for an operator at an opset."""
+    """Return the handler of an operator at an opset; None if there is none."""
     return next((f for since, f in HANDLERS.get((domain, op), ()) if since <= opset), None)
 
 
 class NotConstant(ModelError):
-    """An input that decides shapes is only known at run time; `inputs` are the graph inputs it depends on.
+    """An input that decides shapes is only known at run time. `inputs` are the graph inputs that it depends on.
 
-    `at` is the first output of the outermost graph's node in which that happened; `cuts`: whether a session runs the
-    model in parts for it.
+    `at` is the first output of the failing node of the outermost graph. `cuts` is true if a session should run the
+    model in parts because of it.
     """
 
     inputs: tuple[TensorId, ...] = ()
@@ -52,19 +52,19 @@ class NotConstant(ModelError):
 
 
 class Undecided(NotConstant):
-    """What is only known at run time is how often a body runs, or which one."""
+    """Only run-time values decide how often a body runs, or which one."""
 
 
 class Subgraphs(Protocol):
-    """Imports a subgraph in the scope of the node that holds it, with values for its inputs."""
+    """A function that imports a subgraph in the scope of its node, with values for its inputs."""
 
     def __call__(self, graph: GraphProto, inputs: Sequence[Value | None]) -> tuple[Value | None, ...]: ...
 
 
 class Node:
-    """A node being imported: operands, decoded attributes (schema defaults filled in), and the builder.
+    """A node being imported: operands, decoded attributes (with the schema's defaults), and the builder.
 
-    Missing optional inputs are None. `outputs` holds one flag per declared output: whether anybody can name it.
+    Missing optional inputs are None. `outputs` has one flag per declared output: true if it has a name in the model.
     """
 
     __slots__ = ("attrs", "builder", "decode", "inputs", "label", "limits", "op", "opset", "outputs", "subgraph")
@@ -87,7 +87,7 @@ class Node:
         self.builder, self.limits, self.decode, self.subgraph = builder, limits, decode, subgraph
 
     def fail(self, what: str, hint: str = "") -> ModelError:
-        """An error that names this node."""
+        """Return an error that names this node."""
         return ModelError(what, node=self.label, op=self.op, hint=hint)
 
     # operands
@@ -96,27 +96,27 @@ class Node:
         return position < len(self.inputs) and self.inputs[position] is not None
 
     def wants(self, position: int) -> bool:
-        """Whether output `position` has a name in the model."""
+        """Check whether output `position` has a name in the model."""
         return position < len(self.outputs) and self.outputs[position]
 
     def tensor(self, position: int) -> TensorId:
         return self.only_tensor(self.inputs[position] if position < len(self.inputs) else None, f"input {position}")
 
     def only_tensor(self, value: Value | None, what: str) -> TensorId:
-        """The value, if it is a tensor. Raises ModelError for a sequence, and for an optional value that is missing."""
+        """Return the value if it is a tensor. Raises ModelError for a sequence, and for a missing optional value."""
         if not isinstance(value, str):
             raise self.fail(f"{what} is {'missing' if value is None else 'a sequence, and no tensor'}")
         return value
 
     def sequence(self, position: int) -> TensorList:
-        """An operand that is a sequence."""
+        """Return an operand that is a sequence. Raises ModelError for any other."""
         value = self.inputs[position] if position < len(self.inputs) else None
         if not isinstance(value, TensorList):
             raise self.fail(f"input {position} is {'missing' if value is None else 'a tensor, and no sequence'}")
         return value
 
     def present(self) -> list[TensorId]:
-        """All operands that are there."""
+        """Return all operands that are given."""
         return [self.only_tensor(t, "an input") for t in self.inputs if t is not None]
 
     def type(self, tensor: TensorId) -> TensorType:
@@ -129,11 +129,14 @@ class Node:
         return self.type(self.tensor(position)).dtype
 
     def value(self, position: int, what: str) -> Array:
-        """The value of an input that must be known at compile time."""
+        """Return the value of an input that must be known at compile time."""
         return self.known(self.tensor(position), f"input {position} ({what})")
 
     def known(self, tensor: TensorId, what: str, raises: Callable[..., NotConstant] = NotConstant) -> Array:
-        """The value of a tensor that must be known at compile time. Raises NotConstant, or what is given for it."""
+        """Return the value of a tensor that must be known at compile time.
+
+        Raises NotConstant, or the class `raises`.
+        """
         value = self.builder.value(tensor)
         if value is None:
             sources = self.builder.sources(tensor)
@@ -150,35 +153,35 @@ class Node:
         return value
 
     def optional(self, position: int) -> TensorId | None:
-        """An input; None if it is left out."""
+        """Return an input; None if it is missing."""
         return self.tensor(position) if self.has(position) else None
 
     def ints(self, position: int, what: str) -> tuple[int, ...]:
-        """The integers of a constant input of rank 0 or 1."""
+        """Return the integers of a constant input of rank 0 or 1."""
         value = self.value(position, what)
         if value.dtype.kind not in "iu" or value.ndim > 1 or value.size > self.limits.attribute_length:
             raise self.fail(f"input {position} ({what}) is {value.dtype}{list(value.shape)}, not a list of integers")
         return tuple(int(v) for v in value.ravel())
 
     def listed(self, position: int, name: str) -> tuple[int, ...] | None:
-        """The integers of an input, or of the attribute that older opsets have in its place; None without either."""
+        """Return the integers of an input, or of the attribute that older opsets have instead; None without either."""
         return self.ints(position, name) if self.has(position) else self.attrs.get(name)
 
     def scalar(self, position: int, what: str) -> Any:
-        """The Python number in a constant input of one element."""
+        """Return the Python number in a constant input of one element."""
         value = self.value(position, what)
         if value.size != 1:
             raise self.fail(f"input {position} ({what}) has {value.size} elements instead of one")
         return value.ravel()[0].item() if value.dtype.kind != "V" else float(value.ravel()[0])
 
     def axis(self, axis: int, rank: int) -> int:
-        """A dimension number, counted from the front."""
+        """Return a dimension number, counted from the front."""
         if not -rank <= axis < rank:
             raise self.fail(f"axis {axis} does not exist in a tensor of rank {rank}")
         return axis % rank
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Distinct dimension numbers, counted from the front, in the given order."""
+        """Return distinct dimension numbers, counted from the front, in the given order."""
         found = tuple(self.axis(a, rank) for a in axes)
         if len(set(found)) != len(found):
             raise self.fail(f"axes {list(axes)} name a dimension twice")
@@ -187,12 +190,12 @@ class Node:
     # making operators
 
     def add(self, kind: str, *inputs: TensorId, **attrs: Hashable) -> TensorId:
-        """Apply an operator with one output."""
+        """Apply an operator with one output, and return it."""
         (result,) = self.add_all(kind, *inputs, **attrs)
         return result
 
     def add_all(self, kind: str, *inputs: TensorId, **attrs: Hashable) -> tuple[TensorId, ...]:
-        """Apply an operator: all its outputs."""
+        """Apply an operator, and return all its outputs."""
         results = self.builder.add(kind, *inputs, name=self.label, **attrs)
         return results if isinstance(results, tuple) else (results,)
 
@@ -200,18 +203,18 @@ class Node:
         return self.builder.constant(np.asarray(value, dtype.numpy if dtype else None))
 
     def like(self, value: float, tensor: TensorId) -> TensorId:
-        """A scalar constant of the element type of `tensor`."""
+        """Return a scalar constant of the element type of `tensor`."""
         return self.constant(value, self.type(tensor).dtype)
 
     def like_array(self, values: Array, tensor: TensorId) -> TensorId:
-        """A constant of the element type of `tensor`."""
+        """Return a constant of the element type of `tensor`."""
         return self.constant(values, self.type(tensor).dtype)
 
     def product(self, a: TensorId, b: TensorId, *, trans_b: bool = False) -> TensorId:
         return self.add("matmul", a, b, trans_a=False, trans_b=trans_b)
 
     def reshape(self, tensor: TensorId, shape: Sequence[int]) -> TensorId:
-        """The tensor in another shape; itself if it has it already."""
+        """Return the tensor in another shape; itself if it already has it."""
         wanted = tuple(shape)
         return tensor if self.type(tensor).shape == wanted else self.add("reshape", tensor, shape=wanted)
 
@@ -227,7 +230,7 @@ class Node:
         return tensor if self.type(tensor).dtype is dtype else self.add("cast", tensor, dtype=dtype)
 
     def slice(self, tensor: TensorId, starts: Sequence[int], shape: Sequence[int]) -> TensorId:
-        """A box of the tensor with step 1."""
+        """Slice a box of the tensor with step 1."""
         if self.type(tensor).shape == tuple(shape):
             return tensor
         steps = (1,) * len(starts)
@@ -237,7 +240,7 @@ class Node:
         return tensors[0] if len(tensors) == 1 else self.add("concat", *tensors, axis=axis)
 
     def stack(self, tensors: Sequence[TensorId], axis: int) -> TensorId:
-        """The tensors side by side in a new dimension."""
+        """Stack the tensors along a new dimension."""
         shapes = [self.type(t).shape for t in tensors]
         return self.concat(
             [self.reshape(t, (*s[:axis], 1, *s[axis:])) for t, s in zip(tensors, shapes, strict=True)], axis

@@ -1,7 +1,7 @@
-"""A graph in parts that are models of their own: what comes before a node and after it, and the bodies that it has.
+"""Cut a graph into parts that are models of their own: what comes before and after a node, and the node's bodies.
 
-What does not depend on inputs belongs to no part: every part has the weights that it reads, and the nodes that compute
-something of them.
+Known as: graph partitioning. Nodes that do not depend on inputs belong to no part. Each part gets copies of the weights
+that it reads, and of the nodes that compute constants from them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 @dataclass(frozen=True)
 class Part:
-    """Nodes in order, the values that they take from elsewhere, and those that others take of them."""
+    """Nodes in order, the values that they read from outside, and those that others read from them."""
 
     nodes: tuple[NodeProto, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    initializers: tuple[TensorProto, ...] = ()  # of a body, its own
-    num_formal: int = 0  # inputs of a body that its node gives; those behind them come from around it
+    initializers: tuple[TensorProto, ...] = ()  # a body's own initializers
+    num_formal: int = 0  # number of inputs that a body's node gives; the others are captured outer values
 
 
 def label_of(node: NodeProto) -> str:
-    """The node's name; if it has none, that of its first output."""
+    """Return the node's name, or that of its first output if it has none."""
     return node.name or next((f"→{name}" for name in node.output if name), node.op_type)
 
 
 def reads(node: NodeProto, depth: int) -> Iterator[str]:
-    """Names a node reads, including what its subgraphs take from outside."""
+    """Yield the names that a node reads, including outer values that its subgraphs use."""
     yield from (name for name in node.input if name)
     for graph in subgraphs(node):
         if depth <= 0:
@@ -49,7 +49,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def captures(graph: GraphProto, depth: int) -> Iterator[str]:
-    """Names that a subgraph takes from outside."""
+    """Yield the outer names that a subgraph uses."""
     inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     inner |= {name for n in graph.node for name in n.output}
     for n in graph.node:
@@ -58,7 +58,7 @@ def captures(graph: GraphProto, depth: int) -> Iterator[str]:
 
 
 def in_order(nodes: Sequence[NodeProto], depth: int) -> Sequence[NodeProto]:
-    """Sort nodes, so that each comes after those whose results it reads. They have no cycle."""
+    """Sort nodes so that each comes after those whose results it reads. They must not have a cycle."""
     makers = {name: n for n, node in enumerate(nodes) for name in node.output if name}
     needs = {n: [makers[name] for name in reads(node, depth) if name in makers] for n, node in enumerate(nodes)}
     if all(maker < n for n, those in needs.items() for maker in those):
@@ -67,7 +67,7 @@ def in_order(nodes: Sequence[NodeProto], depth: int) -> Sequence[NodeProto]:
 
 
 class Cutter:
-    """Cuts one graph."""
+    """Functions that cut one graph."""
 
     def __init__(self, graph: GraphProto, depth: int) -> None:
         self._graph, self._depth = graph, depth
@@ -76,7 +76,7 @@ class Cutter:
         self._free = self._independent()
 
     def _independent(self) -> dict[str, NodeProto]:
-        """What depends on no input, by its outputs; loops and branches are cut, whatever they depend on."""
+        """Return the nodes that depend on no input, by output. Loops and branches are left out: they are always cut."""
         known: dict[str, NodeProto] = {}
         for node in self._nodes:
             operands = filter(None, node.input)
@@ -85,14 +85,14 @@ class Cutter:
         return known
 
     def whole(self) -> Part:
-        """All of the graph."""
+        """Return all of the graph as a part."""
         nodes = [n for n in self._nodes if not any(name in self._free for name in n.output)]
         return self._part(nodes, [v.name for v in self._graph.output])
 
     def split(self, part: Part, at: str, *, operands: bool = True) -> tuple[Part, NodeProto, Part]:
-        """What does not depend on the node that computes `at`, this node, and what does.
+        """Return the part that does not depend on the node that computes `at`, this node, and the part that does.
 
-        The first part gives the node's operands, with `operands` those that are constants, too.
+        The first part outputs the node's operands; with `operands`, constant ones too.
         """
         (node,) = (n for n in part.nodes if at in n.output)
         late = set(filter(None, node.output))
@@ -112,19 +112,19 @@ class Cutter:
         return first, node, last
 
     def feeds(self, part: Part, node: NodeProto) -> bool:
-        """Whether a part computes something that a node reads."""
+        """Check whether a part computes something that a node reads."""
         made = {name for n in part.nodes for name in n.output}
         return not made.isdisjoint(reads(node, self._depth))
 
     def without(self, whole: Part, *others: Part) -> Part:
-        """The nodes of a part that are in no other one, with what these others read of them."""
+        """Return the nodes of a part that are in none of the others. It outputs what these read from it."""
         gone = {name for part in others for n in part.nodes for name in n.output}
         nodes = [n for n in whole.nodes if gone.isdisjoint(n.output)]
         asked = {*whole.outputs, *(name for part in others for name in part.inputs)}
         return self._part(nodes, [name for n in nodes for name in n.output if name and name in asked])
 
     def body(self, graph: GraphProto) -> Part:
-        """A subgraph of a node of this graph; every output has a name that no other value has."""
+        """Return a subgraph of a node as a part. Outputs get unique names."""
         formal = [v.name for v in graph.input]
         inner = {*formal, *(t.name for t in graph.initializer), *(name for n in graph.node for name in n.output)}
         made = {name for n in graph.node for name in n.output}
@@ -141,7 +141,7 @@ class Cutter:
         return Part(nodes, (*formal, *outer), tuple(outputs), tuple(graph.initializer), len(formal))
 
     def graph(self, part: Part, types: Mapping[str, TypeProto]) -> GraphProto:
-        """A part with all that it reads; `types` are those of its inputs."""
+        """Return a part as a graph, with everything that it reads; `types` are those of its inputs."""
         needed, wanted = self._needed(part)
         made = GraphProto(name=self._graph.name or "graph")
         made.initializer.extend(t for name, t in self._weights.items() if name in wanted)
@@ -159,7 +159,7 @@ class Cutter:
         return Part(tuple(nodes), tuple(name for name in read if name not in made), tuple(outputs))
 
     def _needed(self, part: Part) -> tuple[Iterable[NodeProto], Collection[str]]:
-        """Nodes that depend on no input, in order, and names of weights, that a part reads."""
+        """Return the input-independent nodes, in order, and the names of weights that a part reads."""
         own = {*part.inputs, *(t.name for t in part.initializers), *(name for n in part.nodes for name in n.output)}
         wanted = {name for n in part.nodes for name in reads(n, self._depth)} | set(part.outputs)
         wanted -= own

@@ -1,4 +1,4 @@
-"""Inputs and outputs as a model declares them, and as a graph has them: tensors, lists of tensors, optional ones."""
+"""Describe inputs and outputs, as a model declares them and as a graph has them: tensors, lists, optional values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, Shape, TensorId, TensorType
 
-Extent: TypeAlias = int | str | None  # known, known by a name, or unknown
+Extent: TypeAlias = int | str | None  # known, symbolic, or unknown
 Given: TypeAlias = "Shape | tuple[Shape, ...] | None"  # a tensor's shape, those of a list, or an optional without value
-Place: TypeAlias = "TensorId | tuple[TensorId, ...] | None"  # what a port is in a graph
+Place: TypeAlias = "TensorId | tuple[TensorId, ...] | None"  # a port's names in a graph
 
 
-_SAYS_NOTHING = re.compile(r"\??|-1|None|unk__\d+")  # names of dimensions; the last one is tf2onnx's
+_SAYS_NOTHING = re.compile(r"\??|-1|None|unk__\d+")  # meaningless names of dimensions; the last one is tf2onnx's
 
 
 @dataclass(frozen=True, slots=True)
 class TensorList:
-    """A sequence whose length is known at compile time. `dtype` is None where neither the model nor an element says."""
+    """A sequence whose length is known at compile time.
+
+    `dtype` is None if neither the model nor an element gives it.
+    """
 
     tensors: tuple[TensorId, ...]
     dtype: DType | None = None
@@ -35,7 +38,7 @@ Value: TypeAlias = "TensorId | TensorList"  # an optional value is itself, or No
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An input or output of a model. `shape` is None where not even the rank is known."""
+    """An input or output of a model. `shape` is None if not even the rank is known."""
 
     name: str
     element: int  # ONNX's number
@@ -45,7 +48,7 @@ class Declared:
 
     @property
     def type(self) -> str:
-        """The standard's name of the type: "tensor(float)", "optional(seq(tensor(int64)))"."""
+        """Name of the type in ONNX: "tensor(float)", "optional(seq(tensor(int64)))"."""
         known = self.element in TensorProto.DataType.values()
         name = f"tensor({TensorProto.DataType.Name(self.element).lower() if known else self.element})"
         name = f"seq({name})" if self.is_list else name
@@ -57,14 +60,15 @@ class Declared:
 
     @property
     def dtype(self) -> DType:
-        """Raises ModelError for an element type that is not supported."""
+        """Element type. Raises ModelError for an unsupported one."""
         return element_type(self.element, self.what)
 
 
 def extent_of(dimension: Any) -> Extent:
-    """Return a declared extent: a number, a symbol, or None where it is open.
+    """Return a declared extent: a number, a symbol, or None if it is open.
 
-    Exporters write -1 for an open extent, and names that say nothing: two dimensions with the same one may differ.
+    Exporters write -1 for an open extent, or meaningless names such as "unk__3": two dimensions with the same one may
+    differ.
     """
     if dimension.HasField("dim_value"):
         return None if dimension.dim_value == -1 else int(dimension.dim_value)
@@ -72,7 +76,7 @@ def extent_of(dimension: Any) -> Extent:
 
 
 def declared(value: ValueInfoProto) -> Declared:
-    """What a model says about an input or output. Raises ModelError for maps, sparse tensors and deeper nestings."""
+    """Return the declaration of an input or output. Raises ModelError for maps, sparse tensors and deeper nesting."""
     if not value.name:
         raise ModelError("an input or output has no name")
     kind: TypeProto = value.type
@@ -93,7 +97,7 @@ def declared(value: ValueInfoProto) -> Declared:
 
 
 def type_of(value: Any) -> TypeProto:
-    """The type of a tensor, list or missing value; shapes are open."""
+    """Return the type of a tensor, list or missing value, with open shapes."""
     if value is None:
         found = TypeProto()
         found.optional_type.elem_type.tensor_type.elem_type = TensorProto.UNDEFINED
@@ -105,17 +109,20 @@ def type_of(value: Any) -> TypeProto:
 
 
 def elements(port: Declared, given: Given) -> tuple[TensorId, ...]:
-    """The names that the elements of a list have as inputs and outputs of a graph."""
+    """Return the names of a list's elements as inputs or outputs of a graph."""
     return element_names(port.name, len(given or ()))
 
 
 def element_names(name: str, number: int) -> tuple[TensorId, ...]:
-    """The names of the elements of a list of `number` tensors."""
+    """Return the names of the elements of a list of `number` tensors."""
     return tuple(f"{name}[{n}]" for n in range(number))
 
 
 def fixed_type(port: Declared, given: Sequence[int] | None, dims: Mapping[str, int], limits: Limits) -> TensorType:
-    """The type of an input, from its declaration and what the caller fixes. Raises ModelError if that is not all."""
+    """Return the type of an input from its declaration and what the caller fixes.
+
+    Raises ModelError if extents stay open.
+    """
     what, dtype, said = port.what, port.dtype, port.shape
     if said is None:
         if given is None:

@@ -1,4 +1,4 @@
-"""Operator signatures, from the schema tables of the onnx package: arity, attribute types, type constraints."""
+"""Read operator signatures from the schemas of the onnx package: arity, attribute types, type constraints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TYPE_NAMES = {f"tensor({TensorProto.DataType.Name(code).lower()})": dtype for c
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the standard says about an operator at one opset."""
+    """The standard's declaration of an operator at one opset."""
 
     op: str
     since: int  # the opset that gave it this meaning
@@ -51,7 +51,7 @@ class Signature:
 
 @lru_cache(maxsize=4096)
 def signature(op: str, opset: int, domain: str) -> Signature | None:
-    """The signature of a standard operator at an opset; None if there is no such operator."""
+    """Return the signature of a standard operator at an opset; None if there is no such operator."""
     try:
         schema: Any = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
@@ -92,12 +92,12 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
 
 
 def _values(constraint: Any) -> list[str]:
-    """The types that a constraint allows; an optional value has the type of what it may hold."""
+    """Return the types that a constraint allows. An optional type counts as its element's."""
     return [t[len("optional(") : -1] if t.startswith("optional(") else t for t in constraint.allowed_type_strs]
 
 
 def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Sequence[TypeProto]) -> FunctionProto | None:
-    """The standard's own definition of an operator by other ones; None if it has none for these operands."""
+    """Return the standard's definition of an operator by other operators; None if it has none for these operands."""
     schema: Any = defs.get_schema(found.op, opset, "" if node.domain == "ai.onnx" else node.domain)
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if versions:
@@ -110,7 +110,7 @@ def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Seque
 
 
 def attribute_value(attribute: AttributeProto, max_length: int | None) -> Any:
-    """The Python value of an attribute: numbers, strings, tuples of them, or the message for tensors and graphs."""
+    """Return an attribute's value: a number, a string, a tuple of them, or the message of a tensor or graph."""
     match attribute.type:
         case AttributeProto.FLOAT:
             return attribute.f
@@ -145,7 +145,7 @@ def attribute_value(attribute: AttributeProto, max_length: int | None) -> Any:
 
 
 def attribute_values(attributes: Sequence[AttributeProto], found: Signature | None, max_length: int) -> dict[str, Any]:
-    """Attribute values by name, with the standard's defaults. Raises ModelError for unknown or mistyped ones."""
+    """Return attribute values by name, with the standard's defaults. Raises ModelError for unknown or mistyped ones."""
     values: dict[str, Any] = {}
     for attribute in attributes:
         name = attribute.name
@@ -171,7 +171,7 @@ def attribute_values(attributes: Sequence[AttributeProto], found: Signature | No
 
 
 def type_name(kind: int) -> str:
-    """The name of an attribute type, for messages."""
+    """Return the name of an attribute type, for messages."""
     return str(AttributeProto.AttributeType.Name(kind)) if kind in AttributeProto.AttributeType.values() else str(kind)
 
 

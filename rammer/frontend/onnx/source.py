@@ -1,4 +1,4 @@
-"""A model that was read once, and is imported for one signature after another."""
+"""Read a model once, and import it for one signature after another."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from rammer.frontend.onnx.tensors import ExternalData
 from rammer.frontend.onnx.wire import take_weights
 from rammer.ir.graph import Graph
 
-ZIP = b"PK\3\4"  # saved programs begin so, and archives of other frameworks; no message of protobuf does
+ZIP = b"PK\3\4"  # first bytes of saved programs and other frameworks' archives, never of a protobuf message
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A graph, and what the model's inputs and outputs are in it.
+    """A graph, with the names of the model's inputs and outputs in it.
 
-    A list is the names of its elements, an optional without value None. Inputs fixed by `constants` have names too,
-    which are no inputs of the graph.
+    A list maps to the names of its elements, an optional without value to None. Inputs fixed by `constants` have names
+    too, but are not inputs of the graph.
     """
 
     graph: Graph
@@ -42,9 +42,9 @@ class Imported:
 
 
 class Source:
-    """A model: a path, serialized bytes, or a message. Raises ModelError for what is none.
+    """A model: a path, serialized bytes, or a message. Raises ModelError for anything else.
 
-    A path may lead to a model of TensorFlow, too. `weights` is the raw data of a message's initializers that have none
+    A path may also lead to a TensorFlow model. `weights` has the raw data of a message's initializers that have none
     themselves.
     """
 
@@ -81,7 +81,7 @@ class Source:
 
     @property
     def inputs(self) -> tuple[Declared, ...]:
-        """The inputs that a caller gives: initializers are none. Raises ModelError for a type that nobody can give."""
+        """The inputs that a caller gives, without initializers. Raises ModelError for a type that cannot be given."""
         known = {t.name for t in self._model.graph.initializer}
         return tuple(declared(v) for v in self._model.graph.input if v.name not in known)
 
@@ -91,12 +91,12 @@ class Source:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the graph itself."""
+        """Number of nodes of the graph itself."""
         return len(self._model.graph.node)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the model says about itself, in ONNX Runtime's words."""
+        """The model's metadata, with ONNX Runtime's names."""
         model = self._model
         return {
             "producer_name": text_of(model.producer_name),
@@ -110,7 +110,7 @@ class Source:
 
     @property
     def opset(self) -> int:
-        """The version of the standard's operators; 0 if it has none of them."""
+        """Version of the standard's operators; 0 if the model imports none."""
         return max((i.version for i in self._model.opset_import if i.domain in ("", "ai.onnx")), default=0)
 
     @property
@@ -118,13 +118,13 @@ class Source:
         return self._limits
 
     def cutter(self) -> Cutter:
-        """What cuts the graph into parts. Calls of the model's own functions become what these are made of."""
+        """Return a cutter of the graph. Calls of the model's own functions are inlined first."""
         if self._model.functions:
             self._model = inline_local_functions(self._model)
         return Cutter(self._model.graph, self._limits.depth)
 
     def part(self, graph: GraphProto) -> Source:
-        """A part of the graph as a model of its own, with the weights of this one."""
+        """Return a part of the graph as a model of its own, with the weights of this one."""
         model = ModelProto(ir_version=self._model.ir_version, graph=graph)
         model.opset_import.extend(self._model.opset_import)
         names = {t.name for t in graph.initializer}
@@ -132,7 +132,7 @@ class Source:
         return Source(model, limits=self._limits, base_dir=self._folder, weights=weights)
 
     def check(self) -> None:
-        """Raise one ModelError that lists every operator that cannot be imported."""
+        """Raise one ModelError that lists every unsupported operator."""
         Importer(self._model, self._weights, ExternalData(self._folder, self._limits), self._limits, {}, {}, {}).check()
 
     def load(
@@ -144,8 +144,8 @@ class Source:
     ) -> Imported:
         """Import for these shapes of inputs, extents of symbolic dimensions, and values of inputs.
 
-        A list has a list of shapes, and an optional without value None. Raises ModelError, and nothing else, for a
-        model that cannot be imported.
+        A list has a list of shapes, an optional without value None. Raises ModelError, and no other error, for a model
+        that cannot be imported.
         """
         external = ExternalData(self._folder, self._limits)
         try:
@@ -180,7 +180,7 @@ def _by_name(keyword: str, given: Any, example: str) -> Mapping[str, Any]:
 
 
 def _dims(given: Any) -> dict[str, int]:
-    """The extents that a caller gives symbolic dimensions. Raises ModelError for what are none."""
+    """Return the extents that a caller gives symbolic dimensions. Raises ModelError for anything but a number >= 0."""
     dims = {}
     for name, extent in _by_name("dims", given, "batch").items():
         try:
@@ -195,7 +195,7 @@ def _dims(given: Any) -> dict[str, int]:
 
 
 def _shapes(given: Any) -> dict[str, Given]:
-    """The extents that a caller gives inputs. Raises ModelError for what are none."""
+    """Return the shapes that a caller gives inputs. Raises ModelError for invalid ones."""
     return {name: _shape(name, shape) for name, shape in _by_name("shapes", given, "x").items()}
 
 
@@ -214,7 +214,7 @@ def _shape(name: str, shape: Any) -> Given:
 
 
 def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[ModelProto, dict[str, memoryview]]:
-    """The message without its large weights, and these."""
+    """Return the message without its large weights, and these."""
     data = source if isinstance(source, bytes) else _read(os.fspath(source), limits)
     if len(data) > limits.file_bytes:
         raise ModelError(
@@ -239,7 +239,7 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Mode
 
 
 def _read(path: str, limits: Limits) -> bytes:
-    """The bytes of a plain file of bounded size."""
+    """Return the bytes of a plain file of bounded size."""
     try:
         with files.open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -247,7 +247,7 @@ def _read(path: str, limits: Limits) -> bytes:
                 raise ModelError(
                     f"the file has {size} bytes, the limit is {limits.file_bytes}", hint="raise Limits.file_bytes"
                 )
-            return file.read(size)  # memory for as much as is asked for is reserved first
+            return file.read(size)  # read() reserves the memory first
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ModelError(f"cannot be read: {reason}", path=path) from None

@@ -1,4 +1,4 @@
-"""Check of a model's strings: protobuf takes any bytes for a string, and gives those that are not UTF-8 as bytes."""
+"""Check a model's strings. Protobuf accepts any bytes for a string, and returns those that are not UTF-8 as bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from onnx import ModelProto
 
 from rammer.errors import ModelError, shown
 
-_DESCRIBE = frozenset({"doc_string", "metadata_props", "producer_name", "producer_version"})  # nothing depends on them
+_DESCRIBE = frozenset({"doc_string", "metadata_props", "producer_name", "producer_version"})  # not checked
 _Where: TypeAlias = "tuple[_Where | None, str, int | None]"  # the message around it, the field, and its number there
 
 
 def require_utf8(model: ModelProto) -> None:
-    """Raise ModelError, with the field, for a name in the model that is not UTF-8."""
+    """Raise ModelError, naming the field, for a name in the model that is not UTF-8."""
     waiting: list[tuple[Any, _Where | None]] = [(model, None)]
     while waiting:  # no recursion: messages may be nested deeper than Python's stack
         message, where = waiting.pop()
@@ -35,13 +35,13 @@ def require_utf8(model: ModelProto) -> None:
 
 @cache
 def _fields(descriptor: Any) -> tuple[tuple[str, bool, bool], ...]:
-    """The fields of a message that are strings or messages: name, whether it is repeated, whether it is a message."""
+    """Return a message's fields that are strings or messages: (name, is repeated, is a message)."""
     fields = [f for f in descriptor.fields if f.name not in _DESCRIBE and f.type in (f.TYPE_STRING, f.TYPE_MESSAGE)]
     return tuple((f.name, _is_repeated(f), f.type == f.TYPE_MESSAGE) for f in fields)
 
 
 def _is_repeated(field: Any) -> bool:
-    """Protobuf 6.31 replaced `label` by `is_repeated`."""
+    """Check whether a field is repeated. Protobuf 6.31 replaced `label` by `is_repeated`."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 

@@ -1,4 +1,4 @@
-"""Decoding of TensorProto: typed fields, raw bytes, external files; every length is checked before it is used."""
+"""Decode TensorProto: typed fields, raw bytes, external files. Every length is checked before it is used."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _ALL_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_
 
 
 def element_type(code: int, what: str, *, node: str = "", op: str = "") -> DType:
-    """The element type of an ONNX data-type number. Raises ModelError for one that is unknown or unsupported."""
+    """Return the element type of an ONNX data-type number. Raises ModelError for an unknown or unsupported one."""
     if (found := ELEMENT_TYPES.get(code)) is not None:
         return found
     known = code in TensorProto.DataType.values() and code != TensorProto.UNDEFINED
@@ -72,21 +72,21 @@ def element_type(code: int, what: str, *, node: str = "", op: str = "") -> DType
 
 @dataclass
 class ExternalData:
-    """Files beside a model. Names are relative, stay inside `base_dir`, and never pass a symbolic or hard link."""
+    """Files beside a model. Names must be relative and inside `base_dir`; symbolic and hard links are refused."""
 
     base_dir: str | None
     limits: Limits
     read_bytes: int = 0
-    _locations: dict[str, None] = field(default_factory=dict)  # of the files that were read, each once
+    _locations: dict[str, None] = field(default_factory=dict)  # locations of the files that were read, once each
     _digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that were read."""
+        """Paths of the files that were read."""
         return tuple(os.path.join(self.base_dir or ".", location) for location in self._locations)
 
     def read(self, tensor: TensorProto, expected: int) -> bytes:
-        """The `expected` bytes that the tensor's entries point at."""
+        """Return the `expected` bytes that the tensor's entries point at."""
         what = f"external data of {tensor.name!r}"
         if self.base_dir is None:
             raise ModelError(
@@ -180,10 +180,12 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None = None) -> Array:
-    """Decode a TensorProto into a read-only array; `taken` is its raw data, if that was taken out of it.
+    """Decode a TensorProto into a read-only array.
 
-    Every initializer and attribute is decoded here. Raises ModelError for anything that does not fit together, and
-    for a tensor that needs more memory than there is.
+    `taken` is its raw data if `take_weights` removed it from the message.
+
+    Every initializer and attribute is decoded here. Raises ModelError for inconsistent data, and for a tensor that does
+    not fit in memory.
     """
     what = f"tensor {tensor.name!r}"
     try:
@@ -227,8 +229,8 @@ def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | Non
             raise ModelError(f"{what} has {len(data)} bytes of data; {dtype.value}{list(shape)} needs {nbytes}")
         return _from_bytes(data, dtype, shape)
     values = getattr(tensor, _FIELDS[dtype])
-    in_bytes = dtype.bits in (2, 4)  # each value of the field is a byte of them
-    needed = nbytes if in_bytes else count * (1 + dtype.is_complex)  # of a complex number the field has two
+    in_bytes = dtype.bits in (2, 4)  # each value of the field is one byte of packed elements
+    needed = nbytes if in_bytes else count * (1 + dtype.is_complex)  # a complex number is two values
     if len(values) != needed:
         raise ModelError(f"{what} has {len(values)} values; its shape {list(shape)} needs {needed}")
     if in_bytes:
@@ -237,7 +239,7 @@ def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | Non
 
 
 def _packed_bytes(count: int, dtype: DType) -> int:
-    """Bytes of `count` elements in a file, where those of fewer than 8 bits are packed."""
+    """Return the bytes of `count` elements in a file; those of fewer than 8 bits are packed."""
     return -(-count * dtype.bits // 8)
 
 
@@ -252,7 +254,7 @@ def _from_bytes(data: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) 
 
 
 def _unpacked(packed: Array, dtype: DType, count: int) -> Array:
-    """A byte for each of `count` elements of fewer than 8 bits, which follow each other from the lowest bit on."""
+    """Unpack `count` elements of fewer than 8 bits, lowest bits first, into one byte each."""
     group = 8 // gcd(8, dtype.bits)  # elements that fill whole bytes
     nbytes, groups = group * dtype.bits // 8, -(-count // group)
     rows = np.zeros((groups, nbytes), np.uint8)
@@ -264,7 +266,7 @@ def _unpacked(packed: Array, dtype: DType, count: int) -> Array:
         if shift + dtype.bits > 8:
             found[:, n] |= rows[:, byte + 1] << (8 - shift)
     found &= (1 << dtype.bits) - 1
-    if dtype in (DType.I2, DType.I4):  # the sign fills its byte
+    if dtype in (DType.I2, DType.I4):  # sign-extend to 8 bits
         sign = np.uint8(1 << (dtype.bits - 1))
         found = (found ^ sign) - sign
     flat: Array = found.reshape(-1)[:count].view(dtype.numpy)
@@ -272,7 +274,7 @@ def _unpacked(packed: Array, dtype: DType, count: int) -> Array:
 
 
 def _patterns(values: object, bits: int, what: str) -> Array:
-    """Bit patterns out of a field of wider integers."""
+    """Return bit patterns from a field of wider integers."""
     wide = np.array(values, np.int64)
     if wide.size and not (wide.min() >= 0 and wide.max() < 1 << bits):
         raise ModelError(f"{what} has {bits}-bit patterns outside 0…{(1 << bits) - 1}")

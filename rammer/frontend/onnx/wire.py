@@ -1,8 +1,8 @@
-"""Weights taken out of a serialized model before it is parsed, so that no byte of them is copied.
+"""Take the weights out of a serialized model before it is parsed, so that they are never copied.
 
-Protobuf copies every field that it parses, and again when Python asks for it: for a model of half a gigabyte that is a
-second and a gigabyte. Only the fields that lead to the weights are understood here; the rest stays as it is.
-Source: protobuf's encoding guide, and onnx.proto for the numbers of the fields.
+Known as: zero-copy parsing. Protobuf copies every field that it parses, and again when Python reads it: for a model of
+half a gigabyte, one second and one gigabyte. This reader understands only the fields that lead to weights; the rest
+stays as it is. Source: protobuf's encoding guide, and onnx.proto for the numbers of fields.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-GRAPH = 7  # of ModelProto
-INITIALIZER = 5  # of GraphProto
-NAME, RAW_DATA = 8, 9  # of TensorProto
-LARGE = 1 << 16  # bytes of weights that are worth taking out
-VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # kinds of fields; of those of fixed size, the bytes
+GRAPH = 7  # field of ModelProto
+INITIALIZER = 5  # field of GraphProto
+NAME, RAW_DATA = 8, 9  # fields of TensorProto
+LARGE = 1 << 16  # bytes; smaller weights stay in the message
+VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # wire types; FIXED has their sizes in bytes
 MAX_VARINT = 10  # bytes
 
 
 class _Unfamiliar(Exception):
-    """What this reader leaves to the parser of protobuf, which also says what is wrong."""
+    """A form that this reader leaves to protobuf's parser, which also reports errors."""
 
 
 def take_weights(data: bytes) -> tuple[bytes, dict[str, memoryview]]:
-    """The model without the large raw data of its initializers, and that data by name of the initializer.
+    """Return the model without the large raw data of its initializers, and this data by name of the initializer.
 
-    Whatever is unusual (broken, repeated or unnamed) stays in the model.
+    Anything unusual (broken, repeated or unnamed) stays in the model.
     """
     view = memoryview(data)
     try:
@@ -42,7 +42,7 @@ def take_weights(data: bytes) -> tuple[bytes, dict[str, memoryview]]:
 
 
 def _take(view: memoryview, low: int, high: int) -> tuple[bytes, dict[str, memoryview]]:
-    """A graph's bytes without large raw data, and that data."""
+    """Return a graph's bytes without large raw data, and this data."""
     parts: list[bytes | memoryview] = []
     found: list[tuple[str, memoryview]] = []
     kept = low
@@ -65,7 +65,7 @@ def _take(view: memoryview, low: int, high: int) -> tuple[bytes, dict[str, memor
 
 
 def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, where its tag begins, where its content begins, where it ends) of every field that holds bytes."""
+    """Yield (number, first byte of tag, first byte of content, end) of every field that contains bytes."""
     while at < end:
         tag = at
         key, at = _varint(view, at, end)
@@ -104,7 +104,7 @@ def _varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def _sized(field: int, content: bytes) -> bytes:
-    """A field of bytes, with its tag and size."""
+    """Return a field of bytes, with its tag and size."""
     return b"".join((_encoded(field << 3 | BYTES), _encoded(len(content)), content))
 
 

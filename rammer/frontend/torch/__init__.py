@@ -1,4 +1,4 @@
-"""The PyTorch importer: graphs of core ATen in, a Graph out. It needs torch, and nothing else imports it."""
+"""Import PyTorch graphs of core ATen as a Graph. Needs torch, so other modules import this package only on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators consist of: torch's own decompositions for all that has no meaning here, and a few more."""
+"""Decompose operators that have no handler: torch's own decompositions, and some more."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rammer.frontend.torch.writer import handler_for
 
 aten = torch.ops.aten
 
-# Norms whose statistics the backward graph needs are taken apart; random numbers are drawn as eager torch draws them.
+# Training decomposes norms: the backward graph needs their statistics. Random numbers stay torch's own operators.
 _STATISTICS = ("native_layer_norm", "native_group_norm")
 _RANDOM = ("bernoulli", "rand", "normal", "uniform", "exponential", "geometric", "cauchy", "multinomial")
 
-# Further ones than those that lead to core ATen; of the rest many lead to torch's prims.
+# Decompositions beyond core ATen. Many of the others would lead to torch's prims.
 _MORE = (
     *_STATISTICS,
     "native_batch_norm",
@@ -29,12 +29,12 @@ _MORE = (
 
 
 def _name(op: Any) -> str:
-    """An operator's name without namespace and overload."""
+    """Return an operator's name without namespace and overload."""
     return str(op).partition(".")[2].partition(".")[0]
 
 
 def decompositions(training: bool) -> dict[Any, Callable[..., Any]]:
-    """A table for AOTAutograd and torch.export."""
+    """Return the table of decompositions for AOTAutograd and torch.export."""
 
     def stays(op: Any) -> bool:
         name = _name(op)
@@ -43,7 +43,7 @@ def decompositions(training: bool) -> dict[Any, Callable[..., Any]]:
         return handler_for(op) is not None and not (training and name in _STATISTICS)
 
     more = {op: function for op, function in decomposition_table.items() if _name(op) in _MORE}
-    core = dict(core_aten_decompositions().items())  # a table of its own kind, whose `|` loses entries
+    core = dict(core_aten_decompositions().items())  # copied: its own class loses entries in `|`
     return {op: function for op, function in (core | more).items() if not stays(op)} | _OWN
 
 
@@ -60,7 +60,7 @@ def _convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> Any:
-    """Gradients of input, weight and bias, each as a convolution or a sum."""
+    """Return the gradients of input, weight and bias, each as a convolution or a sum."""
     n = weight.dim() - 2
     by_input = by_weight = by_bias = None
     if mask[0]:
@@ -89,7 +89,10 @@ def _weight_gradient(
     dilation: Sequence[int],
     groups: int,
 ) -> Any:
-    """For every place in the kernel a product of what it has seen with what came of it: [out, in / groups, *kernel]."""
+    """Return the weight's gradient [out, in / groups, *kernel]: one matrix product for each position of the kernel.
+
+    Each product is of the image, shifted and strided by that position, and the window.
+    """
     n = len(kernel)
     batch, channels = image.shape[:2]
     places = prod(window.shape[2:])
@@ -120,7 +123,7 @@ def _max_pool2d_backward(
 def _avg_pool2d_backward(
     grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil: bool, count_pads: bool, divisor: int | None
 ) -> Any:
-    """Every place gives its share to the window: a transposed convolution of each channel with ones."""
+    """Return the input's gradient, as a transposed convolution of each channel with ones."""
     if ceil or x.dim() != 4 or not (count_pads or not any(padding)):
         return NotImplemented
     steps, channels = list(stride or kernel), x.shape[1]
@@ -133,7 +136,7 @@ def _avg_pool2d_backward(
 
 
 def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
-    """The mask is drawn apart from what it masks, so that one Program does all the rest."""
+    """Draw the mask as a separate operator, so that one Program computes the rest."""
     if not (train and p):
         return x, aten.full(x.shape, True, dtype=torch.bool)
     mask = aten.bernoulli.p(aten.full(x.shape, 0, dtype=x.dtype), 1 - p)
@@ -141,7 +144,7 @@ def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
 
 
 def _adaptive_avg_pool2d(x: Any, size: Sequence[int]) -> Any:
-    """Windows of one size, where they are that; torch's decomposition elsewhere."""
+    """Pool by windows of one size, if the extents divide; otherwise use torch's decomposition."""
     window = [extent // out for extent, out in zip(x.shape[-2:], size, strict=True)]
     if [w * out for w, out in zip(window, size, strict=True)] != list(x.shape[-2:]):
         return decomposition_table[aten._adaptive_avg_pool2d.default](x, size)
@@ -149,7 +152,7 @@ def _adaptive_avg_pool2d(x: Any, size: Sequence[int]) -> Any:
 
 
 def _attention(*arguments: Any, **named: Any) -> Any:
-    """torch's decomposition, with a result that lies as the operator's own does: a view of it was traced by that."""
+    """Use torch's decomposition, with a result in the operator's own memory order: traced views depend on it."""
     out, sums = decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default](*arguments, **named)
     return out.transpose(1, 2).contiguous().transpose(1, 2), sums
 

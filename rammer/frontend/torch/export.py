@@ -1,4 +1,4 @@
-"""Modules, by torch.export, and files of TorchScript, by the exporter that reads them."""
+"""Import modules with torch.export, and TorchScript files with the exporter that reads them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rammer.ir.graph import Graph
 
 
 def from_module(module: Any, example: Any) -> Graph:
-    """The Graph of a module for inputs like `example`: a tensor, a tuple of them, or a dict of keyword arguments.
+    """Return the Graph of a module for inputs like `example`: a tensor, a tuple of them, or a dict of keywords.
 
-    A path, or a module that torch.jit.load gave, is TorchScript. An ExportedProgram needs no example. Parameters share
-    their memory with the module, until a program packs them. Raises ModelError for what cannot be imported; all
-    operators that cannot are listed at once.
+    A path, or a module from torch.jit.load, is TorchScript. An ExportedProgram needs no example. Parameters share their
+    memory with the module until a program packs them. Raises ModelError for what cannot be imported, with all
+    unsupported operators at once.
     """
     if isinstance(module, torch.export.ExportedProgram):
         return _from_exported(module, "exported")
@@ -37,7 +37,7 @@ def from_module(module: Any, example: Any) -> Graph:
         return _from_script(module, tuple(example.values()) if named else arguments)
     if module.training:
         raise ModelError("the module is in training mode", hint="call module.eval(); torch.compile can train")
-    # what torch says here is about its own parts
+    # torch's warnings here are about torch itself
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, arguments, dict(example) if named else {}, strict=False)
@@ -79,7 +79,7 @@ def _from_exported(exported: torch.export.ExportedProgram, name: str) -> Graph:
 
 
 def _output_names(spec: Any) -> list[str]:
-    """Names of outputs: keys where there are some, else "output" and places."""
+    """Return names of outputs: their keys if they have some, else "output" with an index."""
     marked = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     paths = [path for path, _ in pytree.tree_flatten_with_path(marked)[0]]
     named = ["_".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) for path in paths]
@@ -89,7 +89,7 @@ def _output_names(spec: Any) -> list[str]:
 def _read_script(path: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that TorchScript is old
+            warnings.simplefilter("ignore")  # deprecation of TorchScript
             return torch.jit.load(path, map_location="cpu")
     except (RuntimeError, ValueError) as error:
         said = str(error).strip().partition("\n")[0]
@@ -98,7 +98,7 @@ def _read_script(path: str) -> Any:
 
 
 def _from_script(module: Any, arguments: tuple[Any, ...]) -> Graph:
-    """By torch's older exporter, which keeps recurrent layers whole; what it says is about its age."""
+    """Import with torch's older exporter, which keeps recurrent layers whole. Its warnings are about its age."""
     file = io.BytesIO()
     schema = module.forward.schema
     inputs = [a.name for a in schema.arguments[1:]] if all(isinstance(a, torch.Tensor) for a in arguments) else []

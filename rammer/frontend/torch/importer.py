@@ -1,4 +1,4 @@
-"""Nodes of a graph of ATen become a Graph, by way of a model in ONNX's words."""
+"""Import ATen nodes as a Graph, through an ONNX model in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rammer.ir.graph import Graph
 
 
 def reason_against(node: fx.Node) -> str:
-    """Why a call cannot be imported; empty if it can."""
+    """Return why a call cannot be imported; empty if it can."""
     if node.target is operator.getitem:
         return ""
     try:
@@ -32,10 +32,10 @@ def import_nodes(
     known: Mapping[fx.Node, Any],
     name: str = "graph",
 ) -> Graph:
-    """The Graph of some calls in their order.
+    """Return the Graph of some calls, in their order.
 
-    `inputs` and `outputs` are its ports, `known` the tensors of nodes that are constants. Raises ModelError for what
-    the importer of ONNX refuses.
+    `inputs` and `outputs` are its ports, `known` the tensors of constant nodes. Raises ModelError for what the ONNX
+    importer refuses.
     """
     writer = Writer(known)
     for port, node in inputs.items():

@@ -1,8 +1,8 @@
-"""LSTMs that are trained: what goes from step to step is one operator, and its gradient is another one.
+"""Train LSTMs: make the recurrence over all steps one operator, and its gradient another one.
 
-The products of all steps at once, those of inputs and the gradients of weights, are torch's operators around it. Taken
-apart step by step by autograd instead, ten layers of a hundred steps would be a hundred thousand nodes to trace, and
-the forward pass would keep the transposed weights of each.
+The products of all steps at once (of the inputs, and the gradients of weights) are torch's operators around it. If
+autograd unrolled the recurrence, ten layers of a hundred steps would be a hundred thousand nodes to trace, and the
+forward pass would keep transposed weights for each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Any, ...]:
-    """torch.lstm, with gradients; torch's own decomposition calls a library where x needs no gradient."""
+    """Compute torch.lstm, with gradients. torch's own decomposition calls a library if x needs no gradient."""
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     if len(parameters) != num_layers * directions * each:  # with projections
         rest = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
@@ -52,15 +52,15 @@ def lstm(
 
 
 def _turned(x: Any, back: bool) -> Any:
-    """Steps in the order in which a direction takes them."""
+    """Return the steps in the order of a direction: reversed if `back`."""
     return x.flip(0) if back else x
 
 
-# the operators, as eager PyTorch would compute them; gates are torch's: i, f, g, o
+# the operators in eager PyTorch; gates are in torch's order: i, f, g, o
 
 
 def _steps(products: Any, h: Any, c: Any, u: Any) -> tuple[Any, Any, Any]:
-    """States of all steps, [T, B, H] each, and the gates' sums [T, B, 4 H], of `products` x Wᵀ + bias."""
+    """Return the states of all steps, [T, B, H] each, and the sums of gates [T, B, 4 H]. `products` is x Wᵀ + bias."""
     hs, cs, sums = [], [], []
     for product in products.unbind():
         sums.append(product + h @ u.t())
@@ -73,7 +73,7 @@ def _steps(products: Any, h: Any, c: Any, u: Any) -> tuple[Any, Any, Any]:
 
 
 def _steps_backward(by_h: Any, by_c: Any, sums: Any, c: Any, c0: Any, u: Any) -> tuple[Any, Any, Any]:
-    """Gradients by the gates' sums, and by both first states, of those by the states of all steps."""
+    """Return the gradients of the sums of gates and of both first states, given those of the states of all steps."""
     i, f, g, o = (p.tanh() if n == 2 else p.sigmoid() for n, p in enumerate(sums.chunk(4, -1)))
     before, t = torch.cat([c0[None], c[:-1]]), c.tanh()
     slopes = torch.cat([g * i * (1 - i), before * f * (1 - f), i * (1 - g * g), t * o * (1 - o)], -1)
@@ -125,7 +125,7 @@ def _define() -> Any:
 _LIBRARY = _define()
 
 
-# what they are here
+# the operators as ONNX nodes
 
 
 @handles("lstm_steps", namespace=NAMESPACE)
@@ -145,7 +145,7 @@ def steps(w: Writer, products: fx.Node, h: Operand, c: Operand, u: fx.Node) -> t
 def steps_backward(
     w: Writer, by_h: fx.Node, by_c: fx.Node, sums: fx.Node, c: fx.Node, c0: fx.Node, u: fx.Node
 ) -> tuple[str, ...]:
-    """What does not wait for the next step is computed for all of them: slopes, and what goes from h to c and on."""
+    """Compute what does not depend on the next step for all steps at once: slopes, and the path from h to c."""
     length = len(c.meta["val"])
     i, f, g, o = _gates(w, sums, axis=2)
     one = w.number(1.0, w.out.dtype)
@@ -181,10 +181,10 @@ def _gates(w: Writer, sums: Operand, axis: int = 1) -> tuple[str, ...]:
 
 
 def _each(w: Writer, every: Operand, length: int) -> list[str]:
-    """The steps of [T, B, N], each [B, N]."""
+    """Split [T, B, N] into its steps, each [B, N]."""
     return [w("Squeeze", part, [0]) for part in w.many("Split", length, every, axis=0, num_outputs=length)]
 
 
 def _together(w: Writer, parts: Sequence[str]) -> str:
-    """[T, B, N] of its steps."""
+    """Join steps to [T, B, N]."""
     return w("Concat", *(w("Unsqueeze", part, [0]) for part in parts), axis=0)

@@ -1,4 +1,4 @@
-"""ATen's operators that move elements: views, cuts, joins, gathers and scatters."""
+"""Import ATen operators that move elements: views, slices, concatenations, gathers and scatters."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def split(w: Writer, x: fx.Node, sizes: Sequence[int], axis: int) -> tuple[str, 
 
 @handles("cat")
 def cat(w: Writer, tensors: Sequence[fx.Node], axis: int) -> str:
-    parts = [w.cast(t, w.out.dtype) for t in tensors if shape_of(t) != [0]]  # once, torch let empty ones be of any rank
+    parts = [w.cast(t, w.out.dtype) for t in tensors if shape_of(t) != [0]]  # torch still allows [0] beside any rank
     return w("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
 
 
@@ -103,13 +103,13 @@ def pad(w: Writer, x: fx.Node, pads: Sequence[int]) -> str:
 
 
 def _pad(w: Writer, x: fx.Node, pads: Sequence[int], mode: str, value: str | None) -> str:
-    """torch names the last dimension's pads first."""
+    """Pad. torch lists the pads of the last dimension first."""
     rank = len(shape_of(x))
     pairs = [(0, 0)] * (rank - len(pads) // 2) + list(zip(pads[::2], pads[1::2], strict=True))[::-1]
     return w("Pad", x, [low for low, _ in pairs] + [high for _, high in pairs], value, mode=mode)
 
 
-# by tensors of places
+# indexing by tensors
 
 
 @handles("embedding")
@@ -128,7 +128,7 @@ def gather(w: Writer, x: fx.Node, axis: int, places: fx.Node, _: bool) -> str:
 
 
 def _broadcast(w: Writer, indices: Sequence[fx.Node | None]) -> tuple[list[int], list[int], list[str]]:
-    """The axes that tensors of places choose from, their common shape, and they themselves in it."""
+    """Return the axes that index tensors select from, the indices' common shape, and the indices expanded to it."""
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if any(not _is_number(index) for _, index in given):
         raise Unsupported("a mask decides the shape")
@@ -143,7 +143,7 @@ def _is_number(index: fx.Node) -> bool:
 
 @handles("index.Tensor")
 def index(w: Writer, x: fx.Node, indices: Sequence[fx.Node | None]) -> str:
-    """x[:, i, j]: the chosen axes come first for GatherND, and then to where torch leaves them."""
+    """Index like x[:, i, j]: move the indexed axes to the front for GatherND, then to torch's position."""
     present = [i for i in indices if i is not None]
     if len(present) == 1 and _is_number(present[0]):
         return w("Gather", x, present[0], axis=list(indices).index(present[0]))
@@ -157,7 +157,7 @@ def index(w: Writer, x: fx.Node, indices: Sequence[fx.Node | None]) -> str:
 
 
 def _chosen_at(axes: Sequence[int]) -> int:
-    """Where torch puts the dimensions of places: where the chosen axes were, if these are neighbours, else first."""
+    """Return where torch puts the indexed dimensions: at the indexed axes if these are neighbours, else first."""
     return axes[0] if list(axes) == list(range(axes[0], axes[-1] + 1)) else 0
 
 
@@ -206,7 +206,7 @@ def scatter_reduce(
 
 def _scatter(w: Writer, x: fx.Node, axis: int, places: fx.Node, source: Operand, how: str) -> str:
     shape = shape_of(places)
-    if isinstance(source, fx.Node) and shape_of(source) != shape:  # torch takes a corner of it
+    if isinstance(source, fx.Node) and shape_of(source) != shape:  # torch uses its first elements
         cut: Operand = w("Slice", source, [0] * len(shape), shape)
     else:
         cut = source if isinstance(source, fx.Node) else w("Expand", w.number(source, w.out.dtype), shape)
@@ -225,13 +225,13 @@ def sort(w: Writer, x: fx.Node, axis: int, descending: bool) -> tuple[str, ...]:
 
 @handles("sort.stable")
 def sort_stable(w: Writer, x: fx.Node, _: bool | None, axis: int, descending: bool) -> tuple[str, ...]:
-    """Of equal ones TopK has the lower index first."""
+    """Sort. TopK returns the lower index first among equal elements, so it is stable."""
     return sort(w, x, axis, descending)
 
 
 @handles("masked_scatter")
 def masked_scatter(w: Writer, x: fx.Node, mask: fx.Node, source: fx.Node) -> str:
-    """The n-th place that the mask allows takes the n-th value."""
+    """Store the n-th value at the n-th position that the mask selects."""
     shape = shape_of(x)
     flat = w.reshape(w("Expand", w.to(mask, torch.int64), shape), [-1])
     number = w("Max", w("Sub", w("CumSum", flat, np.asarray(0)), w.number(1, torch.int64)), w.number(0, torch.int64))

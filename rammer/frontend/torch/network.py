@@ -1,4 +1,4 @@
-"""ATen's operators of neural networks: convolutions, pools, norms, resizing."""
+"""Import ATen operators of neural networks: convolutions, pools, norms, resizing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INTERPOLATED = ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
 
 
 def _per_axis(given: Sequence[int] | int, n: int) -> list[int]:
-    """One number for every dimension of the window."""
+    """Return one number for every dimension of the window."""
     listed = [given] if isinstance(given, int) else list(given)
     return listed * n if len(listed) == 1 else listed
 
@@ -54,7 +54,7 @@ def convolution(
 def max_pool(
     w: Writer, x: fx.Node, kernel: Sequence[int], stride: Sequence[int], padding: Any, dilation: Any, ceil: bool
 ) -> tuple[str, ...]:
-    """torch counts places in a plane, ONNX in the tensor."""
+    """Pool. Indices are converted: torch counts them within a plane, ONNX within the tensor."""
     n = int(w.target[8])
     shape, window = shape_of(x), _per_axis(kernel, n)
     batched = x if len(shape) == n + 2 else w.reshape(x, [1, *shape])
@@ -145,14 +145,14 @@ def interpolated(w: Writer, x: fx.Node, _: Any, align_corners: bool, *factors: A
 
 @handles(*(f"_upsample_{kind}2d_aa.{form}" for kind in ("bilinear", "bicubic") for form in ("default", "vec")))
 def antialiased(w: Writer, x: fx.Node, _: Any, align_corners: bool, *factors: Any) -> str:
-    """Over all places that an output covers; PyTorch's cubic has another coefficient then, and leaves out the edges."""
+    """Resize with antialiasing. PyTorch's cubic then has another coefficient, and excludes the edges."""
     if align_corners:
-        raise Unsupported("antialias with align_corners")  # its places are at half pixels, its scale that of corners
+        raise Unsupported("antialias with align_corners")  # torch mixes half-pixel positions with the scale of corners
     return _resize(w, x, factors, antialias=1, exclude_outside=1, cubic_coeff_a=-0.5)
 
 
 def _resize(w: Writer, x: fx.Node, factors: Sequence[Any], **attributes: Any) -> str:
-    """By factors, a list of them or one for each axis, where the caller gave some."""
+    """Resize by scales (a list, or one for each axis) if the caller gave them, else to the output's shape."""
     mode = w.target.removesuffix("_aa").lstrip("_").removeprefix("upsample_")[:-2]
     listed = factors[0] if isinstance(factors[0], list | tuple) else factors
     scales = None if None in listed else np.asarray([1, 1, *listed], np.float32)

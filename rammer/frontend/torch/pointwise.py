@@ -1,4 +1,4 @@
-"""ATen's element-wise operators, casts and comparisons."""
+"""Import ATen's element-wise operators, casts and comparisons."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ for _name, _op in _LOGIC.items():
 
 
 def _common(w: Writer, a: Operand, b: Operand) -> tuple[str, str]:
-    """Both operands in the type in which torch compares them."""
+    """Return both operands in the type in which torch compares them."""
     dtype = torch.result_type(*(x.meta["val"] if isinstance(x, fx.Node) else x for x in (a, b)))
     return w.cast(a, dtype), w.cast(b, dtype)
 
@@ -136,7 +136,7 @@ def log_of_base(w: Writer, x: Operand) -> str:
 
 @handles("log1p")
 def log1p(w: Writer, x: Operand) -> str:
-    """log(1 + x) = 2 atanh(x / (2 + x)), which loses nothing near 0."""
+    """Compute log(1 + x) as 2 atanh(x / (2 + x)), which is accurate for small x."""
     dtype = w.out.dtype
     x, one, two = w.cast(x, dtype), w.number(1, dtype), w.number(2, dtype)
     near = w("Mul", two, w("Atanh", w("Div", x, w("Add", two, x))))
@@ -145,7 +145,7 @@ def log1p(w: Writer, x: Operand) -> str:
 
 @handles("expm1")
 def expm1(w: Writer, x: Operand) -> str:
-    """exp(x) - 1 = 2 t / (1 - t) with t = tanh(x / 2), which loses nothing near 0."""
+    """Compute exp(x) - 1 as 2 t / (1 - t) with t = tanh(x / 2), which is accurate for small x."""
     dtype = w.out.dtype
     x, one, two = w.cast(x, dtype), w.number(1, dtype), w.number(2, dtype)
     t = w("Tanh", w("Div", x, two))
@@ -176,7 +176,7 @@ def fmod(w: Writer, a: Operand, b: Operand) -> str:
 
 @handles("remainder")
 def remainder(w: Writer, a: Operand, b: Operand) -> str:
-    """What is left has the sign of the divisor."""
+    """Compute the remainder with the divisor's sign."""
     dtype = w.out.dtype
     a, b = w.cast(a, dtype), w.cast(b, dtype)
     if not dtype.is_floating_point:

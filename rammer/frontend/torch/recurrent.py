@@ -1,4 +1,4 @@
-"""Recurrent layers as one operator: torch's own, and those that keep AOTAutograd from taking them apart."""
+"""Import recurrent layers as one operator each: torch's, and own ones that AOTAutograd does not decompose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import fx
 from rammer.frontend.torch import lstm_steps
 from rammer.frontend.torch.writer import Operand, Unsupported, Writer, handles, to_array
 
-# torch's function, and the order of its gates as ONNX has them
+# torch's function -> ONNX's operator, where torch has each of ONNX's gates, attributes
 KINDS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "lstm": ("LSTM", (0, 3, 1, 2), {}),
     "gru": ("GRU", (1, 0, 2), {"linear_before_reset": 1}),
@@ -25,7 +25,7 @@ _REST = (
 
 
 def _define() -> Any:
-    """The operators rammer::lstm and so on: like torch's, but opaque to decompositions."""
+    """Define the operators rammer::lstm and so on: like torch's, but opaque to decompositions."""
     library = torch.library.Library(NAMESPACE, "DEF")
     for kind in KINDS:
         states, results = ("Tensor[] hx", 3) if kind == "lstm" else ("Tensor hx", 2)
@@ -45,10 +45,10 @@ _LIBRARY = _define()
 
 
 def replace_layers(gm: fx.GraphModule, *, training: bool) -> None:
-    """Replace calls of torch's recurrent functions on whole sequences by operators of our own.
+    """Replace calls of torch's recurrent functions on whole sequences by operators of this module.
 
-    Those have no gradients: to train, the steps of an LSTM are another operator, which has (AOTAutograd takes the other
-    layers apart itself).
+    These have no gradients. For training, an LSTM uses the operator of `lstm_steps`, which has; AOTAutograd unrolls the
+    other kinds of layers.
     """
     ours = getattr(torch.ops, NAMESPACE)
     functions = {getattr(torch, kind): getattr(ours, kind).default for kind in KINDS}
@@ -73,7 +73,7 @@ def recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[str, ...]:
-    """Layer by layer, each in one or two directions."""
+    """Write one ONNX node for each layer, in one or two directions."""
     op, order, attributes = KINDS[w.target]
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     if len(parameters) != num_layers * directions * each:
@@ -108,7 +108,7 @@ def recurrent(
 
 
 def _gates(w: Writer, parameters: Sequence[fx.Node], order: Sequence[int]) -> str:
-    """A parameter of every direction, its gates in ONNX's order."""
+    """Return a parameter of every direction, with its gates in ONNX's order."""
     values = [w.value(p) for p in parameters]
     if all(v is not None for v in values):
         return w.constant(to_array(torch.stack([torch.cat([v.chunk(len(order))[g] for g in order]) for v in values])))
@@ -121,7 +121,7 @@ def _gates(w: Writer, parameters: Sequence[fx.Node], order: Sequence[int]) -> st
 
 
 def _biases(w: Writer, parameters: Sequence[fx.Node], each: int, order: Sequence[int]) -> str:
-    """Those of inputs, then those of the state."""
+    """Return the biases of inputs, then those of the state."""
     return w("Concat", *(_gates(w, parameters[n::each], order) for n in (2, 3)), axis=1)
 
 

@@ -1,4 +1,4 @@
-"""ATen's reductions, and products of matrices."""
+"""Import ATen's reductions and matrix products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_DTYPE = {"sum": "ReduceSum", "mean": "ReduceMean"}
 
 
 def _axes(x: fx.Node, axes: int | Sequence[int] | None) -> list[int]:
-    """Dimensions counted from the front; none named means all."""
+    """Return dimensions counted from the front; all if none are named."""
     rank = x.meta["val"].dim()
     listed = [axes] if isinstance(axes, int) else list(axes or range(rank))
     return [a % rank for a in listed] if rank else []
@@ -104,7 +104,7 @@ def vector_norm(w: Writer, x: fx.Node, order: float, axes: Any, keep: bool, _: A
 
 @handles("mm", "bmm")
 def product(w: Writer, a: fx.Node, b: fx.Node, *_: Any) -> str:
-    """Of aᵀ, as it lies, and b, both of many more rows than columns, the smaller one is turned: (bᵀ · a)ᵀ."""
+    """Multiply matrices. aᵀ · b with many more rows than columns is (bᵀ · a)ᵀ: this transposes the smaller operand."""
     if str(a.target) == "aten.permute.default" and list(a.args[1]) == [1, 0]:
         (rows, depth), columns = a.meta["val"].shape, b.meta["val"].shape[1]
         if depth * columns + rows * columns < rows * depth:

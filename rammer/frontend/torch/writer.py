@@ -1,4 +1,4 @@
-"""ATen nodes become nodes of ONNX, whose meaning the other importer has; what is written is never serialized."""
+"""Write ATen nodes as ONNX nodes for the ONNX importer. The model is never serialized."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 OPSET = 22
 DTYPE: dict[Any, DType] = {getattr(torch, d.value): d for d in DType if hasattr(torch, d.value) and not d.is_complex}
-PLAIN = frozenset(t for t, d in DTYPE.items() if d.carrier is d.numpy)  # those that NumPy has
+PLAIN = frozenset(t for t, d in DTYPE.items() if d.carrier is d.numpy)  # element types of NumPy itself
 CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 # "aten.add", or "aten.max.dim" for one overload -> its meaning, called with the schema's arguments in order
@@ -30,7 +30,7 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*ops: str, namespace: str = "aten") -> Callable[[AnyHandler], AnyHandler]:
-    """Register a function as the meaning of operators: (writer, arguments in the order of the schema)."""
+    """Register a function as the meaning of operators. It takes the writer, and the arguments in the schema's order."""
 
     def register(function: AnyHandler) -> AnyHandler:
         HANDLERS.update((f"{namespace}.{op}", function) for op in ops)
@@ -40,17 +40,17 @@ def handles(*ops: str, namespace: str = "aten") -> Callable[[AnyHandler], AnyHan
 
 
 def handler_for(target: Any) -> Handler | None:
-    """The handler of an operator: of its overload, or of all of them."""
+    """Return the handler of an operator's overload, or of all its overloads; None if there is none."""
     name = str(target)
     return HANDLERS.get(name) or HANDLERS.get(name.rpartition(".")[0])
 
 
 class Unsupported(Exception):
-    """Why a node cannot be written."""
+    """The reason why a node cannot be written."""
 
 
 def to_array(tensor: Any) -> Array:
-    """A tensor of the host as an array that shares its memory."""
+    """Return a host tensor as an array that shares its memory."""
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.dtype in PLAIN:
         return plain.numpy()  # type: ignore[no-any-return]
@@ -59,7 +59,7 @@ def to_array(tensor: Any) -> Array:
 
 
 def to_tensor(array: Array) -> Any:
-    """An array as a tensor that shares its memory."""
+    """Return an array as a tensor that shares its memory."""
     dtype = DTYPES[array.dtype]
     if dtype.carrier is dtype.numpy:
         return torch.from_numpy(array)
@@ -67,12 +67,12 @@ def to_tensor(array: Array) -> Any:
 
 
 def shape_of(node: fx.Node) -> list[int]:
-    """The shape of a tensor of the graph."""
+    """Return the shape of a node's tensor."""
     return list(node.meta["val"].shape)
 
 
 def require_tensor(value: Any) -> None:
-    """Raise Unsupported for what is no tensor of the host with a known shape and an element type that exists here."""
+    """Raise Unsupported unless the value is a strided host tensor of known shape and supported element type."""
     if not isinstance(value, torch.Tensor):
         raise Unsupported(f"takes or gives a {type(value).__name__}")
     if value.dtype not in DTYPE:
@@ -86,9 +86,9 @@ def require_tensor(value: Any) -> None:
 
 
 class Writer:
-    """Nodes and constants of a model under construction.
+    """Nodes and constants of an ONNX model under construction.
 
-    `known` are the tensors of nodes whose values never change: they are constants, and share their memory.
+    `known` has the tensors of nodes whose values never change: they become constants that share their memory.
     """
 
     def __init__(self, known: Mapping[fx.Node, Any]) -> None:
@@ -115,16 +115,16 @@ class Writer:
         self._names[node] = handler(self, *_arguments(node))
 
     def call(self, node: fx.Node, name: str) -> None:
-        """The name of a value that comes from outside."""
+        """Name a value that is an input of the graph."""
         self._names[node] = name
 
     def take(self, node: fx.Node, source: fx.Node, position: int) -> None:
-        """One result of a node that has several is a node of its own."""
+        """Name one result of a node with several, which is a node of its own in torch."""
         names = self._names[source]
         self._names[node] = names[position]
 
     def name(self, node: fx.Node) -> str:
-        """The name of a node's value."""
+        """Return the name of a node's value."""
         if node in self._known and node not in self._names:
             self._names[node] = self.constant(to_array(self._known[node]), node.name)
         found = self._names.get(node, node.name)
@@ -132,48 +132,48 @@ class Writer:
         return found
 
     def value(self, operand: Operand) -> Any:
-        """The tensor of a node whose value never changes, or None."""
+        """Return the tensor of a node whose value never changes, or None."""
         return self._known.get(operand) if isinstance(operand, fx.Node) else None
 
-    # what handlers ask
+    # queries of handlers
 
     @property
     def operator(self) -> Any:
-        """torch's operator that is being written."""
+        """The torch operator that is being written."""
         assert self._node is not None
         return self._node.target
 
     @property
     def target(self) -> str:
-        """Its name, without namespace and overload."""
+        """Name of the operator, without namespace and overload."""
         return str(self.operator).split(".")[1]
 
     @property
     def out(self) -> Any:
-        """The tensor without data that the node gives: the first of several."""
+        """The node's first result, as a tensor without data."""
         assert self._node is not None
         value = self._node.meta["val"]
         return value[0] if isinstance(value, tuple | list) else value
 
     def used(self, position: int) -> bool:
-        """Whether anybody takes this result of several."""
+        """Check whether any node uses this result."""
         assert self._node is not None
         return any(user.args[1] == position for user in self._node.users)
 
     def only(self, *positions: int) -> None:
-        """Raise Unsupported if a result is used that is none of these."""
+        """Raise Unsupported if any other result is used."""
         assert self._node is not None
         if others := [p for p in range(len(self._node.meta["val"])) if p not in positions and self.used(p)]:
             raise Unsupported(f"result {others[0]} is used")
 
-    # what handlers write
+    # output of handlers
 
     def __call__(self, op: str, *operands: Operand, **attributes: Any) -> str:
-        """Write a node with one output: its name. Attributes that are None are left out."""
+        """Write a node with one output, and return its name. Attributes that are None are left out."""
         return self.many(op, 1, *operands, **attributes)[0]
 
     def many(self, op: str, outputs: int, *operands: Operand, **attributes: Any) -> tuple[str, ...]:
-        """Write a node: the names of its outputs."""
+        """Write a node, and return the names of its outputs."""
         assert self._node is not None
         names = tuple(self._fresh() for _ in range(outputs))
         given = {key: value for key, value in attributes.items() if value is not None}
@@ -184,7 +184,7 @@ class Writer:
         return names
 
     def constant(self, array: Array, name: str = "") -> str:
-        """The name of a constant, which shares the array's memory if that is contiguous."""
+        """Add a constant, and return its name. It shares the array's memory if that is contiguous."""
         dtype = DTYPES[array.dtype]
         name = f"{name or 'constant'}:{len(self.initializers)}"
         proto = TensorProto(name=name, data_type=CODES[dtype], dims=array.shape)
@@ -193,11 +193,11 @@ class Writer:
         return name
 
     def number(self, value: float, dtype: Any) -> str:
-        """A scalar of torch's element type."""
+        """Add a scalar of torch's element type."""
         return self.constant(np.asarray(value, DTYPE[dtype].numpy))
 
     def cast(self, operand: Operand, dtype: Any) -> str:
-        """A node's value, or a number, in torch's element type."""
+        """Return a node's value, or a number, in torch's element type."""
         if not isinstance(operand, fx.Node):
             return self.number(operand, dtype)
         same = operand.meta["val"].dtype is dtype
@@ -215,7 +215,7 @@ class Writer:
         return self("Slice", operand, [start], [end], [axis], [step])
 
     def moved(self, operand: fx.Node, move: Callable[[Any], Any]) -> str:
-        """Elements of one tensor in other places, as torch itself moves them."""
+        """Gather the elements in the order in which torch's own function `move` puts them."""
         shape = operand.meta["val"].shape
         places = move(torch.arange(prod(shape)).view(shape))
         return self("Gather", self("Reshape", operand, [-1]), places.numpy(), axis=0)
@@ -241,7 +241,7 @@ class Writer:
 
 
 def _arguments(node: fx.Node) -> list[Any]:
-    """Every argument in the order of the schema, with its defaults."""
+    """Return every argument in the order of the schema, with its defaults."""
     arguments = list(node.args)
     for argument in node.target._schema.arguments[len(node.args) :]:
         arguments.append(node.kwargs.get(argument.name, argument.default_value))

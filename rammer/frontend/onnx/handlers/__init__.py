@@ -1,4 +1,4 @@
-"""The meaning of each ONNX operator, in rOperators."""
+"""Translate each ONNX operator to rOperators: one handler per operator."""
 
 from __future__ import annotations
 

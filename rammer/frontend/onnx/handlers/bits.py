@@ -1,4 +1,4 @@
-"""Bits of integers, and of what else has some."""
+"""Import bitwise operators, shifts and BitCast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bit_shift(n: Node) -> TensorId:
 
 @handles("BitCast")
 def bit_cast(n: Node) -> TensorId:
-    """The same bits as another type; between integers of one width that is a cast, which wraps."""
+    """Reinterpret bits as another type. Between integers of one width that is a cast, which wraps."""
     x, source = n.tensor(0), n.dtype()
     target = element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op)
     if source.itemsize != target.itemsize:

@@ -1,4 +1,4 @@
-"""Casts to types whose ends and roundings the standard lets a node choose."""
+"""Cast to types whose saturation and rounding are attributes of the node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUND_MODES = ("up", "down", "nearest")
 
 
 def narrow_float(n: Node, x: TensorId, dtype: DType, *, saturate: bool = True, mode: str = "up") -> TensorId:
-    """`x` as elements of `dtype`. Only floats of 8 bits saturate, if told so, and only powers of two have modes."""
+    """Cast `x` to `dtype`. `saturate` applies to 8-bit floats, `mode` to powers of two (F8E8M0)."""
     if n.type(x).dtype is dtype:
         return x
     if dtype is DType.F8E8M0:
@@ -25,7 +25,7 @@ def narrow_float(n: Node, x: TensorId, dtype: DType, *, saturate: bool = True, m
 
 
 def _power_of_two(n: Node, x: TensorId, saturate: bool, mode: str) -> TensorId:
-    """`x`, float32, rounded to a power of two. Negative numbers become NaN, and too small ones unless they saturate."""
+    """Round `x`, float32, to a power of two. Negative numbers become NaN; too small ones too, unless `saturate`."""
     if mode not in ROUND_MODES:
         raise n.fail(f"round_mode is {mode!r}", hint=f"one of {', '.join(ROUND_MODES)}")
     info = DType.F8E8M0.info

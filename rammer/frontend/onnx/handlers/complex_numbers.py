@@ -1,4 +1,4 @@
-"""Complex numbers in handlers: as pairs of real ones, of which what is linear computes each part."""
+"""Compute with complex numbers as pairs of real ones. Linear operators apply to each part."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from rammer.ir.tensor import DType, TensorId
 
 
 def parts(n: Node, x: TensorId) -> TensorId:
-    """Complex numbers as pairs along a last dimension of 2; others as they are."""
+    """Return complex numbers as pairs along a last dimension of 2; real ones as they are."""
     return n.add("view_as_real", x) if n.type(x).dtype.is_complex else x
 
 
 def whole(n: Node, x: TensorId, dtype: DType) -> TensorId:
-    """What `parts` makes of a tensor of type `dtype`, put together."""
+    """Undo `parts`, for a tensor of type `dtype`."""
     return n.add("view_as_complex", x) if dtype.is_complex else x
 
 
 def channels(n: Node, x: TensorId) -> TensorId:
-    """[batch, channels, …] complex numbers as twice as many real channels, of all real parts first."""
+    """Return [batch, channels, …] complex numbers as twice as many real channels, all real parts first."""
     if not n.type(x).dtype.is_complex:
         return x
     batch, count, *rest = n.type(x).shape
@@ -26,7 +26,7 @@ def channels(n: Node, x: TensorId) -> TensorId:
 
 
 def of_channels(n: Node, x: TensorId, dtype: DType) -> TensorId:
-    """What `channels` makes of a tensor of type `dtype`, put together."""
+    """Undo `channels`, for a tensor of type `dtype`."""
     if not dtype.is_complex:
         return x
     batch, count, *rest = n.type(x).shape
@@ -35,7 +35,10 @@ def of_channels(n: Node, x: TensorId, dtype: DType) -> TensorId:
 
 
 def combined(n: Node, fn: str, a: TensorId, b: TensorId) -> TensorId:
-    """add, mul, max or min of two tensors of one type; of complex numbers the larger real part decides, as in NumPy."""
+    """Return add, mul, max or min of two tensors of one type.
+
+    The larger real part decides between complex numbers (NumPy).
+    """
     dtype = n.type(a).dtype
     if not dtype.is_complex:
         return n.add(fn, a, b)
@@ -54,7 +57,7 @@ def combined(n: Node, fn: str, a: TensorId, b: TensorId) -> TensorId:
 
 
 def folded(n: Node, fn: str, x: TensorId, axis: int) -> TensorId:
-    """All elements along an axis combined, by halves; the axis goes. Real ones in one reduction."""
+    """Reduce an axis, without keeping it. Complex numbers are combined by halves, real ones in one reduction."""
     if not n.type(x).dtype.is_complex:
         return n.reduce(x, {"add": "sum", "mul": "prod"}.get(fn, fn), (axis,), keepdims=False)
     while (extent := (shape := list(n.type(x).shape))[axis]) > 1:
@@ -70,7 +73,7 @@ def folded(n: Node, fn: str, x: TensorId, axis: int) -> TensorId:
 
 
 def _apart(n: Node, x: TensorId) -> tuple[TensorId, TensorId]:
-    """The real and the imaginary parts."""
+    """Return the real and the imaginary parts."""
     shape, pairs = n.type(x).shape, parts(n, x)
     real, imag = (n.slice(pairs, (*(0,) * len(shape), part), (*shape, 1)) for part in range(2))
     return n.reshape(real, shape), n.reshape(imag, shape)

@@ -1,6 +1,6 @@
-"""Operators of the domain com.microsoft, which exporters and ONNX Runtime write: activations, norms, products.
+"""Import com.microsoft operators, which exporters and ONNX Runtime write: activations, norms, products.
 
-The onnx package has no signatures of them, so each handler declares its own.
+The onnx package has no signatures for them, so each handler declares its own.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ DOMAIN = "com.microsoft"
 def contrib(
     *ops: str, inputs: tuple[int, int], outputs: int = 1, plain: bool = False, **defaults: Any
 ) -> Callable[[Handler], Handler]:
-    """Register a handler with a signature: how many operands and results, and each attribute's default.
+    """Register a handler with a signature: the number of operands and results, and each attribute's default.
 
-    A default that is a type stands for an attribute of that type which may be missing: then it is None. `plain`: ONNX
-    Runtime has it in the standard's own domain, too, where the standard does not.
+    A default that is a type stands for an optional attribute of that type, None if missing. `plain` registers the
+    operator in the standard's domain too, where ONNX Runtime has it and the standard does not.
     """
 
     def register(function: Handler) -> Handler:
@@ -74,7 +74,7 @@ def quick_gelu(n: Node) -> TensorId:
 
 @contrib("FusedMatMul", inputs=(2, 2), alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
 def fused_matmul(n: Node) -> TensorId:
-    """A product with its operands' last axes swapped, or their first axis moved behind the other batch axes."""
+    """Multiply, after swapping operands' last axes, or moving their first axis behind the other batch axes."""
     operands = []
     for position, name in enumerate(("transBatchA", "transBatchB")):
         rank = len(n.shape(position))
@@ -111,7 +111,7 @@ def simplified_layer_normalization(n: Node) -> TensorId:
 
 
 def rms_norm(n: Node, x: TensorId, scale: TensorId, epsilon: float) -> TensorId:
-    """x by the root of the mean of its squares along the last axis, scaled."""
+    """Divide x by the root mean square along its last axis, and scale."""
     dtype = n.type(x).dtype
     wide = n.cast(x, dtype.accumulator)
     mean = n.reduce(square(n, wide), "mean", (n.type(x).rank - 1,))
@@ -134,7 +134,7 @@ def _sums(n: Node, normal: TensorId, total: TensorId) -> list[TensorId | None]:
 
 @contrib("EmbedLayerNormalization", inputs=(7, 9), outputs=3, epsilon=1e-12, mask_index_type=0)
 def embed_layer_normalization(n: Node) -> list[TensorId]:
-    """The sum of embeddings of words, places and segments, normalized; and how many words the mask keeps."""
+    """Normalize the sum of word, position and segment embeddings. Also return how many words the mask keeps."""
     batch, length = n.shape()
     places = n.tensor(8) if n.has(8) else n.constant(range(length), DType.I64)
     words, own = (n.add("gather", n.tensor(table), at, axis=0) for table, at in ((2, n.tensor(0)), (3, places)))
@@ -176,7 +176,7 @@ def rotary_embedding(n: Node) -> TensorId:
 
 
 def rotated(n: Node, x: TensorId, places: TensorId, cos: TensorId, sin: TensorId, *, interleaved: bool) -> TensorId:
-    """Pairs of each head [batch, heads, length, size] turned by the angles of places [batch or 1, length]."""
+    """Rotate pairs of each head [batch, heads, length, size] by the angles of positions [batch or 1, length]."""
     shape, half = n.type(x).shape, n.type(cos).shape[1]
     if shape[3] < 2 * half or n.type(sin).shape != n.type(cos).shape:
         raise n.fail(f"tables {n.type(cos)} and {n.type(sin)} do not fit heads of {shape[3]}")

@@ -1,4 +1,4 @@
-"""Attention of the domain com.microsoft: heads side by side in rows, masks of several kinds, and caches."""
+"""Import com.microsoft attention: heads side by side in rows, several kinds of masks, and caches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def multi_head_attention(n: Node) -> list[TensorId]:
     past_present_share_buffer=0,
 )
 def attention(n: Node) -> list[TensorId]:
-    """Queries, keys and values are one product of the input."""
+    """Compute attention whose queries, keys and values are one product of the input."""
     heads, (batch, _, _), weight = n.attrs["num_heads"] or 0, n.shape(), n.shape(1)
     sizes = n.attrs["qkv_hidden_sizes"] or (weight[1] // 3,) * 3
     unfit = len(sizes) != 3 or min(sizes) < 1 or sum(sizes) != weight[1] or sizes[0] != sizes[1]
@@ -95,9 +95,9 @@ def attention(n: Node) -> list[TensorId]:
     smooth_softmax=-1,
 )
 def group_query_attention(n: Node) -> list[TensorId]:
-    """Causal, into a cache: new keys go behind those of each sequence, whose lengths are known when it runs.
+    """Compute causal attention with a cache: new keys follow those of each sequence, whose length is a run-time value.
 
-    `total_sequence_length` decides the shape of the cache, so it must be known before.
+    `total_sequence_length` decides the cache's shape, so it must be known at compile time.
     """
     heads, groups = n.attrs["num_heads"] or 0, n.attrs["kv_num_heads"] or 0
     batch, length, width = n.shape()
@@ -120,7 +120,7 @@ def group_query_attention(n: Node) -> list[TensorId]:
         raise n.fail(f"total_sequence_length is {total}, less than the {length} that are new")
     ends = n.add("add", n.reshape(n.cast(n.tensor(5), DType.I64), (batch, 1)), n.constant(1))
     first = n.constant(np.zeros((batch, 1), np.int64))
-    if length < total:  # no prompt
+    if length < total:  # decoding, not a prompt
         first = inside(n, n.add("sub", ends, n.constant(length)), extent - length + 1)
     places = n.add("add", first, n.constant(np.arange(length)))
     if n.attrs["do_rotary"]:
@@ -146,7 +146,7 @@ def group_query_attention(n: Node) -> list[TensorId]:
 
 
 def _heads(n: Node, x: TensorId, heads: int, bias: TensorId | None) -> TensorId:
-    """[batch, length, heads · size] as [batch, heads, length, size]; what has that shape stays."""
+    """Return [batch, length, heads · size] as [batch, heads, length, size]; a tensor of that shape as it is."""
     shape = n.type(x).shape
     if len(shape) == 4 and shape[1] == heads:
         if bias is None:
@@ -172,7 +172,7 @@ def _attended(n: Node, q: TensorId, k: TensorId, v: TensorId, masks: list[Tensor
 
 
 def _scores_mask(n: Node, mask: int, bias: int, q: TensorId, k: TensorId, old: int) -> list[TensorId]:
-    """What is added to scores: the given bias, a large number where a mask has zeros, and one beyond the diagonal."""
+    """Return what is added to scores: the bias, `mask_filter_value` where the mask is zero, -inf above the diagonal."""
     (batch, _, length, _), extent = n.type(q).shape, n.type(k).shape[2]
     found = [n.tensor(bias)] if n.has(bias) else []
     if n.has(mask):
@@ -192,7 +192,7 @@ def _scores_mask(n: Node, mask: int, bias: int, q: TensorId, k: TensorId, old: i
 
 
 def _cached(n: Node, past: TensorId | None, new: TensorId, first: TensorId, extent: int) -> TensorId:
-    """[batch, groups, extent, size]: new rows from `first` on, and those of the past elsewhere."""
+    """Return [batch, groups, extent, size]: new rows from `first` on, and the past's rows elsewhere."""
     batch, groups, length, size = n.type(new).shape
     old = 0 if past is None else n.type(past).shape[2]
     missing = (0, 0, 0, 0, 0, 0, extent - old, 0)

@@ -1,4 +1,4 @@
-"""Operators of the domain com.microsoft in which optimisers put several of the standard's together."""
+"""Import com.microsoft operators into which optimizers fuse several standard ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOW: dict[str, Any] = {"auto_pad": "NOTSET", "kernel_shape": tuple, "pads": t
 
 
 def _standard(handler: Handler, n: Node, *operands: TensorId) -> TensorId:
-    """What the handler of a standard operator makes of these operands, with the attributes that somebody gave."""
+    """Call the handler of a standard operator with these operands, and the attributes that the node has."""
     n.inputs = operands
     n.attrs = {name: value for name, value in n.attrs.items() if value is not None}
     found = handler(n)
@@ -27,7 +27,7 @@ def _standard(handler: Handler, n: Node, *operands: TensorId) -> TensorId:
 
 @contrib("QLinearSoftmax", inputs=(5, 5), axis=-1, opset=int)
 def qlinear_softmax(n: Node) -> TensorId:
-    """Before opset 13, which the node says, over everything from `axis` on."""
+    """Compute a quantized softmax. Before opset 13 (an attribute), it is over all axes from `axis` on."""
     shape, x = n.shape(), real(n, 0)
     axis = n.axis(n.attrs["axis"], len(shape))
     if n.attrs["opset"] is None:
@@ -67,7 +67,7 @@ _ACTIVATIONS: dict[str, Callable[[Node, TensorId, tuple[float, ...]], TensorId]]
 
 @contrib("FusedConv", inputs=(2, 4), **WINDOW, dilations=tuple, group=1, activation=str, activation_params=tuple)
 def fused_conv(n: Node) -> TensorId:
-    """A convolution, to whose result something is added, under an activation."""
+    """Compute a convolution, add an optional operand, and apply an activation."""
     more, kind, parameters = n.optional(3), n.attrs["activation"], tuple(n.attrs["activation_params"] or ())
     found = _standard(conv, n, *(n.tensor(p) for p in range(3) if n.has(p)))
     found = found if more is None else n.add("add", found, more)
@@ -80,7 +80,7 @@ def fused_conv(n: Node) -> TensorId:
 
 @contrib("QGemm", inputs=(6, 9), alpha=1.0, transA=0, transB=0)
 def q_gemm(n: Node) -> TensorId:
-    """(a - za) (b - zb) + c in int32, and the numbers that this stands for, quantized if there is a scale for it."""
+    """Compute (a - za) (b - zb) + c in int32 and dequantize it; quantize again if the node has an output scale."""
     trans_a, trans_b = bool(n.attrs["transA"]), bool(n.attrs["transB"])
     a = shifted(n, n.tensor(0), n.optional(2), -1 if trans_a else -2)
     b = shifted(n, n.tensor(3), n.optional(5), -2 if trans_b else -1)
@@ -95,7 +95,7 @@ def q_gemm(n: Node) -> TensorId:
 
 @contrib("DynamicQuantizeMatMul", inputs=(3, 5))
 def dynamic_quantize_matmul(n: Node) -> TensorId:
-    """A product with quantized weights; the other operand is quantized by its own range, which has 0 in it."""
+    """Multiply by quantized weights. The other operand is quantized by its own range, extended to contain 0."""
     bytes_of_x, scale, begin = bytes_by_range(n, n.tensor(0))
     total = n.product(shifted(n, bytes_of_x, begin, -2), shifted(n, n.tensor(1), n.optional(3), -1))
     found = n.add("mul", n.cast(total, n.dtype()), n.add("mul", scale, spread(n, n.tensor(2), total, -1)))
@@ -103,7 +103,10 @@ def dynamic_quantize_matmul(n: Node) -> TensorId:
 
 
 def bytes_by_range(n: Node, x: TensorId) -> tuple[TensorId, TensorId, TensorId]:
-    """Numbers as unsigned bytes, with their scale and zero point: what their range, and 0, takes."""
+    """Quantize numbers to unsigned bytes by their range, extended to contain 0.
+
+    Return them, their scale and zero point.
+    """
     axes, zero = tuple(range(n.type(x).rank)), n.like(0, x)
     low = n.add("min", n.reduce(x, "min", axes, keepdims=False), zero)
     high = n.add("max", n.reduce(x, "max", axes, keepdims=False), zero)

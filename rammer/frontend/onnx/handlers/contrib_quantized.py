@@ -1,4 +1,4 @@
-"""Quantized operators of the domain com.microsoft: each dequantizes, computes, and quantizes again."""
+"""Import quantized com.microsoft operators: each dequantizes, computes, and quantizes again."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, scaled
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
-BYTES_WILL_DO = (
-    4  # accuracy level of MatMulNBits from which on its operand may be rounded to bytes, as other runtimes do
-)
+BYTES_WILL_DO = 4  # accuracy level of MatMulNBits at which its operand may be rounded to bytes, as in other runtimes
 _FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 
 def real(n: Node, position: int) -> TensorId:
-    """The number that three operands from `position` on stand for: a quantized one, its scale, and its zero point."""
+    """Dequantize the operand at `position`; its scale and zero point follow it."""
     require_numbers(n, position + 1)
     return dequantize(n, n.tensor(position), n.tensor(position + 1), n.optional(position + 2), 0)
 
 
 def require_numbers(n: Node, position: int) -> None:
-    """Raise ModelError for a scale, or a zero point behind it, that is not one number: the domain has no others."""
+    """Raise ModelError unless the scale at `position`, and the zero point after it, have one element each."""
     for tensor in (n.tensor(position), n.optional(position + 1)):
         if tensor is not None and n.type(tensor).size != 1:
             raise n.fail(f"scale or zero point {n.type(tensor)} is not one number")
 
 
 def quantized(n: Node, value: TensorId, scale: int, dtype: DType) -> TensorId:
-    """Quantize with the scale that is operand `scale`, and the zero point behind it."""
+    """Quantize with the scale at operand `scale`, and the zero point after it."""
     require_numbers(n, scale)
     return quantize(n, value, n.tensor(scale), n.optional(scale + 1), 0, dtype)
 
@@ -87,7 +85,7 @@ def matmul_integer_to_float(n: Node) -> TensorId:
 
 @contrib("MatMulNBits", inputs=(3, 6), K=int, N=int, bits=4, block_size=int, accuracy_level=0)
 def matmul_n_bits(n: Node) -> TensorId:
-    """A product with weights of a few bits each, in blocks along the sum that have a scale and a zero point."""
+    """Multiply by weights of 2, 4 or 8 bits, in blocks along the reduction, each with a scale and zero point."""
     x, a = n.tensor(0), n.attrs
     depth, columns, bits, block = a["K"] or 0, a["N"] or 0, a["bits"], a["block_size"] or 0
     if bits not in (2, 4, 8) or min(depth, columns) < 1 or block < 16 or block & (block - 1) or n.has(4):
@@ -121,7 +119,7 @@ def matmul_n_bits(n: Node) -> TensorId:
 
 @contrib("GatherBlockQuantized", inputs=(3, 4), gather_axis=0, quantize_axis=1, block_size=128, bits=4)
 def gather_block_quantized(n: Node) -> TensorId:
-    """Rows of a table of few bits a number, in blocks along an axis that have a scale and a zero point."""
+    """Gather rows of a table of 2, 4 or 8 bits per number, in blocks along an axis with scales and zero points."""
     data, rank, a = n.tensor(0), len(n.shape()), n.attrs
     bytes_given, bits = n.dtype() is DType.U8, a["bits"] if n.dtype() is DType.U8 else n.dtype().bits
     axis, gathered = n.axis(a["quantize_axis"], rank), n.axis(a["gather_axis"], rank)
@@ -143,7 +141,7 @@ def gather_block_quantized(n: Node) -> TensorId:
 
 
 def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:
-    """The numbers of `bits` bits in the bytes of the last axis; if they are known, as a constant for passes to keep."""
+    """Unpack numbers of `bits` bits from the bytes of the last axis. A constant is marked `keep` for passes."""
     value = n.builder.value(packed)
     if value is None:
         return _unpacked(n, packed, bits)
@@ -154,7 +152,7 @@ def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:
 
 
 def _unpacked(n: Node, packed: TensorId, bits: int) -> TensorId:
-    """The numbers of `bits` bits in the bytes of the last axis, low ones first."""
+    """Unpack numbers of `bits` bits from the bytes of the last axis, low bits first."""
     if bits == 8:
         return packed
     *shape, count = n.type(packed).shape

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM of the domain com.microsoft: products of bytes, which are quantised by their own range."""
+"""Import com.microsoft's DynamicQuantizeLSTM: products of bytes, which are quantized by their own range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rammer.ir.tensor import DType, TensorId
     input_forget=0,
 )
 def dynamic_quantize_lstm(n: Node) -> list[TensorId | None]:
-    """An LSTM whose weights are bytes: x is quantised over all steps, and h at each step, over the whole batch."""
+    """Compute an LSTM with weights in bytes. x is quantized over all steps; h at each step, over the whole batch."""
     rnn = layer(n, 4, 3, ("Sigmoid", "Tanh", "Tanh"))
     width = 4 * rnn.hidden
     rows = n.reshape(rnn.x, (rnn.steps * rnn.batch, rnn.inputs))
@@ -44,7 +44,10 @@ def dynamic_quantize_lstm(n: Node) -> list[TensorId | None]:
 
 
 def _product(rnn: Layer, x: TensorId, position: int, scale: int, d: int, depth: int) -> TensorId:
-    """x times a direction's weights [depth, gates * hidden]; from `scale` on come their scale and zero point."""
+    """Multiply x by a direction's weights [depth, gates * hidden].
+
+    Their scale and zero point are operands from `scale` on.
+    """
     n, width = rnn.node, 4 * rnn.hidden
     if n.shape(position) != (rnn.directions, depth, width):
         wanted = [rnn.directions, depth, width]
@@ -64,7 +67,7 @@ def _product(rnn: Layer, x: TensorId, position: int, scale: int, d: int, depth: 
 
 
 def _cell(rnn: Layer, total: TensorId, c: TensorId, peepholes: TensorId | None, d: int) -> tuple[TensorId, TensorId]:
-    """The states h and c after a step, from those gates' sums [batch, 4 * hidden] and c before it."""
+    """Return the states h and c after a step, given its sums of gates [batch, 4 * hidden] and the old c."""
     n, hidden = rnn.node, rnn.hidden
     first, candidate, last = rnn.activations[d]
 

@@ -1,6 +1,6 @@
-"""Control flow: conditions are decided, and loops unrolled, at compile time.
+"""Import control flow at compile time: decide conditions, and unroll loops.
 
-Where that cannot be, Undecided says so: a session then runs bodies as programs of their own (`control_flow.py`).
+Raises Undecided where that is impossible. A session then runs bodies as programs of their own (`control_flow.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rammer.ir.tensor import DType, TensorId
 
 @handles("If")
 def if_(n: Node) -> tuple[Value | None, ...]:
-    """Only the branch that is taken is imported."""
+    """Import only the branch that is taken."""
     taken = n.subgraph(n.attrs["then_branch" if _number(n, 0, "the condition") else "else_branch"], ())
     if len(taken) != len(n.outputs):
         raise n.fail(f"the branch has {len(taken)} results instead of {len(n.outputs)}")
@@ -27,7 +27,7 @@ def if_(n: Node) -> tuple[Value | None, ...]:
 
 @handles("Loop")
 def loop(n: Node) -> list[Value | None]:
-    """The trip count, and the condition after each step, must be known."""
+    """Unroll a loop. The trip count, and the condition after each step, must be known."""
     limit = _number(n, 0, "the trip count") if n.has(0) else None
     if limit is not None and limit < 0:
         raise n.fail(f"the trip count is {limit}")
@@ -41,7 +41,7 @@ def loop(n: Node) -> list[Value | None]:
         for part, tensor in zip(collected, parts, strict=True):
             part.append(tensor)
         step += 1
-    if step == 0 and collected:  # no step says what it would add
+    if step == 0 and collected:  # import one step for the shapes of its outputs
         _, _, parts = _step(n, 0, carried, len(collected), runs=False)
         return [*carried, *(n.constant(np.zeros((0, *n.type(t).shape)), n.type(t).dtype) for t in parts)]
     return [*carried, *(n.stack(part, 0) for part in collected)]
@@ -50,7 +50,7 @@ def loop(n: Node) -> list[Value | None]:
 def _step(
     n: Node, step: int, carried: Sequence[Value | None], num_collected: int, *, runs: bool = True
 ) -> tuple[bool, list[Value | None], list[TensorId]]:
-    """Whether another step follows, the values that are carried on, and what is collected."""
+    """Import one step. Return whether another step follows, the values carried on, and the collected ones."""
     given = (n.constant(step, DType.I64), n.constant(np.asarray(True)), *carried)
     condition, *results = n.subgraph(n.attrs["body"], given)
     if len(results) != len(carried) + num_collected:
@@ -64,7 +64,7 @@ def _step(
 
 
 def _number(n: Node, position: int, what: str) -> int:
-    """A number that decides which way things go."""
+    """Return a number that control flow depends on. Raises Undecided if it is unknown."""
     value = n.known(n.tensor(position), what, Undecided)
     if value.size != 1:
         raise n.fail(f"{what} has {value.size} elements instead of one")
@@ -72,7 +72,7 @@ def _number(n: Node, position: int, what: str) -> int:
 
 
 def _require_few(n: Node, step: int) -> None:
-    """Raise Undecided for more steps than one program should have."""
+    """Raise Undecided beyond the limit of steps in one program."""
     if step >= n.limits.steps:
         raise Undecided(
             f"takes more than {n.limits.steps} steps",
@@ -84,7 +84,7 @@ def _require_few(n: Node, step: int) -> None:
 
 @handles("Scan")
 def scan_batch(n: Node) -> list[TensorId]:
-    """Opset 8 scans axis 1 of each element of a batch by itself."""
+    """Scan axis 1 of each element of a batch separately, as opset 8 does."""
     states, scanned = _operands(n, first=1)
     if n.has(0) and any(n.type(t).shape[1:2] != (e,) for t in scanned for e in n.ints(0, "sequence_lens")):
         raise n.fail("sequences are shorter than their tensors", hint="leave sequence_lens out, or cut the inputs")
@@ -104,7 +104,7 @@ def scan_batch(n: Node) -> list[TensorId]:
 
 @handles("Scan", since=9)
 def scan(n: Node) -> list[TensorId]:
-    """One copy of the body per element of the scanned axes."""
+    """Import one copy of the body per element of the scanned axes."""
     states, scanned = _operands(n)
     num_collected = len(n.outputs) - len(states)
     ways = scan_ways(n.attrs, "output", num_collected, n.fail)
@@ -119,7 +119,7 @@ def scan(n: Node) -> list[TensorId]:
 def scan_ways(
     attributes: Mapping[str, Any], side: str, number: int, fail: Callable[[str], ModelError]
 ) -> list[tuple[int, int]]:
-    """Return axis and direction (1: backwards) of each of the `number` scanned inputs or outputs, which `side` says.
+    """Return axis and direction (1: backwards) of each of the `number` scanned inputs or outputs (`side`).
 
     Raises `fail(…)` for attributes that do not fit them.
     """
@@ -132,7 +132,7 @@ def scan_ways(
 
 
 def _operands(n: Node, first: int = 0) -> tuple[list[TensorId], list[TensorId]]:
-    """The initial states, and what is scanned."""
+    """Return the initial states and the scanned inputs."""
     count = n.attrs["num_scan_inputs"]
     if not 0 < count <= len(n.inputs) - first:
         raise n.fail(f"num_scan_inputs is {count}, with {len(n.inputs) - first} inputs")
@@ -147,7 +147,7 @@ def _steps(
     ways: Sequence[tuple[int, int]],
     num_collected: int,
 ) -> tuple[list[TensorId], list[list[TensorId]]]:
-    """The last states, and every step's part of each scanned output."""
+    """Import all steps. Return the last states, and each step's part of the scanned outputs."""
     places = [n.axis(axis, n.type(t).rank) for (axis, _), t in zip(ways, scanned, strict=True)]
     extents = {n.type(t).shape[axis] for axis, t in zip(places, scanned, strict=True)}
     if len(extents) != 1 or 0 in extents:

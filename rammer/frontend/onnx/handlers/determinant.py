@@ -1,4 +1,4 @@
-"""Determinants, by elimination."""
+"""Compute determinants by Gaussian elimination."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-LARGEST = 64  # rows: each is a dozen operators
+LARGEST = 64  # rows; each becomes a dozen operators
 
 
 @handles("Det")
 def det(n: Node) -> TensorId:
-    """The product of the pivots, the largest of each column; the row in a pivot's place takes the pivot row's."""
+    """Multiply the pivots, each the largest of its column. Swapping a pivot row in changes the sign."""
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise n.fail(f"{n.type(x)} is no square matrix")
@@ -38,7 +38,7 @@ def det(n: Node) -> TensorId:
         first = n.slice(rest, (0, 0, 0), (batch, 1, size))
         moved = n.add("equal", n.constant(np.arange(size)[:, None]), chosen)
         rest = n.slice(n.add("where", moved, first, rest), (0, 1, 0), (batch, size - 1, size))
-        safe = n.add("where", n.add("equal", pivot, zero), n.like(1, pivot), pivot)  # a column of zeros: so is all
+        safe = n.add("where", n.add("equal", pivot, zero), n.like(1, pivot), pivot)  # a column of zeros: det is 0
         factors = n.add("div", n.slice(rest, (0, 0, 0), (batch, size - 1, 1)), safe)
         taken = n.add("mul", factors, n.slice(pivot_row, (0, 0, 1), (batch, 1, size - 1)))
         rest = n.add("sub", n.slice(rest, (0, 0, 1), (batch, size - 1, size - 1)), taken)

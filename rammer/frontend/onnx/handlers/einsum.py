@@ -1,4 +1,4 @@
-"""Einsum, as transpositions and matrix products."""
+"""Import Einsum as transposes and matrix products."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def einsum(n: Node) -> TensorId:
 
 
 def _parse(n: Node) -> tuple[list[str], str]:
-    """Labels of each operand and of the result; an ellipsis becomes capital letters aligned at its end."""
+    """Return the labels of each operand and of the result. An ellipsis becomes labels from outside the alphabet."""
     equation = n.attrs["equation"].replace(" ", "")
     if not re.fullmatch(r"[a-zA-Z.,]*(->[a-zA-Z.]*)?", equation):
         raise n.fail(f"equation {equation[:80]!r} is malformed")
@@ -30,7 +30,7 @@ def _parse(n: Node) -> tuple[list[str], str]:
     if len(terms) != len(n.present()) or any(t.replace("...", "", 1).count(".") for t in (*terms, right)):
         raise n.fail(f"equation {equation[:80]!r} does not fit {len(n.present())} operands")
     hidden = [len(n.shape(p)) - len(t.replace("...", "")) if "..." in t else 0 for p, t in enumerate(terms)]
-    spare = [chr(0x100 + k) for k in range(max(hidden, default=0))]  # no letter of an equation
+    spare = [chr(0x100 + k) for k in range(max(hidden, default=0))]  # letters that an equation cannot contain
     if any(h < 0 for h in hidden):
         raise n.fail(f"equation {equation[:80]!r} has more labels than an operand has dimensions")
     operands = [t.replace("...", "".join(spare[len(spare) - h :])) for t, h in zip(terms, hidden, strict=True)]
@@ -47,7 +47,7 @@ def _parse(n: Node) -> tuple[list[str], str]:
 
 
 def _plain(n: Node, x: TensorId, labels: str) -> tuple[TensorId, str]:
-    """Take diagonals until every label is there once."""
+    """Take diagonals until no label is repeated."""
     while (twice := next((c for c in labels if labels.count(c) > 1), None)) is not None:
         first = labels.index(twice)
         second = labels.index(twice, first + 1)
@@ -65,7 +65,7 @@ def _plain(n: Node, x: TensorId, labels: str) -> tuple[TensorId, str]:
 
 
 def _drop(n: Node, x: TensorId, labels: str, needed: set[str]) -> tuple[TensorId, str]:
-    """Sum over labels nobody needs."""
+    """Sum over labels that are not needed."""
     gone = [d for d, label in enumerate(labels) if label not in needed]
     if not gone:
         return x, labels
@@ -73,7 +73,7 @@ def _drop(n: Node, x: TensorId, labels: str, needed: set[str]) -> tuple[TensorId
 
 
 def _pair(n: Node, left: tuple[TensorId, str], right: tuple[TensorId, str], later: set[str]) -> tuple[TensorId, str]:
-    """Multiply two operands and sum over what neither the result nor a later operand has."""
+    """Multiply two operands. Sum over labels that neither the result nor a later operand has."""
     a, a_labels = _drop(n, *left, needed=later | set(right[1]))
     b, b_labels = _drop(n, *right, needed=later | set(left[1]))
     extents: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Element-wise operators, casts, comparisons."""
+"""Import element-wise operators, casts and comparisons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.frontend.onnx.node import Handler, Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, Shape, TensorId
 
-SINH_TERMS = 9  # of its series: enough for doubles up to 1
+SINH_TERMS = 9  # terms of the series: enough for doubles up to 1
 
 _PLAIN = {
     "Abs": "abs",
@@ -84,7 +84,7 @@ for _op, _kind in _BINARY.items():
 
 @handles(*_LEGACY_BROADCAST)
 def legacy_binary(n: Node) -> TensorId:
-    """Before opset 7: no broadcasting unless `broadcast`, which aligns the second operand at `axis`."""
+    """Import binary operators before opset 7: they broadcast only with `broadcast`, the second operand at `axis`."""
     a, b = n.tensor(0), n.tensor(1)
     shape, other = n.shape(0), n.shape(1)
     if n.attrs.get("broadcast"):
@@ -104,7 +104,10 @@ def pow_(n: Node) -> TensorId:
 
 
 def power(n: Node, base: TensorId, exponent: TensorId) -> TensorId:
-    """base ** exponent in the type of the base; a constant exponent needs no logarithm, or an operand less."""
+    """Return base ** exponent in the base's type.
+
+    Constant exponents become a product, a square root or an attribute.
+    """
     dtype, other = n.type(base).dtype, n.type(exponent).dtype
     known = n.builder.value(exponent)
     if known is not None and known.size == 1 and dtype.is_float and n.type(exponent).rank <= n.type(base).rank:
@@ -179,9 +182,9 @@ def clip_attributes(n: Node) -> TensorId:
 
 @handles("Clip", since=11)
 def clip(n: Node) -> TensorId:
-    """Bounds that are known become attributes, so that the operator can be fused; others are scalar tensors.
+    """Clip. Known bounds become attributes, so that the operator can be fused; others are scalar tensors.
 
-    The lower bound comes first, whatever it is: where it is above the upper one, the result is the upper one.
+    The lower bound always applies first: if it is above the upper one, the result is the upper one.
     """
     x = n.tensor(0)
     known: dict[str, float] = {}
@@ -212,14 +215,17 @@ def where(n: Node) -> TensorId:
     shape = n.shape(2)
     rows = (*shape[:axis], 1, *shape[axis + 1 :])
     if n.shape(1)[-len(shape) + axis :][:1] != (1,) and len(n.shape(1)) >= len(shape) - axis:
-        return found  # what comes is not one row
+        return found  # the new value is not a single row
     new = n.tensor(1) if n.shape(1) == rows else n.add("expand", n.tensor(1), shape=rows)
     moves = tuple(-1 if d == axis else d for d in range(len(shape)))
     return n.builder.could_update(found, n.tensor(2), new, at, moves=moves, how="chosen")
 
 
 def _one_place(n: Node, condition: TensorId, shape: Shape) -> tuple[int, TensorId] | None:
-    """The dimension of a shape along which a condition holds at one place, and that: a number for each batch."""
+    """Return the axis along which a condition holds at one position only, and that position for each batch.
+
+    Returns None for any other condition. The form is `equal(arange(extent), position)`, reshaped or broadcast.
+    """
     kind = n.type(condition)
     long = [d for d, extent in enumerate(kind.shape) if extent > 1]
     while (maker := n.builder.maker(condition)) is not None and maker.kind in ("reshape", "expand"):
@@ -243,7 +249,7 @@ def _one_place(n: Node, condition: TensorId, shape: Shape) -> tuple[int, TensorI
 
 @handles("Cast")
 def cast_by_name(n: Node) -> TensorId:
-    """Before opset 6 the type is a name."""
+    """Cast before opset 6, which names the type by a string."""
     code = dict(TensorProto.DataType.items()).get(n.attrs["to"].upper(), TensorProto.UNDEFINED)
     return n.cast(n.tensor(0), element_type(code, f"attribute 'to', {n.attrs['to']!r},", node=n.label, op=n.op))
 
@@ -259,14 +265,14 @@ def cast_like(n: Node) -> TensorId:
 
 
 def _as_told(n: Node, dtype: DType) -> TensorId:
-    """The first input in another type, by the node's attributes about what is rounded or out of range."""
+    """Cast the first input, with the node's attributes for rounding and saturation."""
     saturate, mode = bool(n.attrs.get("saturate", 1)), n.attrs.get("round_mode") or "up"
     return narrow_float(n, n.tensor(0), dtype, saturate=saturate, mode=mode)
 
 
 @handles("PRelu")
 def prelu_per_channel(n: Node) -> TensorId:
-    """Before opset 7 the slope is a scalar or one number per channel."""
+    """Import PRelu before opset 7: the slope is a scalar, or one number per channel."""
     slope = n.tensor(1)
     if n.type(slope).size > 1:
         slope = n.reshape(slope, (n.type(slope).size, *(1,) * (len(n.shape()) - 2)))
@@ -319,7 +325,7 @@ def constant(n: Node) -> TensorId:
 
 @handles("Dropout")
 def dropout(n: Node) -> list[TensorId]:
-    """Inference: the input itself, and a mask that keeps everything."""
+    """Import Dropout for inference: the input itself, and a mask that keeps everything."""
     training = n.has(2) and bool(n.scalar(2, "training_mode"))
     if training and (not n.has(1) or n.scalar(1, "ratio") != 0):
         raise n.fail("training mode is not supported", hint="export the model for inference")
@@ -339,7 +345,7 @@ def shrink(n: Node) -> TensorId:
 
 @handles("Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
 def transcendental(n: Node) -> TensorId:
-    """By the textbook formulas, in forms that lose nothing near 0; halves are taken of both terms before they meet."""
+    """Compute by textbook formulas, in forms that are accurate for small x. Terms are halved before they are added."""
     x = n.tensor(0)
     one = n.like(1, x)
     match n.op:
@@ -370,7 +376,7 @@ def transcendental(n: Node) -> TensorId:
 
 
 def _log1p(n: Node, x: TensorId) -> TensorId:
-    """log(1 + x), exact near 0: what 1 + x is off by rounding, the factor is, too."""
+    """Compute log(1 + x), accurate for small x: a factor corrects the rounding error of 1 + x."""
     moved = n.add("add", n.like(1, x), x)
     step = n.add("sub", moved, n.like(1, x))
     log = n.add("log", moved)

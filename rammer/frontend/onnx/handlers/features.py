@@ -1,4 +1,4 @@
-"""Features of ai.onnx.ml that are numbers: scaled, encoded, cut and joined."""
+"""Import numeric feature operators of ai.onnx.ml: scale, encode, select and join."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOMAIN = "ai.onnx.ml"
 
 @handles("ArrayFeatureExtractor", domain=DOMAIN)
 def array_feature_extractor(n: Node) -> TensorId:
-    """Columns by their numbers; a vector is a matrix of one row."""
+    """Select columns by number. A vector counts as a matrix of one row."""
     shape = n.shape()
     if not shape:
         raise n.fail("X is a scalar", hint="it needs columns")
@@ -61,7 +61,7 @@ def imputer(n: Node) -> TensorId:
 
 @handles("FeatureVectorizer", domain=DOMAIN)
 def feature_vectorizer(n: Node) -> TensorId:
-    """Columns of several matrices; vectors are columns, and what is too narrow gets zeros."""
+    """Join columns of several matrices. Vectors are columns; zeros fill matrices that are too narrow."""
     widths, parts = n.attrs["inputdimensions"] or (), []
     if len(widths) != len(n.inputs) or min(widths) < 0:
         raise n.fail(f"inputdimensions is {list(widths)} for {len(n.inputs)} inputs")
@@ -71,7 +71,7 @@ def feature_vectorizer(n: Node) -> TensorId:
             raise n.fail(f"{n.type(x)} is no matrix")
         x = n.reshape(x, (shape[0], 1)) if len(shape) == 1 else x
         columns = n.type(x).shape[1]
-        more = (0, 0, 0, width - columns)  # or less
+        more = (0, 0, 0, width - columns)  # negative: cuts columns off
         parts.append(n.add("pad", x, pads=more, mode="constant", value=0.0) if width != columns else x)
     return n.concat(parts, 1)
 
@@ -90,7 +90,7 @@ def linear_regressor(n: Node) -> TensorId:
 
 @handles("OneHotEncoder", domain=DOMAIN)
 def one_hot_encoder(n: Node) -> TensorId:
-    """What is in no category is zeros everywhere."""
+    """Encode as one-hot rows. An unknown category gives zeros."""
     x, known = n.tensor(0), n.attrs["cats_int64s"]
     if not known or not n.attrs["zeros"]:
         raise n.fail("categories are strings, or none may be missing", hint="cats_int64s with zeros=1 is supported")
@@ -100,7 +100,7 @@ def one_hot_encoder(n: Node) -> TensorId:
 
 @handles("LabelEncoder", domain=DOMAIN, since=2)
 def label_encoder(n: Node) -> TensorId:
-    """A number's place among the keys, and what lies there among the values; the last of equal keys counts."""
+    """Map each number through a table of keys and values. The last of equal keys counts."""
     x, keys, values = n.tensor(0), _listed(n, "keys"), _listed(n, "values")
     if keys.size != values.size or keys.ndim != 1 or not keys.size:
         raise n.fail(f"{keys.size} keys and {values.size} values", hint="as many of the one as of the other are needed")
@@ -119,7 +119,7 @@ def label_encoder(n: Node) -> TensorId:
 
 
 def _listed(n: Node, name: str) -> Array:
-    """Keys or values, in whichever form they are numbers."""
+    """Return keys or values, from the attribute that has them as numbers."""
     if (tensor := n.attrs.get(f"{name}_tensor")) is not None:
         return n.decode(tensor).ravel()
     for kind, dtype in (("int64s", np.int64), ("floats", np.float32)):

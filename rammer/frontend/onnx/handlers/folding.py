@@ -1,4 +1,4 @@
-"""Windows put back into images: Col2Im and MaxUnpool."""
+"""Import Col2Im and MaxUnpool, which put windows back into images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rammer.ir.tensor import DType, Shape, TensorId
 
 @handles("Col2Im")
 def col2im(n: Node) -> TensorId:
-    """Sums of overlapping blocks: a gather of all that meet at each pixel."""
+    """Sum overlapping blocks: gather all elements that meet at a pixel, then reduce."""
     x, shape, image, block = n.tensor(0), n.shape(), n.ints(1, "image_shape"), n.ints(2, "block_shape")
     rank, inner = len(image), prod(block)
     strides, dilations = (tuple(n.attrs[a] or (1,) * rank) for a in ("strides", "dilations"))
@@ -39,7 +39,7 @@ def col2im(n: Node) -> TensorId:
     target = pixel.ravel()[source]
     order = np.argsort(target, kind="stable")
     source, target = source[order], target[order]
-    turn = np.arange(target.size) - np.searchsorted(target, target)  # how many met the same pixel before
+    turn = np.arange(target.size) - np.searchsorted(target, target)  # number of earlier elements of the same pixel
     rounds = int(turn.max(initial=0)) + 1
     if rounds * prod(image) * 8 > n.limits.fold_bytes:
         raise n.fail(f"{rounds} blocks meet at each of {list(image)} pixels", hint="raise Limits.fold_bytes")
@@ -55,7 +55,7 @@ def col2im(n: Node) -> TensorId:
 
 @handles("MaxUnpool", since=9)
 def max_unpool(n: Node) -> TensorId:
-    """A scatter into zeros, plane by plane; a larger output_shape adds zeros at the ends."""
+    """Scatter into zeros, plane by plane. A larger output_shape adds zeros at the ends."""
     x, shape, kernel = n.tensor(0), n.shape(), tuple(n.attrs["kernel_shape"])
     rank = len(kernel)
     strides, pads = tuple(n.attrs["strides"] or (1,) * rank), tuple(n.attrs["pads"] or (0,) * (2 * rank))

@@ -1,4 +1,4 @@
-"""Gathers and scatters, and constants with a pattern."""
+"""Import gathers, and constants with a pattern."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def gather(n: Node) -> TensorId:
     check_indices(n, n.tensor(1), n.shape()[axis])
     known = n.builder.value(n.tensor(1))
     if known is not None and (regular := _progression(known, n.shape()[axis])) is not None:
-        start, step = regular  # evenly spaced places are a slice: affine, and a view where it is outermost
+        start, step = regular  # evenly spaced indices are a slice: affine, and a view along the outermost axis
         shape = n.shape()
         starts = tuple(start if d == axis else 0 for d in range(len(shape)))
         steps = tuple(step if d == axis else 1 for d in range(len(shape)))
@@ -31,7 +31,7 @@ def gather(n: Node) -> TensorId:
 
 
 def _progression(indices: Array, extent: int) -> tuple[int, int] | None:
-    """First place and step of evenly spaced indices; None if they are not."""
+    """Return first index and step of evenly spaced indices; None for others."""
     places = indices.astype(np.int64).ravel() % extent if extent else indices.ravel()
     if not places.size:
         return None
@@ -42,7 +42,7 @@ def _progression(indices: Array, extent: int) -> tuple[int, int] | None:
 
 
 def check_indices(n: Node, indices: TensorId, extent: int) -> None:
-    """Known indices are checked now; others when the program runs."""
+    """Raise ModelError for a constant index out of range. Other indices are checked at run time."""
     known = n.builder.value(indices)
     if known is not None and known.size and not (-extent <= known.min() and known.max() < extent):
         bad = known[(known < -extent) | (known >= extent)].ravel()[0]
@@ -50,14 +50,14 @@ def check_indices(n: Node, indices: TensorId, extent: int) -> None:
 
 
 def inside(n: Node, index: TensorId, extent: int) -> TensorId:
-    """Numbers in 0 … extent - 1 as they are, in int64; others are reported when the program runs."""
+    """Return an index as int64. A number outside 0 … extent - 1 raises an error at run time."""
     wide = n.cast(index, DType.I64)
     never = n.add("where", n.add("less", wide, n.constant(0)), n.constant(extent), wide)
     return n.add("gather", n.constant(np.arange(extent)), never, axis=0)
 
 
 def _flat_index(n: Node, indices: TensorId, extent: int, stride: int, never: int) -> TensorId:
-    """indices * stride, counted from the front; `never` for those outside, so that the gather reports them."""
+    """Return indices * stride, counted from the front; `never` for indices out of range, which the gather reports."""
     wide = n.cast(indices, DType.I64)
     inside = n.add("and", n.add("less", wide, n.constant(extent)), n.add("less", n.constant(-extent - 1), wide))
     front = n.add("where", n.add("less", wide, n.constant(0)), n.add("add", wide, n.constant(extent)), wide)
@@ -65,7 +65,7 @@ def _flat_index(n: Node, indices: TensorId, extent: int, stride: int, never: int
 
 
 def places_along(shape: Shape, axis: int) -> Array:
-    """The position along one axis, shaped to broadcast."""
+    """Return the position along one axis, shaped to broadcast."""
     return np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
 
 
@@ -75,7 +75,7 @@ def gather_elements(n: Node) -> TensorId:
 
 
 def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
-    """A gather from the flat tensor; the other axes' positions are constants."""
+    """Gather elements along an axis, as a gather from the flat tensor. Positions along other axes are constants."""
     shape, wanted = n.type(x).shape, n.type(indices).shape
     axis = n.axis(axis, len(shape))
     if len(wanted) != len(shape) or any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
@@ -94,7 +94,7 @@ def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
 
 @handles("GatherND")
 def gather_nd(n: Node) -> TensorId:
-    """A gather of slices from the tensor with its indexed dimensions made flat."""
+    """Gather slices from the tensor with its indexed dimensions flattened."""
     x, shape, indices = n.tensor(0), n.shape(), n.shape(1)
     batch = n.attrs.get("batch_dims", 0)
     if not indices or not 0 <= batch < min(len(shape), len(indices)) or indices[:batch] != shape[:batch]:
@@ -188,7 +188,7 @@ def one_hot(n: Node) -> TensorId:
 
 @handles("ReverseSequence")
 def reverse_sequence(n: Node) -> TensorId:
-    """A gather of rows: the first elements of each sequence backwards, the others where they are."""
+    """Reverse the first elements of each sequence, as a gather of rows; the others stay where they are."""
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or {n.attrs["batch_axis"], n.attrs["time_axis"]} != {0, 1}:
         raise n.fail("batch_axis and time_axis must be 0 and 1, in either order")
@@ -210,7 +210,7 @@ def reverse_sequence(n: Node) -> TensorId:
 
 @handles("TensorScatter")
 def tensor_scatter(n: Node) -> TensorId:
-    """Every place of the cache takes its element of the update, if it has one: a gather and a choice."""
+    """Update a cache: each position gathers its element of the update if it has one, else keeps its own."""
     cache, shape, update = n.tensor(0), n.shape(), n.shape(1)
     axis, mode = n.axis(n.attrs["axis"], len(shape)), n.attrs["mode"]
     if mode not in ("linear", "circular"):

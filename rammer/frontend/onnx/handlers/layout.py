@@ -1,4 +1,4 @@
-"""Shapes, and operators that only move elements."""
+"""Import Shape, and operators that only move elements."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def concat(n: Node) -> TensorId:
 
 @handles("Split")
 def split(n: Node) -> list[TensorId]:
-    """In opset 1 the parts may be an operand, of the input's type."""
+    """Split a tensor. In opset 1 the parts may be an operand of the input's type."""
     parts: Sequence[int] | None = _whole(n, 1, "split") if n.opset < 2 and n.has(1) else n.listed(1, "split")
     whole = n.shape()
     axis = n.axis(n.attrs["axis"] or 0, len(whole))
@@ -183,7 +183,7 @@ def expand(n: Node) -> TensorId:
 
 @handles("Tile")
 def tile_axis(n: Node) -> TensorId:
-    """Before opset 6: so many tiles along one axis, both numbers of the input's type."""
+    """Tile along one axis, before opset 6. Both numbers have the input's type."""
     tiles, axes = _whole(n, 1, "tiles"), _whole(n, 2, "axis")
     if len(tiles) != 1 or len(axes) != 1:
         raise n.fail(f"tiles {list(tiles)[:20]} and axis {list(axes)[:20]} must be a number each")
@@ -192,7 +192,7 @@ def tile_axis(n: Node) -> TensorId:
 
 
 def _whole(n: Node, position: int, what: str) -> tuple[int, ...]:
-    """The integers of a constant operand, which may be of a type of floats."""
+    """Return the integers of a constant operand, whose type may be float."""
     values = n.value(position, what).ravel()
     if not np.array_equal(values, np.trunc(values)) or not (abs(values) < 2**31).all():
         raise n.fail(f"{what} {values.tolist()[:20]} has numbers that are no extents")
@@ -205,7 +205,7 @@ def tile(n: Node) -> TensorId:
 
 
 def _tile(n: Node, repeats: Sequence[int]) -> TensorId:
-    """Each repeated dimension becomes two, of which the first is broadcast."""
+    """Tile: split each repeated dimension in two, and broadcast the first one."""
     old = n.shape()
     if len(repeats) != len(old) or any(r < 0 for r in repeats):
         raise n.fail(f"repeats {list(repeats)} do not fit {n.type(n.tensor(0))}")
@@ -217,7 +217,7 @@ def _tile(n: Node, repeats: Sequence[int]) -> TensorId:
 
 @handles("ConstantOfShape")
 def constant_of_shape(n: Node) -> TensorId:
-    """A constant that takes no memory: one element, broadcast."""
+    """Return a constant that takes no memory: one element, broadcast."""
     extents = n.ints(0, "shape")
     value: Array = np.zeros((1,), np.float32) if n.attrs["value"] is None else n.decode(n.attrs["value"])
     if value.size != 1 or any(e < 0 for e in extents) or len(extents) > n.limits.rank:

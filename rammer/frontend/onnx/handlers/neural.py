@@ -1,4 +1,4 @@
-"""Convolutions, pools, and matrix products."""
+"""Import convolutions, pools, and matrix products."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.ir.tensor import Shape, TensorId
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Geometry of a sliding window; pads are (begin…, end…)."""
+    """Geometry of a sliding window. Pads are (begin…, end…)."""
 
     kernel: Shape
     strides: Shape
@@ -22,7 +22,7 @@ class Windows:
 
 
 def windows(n: Node, kernel: Sequence[int]) -> Windows:
-    """Resolve auto_pad and ceil_mode; refuse what has no meaning."""
+    """Resolve auto_pad and ceil_mode. Raises ModelError for invalid attributes."""
     spatial = n.shape()[2:]
     rank = len(spatial)
     if rank < 1:
@@ -127,7 +127,7 @@ def global_pool(n: Node) -> TensorId:
 
 @handles("LpPool")
 def lp_pool(n: Node) -> TensorId:
-    """The p-norm of each window: a mean of powers, times the size of the window."""
+    """Compute the p-norm of each window: a mean of powers, times the size of the window."""
     x, order, w = n.tensor(0), n.attrs["p"], _pool_windows(n)
     powers = _power(n, x, order)
     rank = len(w.kernel)
@@ -162,7 +162,7 @@ def matmul(n: Node) -> TensorId:
 
 @handles("Gemm")
 def gemm(n: Node) -> TensorId:
-    """alpha A' B' + beta C; alpha goes into a constant B."""
+    """Compute alpha A' B' + beta C. alpha is folded into a constant B."""
     a, b = n.tensor(0), n.tensor(1)
     if len(n.shape(0)) != 2 or len(n.shape(1)) != 2:
         raise n.fail(f"operands {n.type(a)} and {n.type(b)} must be matrices")

@@ -1,4 +1,4 @@
-"""Counts of runs of numbers, with gaps between them or without."""
+"""Count n-grams of numbers, with or without gaps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rammer.ir.tensor import Array, DType, TensorId
 
 @handles("TfIdfVectorizer")
 def tf_idf_vectorizer(n: Node) -> TensorId:
-    """How often each run of the pool is in a row, at every place and with every gap; weighted, or counted once."""
+    """Count how often each n-gram of the pool is in a row, at all positions and gaps; weighted, or counted once."""
     a, shape = n.attrs, n.shape()
     if not a["pool_int64s"]:
         raise n.fail("the pool holds strings", hint="pool_int64s is supported")
@@ -50,7 +50,7 @@ def tf_idf_vectorizer(n: Node) -> TensorId:
 
 
 def _runs(n: Node) -> list[Array]:
-    """The runs of the pool by their size, from 1 on; one a row."""
+    """Return the n-grams of the pool by size, from 1 on, one per row."""
     pool = np.array(n.attrs["pool_int64s"], np.int64)
     starts = [*n.attrs["ngram_counts"], len(pool)]
     if starts[0] != 0 or any(b < a for a, b in pairwise(starts)):
@@ -64,7 +64,7 @@ def _runs(n: Node) -> list[Array]:
 
 
 def _counted(n: Node, x: TensorId, grams: Array, step: int, places: int) -> TensorId:
-    """[rows, runs]: at how many places each run begins."""
+    """Return [rows, n-grams]: at how many positions each n-gram begins."""
     rows = n.type(x).shape[0]
     met = []
     for k in range(grams.shape[1]):

@@ -1,4 +1,4 @@
-"""Normalizations."""
+"""Import normalizations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def batch_normalization(n: Node) -> TensorId:
 
 @handles("BatchNormalization", since=14)
 def batch_normalization_training(n: Node) -> TensorId | list[TensorId]:
-    """With training_mode the statistics come from the batch; running ones are further outputs."""
+    """Normalize; in training mode by the batch's statistics. Running statistics are then further outputs."""
     x, scale, bias, mean, var = _batch_norm_operands(n)
     if not n.attrs["training_mode"]:
         return n.add("batch_norm", x, scale, bias, mean, var, epsilon=n.attrs["epsilon"])
@@ -39,7 +39,7 @@ def _running(n: Node, old: TensorId, new: TensorId) -> TensorId:
 
 
 def _batch_norm_operands(n: Node) -> list[TensorId]:
-    """All in the type of x: since opset 14 the statistics may have another one."""
+    """Return all operands in the type of x: since opset 14 the statistics may have another one."""
     return [n.cast(n.tensor(position), n.dtype()) for position in range(5)]
 
 
@@ -51,7 +51,7 @@ def lrn(n: Node) -> TensorId:
 
 @handles("LayerNormalization")
 def layer_normalization(n: Node) -> list[TensorId]:
-    """Statistics that somebody asks for are computed by operators of their own, in stash_type."""
+    """Normalize. If the model uses the statistics, separate operators compute them, in stash_type."""
     x, shape = n.tensor(0), n.shape()
     axis = n.axis(n.attrs["axis"], len(shape))
     epsilon = n.attrs["epsilon"]
@@ -82,7 +82,7 @@ def rms_normalization(n: Node) -> TensorId:
 
 @handles("InstanceNormalization")
 def instance_normalization(n: Node) -> TensorId:
-    """Of channels reshaped to groups, as exporters write a GroupNorm: as the channels that they were."""
+    """Normalize. Of channels reshaped to groups, as exporters write GroupNorm, it reads those before the reshape."""
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or n.shape(1) != shape[1:2] or n.shape(2) != shape[1:2]:
         raise n.fail(f"scale {n.shape(1)} and bias {n.shape(2)} must have one number per channel of {shape}")
@@ -97,7 +97,7 @@ def instance_normalization(n: Node) -> TensorId:
 
 @handles("GroupNormalization", since=18)
 def group_normalization(n: Node) -> TensorId:
-    """Scale and bias are per group before opset 21, per channel since."""
+    """Normalize groups of channels. Scale and bias are per group before opset 21, per channel since."""
     x, shape = n.tensor(0), n.shape()
     groups = n.attrs["num_groups"]
     if len(shape) < 2 or groups <= 0 or shape[1] % groups:
@@ -110,15 +110,15 @@ def group_normalization(n: Node) -> TensorId:
 
 
 def _each_channel(n: Node, x: TensorId, channels: int) -> TensorId:
-    """One number per group, as one number per channel."""
+    """Repeat one number per group for each of its channels."""
     (groups,) = n.type(x).shape
     return n.reshape(n.expand(n.reshape(x, (groups, 1)), (groups, channels // max(groups, 1))), (channels,))
 
 
 def _normalize(n: Node, x: TensorId, groups: int, scale: TensorId, bias: TensorId) -> TensorId:
-    """(x - mean) · scale / deviation + bias, with the moments of groups of channels.
+    """Return (x - mean) · scale / deviation + bias, with the moments of groups of channels.
 
-    Moments of channels come first: those are many sums, and all of them stay in the layout of a convolution.
+    Moments of channels are computed first: these are many parallel sums, and keep a convolution's layout.
     """
     shape = n.type(x).shape
     spatial = tuple(range(2, len(shape)))
@@ -132,7 +132,7 @@ def _normalize(n: Node, x: TensorId, groups: int, scale: TensorId, bias: TensorI
         return n.reshape(n.expand(n.reduce(n.reshape(mean, apart), "mean", (2,)), apart), each)
 
     mean = mean_of(x)
-    # mean - x, not x - mean: a tensor of its own would be stored for both
+    # mean - x, not x - mean: a shared x - mean would be stored as a tensor
     variance = mean_of(square(n, n.add("sub", mean, x)))
     deviation = n.add("sqrt", n.add("add", variance, n.like(n.attrs["epsilon"], variance)))
     scale, bias = (n.reshape(t, each[1:]) for t in (scale, bias))

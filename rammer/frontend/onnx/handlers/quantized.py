@@ -1,4 +1,4 @@
-"""Quantization: integer products are taken in int32, scales are applied in floating point."""
+"""Import quantized operators: integer products in int32, scales in floating point."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rammer.ir.tensor import DType, TensorId
 
 _INTEGERS = frozenset(d for d in DType if not d.is_float and d is not DType.BOOL and d.bits <= 16)
 _FEW_BITS = frozenset(d for d in _INTEGERS if d.bits <= 8)
-_FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # what the standard computes quantisation in
+_FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # types in which the standard computes quantization
 
 
 def spread(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
     """Make a scale or zero point broadcast against x: one number, a vector along `axis`, or as many dimensions as x.
 
-    Raises ModelError for one that does not fit: its extents must be 1 or those of x.
+    Raises ModelError if it does not fit: its extents must be 1 or those of x.
     """
     kind, shape = n.type(parameter), n.type(x).shape
     if kind.size == 1 and kind.rank <= 1:
@@ -36,7 +36,7 @@ def spread(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
 
 
 def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
-    """The same of an operator whose parameters may be one for each block of numbers along `axis`."""
+    """Make a parameter broadcast against x; it may have one number for each block along `axis`, which is repeated."""
     kind, shape = n.type(parameter), n.type(x).shape
     block = n.attrs.get("block_size") or 0
     if not block or (kind.size == 1 and kind.rank <= 1):
@@ -57,13 +57,13 @@ def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
 def dequantize(
     n: Node, x: TensorId, scale: TensorId, zero: TensorId | None, axis: int, dtype: DType | None = None
 ) -> TensorId:
-    """(x - zero) * scale, in the type of the scale if no other is given."""
+    """Return (x - zero) * scale, by default in the type of the scale."""
     dtype = dtype or n.type(scale).dtype
     exact = DType.F32 if n.type(x).dtype.is_float else DType.I32
     shape, value = n.type(x).shape, x
-    if apart := _apart(n, shape, n.type(scale).shape, axis):  # nothing is repeated
+    if apart := _apart(n, shape, n.type(scale).shape, axis):  # broadcasts, without repeating parameters
         ones = [1 if d == n.axis(axis, len(shape)) + 1 else e for d, e in enumerate(apart)]
-        if zero is not None and n.type(zero).size > 1:  # rows of it may be found
+        if zero is not None and n.type(zero).size > 1:  # a pass may gather its rows
             n.builder.keep(zero)
         value, scale = n.reshape(x, apart), n.reshape(scale, ones)
         zero = zero if zero is None or n.type(zero).size == 1 else n.reshape(zero, ones)
@@ -76,7 +76,7 @@ def dequantize(
 
 
 def _apart(n: Node, shape: Sequence[int], blocks: Sequence[int], axis: int) -> list[int] | None:
-    """The shape with an axis cut into blocks that have parameters each; None where it is not whole blocks."""
+    """Return the shape with `axis` split into blocks, one per scale; None unless the blocks are whole."""
     size = n.attrs.get("block_size") or 0
     if not size or len(blocks) != len(shape):
         return None
@@ -96,7 +96,7 @@ def quantize(
     precision: DType | None = None,
     saturate: bool = True,
 ) -> TensorId:
-    """x / scale + zero, rounded and kept inside the type; divided in `precision`, or else in the type of x."""
+    """Return x / scale + zero, rounded and clipped to the type; divided in `precision`, by default the type of x."""
     precision = precision or n.type(x).dtype
     steps = n.add("div", n.cast(x, precision), n.cast(_along(n, scale, x, axis), precision))
     wide = n.cast(steps if dtype.is_float else n.add("round", steps), DType.F32)
@@ -110,7 +110,7 @@ def quantize(
 
 
 def _is_zero(n: Node, tensor: TensorId) -> bool:
-    """Whether a zero point is known to be one."""
+    """Check whether a zero point is known to be 0."""
     value = n.builder.value(tensor)
     return value is not None and not value.astype(np.float32).any()
 
@@ -118,7 +118,7 @@ def _is_zero(n: Node, tensor: TensorId) -> bool:
 @handles("DequantizeLinear")
 def dequantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
-    if n.dtype() in _FEW_BITS and n.type(n.tensor(0)).rank > 1:  # weights: they may be multiplied as they are
+    if n.dtype() in _FEW_BITS and n.type(n.tensor(0)).rank > 1:  # weights, which kernels may multiply as integers
         n.builder.keep(n.tensor(0))
     dtype = _named(n, "output_dtype") or n.dtype(1)
     if dtype not in _FLOATS:
@@ -141,13 +141,13 @@ def quantize_linear(n: Node) -> TensorId:
 
 
 def _named(n: Node, attribute: str) -> DType | None:
-    """The element type that an attribute names; None if it names none."""
+    """Return the element type that an attribute names; None if it names none."""
     code = n.attrs.get(attribute)
     return element_type(code, f"attribute {attribute!r}", node=n.label, op=n.op) if code else None
 
 
 def shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> TensorId:
-    """Compute tensor - zero as int32; a vector of zero points lies along `axis`."""
+    """Return tensor - zero as int32. A vector of zero points is along `axis`."""
     wide = n.cast(tensor, DType.I32)
     return wide if zero is None else n.add("sub", wide, n.cast(spread(n, zero, tensor, axis), DType.I32))
 
@@ -158,7 +158,7 @@ def matmul_integer(n: Node) -> TensorId:
 
 
 def scaled(n: Node, total: TensorId, *scales: tuple[TensorId, int], dtype: DType = DType.F32) -> TensorId:
-    """Multiply an int32 result by its operands' scales, each with the axis of the result along which a vector lies."""
+    """Multiply an int32 result by its operands' scales, each with the axis of the result for a vector."""
     value = n.cast(total, dtype)
     for scale, axis in scales:
         value = n.add("mul", value, n.cast(spread(n, scale, total, axis), dtype))

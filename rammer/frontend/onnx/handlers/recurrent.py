@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: one product over time for the inputs, then one cell operator per step and direction."""
+"""Import LSTM, GRU and RNN: one product over time for the inputs, then one cell operator per step and direction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A recurrent node: x is [T, B, I]; weights are per direction and gate."""
+    """A recurrent node. x is [T, B, I]; weights are per direction and gate."""
 
     node: Node
     x: TensorId
@@ -49,14 +49,14 @@ class Layer:
         return len(self.reverse)
 
     def direction(self, tensor: TensorId, d: int, shape: tuple[int, ...]) -> TensorId:
-        """Part d of a tensor [directions, …], in another shape."""
+        """Return part d of a tensor [directions, …], in another shape."""
         n = self.node
         full = n.type(tensor).shape
         part = n.slice(tensor, (d, *(0,) * (len(full) - 1)), (1, *full[1:]))
         return n.reshape(part, shape)
 
     def weight(self, position: int, columns: int, what: str) -> TensorId:
-        """An operand [directions, gates * hidden, columns]."""
+        """Return an operand [directions, gates * hidden, columns]. Raises ModelError for another shape."""
         n = self.node
         wanted = (self.directions, self.gates * self.hidden, columns)
         if n.shape(position) != wanted:
@@ -64,7 +64,7 @@ class Layer:
         return n.tensor(position)
 
     def biases(self, d: int) -> tuple[TensorId, TensorId] | None:
-        """Input and recurrence bias of a direction, each [gates * hidden]."""
+        """Return the input and recurrence bias of a direction, each [gates * hidden]; None if missing."""
         n = self.node
         if not n.has(3):
             return None
@@ -75,7 +75,7 @@ class Layer:
         return n.slice(both, (0,), (width,)), n.slice(both, (width,), (width,))
 
     def projected(self, d: int, bias: TensorId | None) -> TensorId:
-        """x Wᵀ + bias for all steps at once: [T * B, gates, hidden]."""
+        """Return x Wᵀ + bias for all steps at once: [T * B, gates, hidden]."""
         n = self.node
         w = self.direction(self.weight(1, self.inputs, "W"), d, (self.gates * self.hidden, self.inputs))
         product = n.product(n.reshape(self.x, (self.steps * self.batch, self.inputs)), w, trans_b=True)
@@ -84,11 +84,11 @@ class Layer:
         return n.reshape(product, (self.steps * self.batch, self.gates, self.hidden))
 
     def recurrence(self, d: int) -> TensorId:
-        """R of a direction: [gates, hidden (out), hidden (in)]."""
+        """Return R of a direction: [gates, hidden (out), hidden (in)]."""
         return self.direction(self.weight(2, self.hidden, "R"), d, (self.gates, self.hidden, self.hidden))
 
     def peepholes(self, d: int) -> TensorId | None:
-        """P of an LSTM's direction: [3, hidden]; None if it is not given."""
+        """Return P of an LSTM's direction: [3, hidden]; None if missing."""
         n = self.node
         if not n.has(7):
             return None
@@ -97,7 +97,7 @@ class Layer:
         return self.direction(n.tensor(7), d, (3, self.hidden))
 
     def initial(self, position: int, d: int, what: str) -> TensorId:
-        """The state before the first step: [B, H], zeros if it is not given."""
+        """Return the state before the first step: [B, H], zeros if missing."""
         n = self.node
         shape = (self.batch, self.hidden)
         if not n.has(position):
@@ -112,7 +112,7 @@ class Layer:
         return self.direction(state, d, shape)
 
     def at(self, gx: TensorId, t: int) -> TensorId:
-        """Step t of the projected inputs."""
+        """Return step t of the projected inputs."""
         shape = (self.batch, self.gates, self.hidden)
         return self.node.slice(gx, (t * self.batch, 0, 0), shape)
 
@@ -120,7 +120,7 @@ class Layer:
         return range(self.steps - 1, -1, -1) if self.reverse[d] else range(self.steps)
 
     def alive(self, t: int) -> TensorId | None:
-        """[B, 1]: which sequences have a step t; None if all do."""
+        """Return [B, 1]: true for sequences that have a step t; None if all do."""
         if self.lengths is None or (self.known_lengths is not None and bool((self.known_lengths > t).all())):
             return None
         n = self.node
@@ -130,9 +130,10 @@ class Layer:
     def run(
         self, step: Callable[[int, int, tuple[TensorId, ...]], tuple[TensorId, ...]], *states_of: str
     ) -> list[TensorId | None]:
-        """Unroll; `step(t, direction, states)` gives new states, the hidden one first. Y, then the last states.
+        """Unroll the steps, and return Y, then the last states.
 
-        `states_of`: what the operands of first states are called, from the fifth on.
+        `step(t, direction, states)` returns new states, the hidden one first. `states_of` names the operands of initial
+        states, from the fifth on.
         """
         n = self.node
         zero: TensorId | None = None
@@ -166,11 +167,11 @@ class Layer:
 
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-_DIRECTIONS["foward"] = (False,)  # what GRU's default is called in opsets 1 and 3
+_DIRECTIONS["foward"] = (False,)  # GRU's default in opsets 1 and 3, misspelt
 
 
 def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> Layer:
-    """Read what the three operators share. `per_direction` activations each; `default` are their names."""
+    """Read what the three operators share. `per_direction` is the number of activations, `default` their names."""
     if len(n.shape()) != 3 or len(n.shape(2)) != 3:
         raise n.fail(f"X is {n.type(n.tensor(0))} and R is {n.type(n.tensor(2))}; both need rank 3")
     x = n.transpose(n.tensor(0), (1, 0, 2)) if n.attrs.get("layout") else n.tensor(0)
@@ -211,7 +212,7 @@ def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> 
 def _activations(
     n: Node, directions: int, per_direction: int, default: tuple[str, ...]
 ) -> tuple[tuple[Hashable, ...], ...]:
-    """Activations by direction, with their parameters taken from activation_alpha and activation_beta in order."""
+    """Return activations by direction, with parameters from activation_alpha and activation_beta in order."""
     names = n.attrs.get("activations") or default * directions
     if n.op == "RNN":
         names = names[:directions]  # the standard's default is for two directions
@@ -304,7 +305,7 @@ _PARAMETERS = {"leaky_relu": ("alpha",), "elu": ("alpha",), "hard_sigmoid": ("al
 
 
 def activated(n: Node, activation: Hashable, x: TensorId) -> TensorId:
-    """An activation of `Layer.activations` as an operator of its own."""
+    """Apply an activation of `Layer.activations` as an operator of its own."""
     name, *parameters = activation if isinstance(activation, tuple) else (activation,)
     match name, parameters:
         case "affine" | "scaled_tanh", [alpha, beta]:

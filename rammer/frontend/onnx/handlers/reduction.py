@@ -1,4 +1,4 @@
-"""Reductions, and what is made of them."""
+"""Import reductions, and operators built from them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def softmax(n: Node) -> TensorId:
 
 @handles("Softmax", "LogSoftmax", "Hardmax")
 def softmax_flattened(n: Node) -> TensorId:
-    """Before opset 13: over everything from `axis` on."""
+    """Compute softmax before opset 13: over all axes from `axis` on."""
     shape = n.shape()
     axis = n.axis(n.attrs["axis"], len(shape)) if n.attrs["axis"] != len(shape) else len(shape)
     rows = int(np.prod(shape[:axis], dtype=object))
@@ -73,9 +73,9 @@ def _softmax(n: Node, x: TensorId, axis: int) -> TensorId:
 
 @handles("CumSum", "CumProd")
 def accumulated(n: Node) -> TensorId:
-    """All elements up to each one, combined in a few stages: of neighbours first, then of what these have combined.
+    """Compute a cumulative sum or product in stages: first over neighbours, then over their results. Known as: a scan.
 
-    Elements that are left out are not multiplied by zero, which would spread an infinity.
+    Excluded elements are left out, not multiplied by zero, which would make NaN of an infinity.
     """
     x, shape = n.cast(n.tensor(0), n.dtype().accumulator), n.shape()
     axis = n.axis(int(n.scalar(1, "axis")), len(shape))

@@ -1,4 +1,4 @@
-"""Resize and Upsample: along each axis a gather, or a product with a matrix of interpolation weights."""
+"""Import Resize and Upsample: along each axis a gather, or a product with a matrix of interpolation weights."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def resize(n: Node) -> TensorId:
 
 
 class _Rule:
-    """How positions and weights are found along one axis."""
+    """The positions and weights of interpolation along one axis."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Rule:
         self.extrapolation, self.antialias = extrapolation, antialias
 
     def positions(self, extent: int, size: int, scale: float, roi: tuple[float, float]) -> Array:
-        """Where each output element lies in the input."""
+        """Return the position of each output element in the input."""
         x = np.arange(size, dtype=np.float64)
         exact = scale * extent  # the standard keeps the fraction of the output's extent
         match self.coordinates:
@@ -136,9 +136,9 @@ class _Rule:
         return np.clip(index, 0, extent - 1).astype(np.int64)
 
     def taps(self, positions: Array, extent: int, scale: float) -> tuple[Array, Array]:
-        """[outputs, taps] weights, each row summing to 1, and the places that they are for.
+        """Return [outputs, taps] weights, each row summing to 1, and the input positions that they weigh.
 
-        Nothing else is read: a place far away would be multiplied by zero, which makes NaN of an infinity.
+        Other positions are not read: multiplying them by zero would make NaN of an infinity.
         """
         stretch = min(scale, 1.0) if self.antialias else 1.0
         reach = (2 if self.mode == "cubic" else 1) / stretch
@@ -201,7 +201,10 @@ def _resize(
 
 
 def _without_zeros(weights: Array, places: Array) -> tuple[Array, Array]:
-    """The same sums with no weight of zero: that tap takes an equal share of the row's largest one."""
+    """Replace taps of weight zero: they read the row's largest tap, and share its weight equally.
+
+    Sums stay the same.
+    """
     zero, rows = weights == 0, np.arange(len(weights))
     largest = np.abs(weights).argmax(axis=1)
     share = weights[rows, largest] / (1 + zero.sum(axis=1))
@@ -211,7 +214,7 @@ def _without_zeros(weights: Array, places: Array) -> tuple[Array, Array]:
 
 
 def _back(n: Node, x: TensorId, dtype: DType) -> TensorId:
-    """Back to the element type of the input; integers are rounded and kept in their range."""
+    """Cast to the element type of the input. Integers are rounded and clipped to their range."""
     if not dtype.is_float:
         info = np.iinfo(dtype.value)
         x = n.add("clip", n.add("round", x), low=float(info.min), high=float(info.max))

@@ -1,6 +1,6 @@
-"""Images read between their pixels, at places that data say: GridSample, RoiAlign, DeformConv; and MaxRoiPool.
+"""Import sampling at run-time positions between pixels: GridSample, RoiAlign, DeformConv; also MaxRoiPool.
 
-An image lies as rows of channels; every point reads a few taps, which one gather fetches, and weighs them.
+An image is rows of channels, one per pixel. One gather fetches the taps of all points, which are then weighted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rammer.frontend.onnx.handlers.neural import windows
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, Shape, TensorId
 
-MAX_BINS = 1 << 14  # of a region, along an axis
+MAX_BINS = 1 << 14  # bins of a region along an axis
 CUBIC = -0.75
-# Weights of taps as polynomials of their distance: coefficients from the third power down, one column a tap.
+# Weights of taps as polynomials of their distance: coefficients, highest power first; one column per tap.
 _NEAR, _FAR = (CUBIC + 2, -CUBIC - 3, 0.0, 1.0), (CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
 _TAPS = {
     "nearest": ((0,), ((0.0,), (1.0,))),
@@ -53,7 +53,7 @@ def grid_sample(n: Node) -> TensorId:
 
 @handles("RoiAlign")
 def roi_align(n: Node) -> TensorId:
-    """Means, or largest weighted taps, of a grid of points in every bin of a region."""
+    """Return means, or largest weighted taps, of a grid of points in every bin of a region."""
     a, shape, (regions, *_) = n.attrs, n.shape(), n.shape(1)
     height, width, ratio = a["output_height"], a["output_width"], a["sampling_ratio"]
     if len(shape) != 4 or n.shape(1) != (regions, 4) or n.shape(2) != (regions,) or 0 in shape:
@@ -68,7 +68,7 @@ def roi_align(n: Node) -> TensorId:
     for low, high, bins, extent in ((y1, y2, height, shape[2]), (x1, x2, width, shape[3])):
         length = n.add("sub", high, low)
         length = length if half else n.add("max", length, n.like(1, length))
-        if not ratio:  # as many points as a bin is long: every region has its own
+        if not ratio:  # adaptive: the number of points would differ by region
             raise n.fail("sampling_ratio is 0", hint="give the number of points in a bin, so that it is known")
         steps = (np.arange(bins * ratio) + 0.5) / (bins * ratio)
         axes.append((n.add("add", low, n.add("mul", length, n.like_array(steps[None], length))), extent))
@@ -93,7 +93,7 @@ def roi_align(n: Node) -> TensorId:
 
 @handles("MaxRoiPool")
 def max_roi_pool(n: Node) -> TensorId:
-    """Maxima of whole pixels, first along columns, then along rows, of every bin of a region; 0 in an empty one."""
+    """Return maxima of whole pixels in every bin of a region, along columns, then rows; 0 for an empty bin."""
     shape, pooled, scale = n.shape(), n.attrs["pooled_shape"], n.attrs["spatial_scale"]
     if len(shape) != 4 or len(n.shape(1)) != 2 or n.shape(1)[1] != 5 or 0 in shape:
         raise n.fail(f"regions {n.type(n.tensor(1))} do not fit {n.type(n.tensor(0))}")
@@ -131,7 +131,7 @@ def max_roi_pool(n: Node) -> TensorId:
 
 @handles("DeformConv")
 def deform_conv(n: Node) -> TensorId:
-    """Windows whose taps are moved by offsets, sampled, and multiplied by the weight."""
+    """Sample windows whose taps are moved by offsets, and multiply them by the weight."""
     x, (batch, channels, *spatial), weight = n.tensor(0), n.shape(), n.shape(1)
     group, parts = n.attrs["group"], n.attrs["offset_group"]
     kernel = n.attrs["kernel_shape"] or weight[2:]
@@ -170,18 +170,18 @@ def deform_conv(n: Node) -> TensorId:
 
 
 def _wide(n: Node, x: TensorId) -> TensorId:
-    """Coordinates in float32 at least: half floats would not count pixels."""
+    """Return coordinates in float32 at least: half floats cannot represent all pixel numbers."""
     return n.cast(x, n.type(x).dtype.accumulator)
 
 
 def _rows(n: Node, x: TensorId) -> TensorId:
-    """[batch, channels, *spatial] as one row of channels for each pixel."""
+    """Return [batch, channels, *spatial] as one row of channels for each pixel."""
     batch, channels, *spatial = n.type(x).shape
     return n.reshape(n.transpose(x, (0, *range(2, 2 + len(spatial)), 1)), (batch * prod(spatial), channels))
 
 
 def _images(n: Node, rows: TensorId, spatial: Shape) -> TensorId:
-    """[batch, points, channels] as images."""
+    """Return [batch, points, channels] as images."""
     batch, _, channels = n.type(rows).shape
     return n.reshape(n.transpose(rows, (0, 2, 1)), (batch, channels, *spatial))
 
@@ -197,10 +197,10 @@ def _weighted(
     corners: bool,
     summed: bool = True,
 ) -> TensorId:
-    """The taps of every point times their weights: [images, points, taps, channels].
+    """Return the taps of every point times their weights: [images, points, taps, channels].
 
-    `places` has for each axis [images, points] coordinates, `first` for each image its first row. `summed`: only the
-    sum over a point's taps counts.
+    `places` has coordinates [images, points] for each axis, `first` the first row of each image. With `summed` only the
+    sum over a point's taps must be right.
     """
     (images, points), rank = n.type(places[0]).shape, len(spatial)
     offsets, polynomial = _TAPS[mode]
@@ -210,7 +210,7 @@ def _weighted(
     for axis, extent in enumerate(spatial):
         at = n.reshape(places[axis], (images, points, *(1,) * rank))
         edges = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
-        if padding != "zeros" and mode != "cubic":  # of which taps are brought back, and weights are those of the point
+        if padding != "zeros" and mode != "cubic":  # cubic moves taps instead, and keeps the point's weights
             at = _kept(n, at, extent, padding, edges)
         steps = np.array(offsets).reshape([-1 if d == axis else 1 for d in range(rank)])
         before = n.add("floor", at)
@@ -220,7 +220,7 @@ def _weighted(
         for column in polynomial[1:]:
             more = n.like_array(np.array(column).reshape(steps.shape), at)
             weight = n.add("add", n.add("mul", weight, distance), more)
-        if mode == "linear":  # a point on a pixel reads it twice: its neighbour times zero could be NaN
+        if mode == "linear":  # a point on a pixel reads it twice: zero times its neighbour may be NaN
             whole = n.add("equal", at, before)
             taps = n.add("where", whole, before, taps)
             weight = n.add("where", whole, n.like(0.5, weight), weight) if summed else weight
@@ -229,7 +229,7 @@ def _weighted(
         low, high = n.like(0, taps), n.like(extent - 1, taps)
         valid = n.add("and", n.add("less_equal", low, taps), n.add("less_equal", taps, high))
         inside.append(valid)
-        pixel = n.cast(n.add("where", valid, taps, low), DType.I64)  # NaN is nowhere, too
+        pixel = n.cast(n.add("where", valid, taps, low), DType.I64)  # NaN is out of range, too
         index = n.add("add", index, n.add("mul", pixel, n.constant(prod(spatial[axis + 1 :]))))
     count = len(offsets) ** rank
     found = n.add("gather", rows, n.reshape(index, (images, points, count)), axis=0)
@@ -242,7 +242,7 @@ def _weighted(
 
 
 def _kept(n: Node, at: TensorId, extent: int, padding: str, edges: tuple[float, float]) -> TensorId:
-    """Coordinates beyond the edges brought back: to the outermost pixels, or reflected at the edges."""
+    """Move coordinates beyond the edges back: to the outermost pixels, or reflected at the edges."""
     low, high = edges
     beyond = n.add("or", n.add("less", at, n.like(low, at)), n.add("less", n.like(high, at), at))
     if padding == "border" or high == low:

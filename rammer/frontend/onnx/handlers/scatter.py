@@ -1,4 +1,4 @@
-"""Scatters: with known places a gather from what was and what comes, else a search for what comes to each place."""
+"""Import scatters. Known indices become a gather from data and updates; unknown ones a search for each position."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, DType, Shape, TensorId
 
 _REDUCTIONS = ("add", "mul", "max", "min")
-MAX_ROUNDS = 256  # how often a reducing scatter may meet the same place
+MAX_ROUNDS = 256  # updates of one position in a reducing scatter
 
 
 @handles("ScatterElements", "Scatter", "ScatterND")
 def scatter(n: Node) -> TensorId:
-    """With known indices a scatter is a gather from the data and the updates, one after the other.
+    """Scatter. With known indices this is a gather from the data and the updates, concatenated.
 
-    A reduction takes rounds, each of which meets every place at most once. Where indices are not known, every place
-    looks through all of them.
+    A reduction takes rounds that update each position at most once. With unknown indices, each position searches all
+    updates.
     """
     x, shape, updates = n.tensor(0), n.shape(), n.tensor(2)
     reduction = n.attrs.get("reduction") or "none"
@@ -42,7 +42,7 @@ def scatter(n: Node) -> TensorId:
     order = np.argsort(targets, kind="stable")
     starts = np.concatenate([[True], np.diff(targets[order]) != 0])
     place = np.arange(targets.size)
-    occurrence = np.empty_like(targets)  # how many earlier updates meet the same place
+    occurrence = np.empty_like(targets)  # number of earlier updates of the same position
     occurrence[order] = place - np.maximum.accumulate(np.where(starts, place, 0))
     if occurrence.max() >= MAX_ROUNDS:
         raise n.fail(f"more than {MAX_ROUNDS} updates of one element")
@@ -55,7 +55,7 @@ def scatter(n: Node) -> TensorId:
 
 
 def _replaced(n: Node, flat: TensorId, targets: Array, values: TensorId) -> TensorId:
-    """The flat tensor with other values at some places; the last one of several wins."""
+    """Replace elements of the flat tensor. The last of several values for one position wins."""
     total = n.type(flat).size
     source = np.arange(total)
     source[targets] = total + np.arange(targets.size)
@@ -63,7 +63,7 @@ def _replaced(n: Node, flat: TensorId, targets: Array, values: TensorId) -> Tens
 
 
 def _targets(n: Node, indices: Array, shape: Shape) -> Array:
-    """The flat place of every update."""
+    """Return the flat position of every update."""
     places: Array = np.arange(prod(shape)).reshape(shape)
     _check_shapes(n, indices.shape)
     if n.op == "ScatterND":
@@ -77,7 +77,7 @@ def _targets(n: Node, indices: Array, shape: Shape) -> Array:
 
 
 def _check_shapes(n: Node, given: Shape) -> None:
-    """Raise unless indices of this shape fit the data and the updates."""
+    """Raise ModelError unless indices of this shape fit the data and the updates."""
     shape, wanted = n.shape(), n.shape(2)
     misfit = n.fail(f"indices {list(given)} and updates {list(wanted)} do not fit {n.type(n.tensor(0))}")
     if n.op == "ScatterND":
@@ -93,7 +93,7 @@ def _check_shapes(n: Node, given: Shape) -> None:
 
 
 def _searched(n: Node, reduction: str) -> TensorId:
-    """The data as [lines, places, rest], its indices as [lines, updates], and the updates as [lines, updates, rest]."""
+    """Scatter with unknown indices, reshaped for `scattered`: lines, positions (or updates), and the rest."""
     x, shape, given, wanted = n.tensor(0), n.shape(), n.shape(1), n.shape(2)
     _check_shapes(n, given)
     if n.op == "ScatterND":
@@ -112,7 +112,7 @@ def _searched(n: Node, reduction: str) -> TensorId:
     missing = [0 if d == axis else shape[d] - wanted[d] for d in range(len(shape))]
     pads = (*(0,) * len(shape), *missing)
     values = n.tensor(2)
-    if any(pads):  # lines without updates get some for a place that does not exist
+    if any(pads):  # lines without updates get some out of range
         index = n.add("pad", index, pads=pads, mode="constant", value=shape[axis])
         values = n.add("pad", values, pads=pads, mode="constant", value=0)
     lines = prod(shape) // shape[axis]
@@ -124,7 +124,7 @@ def _searched(n: Node, reduction: str) -> TensorId:
 
 
 def _could_update(n: Node, found: TensorId) -> TensorId:
-    """The result, which is an update."""
+    """Mark the result as a possible update in place."""
     rank, given = len(n.shape()), n.shape(1)
     if n.op == "ScatterND":
         lead, depth = len(given) - 1, given[-1]
@@ -137,14 +137,14 @@ def _could_update(n: Node, found: TensorId) -> TensorId:
 
 
 def _checked(n: Node, index: TensorId, extent: int) -> TensorId:
-    """Indices counted from the front; those outside are reported when the program runs."""
+    """Return indices counted from the front. The gather reports those out of range at run time."""
     return n.add("gather", n.constant(np.arange(extent)), index, axis=0)
 
 
 def scattered(n: Node, data: TensorId, index: TensorId, updates: TensorId, reduction: str) -> TensorId:
-    """data[lines, places, rest] with updates[lines, count, rest] where index[lines, count] says; nowhere, if outside.
+    """Store updates[lines, count, rest] in data[lines, places, rest] at index[lines, count]; skip what is out of range.
 
-    Of several updates of one place the last one wins, or all are combined. Quadratic: every place looks through all.
+    Of several updates of one position the last one wins, or all are combined. Quadratic: each position searches all.
     """
     (lines, places, rest), count = n.type(data).shape, n.type(index).shape[1]
     dtype = n.type(data).dtype

@@ -1,4 +1,4 @@
-"""Operators whose results have as many elements as the data say: of what is known when the model is imported."""
+"""Import operators whose output's size depends on values, if these are known at compile time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def non_zero(n: Node) -> TensorId:
 
 @handles("Compress", since=9)
 def compress(n: Node) -> TensorId:
-    """A gather: what is chosen must be known, what it is chosen from need not."""
+    """Select elements, as a gather. The condition must be known, the data need not."""
     x, condition, axis = n.tensor(0), n.value(1, "condition"), n.attrs["axis"]
     if axis is None:
         x, axis = n.reshape(x, (n.type(x).size,)), 0
@@ -28,7 +28,7 @@ def compress(n: Node) -> TensorId:
 
 @handles("Unique")
 def unique(n: Node) -> list[TensorId]:
-    """Elements, or slices along an axis, each once; sorted, or in the order of their first occurrence."""
+    """Return distinct elements, or slices along an axis; sorted, or in the order of their first occurrence."""
     x, axis = n.value(0, "X"), n.attrs["axis"]
     axis = None if axis is None else n.axis(axis, x.ndim)
     found, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
@@ -42,7 +42,7 @@ def unique(n: Node) -> list[TensorId]:
 
 @handles("NonMaxSuppression")
 def non_max_suppression(n: Node) -> TensorId:
-    """For each batch and class, boxes by falling score that overlap none chosen before by too much."""
+    """Select boxes by falling score, for each batch and class, unless they overlap a selected one too much."""
     boxes, scores = n.value(0, "boxes").astype(np.float64), n.value(1, "scores")
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
         raise n.fail(f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not fit")
@@ -67,7 +67,7 @@ def non_max_suppression(n: Node) -> TensorId:
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
-    """Least and greatest coordinates: [..., 2, 2]."""
+    """Return least and greatest coordinates: [..., 2, 2]."""
     pairs = boxes.reshape(*boxes.shape[:-1], 2, 2)
     if centred:
         middle, half = pairs[..., 0, :], pairs[..., 1, :] / 2
@@ -76,7 +76,7 @@ def _corners(boxes: Array, centred: bool) -> Array:
 
 
 def _overlap(some: Array, one: Array) -> Array:
-    """Intersection over union of each of some boxes with one; 0 where either has no area."""
+    """Return intersection over union of each of some boxes with one; 0 if either has no area."""
     low, high = np.maximum(some[:, 0], one[0]), np.minimum(some[:, 1], one[1])
     shared = np.prod(np.maximum(high - low, 0), -1)
     area, other = np.prod(some[:, 1] - some[:, 0], -1), np.prod(one[1] - one[0])

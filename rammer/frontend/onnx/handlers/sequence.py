@@ -1,4 +1,4 @@
-"""Sequences and optional values: which tensors there are is decided at compile time, at run time there is no list.
+"""Import sequences and optional values at compile time: at run time there are only tensors.
 
 An optional value is the value itself, or None.
 """
@@ -33,7 +33,7 @@ def at(n: Node) -> TensorId:
 
 @handles("SequenceInsert")
 def insert(n: Node) -> TensorList:
-    """Before the element at a position, or at the end."""
+    """Insert before the element at a position, or at the end."""
     into, tensor = n.sequence(0), n.tensor(1)
     dtype = n.type(tensor).dtype
     if into.dtype not in (None, dtype):
@@ -45,7 +45,7 @@ def insert(n: Node) -> TensorList:
 
 @handles("SequenceErase")
 def erase(n: Node) -> TensorList:
-    """Without the element at a position, or without the last one."""
+    """Remove the element at a position, or the last one."""
     from_ = n.sequence(0)
     place = _position(n, 1, len(from_.tensors)) if n.has(1) else len(from_.tensors) - 1
     if place < 0:
@@ -60,7 +60,7 @@ def length(n: Node) -> TensorId:
 
 @handles("SplitToSequence")
 def split(n: Node) -> TensorList:
-    """Pieces of given lengths; a scalar is the length of all but the last one, without it each has length 1."""
+    """Split into pieces of given lengths. A scalar is the length of all but the last; by default each length is 1."""
     tensor, shape = n.tensor(0), n.shape()
     axis = n.axis(n.attrs["axis"], len(shape))
     if not n.has(1):
@@ -96,7 +96,7 @@ def concat(n: Node) -> TensorId:
 
 @handles("SequenceMap")
 def map_(n: Node) -> list[Value | None]:
-    """One copy of the body per element; tensors beside the sequences are the same for all of them."""
+    """Import one copy of the body per element. Inputs that are tensors are the same for all of them."""
     number = len(n.sequence(0).tensors)
     columns: list[list[TensorId]] = [[] for _ in n.outputs]
     for place in range(number):
@@ -133,7 +133,7 @@ def has_element(n: Node) -> TensorId:
 
 
 def _position(n: Node, operand: int, number: int, *, past_end: bool = False) -> int:
-    """A place in a sequence of `number` elements, counted from the front."""
+    """Return a position in a sequence of `number` elements, counted from the front."""
     place = int(n.scalar(operand, "position"))
     if not -number <= place < number + past_end:
         raise n.fail(f"position {place} does not exist in a sequence of {number} elements")

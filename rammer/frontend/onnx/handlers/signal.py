@@ -1,4 +1,7 @@
-"""Fourier transforms, by stages of small products; complex numbers are pairs along the last axis."""
+"""Compute Fourier transforms by stages of small products. Complex numbers are pairs along the last axis.
+
+Known as: FFT, mixed-radix (Cooley-Tukey) with Bluestein's algorithm for primes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import Array, TensorId
 
-SMALL = 64  # transforms of fewer points are one product with a matrix
+SMALL = 64  # smaller transforms are one matrix product
 
 
 @handles("DFT")
@@ -30,7 +33,7 @@ def dft(n: Node) -> TensorId:
     rows = n.type(moved).shape[:-2]
     given = n.reshape(moved, (prod(rows), shape[axis], shape[-1]))
     kept = length // 2 + 1
-    if inverse and half:  # what is missing mirrors what is given
+    if inverse and half:  # the missing half mirrors the given one
         given = _fitted(n, given, kept)
         mirrored = n.add("slice", given, starts=(0, length - kept, 0), steps=(1, -1, 1),
                          shape=(prod(rows), length - kept, shape[-1]))  # fmt: skip
@@ -47,7 +50,7 @@ def dft(n: Node) -> TensorId:
 
 @handles("STFT")
 def stft(n: Node) -> TensorId:
-    """Transforms of windows of a signal, which one gather cuts out."""
+    """Transform windows of a signal, which one gather selects."""
     x, shape, step = n.tensor(0), n.shape(), int(n.scalar(1, "frame_step"))
     if len(shape) != 3 or shape[2] not in (1, 2):
         raise n.fail(f"{n.type(x)} is no signal", hint="it needs a batch, a length, and one number or a pair")
@@ -69,7 +72,7 @@ def stft(n: Node) -> TensorId:
 
 @handles("MelWeightMatrix")
 def mel_weight_matrix(n: Node) -> TensorId:
-    """Triangles over frequencies, equally far apart on the mel scale."""
+    """Return triangular filters over frequencies, equally spaced on the mel scale."""
     names = ("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz")
     bins, length, rate, low, high = (n.scalar(p, name) for p, name in enumerate(names))
     dtype = element_type(n.attrs["output_datatype"], "attribute 'output_datatype'", node=n.label, op=n.op)
@@ -89,7 +92,7 @@ def mel_weight_matrix(n: Node) -> TensorId:
 
 
 def _fitted(n: Node, x: TensorId, length: int) -> TensorId:
-    """The first `length` numbers of a signal, or zeros after it."""
+    """Return the first `length` numbers of a signal, padded with zeros."""
     rows, extent, pair = n.type(x).shape
     if extent >= length:
         return n.slice(x, (0, 0, 0), (rows, length, pair))
@@ -97,9 +100,10 @@ def _fitted(n: Node, x: TensorId, length: int) -> TensorId:
 
 
 def _transform(n: Node, x: TensorId, inverse: bool) -> TensorId:
-    """[rows, points, 1 or 2] to [rows, points, 2], without the inverse's factor.
+    """Transform [rows, points, 1 or 2] to [rows, points, 2], without the inverse's factor.
 
-    Of f · m points by those of f, turned, and those of m; of a prime number by a convolution.
+    f · m points are transforms of f points, twiddle factors, and transforms of m points; a prime number is a
+    convolution.
     """
     rows, length, pair = n.type(x).shape
     if length < SMALL:
@@ -117,19 +121,19 @@ def _transform(n: Node, x: TensorId, inverse: bool) -> TensorId:
 
 
 def _roots(power: Array, length: int, inverse: bool) -> Array:
-    """Powers of the root of unity, from integers that are small before they become angles."""
+    """Return powers of the root of unity. The exponents are reduced as integers, so that angles are accurate."""
     return np.exp((2j if inverse else -2j) * np.pi * (power % length) / length)
 
 
 def _by_matrix(n: Node, x: TensorId, length: int, pair: int, inverse: bool) -> TensorId:
-    """[rows, length · pair] times the matrix of the transform, as one of real numbers."""
+    """Multiply [rows, length · pair] by the matrix of the transform, as one of real numbers."""
     roots = _roots(np.multiply.outer(np.arange(length), np.arange(length)), length, inverse)
     matrix = np.stack([np.stack([roots.real, roots.imag], -1), np.stack([-roots.imag, roots.real], -1)], 1)
     return n.product(x, n.like_array(matrix[:, :pair].reshape(length * pair, length * 2), x))
 
 
 def _turned(n: Node, x: TensorId, by: Array) -> TensorId:
-    """Pairs, or single numbers, times complex constants: a pair crosswise is one product more."""
+    """Multiply pairs, or real numbers, by complex constants. Pairs need a second product with their parts swapped."""
     shape = n.type(x).shape
     straight = n.add("mul", x, n.like_array(np.stack([by.real, by.imag if shape[-1] == 1 else by.real], -1), x))
     if shape[-1] == 1:
@@ -140,7 +144,7 @@ def _turned(n: Node, x: TensorId, by: Array) -> TensorId:
 
 
 def _by_convolution(n: Node, x: TensorId, inverse: bool) -> TensorId:
-    """Bluestein's way: k n is (k² + n² - (k - n)²) / 2, so that a transform is a convolution, of a power of two."""
+    """Transform by Bluestein's algorithm: k n = (k² + n² - (k - n)²) / 2, a convolution of power-of-two length."""
     rows, length, _ = n.type(x).shape
     places = np.arange(length)
     chirp = _roots(places * places, 2 * length, inverse)

@@ -1,4 +1,4 @@
-"""The largest or smallest elements, by counting, among the blocks that can have them."""
+"""Find the largest or smallest elements, by counting ranks within the blocks that can contain them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rammer.frontend.onnx.handlers.indexing import elements_at
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-DIRECT = 512  # elements that are ranked at once, at most, if few are asked for: operators less cost more comparisons
+DIRECT = 512  # rows up to this extent are ranked directly: more comparisons, but fewer operators
 
 
 @handles("TopK")
 def top_k(n: Node) -> list[TensorId]:
-    """Of equal elements the first comes first; NaN counts as infinity."""
+    """Return the top k. Among equal elements the lower index comes first; NaN counts as infinity."""
     x, shape = n.tensor(0), n.shape()
     k = int(n.scalar(1, "K")) if n.has(1) else n.attrs["k"]
     axis = n.axis(n.attrs["axis"], len(shape))
@@ -38,11 +38,11 @@ def top_k(n: Node) -> list[TensorId]:
 
 
 def _first(n: Node, keys: TensorId, k: int, largest: bool) -> TensorId:
-    """The places of the first k elements of each row, in their order.
+    """Return the positions of the first k elements of each row, in sorted order.
 
-    Sorting is by counting, quadratic in the extent. So rows are cut into blocks, and only the k blocks that have the
-    k first of all blocks' first elements are looked at: √(extent · k) elements, twice, instead of all. Blocks stay
-    in the order of their places, so that of equal elements the first still comes first.
+    Ranking compares all pairs, so it is quadratic. Rows are therefore split into blocks, and only the k blocks with the
+    best first elements are searched: about √(extent · k) elements, twice, instead of all. Blocks keep the order of
+    their positions, so that the lower index still comes first among equal elements.
     """
     *rows, extent = n.type(keys).shape
     block = 1 << (isqrt(extent // k).bit_length() - 1)
@@ -60,7 +60,7 @@ def _first(n: Node, keys: TensorId, k: int, largest: bool) -> TensorId:
 
 
 def _padded(n: Node, x: TensorId, extent: int, value: Any) -> TensorId:
-    """More elements at the end of the last axis: after all equal ones."""
+    """Append elements to the last axis, after all equal ones."""
     kind = n.type(x)
     missing = extent - kind.shape[-1]
     if not missing:
@@ -69,7 +69,7 @@ def _padded(n: Node, x: TensorId, extent: int, value: Any) -> TensorId:
 
 
 def _last(dtype: DType, largest: bool) -> Any:
-    """The value that comes last."""
+    """Return the value that sorts last."""
     if dtype.is_float:
         return -np.inf if largest else np.inf
     return dtype.info.min if largest else dtype.info.max

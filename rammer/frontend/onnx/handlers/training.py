@@ -1,4 +1,4 @@
-"""One step of an optimizer, for several tensors at once."""
+"""Import one step of an optimizer, for several tensors at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 def _groups(n: Node, parts: int) -> list[list[TensorId]]:
-    """For each tensor its operands: all tensors come first, then all gradients, and so on."""
+    """Return the operands of each tensor. The node lists all tensors first, then all gradients, and so on."""
     given = [n.tensor(p) for p in range(2, len(n.inputs))]
     if not given or len(given) % parts:
         raise n.fail(f"has {len(given)} operands", hint=f"{parts} for each tensor that is optimized")
@@ -30,12 +30,12 @@ def _scaled(n: Node, x: TensorId, factor: float) -> TensorId:
 
 
 def _regular(n: Node, x: TensorId, gradient: TensorId) -> TensorId:
-    """The gradient and that of the regularization."""
+    """Return the gradient plus that of the regularization."""
     return n.add("add", _scaled(n, x, n.attrs["norm_coefficient"]), gradient)
 
 
 def _number(n: Node, position: int, dtype: DType) -> TensorId:
-    """The learning rate, or how often it was stepped."""
+    """Return the learning rate, or the update count."""
     if n.type(n.tensor(position)).size != 1:
         raise n.fail(f"input {position} is {n.type(n.tensor(position))} instead of one number")
     return n.cast(n.reshape(n.tensor(position), ()), dtype)
@@ -75,7 +75,7 @@ def adagrad(n: Node) -> list[TensorId]:
 def adam(n: Node) -> list[TensorId]:
     a, steps = n.attrs, []
     for x, gradient, velocity, squares in _groups(n, 4):
-        dtype, wide = n.type(x).dtype, _number(n, 1, DType.F64)  # powers near 1, whose differences from 1 count
+        dtype, wide = n.type(x).dtype, _number(n, 1, DType.F64)  # float64: powers close to 1 are subtracted from 1
         one = n.like(1, wide)
         left, right = (n.add("sub", one, n.add("pow", n.like(a[name], wide), wide)) for name in ("alpha", "beta"))
         bias = n.add("where", n.add("less", n.like(0, wide), wide), n.add("div", n.add("sqrt", right), left), one)

@@ -1,4 +1,4 @@
-"""Transposed convolutions, as convolutions of the phases of their output."""
+"""Import transposed convolutions as convolutions for the phases of the output. Known as: polyphase decomposition."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOST_PHASES = 1 << 16
 
 @handles("ConvTranspose")
 def conv_transpose(n: Node) -> TensorId:
-    """A convolution with the flipped weight for each phase: the output's positions of one remainder by the stride.
+    """Compute a convolution with the flipped weight for each phase: output positions of equal remainder by the stride.
 
-    Phases with as many taps are channels of one convolution, and moved to where they belong at the end: nothing is
-    multiplied by zeros.
+    Phases with equally many taps are channels of one convolution, and moved to their positions at the end. So nothing
+    is multiplied by inserted zeros.
     """
     x, weight, group = n.tensor(0), n.shape(1), n.attrs["group"]
     channels, *spatial = n.shape()[1:]
@@ -48,7 +48,7 @@ def conv_transpose(n: Node) -> TensorId:
     if prod(strides) > MOST_PHASES:
         raise n.fail(f"strides are {list(strides)}", hint=f"up to {MOST_PHASES} phases are supported")
     sides = [_by_phases(*side) for side in zip(kernel, strides, dilations, strict=True)]
-    # positions of each phase that are kept; those where x would have to be cut are cut in the end
+    # range of positions of each phase; positions for which x would need cropping are cropped at the end
     first = [min(pads[d] // strides[d], *(p.reach for p in side)) for d, side in enumerate(sides)]
     last = [
         max(-(-(pads[d] + extents[d]) // strides[d]), *(spatial[d] + p.first for p in side))
@@ -57,7 +57,7 @@ def conv_transpose(n: Node) -> TensorId:
     batch, outs, counts = n.shape()[0], weight[1], [b - a for a, b in zip(first, last, strict=True)]
     folded, made, order = _folded(n, group, strides, dilations), [], []
     parts = list(product(*sides))
-    apart = len(parts) > 1  # phases are the outer channels then, so that results lie side by side; else the inner ones
+    apart = len(parts) > 1  # phases are outer channels then, so that their results are adjacent; else inner ones
     for part in parts:
         several = prod(p.several for p in part)
         layout = (group, several, outs) if apart else (group, outs, several)
@@ -72,7 +72,7 @@ def conv_transpose(n: Node) -> TensorId:
             operands = [x, _filters(n, folded, part, apart), *([bias] if n.has(2) else [])]
             dilated = tuple(p.step for p in part)
             y = n.add("conv", *operands, pads=(*begin, *end), dilations=dilated, group=group)
-        else:  # no tap is for these phases
+        else:  # these phases have no taps
             y = n.expand(n.reshape(bias, (prod(layout), *(1,) * rank)), (batch, prod(layout), *counts))
         made.append(n.reshape(y, (batch, group, several * outs, *counts)) if group > 1 else y)
         phases = product(*(range(p.phase, p.phase + p.several) for p in part))
@@ -93,30 +93,30 @@ def conv_transpose(n: Node) -> TensorId:
 
 
 class _Phases(NamedTuple):
-    """Neighbouring phases of a side that have as many taps: output position s m + phase reads x at m - first, ….
+    """Neighbouring phases of a side with equally many taps: output position s m + phase reads x at m - first, ….
 
-    `row`, `rows`: where their taps lie in a weight that is folded by the stride, and how far apart.
+    `row` and `rows` are the first tap, and the distance between taps, in a weight that is folded by the stride.
     """
 
     phase: int
     several: int
     taps: int
     first: int
-    step: int  # between places of x that are read
+    step: int  # distance between positions of x that are read
     row: int
     rows: int
 
     @property
     def reach(self) -> int:
-        """How far back the last tap reads."""
+        """Distance back to the position that the last tap reads."""
         return self.first + max(self.taps - 1, 0) * self.step
 
 
 def _by_phases(kernel: int, stride: int, dilation: int) -> list[_Phases]:
-    """All phases of a side, those without taps too."""
+    """Return all phases of a side, including those without taps."""
     if stride == 1:
         return [_Phases(0, 1, kernel, 0, dilation, 0, 1)]
-    own: list[list[int]] = [[] for _ in range(stride)]  # of each phase, how far back its taps read
+    own: list[list[int]] = [[] for _ in range(stride)]  # by phase: distances back that its taps read
     for tap in range(kernel):
         own[tap * dilation % stride].append(tap * dilation // stride)
     found = []
@@ -128,7 +128,7 @@ def _by_phases(kernel: int, stride: int, dilation: int) -> list[_Phases]:
 
 
 def _folded(n: Node, group: int, strides: Shape, dilations: Shape) -> TensorId:
-    """The weight as [group, *phases, outputs, channels of a group, *rows]: tap s row + phase of each side."""
+    """Return the weight as [group, *phases, outputs, channels of a group, *rows]: tap s row + phase of each side."""
     channels, outs, *kernel = n.shape(1)
     rank, w, split = len(kernel), n.tensor(1), []
     for d, s in enumerate(strides):
@@ -142,7 +142,7 @@ def _folded(n: Node, group: int, strides: Shape, dilations: Shape) -> TensorId:
 
 
 def _filters(n: Node, folded: TensorId, part: Sequence[_Phases], phases_first: bool) -> TensorId:
-    """The weight of a convolution whose channels are those of the output in some phases: their taps, turned around."""
+    """Return the weight of the convolution for some phases, which are its channels: their taps, reversed."""
     rank, (group, *_), (outs, depth) = len(part), n.type(folded).shape, n.type(folded).shape[1 + len(part) :][:2]
     shape = (group, *(p.several for p in part), outs, depth, *(p.taps for p in part))
     starts = (0, *(p.phase for p in part), 0, 0, *(p.row + (p.taps - 1) * p.rows for p in part))
@@ -154,7 +154,7 @@ def _filters(n: Node, folded: TensorId, part: Sequence[_Phases], phases_first: b
 
 
 def _spread(n: Node, x: TensorId, axis: int, step: int) -> TensorId:
-    """The elements along an axis with step - 1 zeros between them."""
+    """Insert step - 1 zeros between the elements along an axis."""
     shape = n.type(x).shape
     x = n.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     x = n.add("pad", x, pads=_one_pad(len(shape) + 1, axis + 1, step - 1), mode="constant", value=0.0)

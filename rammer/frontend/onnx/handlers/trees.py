@@ -1,4 +1,4 @@
-"""Ensembles of decision trees: every row walks down all trees at once, by gathers from tables of nodes."""
+"""Evaluate ensembles of decision trees: every row descends all trees at once, by gathers from tables of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.ir.tensor import Array, DType, TensorId
 
 DOMAIN = "ai.onnx.ml"
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-# By mode: whether a number goes the true way if it is less than the split, equal, or greater.
+# By mode: whether the true branch is taken if the number is less than the split, equal, or greater.
 _WAYS = ((1, 1, 0), (1, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 0), (1, 0, 1))
 MEMBER = 6
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -21,11 +21,11 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @dataclass
 class Forest:
-    """Nodes of all trees; a leaf follows itself, and holds pairs of a target and its weight."""
+    """Nodes of all trees. A leaf follows itself, and has pairs of a target and its weight."""
 
     features: list[int] = field(default_factory=list)
     splits: list[float] = field(default_factory=list)
-    follows: list[list[int]] = field(default_factory=list)  # where less, equal, greater and NaN go
+    follows: list[list[int]] = field(default_factory=list)  # next nodes for less, equal, greater and NaN
     weights: list[list[tuple[int, float]]] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
 
@@ -35,7 +35,7 @@ class Forest:
         return place
 
     def branch(self, feature: int, split: float) -> int:
-        """A node whose ways are set later."""
+        """Add a node whose successors are set later."""
         self._add(feature, split, [], ())
         return len(self.features) - 1
 
@@ -49,8 +49,8 @@ class Forest:
         self.weights.append(list(pairs))
 
     def depth(self, n: Node) -> int:
-        """The longest way down. Raises ModelError if a way leads back."""
-        below: dict[int, int | None] = {}  # None: on the way that is looked at
+        """Return the longest path from a root. Raises ModelError for a cycle."""
+        below: dict[int, int | None] = {}  # node -> longest path below; None: on the current path
         stack = list(self.roots)
         while stack:
             place = stack[-1]
@@ -97,10 +97,10 @@ def tree_ensemble(n: Node) -> TensorId:
 
     for k, chain in enumerate(nodes):
         true, false = place(ways[2][k], ways[0][k]), place(ways[3][k], ways[1][k])
-        if true == false:  # a tree that is a leaf
+        if true == false:  # a tree of one leaf
             forest.follows[chain[0]] = [true] * 4
             continue
-        for at, following in zip(chain, [*chain[1:], false], strict=True):  # one member after the other
+        for at, following in zip(chain, [*chain[1:], false], strict=True):  # a chain of tests, one per member
             mode = MODES.index("BRANCH_EQ") if modes[k] == MEMBER else int(modes[k])
             forest.lead(at, mode, true, following, bool(missing[k]))
     forest.roots = [place(0, root) for root in a["tree_roots"]]
@@ -111,7 +111,7 @@ def tree_ensemble(n: Node) -> TensorId:
 
 
 def _members(n: Node, given: object) -> list[list[float]]:
-    """The sets of values, which NaN ends."""
+    """Return the sets of values, which NaN separates."""
     sets: list[list[float]] = [[]]
     for value in n.decode(given).ravel() if given is not None else ():
         if np.isnan(value):
@@ -131,7 +131,7 @@ def tree_ensemble_regressor(n: Node) -> TensorId:
 
 @handles("TreeEnsembleClassifier", domain=DOMAIN)
 def tree_ensemble_classifier(n: Node) -> list[TensorId]:
-    """Scores of every class, and the label of the first of the largest."""
+    """Return the label with the highest score (the first of equal ones), and the scores of every class."""
     a, labels = n.attrs, n.attrs["classlabels_int64s"]
     if not labels:
         raise n.fail("labels are strings", hint="export with labels that are integers")
@@ -144,14 +144,14 @@ def tree_ensemble_classifier(n: Node) -> list[TensorId]:
 
 
 def _numbers(n: Node, name: str) -> Array:
-    """A list of numbers, which may be a tensor instead."""
+    """Return a list of numbers, which may be a tensor instead."""
     tensor = n.attrs.get(f"{name}_as_tensor")
     given = n.attrs[name] or () if tensor is None else n.decode(tensor).ravel()
     return np.asarray(given, np.float64)
 
 
 def _forest(n: Node, what: str) -> Forest:
-    """The trees of the older form: nodes have a tree and a number, weights name the leaf they belong to."""
+    """Return the trees of the older form: nodes have a tree and a number, weights name the leaf of theirs."""
     a, forest = n.attrs, Forest()
     trees, numbers, modes = (a[f"nodes_{name}"] or () for name in ("treeids", "nodeids", "modes"))
     ways = [a[f"nodes_{name}"] or () for name in ("featureids", "truenodeids", "falsenodeids")]
@@ -183,7 +183,7 @@ def _forest(n: Node, what: str) -> Forest:
 
 
 def _scores(n: Node, forest: Forest, count: int, aggregate: str, base: Sequence[float] | Array) -> TensorId:
-    """[rows, targets]: what the leaves that a row reaches say, combined."""
+    """Return [rows, targets]: the weights of the leaves that a row reaches, combined."""
     if len(n.shape()) != 2 or not forest.roots or not n.type(n.tensor(0)).size:
         raise n.fail(f"{len(forest.roots)} trees for {n.type(n.tensor(0))}", hint="a matrix, and a tree, are needed")
     if aggregate not in _AGGREGATES or len(base) not in (0, 1, count) or count < 1:
