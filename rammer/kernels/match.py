@@ -23,8 +23,7 @@ class Chain(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A sum over neighbouring channels that lie in blocks: the operand, its channel dimension, the root's channel axis.
-    """
+    """A sum over neighbouring channels that lie in blocks: operand, its channel dimension, the root's channel axis."""
 
     tensor: str
     dim: int
@@ -50,8 +49,7 @@ class Matched:
 
     @cached_property
     def output(self) -> Product | None:
-        """The product that is output: the root, or an output that a point-wise root reads at its own position; or None.
-        """
+        """The product that is output: the root, or one that a point-wise root reads at its own position; or None."""
         problem, root = self._problem, self._problem.root
         if self.root or root.reduce or len(problem.placed) != 1 or problem.placed[0].axes != root.axes:
             return self.root

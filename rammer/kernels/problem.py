@@ -103,8 +103,7 @@ class Problem:
 
     @property
     def lanes(self) -> int:
-        """Elements that innermost loops compute at once: lanes of a vector, or SCALARS single ones with a shared load.
-        """
+        """Elements that innermost loops compute at once: lanes of a vector, or SCALARS single ones that share loads."""
         return self.spec.lanes if self.spec.lanes > 1 else SCALARS
 
     @cached_property

@@ -29,9 +29,8 @@ Cut = tuple[str, int, int]  # an axis, its extent, and the granularity of each t
 class Sched:
     """The nest of a stage (by default, the root), and the stages computed inside of it.
 
-    Immutable: verbs return a new one.
-
-    Each verb that makes a loop puts it inside of all loops before it. `compute_at` refers to the innermost loop so far.
+    Immutable: verbs return a new one. Each verb that makes a loop puts it inside of all loops before it. `compute_at`
+    refers to the innermost loop so far.
     """
 
     problem: Problem

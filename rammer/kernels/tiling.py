@@ -39,8 +39,7 @@ def least_us(spec: VDeviceSpec) -> float:
 
 
 def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:
-    """Return TASK loops over (axis, extent, granularity), outermost first: about `want` tasks, all vEUs equally busy.
-    """
+    """Return TASK loops over (axis, extent, granularity), outermost first: about `want`, all vEUs equally busy."""
     cuttable = [(axis, -(-extent // grain), grain) for axis, extent, grain in axes if extent > grain]
     shares = even_shares([units for _, units, _ in cuttable], want, veus)
     return tuple(Loop(a, s * g, Kind.TASK) for (a, u, g), s in zip(cuttable, shares, strict=True) if s is not None)
