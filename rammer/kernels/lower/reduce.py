@@ -81,8 +81,7 @@ class Reduction:
         self._conditions()
 
     def _conditions(self) -> None:
-        """Split the conditions: those `everywhere`, those of a term (`needed`), those of storing a result (`target`).
-        """
+        """Split the conditions: those `everywhere`, of a term (`needed`), and of storing a result (`target`)."""
         ctx, stage, nest, outer = self.ctx, self.stage, self.nest, {b.var for b in self.outer}
         self.target = Target.of(ctx, stage, nest)
         self.everywhere: tuple[Range, ...] = ()
@@ -194,7 +193,9 @@ class Reduction:
 
 
 def _without_padding(stage: Stage, block: set[str]) -> tuple[Scalar, tuple[Range, ...]]:
-    """Return the term of a reduction, and the conditions outside of which it is neutral, if register blocks share them.
+    """Return the term of a reduction without the padding conditions that a register block shares, and these conditions.
+
+    Outside of them the term is neutral.
     """
 
     def split(value: Scalar, neutral: object) -> tuple[Scalar, tuple[Range, ...]]:

@@ -126,8 +126,7 @@ def by_price(kernels: Iterable[RKernel], spec: VDeviceSpec) -> list[RKernel]:
 
 
 def in_pipeline(kernel: RKernel, places: int) -> RKernel | None:
-    """Return the rKernel as a software pipeline: copies of later passes run ahead. None if its loops do not allow it.
-    """
+    """Return the rKernel as a software pipeline: copies of later passes run ahead. None if its loops do not suit."""
     if not isinstance(kernel.body, TileProgram) or pipelined(kernel.body, places) is None:
         return None
     text = f"{kernel.schedule}; {places} places"
@@ -208,7 +207,7 @@ def wave_of(problem: Problem) -> int:
 def stage_loops(
     problem: Problem, stage: Stage, steps: Mapping[str, int], threads: int, packing: dict[str, Layout]
 ) -> tuple[Loop, ...]:
-    """Return loops that spread threads over the points, and over the terms of a reduction if there are too few points.
+    """Return loops that spread threads over the points, and over a reduction's terms if there are not enough points.
 
     Adds to `packing` the layout of a static operand whose terms would be strided for such threads.
     """

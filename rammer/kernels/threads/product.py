@@ -256,9 +256,7 @@ class Staging:
         return self.box(staged, steps, chunk)[terms + 1 :]
 
     def pads(self) -> list[int]:
-        """Return unused elements after each scratch row, so that threads that transpose an operand avoid bank
-        conflicts.
-        """
+        """Return unused elements after each scratch row, which avoid bank conflicts in transposing an operand."""
         return [self.problem.spec.lanes if staged.turned else 0 for staged in self.copies]
 
     def nbytes(self, steps: Mapping[str, int], chunk: int) -> int:
@@ -288,8 +286,7 @@ class Staging:
         return near_us(whole, spec, threads) + moved * self._byte_us
 
     def run(self, staged: Staged, extents: tuple[int, ...], threads: int) -> int:
-        """Return how many memory neighbours threads copy together from each row of a transposed operand; 0 otherwise.
-        """
+        """Return how many memory neighbours threads copy together from each row of a transposed operand; or 0."""
         run = 2 * self.problem.spec.lanes
         while run * prod(extents) < threads * extents[staged.along] and run < extents[staged.along]:
             run *= 2
@@ -448,8 +445,7 @@ def unrolled(terms: int, points: int, window: bool) -> int:
 
 
 def chunks(staging: Staging, split: int) -> list[int]:
-    """Return possible numbers of terms to stage at a time, ascending: equal parts of the sum, or slightly padded ones.
-    """
+    """Return numbers of terms to stage at a time, ascending: equal parts of the sum, or slightly padded ones."""
     sizes = [-(-staging.terms // pieces) for pieces in powers(staging.terms // split)]
     found = {-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)}
     padded = {chunk: -(-staging.terms // chunk) * chunk for chunk in found}
