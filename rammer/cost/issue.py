@@ -12,9 +12,9 @@ LOOP = 0.5  # slots of the counter and jump of a pass: mostly they are issued in
 
 
 def cycles(work: Work, spec: VDeviceSpec, waves: int = 1) -> float:
-    """Return the cycles with all operands in the nearest cache; on SIMT devices those of all waves together."""
+    """Return the cycles with all operands in the nearest cache; on SIMT devices of all subgroups together."""
     own = work.own
-    long = work.trips * (own.arithmetic + own.loads + own.stores) > spec.issue.window  # else sums beside it go on
+    long = work.trips * (own.arithmetic + own.loads + own.stores) > spec.issue.window  # else other sums overlap
     inside = sum(cycles(w, spec, waves) for w in work.inside)
     return work.trips * (pass_cycles(own, spec, work.sums and long, waves=waves) + inside)
 
@@ -22,10 +22,9 @@ def cycles(work: Work, spec: VDeviceSpec, waves: int = 1) -> float:
 def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.0, waves: int = 1) -> float:
     """Return the cycles of one pass of a loop without the loops inside of it.
 
-    It waits for the pass before if it `sums`.
-
-    `streamed`: bytes that come from the last private cache meanwhile. On SIMT devices all `waves` pass: each one takes
-    turns with the others of its scheduler, and waits for its own loads.
+    It waits for the pass before if it `sums`. `streamed`: bytes that come from the last private cache meanwhile. On
+    SIMT devices all subgroups (`waves`) pass: each one takes turns with the others of its scheduler, and waits for its
+    own loads.
     """
     issue = spec.issue
     arithmetic, loop = own.arithmetic + own.made / spec.width, LOOP / issue.arithmetic

@@ -21,7 +21,7 @@ from rammer.ir.plan import ExecutionPlan, Price, States
 from rammer.ir.program import TaskUid
 
 RUNS = 2  # simulated runs of a plan: the last one finds the caches as the one before leaves them
-SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
+SWEEPS = 4  # over a kernel's rTasks, until the contents of caches are stable
 MOST_FETCHING = 0.8  # largest part of the time of rTasks in turn that counts as fetching
 MOST_STALL = 4.0  # times the rates: more is a disturbed measurement
 

@@ -126,7 +126,7 @@ class _Cache:
         self._per_byte = 1.0 / self._in_use
         self._room = self._nbytes
         self._turns = 0.0  # bytes that evicted others so far, over the size
-        self._left = 1.0  # of what was there before
+        self._left = 1.0  # part of the earlier contents that evictions left
         self._there = np.zeros(len(in_use))  # part of each piece, before evictions so far (`_left`)
 
     def share(self, pieces: NDArray[np.int64]) -> Bytes:

@@ -2,7 +2,7 @@
 
 Register blocks count as the compiler makes them. What unrolled neighbours share is loaded and computed once, and once
 per vector. Guards count as true, except those that the first rTask never meets. So a draft counts about as its finished
-program does. On SIMT devices the count is that of one wave: arithmetic, memory transfers, and waits for them.
+program does. On SIMT devices the count is that of one subgroup: arithmetic, memory transfers, and waits for them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Work:
 
 
 def work(program: TileProgram, spec: VDeviceSpec) -> Work:
-    """Count the first rTask of a tile program: of its thread, or on SIMT devices of one of its waves."""
+    """Count the first rTask of a tile program: of its thread, or on SIMT devices of one of its subgroups."""
     counter = _OfWaves if spec.execution is Execution.SIMT else _Counter
     return counter(program, spec).rtask()
 
@@ -85,7 +85,7 @@ def apart(lanes: int) -> float:
 
 
 def line_words(spec: VDeviceSpec) -> int:
-    """Return how many words a cache delivers at once to the threads of a wave, if the words are adjacent."""
+    """Return how many words a cache delivers at once to the threads of a subgroup, if the words are adjacent."""
     return max(spec.issue.banks, spec.line_bytes // BANK_BYTES)
 
 
@@ -127,7 +127,7 @@ class _Pass:
 
 
 class _Counter:
-    """Counts the work of one thread and its vectors."""
+    """A counter of the work of one thread and its vectors."""
 
     def __init__(self, program: TileProgram, spec: VDeviceSpec) -> None:
         self.program, self.spec = program, spec
@@ -292,7 +292,7 @@ class _Counter:
 
 
 class _OfWaves(_Counter):
-    """Counts the work of a wave of threads.
+    """A counter of the work of a subgroup of threads.
 
     One thread loads adjacent elements at once, and all lanes of a vector together.
     """
@@ -352,7 +352,7 @@ class _OfWaves(_Counter):
         return float(found)
 
     def transfers(self, buffer: str, index: Index, joined: int) -> int:
-        """Return the memory transfers until every thread of a wave has its `joined` adjacent elements.
+        """Return the memory transfers until every thread of a subgroup has its `joined` adjacent elements.
 
         Scratch delivers one element of every bank at once; a cache delivers a line, or as many bytes.
         """

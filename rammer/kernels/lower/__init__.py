@@ -42,7 +42,7 @@ def lower(
 ) -> TileProgram:
     """Return the tile program of `expr` under `schedule`. `stages`: the fused stages of `expr`, one nest each.
 
-    `folds`: instructions that combine the results of a wave's threads. Raises LoweringError if they do not fit.
+    `folds`: instructions that combine the results of a subgroup's threads. Raises LoweringError if they do not fit.
     """
     return finished(draft(expr, schedule, stages, folds))
 
@@ -144,5 +144,5 @@ class _Nests:
 
 
 def _misses(body: Body, conditional: bool) -> bool:
-    """Check whether some threads could miss a Sync, or a product that their wave makes together."""
+    """Check whether some threads could miss a Sync, or a product that their subgroup makes together."""
     return any((meets(s) and conditional) or _misses(children(s), conditional or isinstance(s, If)) for s in body)

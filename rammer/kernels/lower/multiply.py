@@ -1,4 +1,4 @@
-"""Lower reductions whose products an instruction makes: on blocks in memory, or in registers of a wave.
+"""Lower reductions whose products an instruction makes: on blocks in memory, or in registers of a subgroup.
 
 Known as: tensorize.
 """
@@ -68,12 +68,12 @@ def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band]
 
 
 def wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """Return the nest of a sum by a wave's instruction. Raises LoweringError unless all its threads reach it."""
+    """Return the nest of a sum by a subgroup's instruction. Raises LoweringError unless all its threads reach it."""
     return _together(sums, _of_wave(sums, unit, before), before)
 
 
 def staged(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """Return the nest of a sum by an instruction of waves that reads scratch: all terms of a chunk at once.
+    """Return the nest of a sum by an instruction of subgroups that reads scratch: all terms of a chunk at once.
 
     Raises LoweringError unless all its threads reach it.
     """
@@ -184,7 +184,7 @@ def _into_registers(
             point += var(thread.var) * digit.div
         else:
             neighbours[band(digit).var] = var(thread.var)
-    axis = block.loop.axis  # a tile lies where the other operand stands still
+    axis = block.loop.axis  # the tile's position does not depend on the other operand's axes
     groups = {**numbers.groups, **{b.loop.axis: Index() for b in loops.blocks}}
     groups[axis] = substitute(numbers.groups[axis], loops.still) + point
     values = replace(numbers, groups=groups).values(ctx.env)

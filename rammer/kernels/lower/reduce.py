@@ -145,7 +145,7 @@ class Reduction:
         return tuple(body), at
 
     def _together(self, at: Index, stored: Callable[[Scalar], Body]) -> Body:
-        """Combine and store the threads' sums: in a wave by an instruction, the rest in scratch."""
+        """Combine and store the threads' sums: in a subgroup by an instruction, the rest in scratch."""
         if len(self.sharing) != 1 or self.sharing[0].extent & (self.sharing[0].extent - 1):
             raise self.ctx.fail(self.stage, "a reduction over threads needs one digit, a power of two")
         (band,), own = self.sharing, Load(self.acc.name, (at,))
@@ -161,7 +161,7 @@ class Reduction:
         return (Alloc(held, (Alloc(whole, body),)),)
 
     def _unit(self, band: Band) -> Instruction | None:
-        """Return the instruction that combines the most threads of a sum, for whole waves of float32; or None."""
+        """Return the instruction that combines the most threads of a sum, for whole subgroups of float32; or None."""
         fits = [
             unit
             for unit in self.ctx.folds

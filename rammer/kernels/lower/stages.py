@@ -29,7 +29,10 @@ class Hull(NamedTuple):
 
 
 class PlacedStages:
-    """Places all stages but the root, whose nest is given. Instructions make `copies`; all others have a nest."""
+    """All stages but the root with their places. The root's nest is given.
+
+    Instructions make `copies`; all others have a nest.
+    """
 
     def __init__(self, ctx: Context, root: Nest) -> None:
         self.ctx, self.bands, self.root = ctx, root.bands, root

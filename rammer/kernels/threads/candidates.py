@@ -190,7 +190,7 @@ def points_of(stage: Stage, steps: Mapping[str, int]) -> int:
 
 
 def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: int) -> int:
-    """Return how many threads a stage can keep busy: whole waves, a power of two of them."""
+    """Return how many threads a stage can keep busy: whole subgroups, a power of two of them."""
     depth = prod(e for _, e in stage.reduce)
     items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
     least = min(wave_of(problem), most)
@@ -200,7 +200,7 @@ def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: 
 
 
 def wave_of(problem: Problem) -> int:
-    """Return how many threads run in step. Tasks have whole waves; neighbours in a wave read adjacent memory."""
+    """Return the number of threads of a subgroup. Tasks have whole ones; neighbours in one read adjacent memory."""
     return max(problem.spec.wave, 1)
 
 

@@ -1,7 +1,7 @@
 """Schedule recurrent cells on many threads: point-wise roots over products of a small number of rows.
 
-Neighbouring threads of a wave share each unit: all of its gates are sums in their registers. A fold combines them, and
-the first thread goes on alone. Threads do not wait for other waves, so a cell has no block sync of its own.
+Neighbouring threads of a subgroup share each unit: all of its gates are sums in their registers. A fold combines them,
+and the first thread goes on alone. Threads do not wait for other subgroups, so a cell has no block sync of its own.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _terms(s: Sched, stage: Stage, packing: Mapping[str, Layout], sharing: int, 
 
 
 def _sharing(problem: Problem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:
-    """Return how many threads share each of `units` units: a power of two, at most a wave, each with terms to load."""
+    """Return how many threads share each unit: a power of two, at most a subgroup, each with terms to load."""
     deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
     return min(problem.spec.wave, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
 

@@ -1,7 +1,7 @@
-"""Schedule products by instructions of several waves, which read both operands from scratch. Known as: warpgroup MMA.
+"""Schedule products by instructions of groups (several subgroups), which read both operands from scratch.
 
-A task computes a tile of rows x columns. Chunk by chunk, both operands are copied to scratch, rounded, in the
-instruction's layout. A group of waves then multiplies all terms of the chunk at once.
+Known as: warpgroup MMA. A task computes a tile of rows x columns. Chunk by chunk, both operands are copied to scratch,
+rounded, in the instruction's layout. A group then multiplies all terms of the chunk at once.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def product(problem: Problem) -> Product | None:
 
 
 def in_groups(kernel: RKernel) -> bool:
-    """Check whether an rKernel multiplies by groups of waves."""
+    """Check whether an rKernel multiplies by groups."""
     body = kernel.body
     return isinstance(body, TileProgram) and any(
         isinstance(s, Apply) and s.instruction.staged for s in statements(body.body)
@@ -162,7 +162,7 @@ def schedule(p: Product, tile: Tile) -> Schedule:
         s = s.compute_at(operand.load.tensor, nest, layout=layout)
         if operand.packed:
             rest = (Digit(d) for d in range(len(operand.load.index)) if d not in (operand.line, operand.term))
-            s = s.pack([(operand.load.tensor, Layout((*rest, *layout.digits)))])  # as the copy lies, piece by piece
+            s = s.pack([(operand.load.tensor, Layout((*rest, *layout.digits)))])  # the copy's layout, piece by piece
     s = s.unroll(p.row, size=height).unroll(p.column, size=width)
     s = s.nest(Loop(axes[d.dim], d.div, Kind.UNROLLED) for d in own).reorder(p.term)
     s = s.on_threads(tile.threads).tensorize(unit)

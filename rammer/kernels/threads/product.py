@@ -374,7 +374,7 @@ def _divided(staging: Staging) -> Iterator[tuple[Pair, Pair, int]]:
 
 
 def most_threads(spec: VDeviceSpec) -> int:
-    """Return the largest number of threads of a task: whole waves, a power of two of them."""
+    """Return the largest number of threads of a task: whole subgroups, a power of two of them."""
     wave = min(spec.wave, spec.max_threads)
     return wave * powers(spec.max_threads // wave)[-1]
 
@@ -385,7 +385,7 @@ def powers(most: int) -> list[int]:
 
 
 def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, chunk: int) -> Points | None:
-    """Return the tile of such steps in whole waves; None if it does not fit the vEU."""
+    """Return the tile of such steps in whole subgroups; None if it does not fit the vEU."""
     spec, p = staging.problem.spec, staging.p
     held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
     points = (min(points[0], held[0]), min(points[1], held[1]))
@@ -412,11 +412,11 @@ def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, c
 def _product(
     staging: Staging, steps: dict[str, int], points: Pair, along: int, down: int, split: int, chunk: int
 ) -> Work:
-    """Return the work of a chunk's products: what a wave issues, and its transfers from scratch."""
+    """Return the work of a chunk's products: what a subgroup issues, and its transfers from scratch."""
     spec, (rows, columns) = staging.problem.spec, points
     across = min(spec.wave, along)
     beside = min(max(spec.wave // across, 1), down)
-    terms = max(spec.wave // (across * beside), 1)  # terms that a wave handles at once
+    terms = max(spec.wave // (across * beside), 1)  # terms that a subgroup handles at once
     joined, banks = min(rows, spec.lanes), spec.issue.banks
     near = neighbours(staging, steps, columns, along)
     loads = rows / joined * max(joined * beside * terms / banks, 1.0)

@@ -1,8 +1,8 @@
-"""Schedule sums of products by instructions that the threads of a wave execute together.
+"""Schedule sums of products by instructions that the threads of a subgroup execute together.
 
 Known as: warp MMA, tensor cores. As in `threads.product`, a task computes a tile of `slow` x `fast` points, with both
-operands staged in scratch. Here a wave computes blocks of the instruction's size, and each of its threads holds some
-points of every block.
+operands staged in scratch. Here a subgroup computes blocks of the instruction's size, and each of its threads holds
+some points of every block.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
 from rammer.kernels.threads.product import USUAL, Pair, Staging, Tile, compared, copies, powers
 
-MOST_APPLIED = 32  # instructions of a wave that are unrolled
+MOST_APPLIED = 32  # instructions of a subgroup that are unrolled
 
 
 @dataclass(frozen=True)
 class Blocks(Tile):
-    """A tile by waves along slow and fast, and blocks of each wave."""
+    """A tile by subgroups along slow and fast, and blocks of each subgroup."""
 
     waves: Pair
     blocks: Pair
@@ -61,7 +61,7 @@ def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
 
 
 def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]:
-    """Yield waves per task, and blocks that a wave's registers hold, along both sides; at most the product's size."""
+    """Yield subgroups per task, and blocks in a subgroup's registers, along both sides; at most the product's size."""
     spec, p = staging.problem.spec, staging.p
     sums, a, b = (unit.registers(name) for name, _ in unit.tensors)
     (_, height), (_, width), _ = unit.axes
@@ -110,7 +110,7 @@ def chunks(staging: Staging, unit: Instruction) -> list[int]:
 
 
 def gaps(staging: Staging, unit: Instruction, tile: Blocks) -> list[int]:
-    """Return the padding of staged rows, in elements for each operand, with the fewest bank conflicts within a wave."""
+    """Return the padding of staged rows, in elements per operand, with the fewest bank conflicts in a subgroup."""
     banks, found = staging.problem.spec.issue.banks, []
     for dim, (staged, (name, _)) in enumerate(zip(staging.copies, unit.meaning.inputs, strict=True)):
         places = {unit.held(name, Index(thread), Index()) for thread in range(unit.threads)}

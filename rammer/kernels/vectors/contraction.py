@@ -119,7 +119,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
         return s.unroll(p.row if block.rows > 1 else None).vectorize(p.lane, lanes)
 
     s = (tasks if shown else tasks.place(problem.placed)).reorder(*batch).nest(orders.best())
-    if shown:  # a register block is stored, and what reads it follows while it is in the private cache
+    if shown:  # a register block is stored, and its reader follows while it is in the private cache
         s = s.compute_at(stage.name, sums(Sched(problem, stage).nest(reduce)))
     if problem.packable(p.w, p.lane):
         s = s.pack([(p.w.tensor, panels(p.w, p.lane, panel, digits))])

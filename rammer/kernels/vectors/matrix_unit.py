@@ -254,7 +254,7 @@ def fitting(problem: Problem, p: Product, unit: Unit) -> list[Instruction]:
     """Return the blocks whose columns divide the product's, or pad them where that is allowed; the better first."""
     columns = dict(p.stage.axes)[p.lane]
     if columns < problem.lanes:
-        return []  # sums of a row would lie closer together than the instruction leaves them
+        return []  # the instruction's stride between sums of a row is larger than the row
     most = -(-columns // problem.lanes) * problem.lanes if unit.exact else 0
     return [b for b in unit.products if columns % b.extent("column") == 0 or b.extent("column") <= most]
 

@@ -64,7 +64,7 @@ def _counts(cell: Cell) -> list[int]:
     if counts != [1] and _stay(problem, cell.products.values()):
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
-        counts = [counts[0], 1]  # every task would repeat what all of them need
+        counts = [counts[0], 1]  # every task would recompute the shared stages
     return counts
 
 
@@ -88,7 +88,7 @@ def _cut(cell: Cell, want: int) -> Sched | None:
     axes = [*rows, units] if apart else [units, *rows]
     s = _tasks(problem, axes, want)
     pieces = () if cell.blocks else _pieces(s, lane)
-    if pieces:  # the end of a task is the end of a piece: what is stored beyond it would be another task's
+    if pieces:  # a task ends where a piece ends: stores beyond it would overwrite another task's results
         size = {lp.axis: lp.step for lp in pieces}
         s = _tasks(problem, [(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want)
     return s.nest(pieces)

@@ -41,7 +41,7 @@ class Order(Enum):
     WEIGHTS = "weights"  # weights outside, strips of the image inside: one part only
     STRIPS = "strips"  # strips outside, parts of the channels inside
     PARTS = "parts"  # parts outside, strips inside: sums of the whole task wait
-    NEAR = "near"  # strips outside; weights of a few channels are transformed right before their products
+    NEAR = "near"  # strips outside; weights are transformed right before their products, `held` channels at a time
 
 
 @dataclass(frozen=True)

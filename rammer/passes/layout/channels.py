@@ -19,10 +19,8 @@ from rammer.passes.structure import is_pointwise
 # that profit from them. Every other one is row-major.
 _CONVOLVING = frozenset({"conv", "input_transform", "output_transform"})
 _BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn", "resample"}
-_WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `kernels.channel_window` copies these contiguously
-_BLOCKED_TYPES = frozenset(
-    {DType.F32, DType.I32, DType.U8, DType.I8}
-)  # numbers, and what quantised models have of them
+_WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `vectors.channel_window` copies these contiguously
+_BLOCKED_TYPES = frozenset({DType.F32, DType.I32, DType.U8, DType.I8})  # floats, sums and bytes of quantised models
 
 
 class Channels(Enum):
@@ -50,7 +48,7 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) 
 
 
 class _Chooser:
-    """Assigns layouts to operators, one after another."""
+    """A chooser of layouts for operators, one after another."""
 
     def __init__(self, editor: Editor, lanes: int, masks: bool, images_apart: bool) -> None:
         self.editor = editor

@@ -37,7 +37,7 @@ def _read(editor: Editor, n: int, op: ROperator) -> None:
         constants = (editor.constant(editor.constants[t][order], t) for t in between.inputs[1:])
         source = editor.define(between.name, "conv", source, *constants, **between.operation.keywords)
     editor.remove(n)
-    if attrs.get("group", 1) == 1 and weights in editor.constants:  # all are summed: in the order in which they lie
+    if attrs.get("group", 1) == 1 and weights in editor.constants:  # all are summed, in memory order
         weights = editor.constant(editor.constants[weights][:, order], weights)
     else:
         attrs = attrs | {"shuffled": parts}

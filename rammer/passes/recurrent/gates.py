@@ -257,7 +257,7 @@ def _join_constants(editor: Editor) -> None:
 
 def _join_scalars(editor: Editor) -> None:
     """Fold a scalar added to a single gate into the constant of all gates: TensorFlow's forget bias of 1."""
-    found: dict[int, dict[int, int]] = {}  # the sum of all gates with a constant: gate, and what adds to it
+    found: dict[int, dict[int, int]] = {}  # sum of all gates with a constant -> {gate: the operator that adds to it}
     for n, op in editor.operators.items():
         side = _gate_of(editor, op.inputs[0]) if op.kind == "add" and op.inputs[1] in editor.constants else None
         total = editor.maker(side[0], "add") if side else None
