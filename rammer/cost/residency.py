@@ -1,6 +1,6 @@
 """Track how much of each piece of memory is in which cache while a plan runs. Known as: a statistical cache model.
 
-From that follows from which level an rTask fetches its operands.
+This determines the level from which an rTask fetches its operands.
 """
 
 from __future__ import annotations
@@ -99,8 +99,11 @@ def _parts(count: int, written: int) -> Bytes:
 def kept(touched: float, nbytes: float) -> float:
     """Return the part of `touched` bytes that a cache of `nbytes` still holds when a loop comes to them again.
 
-    1 if all bytes fit. Else the model of `_Cache` gives, for a loop over all of them, the stable root r of r = exp(-(1
-    - r) * touched / nbytes): only bytes that were missing evict others.
+    1 if all bytes fit. Else it is the stable root r of this equation, the model of `_Cache` in a loop over all of them:
+
+        r = exp(-(1 - r) * touched / nbytes)
+
+    Only bytes that were missing evict others.
     """
     if touched <= nbytes:
         return 1.0

@@ -7,10 +7,12 @@ A tile has `m` x `m` outputs. A convolution becomes seven stages, which are sche
     xm       one product per (p, q)     xm[p, q] = sum over channels of xv[p, q] wu[p, q]
     yt, y    output transformed         y = A' xm A, with the convolution's own epilogue
 
-A larger filter is cut into pieces of 3x3, a stride into phases of stride 1. Piece `u` of a side holds the taps stride *
-(3 * (u // stride) + 0, 1, 2) + u % stride. Pieces along a row become more channels. Pieces along a column are summed
-after the output transform. Weights are transformed inside the rTask, part by part, into its scratch: memory holds each
-tap once.
+A larger filter is cut into pieces of 3x3, a stride into phases of stride 1. Piece `u` of a side holds these taps:
+
+    stride * (3 * (u // stride) + 0, 1, 2) + u % stride
+
+Pieces along a row become more channels. Pieces along a column are summed after the output transform. Weights are
+transformed inside the rTask, part by part, into its scratch: memory holds each tap once.
 """
 
 from __future__ import annotations

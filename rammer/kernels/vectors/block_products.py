@@ -42,7 +42,7 @@ class BlockProduct(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether parts are sums of integers."""
+        """Check whether parts are sums of integers."""
         return not self.part.dtype.is_float
 
 

@@ -239,7 +239,7 @@ def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Di
 
 
 def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> list[tuple[str, Layout]]:
-    """Pad static vectors along the lane axis to whole panels, so that the last panel needs no guard."""
+    """Return packings of static vectors along the lane axis, padded to whole panels: the last panel needs no guard."""
     if stage.epilogue is None or dict(stage.axes)[lane] % panel == 0:
         return []
     found = {}

@@ -58,7 +58,7 @@ class Unit(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether it multiplies integers. Then zeros that pad weights cancel whatever pads rows.
+        """Check whether it multiplies integers. Then zeros that pad weights cancel whatever pads rows.
 
         Vectors do not multiply bytes, so blocks may be padded for it.
         """

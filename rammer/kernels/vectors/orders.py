@@ -70,7 +70,7 @@ class Orders:
 
     @cached_property
     def copies_panels(self) -> bool:
-        """Whether copying a panel of weights made at run time is faster than reading its strided rows.
+        """Check whether copying a panel of weights made at run time is faster than reading its strided rows.
 
         True if rows have a stride of at least APART_BYTES and APART_ROWS points reuse the panel. Its lanes are adjacent
         already.

@@ -145,7 +145,7 @@ class _Fuser:
         )
 
     def _merge(self, group: int, here: int, op: ROperator) -> int | None:
-        """Contract `group` with the group `here` of operator `op`, within all limits; return the merged group."""
+        """Contract `group` with the group `here` of operator `op`; return the merged group, or None beyond limits."""
         a, b = self.groups[group], self.groups[here]
         count = len(self.clusters.members[group]) + len(self.clusters.members[here])
         if a.cores + b.cores > 1 or count > MAX_MEMBERS:

@@ -59,7 +59,7 @@ class _Placer:
         return prod(self.types[tensor].physical_shape)
 
     def _put(self, tensor: TensorId, where: View) -> bool:
-        """Place the memory of `tensor` at `where`. False if it does not own all of it, or if it is placed already."""
+        """Place the memory of `tensor` at `where`. False if it does not own all of it, or if its place is fixed."""
         root, offset = storage(self.views, tensor)
         if (
             root in self.fixed
@@ -84,7 +84,10 @@ class _Placer:
         return (view for tensor, view in self.views.items() if tensor not in self.pitched)
 
     def _cut(self, op: ROperator) -> bool:
-        """Make a slice of blocked channels a view of its operand, in one piece per image."""
+        """Make a slice of blocked channels a view of its operand, in one piece per image.
+
+        False if that is not possible.
+        """
         source, target = op.inputs[0], op.outputs[0]
         offset = _piece_offset(op.operation, pitched=True)
         if offset is None or target in self.outputs or source in self.graph.constants:
@@ -115,7 +118,10 @@ class _Placer:
         return replace(op, operation=self.graph.interner.retype(op.operation, inputs, outputs, op.operation.static))
 
     def _gather(self, op: ROperator) -> bool:
-        """Compute the operands of a concatenation in their place in its result; copy those that lie elsewhere."""
+        """Compute the operands of a concatenation in their place in its result. False if they are not pieces of it.
+
+        Operands that lie elsewhere are copied.
+        """
         target = op.operation.outputs[0]
         offsets = concat_offsets(op.operation)
         pitched = offsets is None
