@@ -1,1 +1,1 @@
-"""What an rTask costs on a device: its own work, and what it takes to fetch operands from where they are."""
+"""Estimate the cost of an rTask on a device: its own work, and fetching its operands from the level that holds them."""

@@ -1,7 +1,8 @@
-"""An rTask's time from the spec alone: its counted work, or bytes at the rate of the level that has them, if slower.
+"""Estimate the time of an rTask from the spec alone. Known as: a roofline model, analytical cost model.
 
-Blocks of threads fetch and compute in turn: then it is the sum. Kernels whose loops nobody sees count as their
-operation does: a roofline.
+The time is the larger one of the counted work and of the operands' bytes at the rate of the level that holds them. On
+SIMT devices it is their sum, because thread blocks fetch and compute in turn. A foreign kernel, whose loops are
+unknown, counts as its operation does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rammer.ir.tile import TileProgram
 
 @remembered(1 << 12)
 def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
-    """Microseconds of one rTask on one vEU."""
+    """Return the microseconds of one rTask on one vEU."""
     body = kernel.program
     read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
     if isinstance(body, TileProgram) and spec.execution is Execution.SIMT:
@@ -35,9 +36,9 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
 
 
 def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int) -> float:
-    """Microseconds of one rTask of a program, or of a draft, by its counted work.
+    """Return the microseconds of one rTask of a program, or of a draft, by its counted work.
 
-    Blocks of threads fetch besides, from the nearest level that holds the `nbytes` of all operands.
+    On SIMT devices fetching is added, from the nearest level that holds the `nbytes` of all operands.
     """
     found = work(program, spec)
     us = near_us(found, spec, program.num_threads)
@@ -49,7 +50,7 @@ def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int) -> float:
 
 
 def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:
-    """Microseconds of the arithmetic of some stages on one vEU at its peak, however they are tiled."""
+    """Return the microseconds of the arithmetic of some stages on one vEU at its peak rate, whatever their tiling."""
     slots = 0.0
     for stage in stages:
         points = prod(extent for _, extent in stage.axes)
@@ -59,7 +60,9 @@ def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:
 
 
 def byte_us(nbytes: int, spec: VDeviceSpec) -> tuple[float, float]:
-    """What a byte takes that one of all vEUs reads, or stores, in the nearest level that holds `nbytes`."""
+    """Return microseconds per byte read and per byte stored in the nearest level that holds `nbytes`, if all vEUs use
+    it.
+    """
     veus, found = max(spec.num_veus, 1), (0.0, 0.0)
     for level in spec.memory:
         found = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
@@ -69,7 +72,7 @@ def byte_us(nbytes: int, spec: VDeviceSpec) -> tuple[float, float]:
 
 
 def _tile_share(kernel: RKernel) -> float:
-    """The part of the operation's points that one full rTask computes; more than 1/num_rtasks where tiles overhang."""
+    """Return the part of the points that one full rTask computes. Above 1/num_rtasks where tiles overhang."""
     extents = prod(extent for _, extent in kernel.operation.expr.root.axes)
     if not extents or not kernel.num_rtasks:
         return 0.0

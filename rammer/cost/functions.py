@@ -1,4 +1,4 @@
-"""What scalar operations take, in the time of multiply-adds."""
+"""Count the slots of scalar operations. A slot is the time in which one multiply-add is issued."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ COSTLY = {
 }
 
 
-CARRIED_NAN = 3  # compares, and picks: the larger of two elements, neither of which need be a number
+CARRIED_NAN = 3  # compares and selects, to return NaN if either element is NaN
 
 
 def slots_of(value: Scalar) -> float:
-    """Slots of the arithmetic of a value."""
+    """Return the slots of the arithmetic of a value."""
     return sum(slots for _, slots in parts_of(value))
 
 
 def slots_of_term(stage: Stage) -> float:
-    """Slots of one term of a stage, added to its sum if it has one."""
+    """Return the slots of one term of a stage, including its addition to the sum if the stage reduces."""
     return slots_of(Call("add", (Load(stage.name, ()), stage.body)) if stage.reduce else stage.body)
 
 
 def slots_of_fold(fn: str, lanes: int) -> float:
-    """Slots until the lanes of a vector are one: by halves, each of which is brought to the other and combined."""
+    """Return the slots to combine the lanes of a vector into one. Each halving moves one half and combines both."""
     return log2(lanes) * (1 + slots_of(Call(fn, (Load("upper", ()), Load("lower", ())))))
 
 
 def parts_of(value: Scalar) -> Iterator[tuple[Scalar, float]]:
-    """Parts with slots of their own: free are products that are added, and what depends on no element."""
+    """Yield each part of a value that costs slots, with its own slots.
+
+    A multiplication inside of an addition is free (a fused multiply-add). So are parts that depend on no element.
+    """
     inside: tuple[Scalar, ...]
     match value:
         case Call("add", (a, Call("mul", (b, c)))) | Call("add", (Call("mul", (b, c)), a)):

@@ -1,4 +1,4 @@
-"""Microseconds of counted work on a vEU: what it issues, against what its caches are filled with, or it waits for."""
+"""Convert counted work into microseconds on a vEU: the larger one of issuing, filling its caches and waiting."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from math import ceil
 from rammer.cost.work import Issued, Work
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 
-LOOP = 0.5  # multiply-adds in the time of a pass's counter and jump: mostly they fit beside what it issues
+LOOP = 0.5  # slots of the counter and jump of a pass: mostly they are issued in parallel with its body
 
 
 def cycles(work: Work, spec: VDeviceSpec, waves: int = 1) -> float:
-    """Cycles with all operands in the nearest cache; of SIMT those of all waves together."""
+    """Return the cycles with all operands in the nearest cache; on SIMT devices of all subgroups together."""
     own = work.own
-    long = work.trips * (own.arithmetic + own.loads + own.stores) > spec.issue.window  # else sums beside it go on
+    long = work.trips * (own.arithmetic + own.loads + own.stores) > spec.issue.window  # else other sums overlap
     inside = sum(cycles(w, spec, waves) for w in work.inside)
     return work.trips * (pass_cycles(own, spec, work.sums and long, waves=waves) + inside)
 
 
 def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.0, waves: int = 1) -> float:
-    """Cycles of one pass of a loop, which waits for the pass before if it `sums`, loops inside apart.
+    """Return the cycles of one pass of a loop without the loops inside of it.
 
-    `streamed`: bytes that come from the farthest own cache meanwhile. Of SIMT all waves pass: each on its scheduler, in
-    turn with others there, and it waits for what it loads by itself.
+    It waits for the pass before if it `sums`. `streamed`: bytes that come from the last private cache meanwhile. On
+    SIMT devices all subgroups (`waves`) pass: each one takes turns with the others of its scheduler, and waits for its
+    own loads.
     """
     issue = spec.issue
     arithmetic, loop = own.arithmetic + own.made / spec.width, LOOP / issue.arithmetic
@@ -37,8 +38,9 @@ def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.
 
 
 def filled(work: Work, nbytes: float) -> tuple[float, float]:
-    """Bytes that come into a cache of some bytes, and those of them that are stored to: what stays from pass to pass of
-    a loop comes once.
+    """Return the bytes fetched into a cache of `nbytes`, and how many of them are stored to.
+
+    Data that stay in the cache from pass to pass of a loop are fetched once.
     """
     if not work.inside or sum(work.once.values()) <= nbytes:
         return sum(work.whole.values()), sum(size for name, size in work.whole.items() if name in work.stored)
@@ -47,7 +49,7 @@ def filled(work: Work, nbytes: float) -> tuple[float, float]:
 
 
 def near_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
-    """Microseconds of an rTask with all operands in the farthest cache of its own."""
+    """Return the microseconds of an rTask with all operands in the last private cache."""
     if spec.execution is Execution.SIMT:
         waves = -(-threads // spec.wave)
         rounds = work.rounds + ceil(work.far / spec.issue.pending)

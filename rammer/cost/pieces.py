@@ -1,4 +1,4 @@
-"""The memory of a plan in pieces, and which of them every rTask touches: the unit in which residency is followed."""
+"""Divide the memory of a plan into pieces, and list those that each rTask touches. Residency is tracked per piece."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rammer.ir.tensor import Layout, TensorId, TensorType
 from rammer.planner.pieces import bases
 
 Numbers = NDArray[np.int64]
-MOST_PIECES = 1 << 12  # of the arena, and of the constants: what following them costs grows with their number
-LEAST_BYTES = 256  # of a piece: a few lines
+MOST_PIECES = 1 << 12  # of the arena, and of the constants: the time of tracking grows with their number
+LEAST_BYTES = 256  # of a piece: four lines
 
 
 class Touch(NamedTuple):
-    """Pieces that an rTask touches, the bytes that it touches in each; and which it writes: the last of them."""
+    """The pieces that an rTask touches, and the bytes that it touches in each. It writes the last ones: `written`."""
 
     pieces: Numbers
     nbytes: NDArray[np.float64]
@@ -37,7 +37,10 @@ class Touch(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """Addresses from 0 to `nbytes` in pieces of `size` bytes, a power of two; the first one has the number `first`."""
+    """Addresses from 0 to `nbytes`, in pieces of `size` bytes, a power of two.
+
+    `first` is the number of the first piece.
+    """
 
     nbytes: int
     first: int
@@ -51,16 +54,16 @@ class Region:
 
     @property
     def end(self) -> int:
-        """The number after the last piece's."""
+        """One more than the number of the last piece."""
         return self.first + -(-self.nbytes // self.size)
 
     def place(self, base: int) -> tuple[int, int]:
-        """The piece that byte `base` lies in, and how far in."""
+        """Return the number of the piece that holds byte `base`, and the offset of that byte in it."""
         return self.first + base // self.size, base % self.size
 
 
 class Near(NamedTuple):
-    """Bytes that an rTask reads and writes of what stays in its vEU's scratch."""
+    """Bytes that an rTask reads and writes in the scratch of its vEU, of results that stay there."""
 
     read: float = 0.0
     written: float = 0.0
@@ -70,20 +73,23 @@ NOTHING_NEAR = Near()
 
 
 class Address(NamedTuple):
-    """Where a tensor begins, or if it lies in pieces, where it would begin for each rTask."""
+    """The begin of a tensor, or of its part for each rTask if the tensor lies in separate pieces."""
 
     region: Region
     base: int | Sequence[int]  # byte
 
     def places(self, num_rtasks: int) -> list[tuple[int, int]]:
-        """For each rTask, the piece in which that is, and how far in."""
+        """Return the piece in which the operand of each rTask begins, and the offset in that piece."""
         if isinstance(self.base, int):
             return [self.region.place(self.base)] * num_rtasks
         return [self.region.place(base) for base in self.base]
 
 
 class Part(NamedTuple):
-    """What an rTask touches of operands that begin in a piece of number 0: inputs first."""
+    """The pieces that an rTask touches of its operands, inputs first.
+
+    Numbers count from the piece where an operand begins.
+    """
 
     pieces: Numbers
     operand: Numbers  # of each piece
@@ -92,9 +98,9 @@ class Part(NamedTuple):
 
 
 def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> list[Touch]:
-    """What every rTask of a kernel touches; `addresses` has its inputs and then its outputs.
+    """Return what every rTask of a kernel touches. `addresses` holds those of its inputs, then of its outputs.
 
-    `in_use` grows to what all of them touch of each piece.
+    Raises `in_use` to the bytes of each piece that all rTasks touch together.
     """
     sizes = tuple([at.region.size for at in addresses])
     found = []
@@ -125,7 +131,7 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
 
 @remembered(1 << 12)
 def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
-    """Of inputs and then outputs: what each rTask uses, and how many elements all use together at most."""
+    """Return for each operand (inputs first) the set that each rTask uses, and the most elements that all use."""
     expr = kernel.operation.expr
     most = [_most_read(kernel, name) for name, _ in expr.inputs]
     most += [float(prod(expr.root.shape)) if expr.into else inf] * len(kernel.operation.outputs)
@@ -134,7 +140,7 @@ def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
 
 @remembered(1 << 9)  # steps of a recurrent network touch the same places of tensors of their own
 def _part(kernel: RKernel, rtask: int, begins: tuple[int, ...], sizes: tuple[int, ...]) -> Part:
-    """What an rTask touches of operands that begin so many bytes after the begin of a piece; pieces have `sizes`."""
+    """Return what an rTask touches of operands that begin at offsets `begins` of pieces of `sizes` bytes."""
     cuts = [
         _cut(kernel, number, (chosen[rtask],), begin, size, most / kernel.num_rtasks)
         for number, ((chosen, most), begin, size) in enumerate(zip(_operands(kernel), begins, sizes, strict=True))
@@ -146,7 +152,7 @@ def _part(kernel: RKernel, rtask: int, begins: tuple[int, ...], sizes: tuple[int
 
 
 def _elements(kernel: RKernel, number: int) -> tuple[Elements, TensorType]:
-    """What rTasks use of an operand, and its type; inputs come first."""
+    """Return the elements that rTasks use of an operand, and its type. Inputs are numbered first."""
     if (output := number - len(kernel.operation.inputs)) >= 0:
         return written_elements(kernel, output), kernel.operation.outputs[output]
     return read_elements(kernel, number), kernel.input_types()[number]
@@ -156,9 +162,9 @@ def _elements(kernel: RKernel, number: int) -> tuple[Elements, TensorType]:
 def _cut(
     kernel: RKernel, number: int, chosen: tuple[int, ...], begin: int, size: int, most: float
 ) -> tuple[Numbers, Numbers]:
-    """Pieces, of `size` bytes each, and bytes in each, of an operand that begins at byte `begin` of piece 0.
+    """Return the pieces of `size` bytes of an operand, and the bytes in each. It begins at byte `begin` of piece 0.
 
-    That is no more than `most` elements of some of the sets that rTasks choose from: an equal part of each piece.
+    Counts the sets numbered `chosen`. If they have more than `most` elements, each piece counts in proportion.
     """
     elements, kind = _elements(kernel, number)
     used = union([elements.sets[n] for n in chosen])
@@ -176,7 +182,9 @@ def _cut(
 
 
 def _most_read(kernel: RKernel, name: str) -> float:
-    """Elements of an input that all rTasks read together at most, where other inputs say which."""
+    """Return the most elements of an input that all rTasks read together; infinity unless other inputs hold its
+    indices.
+    """
     count = 0.0
     for stage in kernel.operation.expr.stages:
         for load, _ in loads(stage.body):
@@ -186,7 +194,7 @@ def _most_read(kernel: RKernel, name: str) -> float:
 
 
 def _without_near(touch: Touch, end: int) -> tuple[Touch, Near]:
-    """What an rTask touches in pieces before number `end`, and how much it touches of those from there on: near."""
+    """Split an rTask's pieces at number `end`: return those before it, and the bytes of those after it, in scratch."""
     far, count = touch.pieces < end, len(touch.written)
     apart, written = touch.nbytes[~far], np.arange(len(far)) >= len(far) - count
     near = Near(float(apart[~written[~far]].sum()), float(apart[written[~far]].sum()))
@@ -194,7 +202,7 @@ def _without_near(touch: Touch, end: int) -> tuple[Touch, Near]:
 
 
 def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:
-    """What every rTask touches where nothing but the kernel's operands lies in memory, and the bytes of each piece."""
+    """Return what every rTask touches if memory holds only the kernel's operands, and the bytes of each piece."""
     bases, nbytes = [], 0
     for kind in (*kernel.input_types(), *kernel.operation.outputs):
         bases.append(nbytes)
@@ -205,10 +213,10 @@ def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:
 
 
 class Pieces:
-    """The pieces of a plan's memory: what rTasks touch of them (by operator), and the bytes of each that are `in_use`.
+    """The pieces of a plan's memory: those that each operator's rTasks touch, and the bytes of each that are `in_use`.
 
-    Tensors that share bytes of the arena share pieces. A plan without memory is taken as if every tensor had its own.
-    `near`: what rTasks have in their vEU's scratch is in no piece.
+    Tensors that share bytes of the arena share pieces. Without a memory plan, every tensor counts as separate memory.
+    `near`: bytes that rTasks use in the scratch of their vEU; these are in no piece.
     """
 
     def __init__(self, plan: ExecutionPlan) -> None:
@@ -219,7 +227,7 @@ class Pieces:
             memory = MemoryPlan(dict(zip(sizes, starts, strict=False)), starts[-1])
         self._offsets = dict(memory.offsets)
         near_bytes = 0
-        for tensor in memory.near:  # each as if it had memory of its own: only how much of it is touched counts
+        for tensor in memory.near:  # each gets addresses of its own: only the number of bytes touched counts
             self._offsets[tensor] = near_bytes
             near_bytes += plan.graph.types[tensor].nbytes
         self._constants: dict[tuple[TensorId, Layout | None], int] = {}
@@ -254,8 +262,10 @@ class Pieces:
         self.in_use = in_use[: self._static.end]
 
     def _address(self, tensor: TensorId, kind: TensorType, apart: Numbers | None) -> Address:
-        """Where a tensor begins; `kind` has the layout in which a constant is read, `apart` what rTasks take for the
-        begin of an owner in pieces."""
+        """Return where a tensor begins. `kind` has the layout in which a constant is read.
+
+        `apart`: for an owner in separate pieces, the address that each rTask takes for its begin.
+        """
         root, offset = self._graph.storage(tensor)
         if root in self._in_scratch:
             return Address(self._near, self._offsets[root] + offset * kind.element_bytes)

@@ -1,9 +1,9 @@
-"""The price of an rTask: what it takes with its operands near, and what fetching them from farther adds.
+"""Compute the price of an rTask: its time with operands in the private cache, plus fetching them from farther levels.
 
     us = max(near_us + sum over levels of stall * fetch_us, sum over levels of fetch_us)
 
-Times with operands near and the stalls belong to the rKernel, rates are the spec's. A kernel whose loads are awaited
-one by one stalls for more than the rates say, one that computes while lines are on their way for less (docs/cost.md).
+`near_us` and the stalls belong to the rKernel; the rates are the spec's. A kernel that waits for its loads one by one
+has a stall above 1. One that computes during a fetch has a stall below 1 (docs/cost.md).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price, States
 from rammer.ir.program import TaskUid
 
-RUNS = 2  # of a plan on paper: the last one finds what the one before leaves
-SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
-MOST_FETCHING = 0.8  # of a time in turn, whatever the rates say
+RUNS = 2  # simulated runs of a plan: the last one finds the caches as the one before leaves them
+SWEEPS = 4  # over a kernel's rTasks, until the contents of caches are stable
+MOST_FETCHING = 0.8  # largest part of the time of rTasks in turn that counts as fetching
 MOST_STALL = 4.0  # times the rates: more is a disturbed measurement
 
 
 def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
-    """What a byte from each of `residency.levels` takes one of `veus` vEUs that all move some: [2, levels].
+    """Return microseconds per byte from each of `residency.levels` as an array [2, levels]. `veus` vEUs fetch at once.
 
-    First where it is read, then where it is written. What another vEU has written comes as slowly for either.
+    Row 0 is for reads, row 1 for writes. Data that another vEU wrote come equally slowly for both.
     """
     found = np.zeros((2, len(levels(spec))))
     for n, (level, written) in enumerate(levels(spec)):
@@ -41,12 +41,12 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
 
 
 def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states: States | None) -> Price:
-    """The price of a kernel, from times on one vEU, each the mean over its rTasks.
+    """Return the price of a kernel, from times on one vEU. Each time is the mean over the rTasks.
 
-    `in_turn_us`: all rTasks in turn, over and over, so that operands are where the others left them; measured, or an
-    estimate that includes fetching them. `states`: each rTask several times at once, so that operands are near; and all
-    in turn once, with operands in shared caches or in main memory before. None if nobody measured these: then rates
-    are believed.
+    `in_turn_us`: all rTasks in turn, repeatedly, so that operands lie where the other rTasks left them. It is measured,
+    or an estimate that includes fetching. `states`: times with operands in the private cache (each rTask several times
+    in a row), in shared caches, and in main memory (all rTasks once). None if these are not measured: then fetching
+    takes as long as the rates say.
     """
     touched, in_use = touches_alone(kernel)
     rates, caches = us_per_byte(spec, 1), Residency(spec, in_use)
@@ -65,7 +65,7 @@ def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states: States | 
         fetching_us = float(last.sum())
         stall = min(1.0, MOST_FETCHING * in_turn_us / fetching_us) if fetching_us else 1.0
         return Price(in_turn_us - stall * fetching_us, stall, stall)
-    near_us = min(states.near_us, in_turn_us)  # more near than in turn is a disturbed measurement
+    near_us = min(states.near_us, in_turn_us)  # if warm runs take longer, the measurement was disturbed
     memory_us, shared_us = float(last[-1:].sum()), float(last[:-1].sum())
     memory_stall = _bounded((states.far_us - near_us) / float(cold[-1])) if cold[-1:].any() else 1.0
     shared_stall = min(memory_stall, 1.0)
@@ -79,10 +79,10 @@ def _bounded(stall: float) -> float:
 
 
 class Fetches:
-    """What a plan's rTasks fetch in a run after another, and what they take therefore.
+    """The bytes that a plan's rTasks fetch in one run after another, and the time of each rTask that follows.
 
-    `order` has rTasks with their vEUs, in an order in which they may run; all is followed twice. `moved` has the bytes
-    that each of them has from each of `residency.levels`.
+    `order` lists rTasks with their vEUs, in an order in which they may run; it is simulated twice. `moved` holds the
+    bytes of each rTask from each of `residency.levels`.
     """
 
     def __init__(self, plan: ExecutionPlan, order: Sequence[tuple[int, TaskUid]]) -> None:
@@ -101,7 +101,7 @@ class Fetches:
         self.moved: NDArray[np.float64] = self._bytes.sum(axis=1)
 
     def us(self, begin_us: Sequence[float] | None = None, end_us: Sequence[float] | None = None) -> list[float]:
-        """Microseconds of each rTask, alone or beside all that is fetched between its begin and its end."""
+        """Return the microseconds of each rTask: alone, or beside all fetches between its begin and its end."""
         fetch_us = self._alone_us
         if begin_us is not None and end_us is not None:
             fetch_us = fetch_us.copy()
@@ -114,9 +114,10 @@ class Fetches:
         return us
 
     def _together(self, number: int, level: MemoryLevel, times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Microseconds of each rTask's bytes from a level that vEUs share.
+        """Return the microseconds of each rTask's bytes from a level that vEUs share.
 
-        As long as it is busy with what all of them fetch meanwhile, but not longer than if each fetched as much.
+        That is how long the level is busy with the fetches of all vEUs meanwhile, and at most as if each fetched as
+        much.
         """
         sharing = level.sharing(self._spec.num_veus)
         each_us = np.array([level.busy_us(), level.busy_us(stores=True)])
@@ -131,7 +132,10 @@ class Fetches:
 
 
 def _meanwhile(work: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How much of all work, each done evenly between its begin and its end, is done between each one's: [2, count]."""
+    """Return how much of all work is done between each one's begin and end, if each is done evenly.
+
+    `times`: [2, count].
+    """
     rates = work / (times[1] - times[0])
     at = times.reshape(-1)
     order = np.argsort(at)

@@ -1,4 +1,7 @@
-"""How much of each piece of memory is in which cache while a plan runs, and from where rTasks have their operands."""
+"""Track how much of each piece of memory is in which cache while a plan runs. Known as: a statistical cache model.
+
+This determines the level from which an rTask fetches its operands.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from rammer.ir.device import MemoryLevel, VDeviceSpec
 Bytes = NDArray[np.float64]
 NOBODY = -1
 ROUNDS = 16  # of Newton's method, from below: exact to the last digit where a loop is a hundredth more than fits
-MOST_TURNS = 256.0  # whose exponential is still far from what a number can be
+MOST_TURNS = 256.0  # the exponential of it is well inside of float64's range
 
 
 def levels(spec: VDeviceSpec) -> list[tuple[MemoryLevel, bool]]:
-    """From where an rTask may have its operands, nearest first; the second entry: written there by another vEU.
+    """Return the levels that may hold an rTask's operands, nearest first. True marks what another vEU wrote there.
 
-    First the vEU's scratch, where results may stay there. The vEU's own caches count as one, the farthest: an rTask's
-    time is measured with its operands there. Then comes the same of another vEU that wrote last, what all vEUs share,
-    and main memory, which has everything.
+    The vEU's scratch comes first, if results may stay there. Its private caches count as one, the last one, because an
+    rTask's time is measured with its operands there. Then come the private cache of another vEU that wrote last, the
+    shared caches, and main memory, which holds everything.
     """
     scratch = spec.level(spec.resident)
     caches = [m for m in spec.memory if m.managed == "cache"]
@@ -32,10 +35,7 @@ def levels(spec: VDeviceSpec) -> list[tuple[MemoryLevel, bool]]:
 
 
 class Residency:
-    """The caches of a device, by what is to be expected of them.
-
-    `in_use`: the bytes of each piece that some rTask touches.
-    """
+    """The expected contents of a device's caches. `in_use`: bytes of each piece that some rTask touches."""
 
     def __init__(self, spec: VDeviceSpec, in_use: NDArray[np.int64]) -> None:
         found = levels(spec)
@@ -50,9 +50,9 @@ class Residency:
         self._levels, self._scratch = len(found), int(bool(spec.resident))
 
     def fetch(self, veu: int, touch: Touch, near: Near = NOTHING_NEAR) -> Bytes:
-        """Bytes that an rTask on `veu` has from each level, of what it reads and of what it writes: [2, levels].
+        """Return the bytes that an rTask on `veu` has from each level, as an array [2, levels]: reads, then writes.
 
-        They are near then, and what it writes is its vEU's. `near`: what it has in scratch.
+        Afterwards they are in its private cache, and it owns what it writes. `near`: bytes that it has in scratch.
         """
         pieces, left = touch.pieces, touch.nbytes
         had = np.zeros((self._levels, len(pieces)))
@@ -82,14 +82,14 @@ class Residency:
         return moved
 
     def pass_by(self, veu: int) -> None:
-        """Let so much else pass through a vEU's own caches that nothing is left there."""
+        """Evict everything from a vEU's private caches, as if much other data had passed through them."""
         if self._own:
             self._own[veu].empty()
 
 
 @lru_cache(maxsize=1 << 10)
 def _parts(count: int, written: int) -> Bytes:
-    """[2, count]: what sums up over pieces that are read, and over the last ones, that are written."""
+    """Return a matrix [2, count] that sums over the pieces that are read, and over the last ones, that are written."""
     found = np.zeros((2, count))
     found[0, : count - written] = 1.0
     found[1, count - written :] = 1.0
@@ -97,10 +97,13 @@ def _parts(count: int, written: int) -> Bytes:
 
 
 def kept(touched: float, nbytes: float) -> float:
-    """The part of `touched` bytes that a cache of `nbytes` still has when a loop comes to them again.
+    """Return the part of `touched` bytes that a cache of `nbytes` still holds when a loop comes to them again.
 
-    The law of a cache as below, in a loop over all of them: what was not there pushes others out, so the part is the
-    stable root of r = exp(-(1 - r) * touched / nbytes). All, where there is room for all.
+    1 if all bytes fit. Else it is the stable root r of this equation, the model of `_Cache` in a loop over all of them:
+
+        r = exp(-(1 - r) * touched / nbytes)
+
+    Only bytes that were missing evict others.
     """
     if touched <= nbytes:
         return 1.0
@@ -114,10 +117,10 @@ def kept(touched: float, nbytes: float) -> float:
 
 
 class _Cache:
-    """One cache. Once it is full, what comes in pushes out at random: exp(-bytes since / its size) is left of the rest.
+    """One cache with random replacement. Once full, exp(-fetched / size) of its contents is left after `fetched` bytes.
 
-    Real ones push out by rules that are neither known nor the same; a loop over a little more than the cache holds does
-    not lose everything in them, as it would if the oldest always went. A loop over less loses nothing.
+    Real caches follow other, unknown rules. A loop over slightly more than they hold does not miss everything, as it
+    would with LRU. A loop over less than they hold misses nothing.
     """
 
     def __init__(self, nbytes: int, in_use: NDArray[np.int64]) -> None:
@@ -125,20 +128,22 @@ class _Cache:
         self._in_use = np.maximum(in_use, 1).astype(np.float64)
         self._per_byte = 1.0 / self._in_use
         self._room = self._nbytes
-        self._turns = 0.0  # how many times its size pushed others out so far
-        self._left = 1.0  # of what was there before
-        self._there = np.zeros(len(in_use))  # how much of each piece, had nothing been pushed out so far
+        self._turns = 0.0  # bytes that evicted others so far, over the size
+        self._left = 1.0  # part of the earlier contents that evictions left
+        self._there = np.zeros(len(in_use))  # part of each piece, before evictions so far (`_left`)
 
     def share(self, pieces: NDArray[np.int64]) -> Bytes:
-        """How much of each piece is still there."""
+        """Return the part of each piece that is still in the cache."""
         share: Bytes = self._there.take(pieces)
         share *= self._left
         return share
 
     def take(self, pieces: NDArray[np.int64], nbytes: Bytes, had: Bytes) -> tuple[Bytes, bool]:
-        """Let in what is not there of some bytes of each piece: how much that was of each, and whether it was any.
+        """Fetch what is missing of `nbytes` of each piece.
 
-        `had` receives what was there.
+        Return the bytes fetched of each, and whether there were any.
+
+        `had` receives the bytes of each that were present.
         """
         share = self.share(pieces)
         np.multiply(nbytes, share, out=had)
@@ -171,12 +176,12 @@ class _Cache:
         self._left = exp(-self._turns)
 
     def empty(self) -> None:
-        """Forget everything."""
+        """Evict everything."""
         self._there[:] = 0.0
         self._room = self._nbytes
 
     def drop(self, pieces: NDArray[np.int64]) -> None:
-        """Forget pieces, which leaves room for others."""
+        """Invalidate pieces, and free their space."""
         share = self.share(pieces)
         if share.any():
             self._room = min(self._room + float(share @ self._in_use[pieces]), self._nbytes)

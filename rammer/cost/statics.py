@@ -1,6 +1,6 @@
-"""What weights cost in a plan that a measurement of their rKernel alone does not see: other operators pass in between.
+"""Estimate the extra cost of weights in a plan, which a measurement of their rKernel alone does not contain.
 
-An rKernel alone finds its weights where its last run left them. In a plan everything else comes first.
+An rKernel alone finds its weights where its last run left them. In a plan, other operators evict them in between.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from rammer.ir.kernel import RKernel
 
 
 def passing_bytes(graph: Graph) -> int:
-    """Bytes that one run brings into caches: constants, and what operators write."""
+    """Return the bytes that one run brings into caches: constants, and the outputs of operators."""
     roots = {graph.storage(tensor).root for op in graph.operators for tensor in op.inputs}
     constants = sum(graph.types[root].nbytes for root in roots if root in graph.constants)
     return constants + sum(graph.types[t].filled_bytes for op in graph.operators for t in op.outputs)
 
 
 def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int, stalls: tuple[float, float] = (1.0, 1.0)) -> float:
-    """Microseconds that one rTask takes longer where `passing` bytes come between two uses of its weights.
+    """Return how many microseconds longer one rTask takes if `passing` bytes come between two uses of its weights.
 
-    At least 0: an rKernel whose own operands are more has found its weights as far away when it was measured. `stalls`
-    are those of its price, for what is in caches and for what is in main memory; else the rates are believed.
+    0 if the rKernel's own operands are more than that: its measurement had them equally cold. `stalls` are those of its
+    price, for caches and for main memory. At 1.0 a fetch takes as long as the rates say.
     """
     static = [n for n, is_static in enumerate(kernel.operation.static) if is_static]
     if not static or not kernel.num_rtasks:
@@ -49,7 +49,7 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int, stalls: tuple[f
 
 
 def _fetch_us(spec: VDeviceSpec, passed: int, veus: int, stalls: tuple[float, float]) -> float:
-    """Microseconds of a byte after others have `passed`, a part of them by each of `veus` vEUs that fetch at once."""
+    """Return microseconds per byte after `passed` other bytes. `veus` vEUs fetch at once; each passed a part."""
     found, left = 0.0, 1.0
     rates: Iterable[float] = us_per_byte(spec, veus)[0]
     known = list(zip(levels(spec), rates, strict=True))

@@ -1,7 +1,8 @@
-"""What rTasks take by where their weights are, on vEUs that keep constants which they read again and again.
+"""Estimate rTask times by where their weights are, on vEUs that keep constants in their own memory.
 
-A recurrent network reads the same weights at every step. Whoever comes back to its vEU finds them there; whoever is
-sent elsewhere waits for them. Measured on an H200: 80 KiB of weights take 0.9 to 1.0 µs from there, estimated 0.94.
+Known as: weight-stationary execution, persistent RNNs. A recurrent network reads the same weights at every step. An
+rTask on the vEU that has them finds them there; on another vEU it waits for them. On an H200, loading 80 KiB of weights
+is measured at 0.9 to 1.0 µs, and estimated at 0.94.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from rammer.ir.tensor import TensorId
 
 Weights: TypeAlias = tuple[TensorId, ...]  # the static operands of an operator
 
-LEAST_BYTES = 1024  # of weights, that a vEU may be chosen for
+LEAST_BYTES = 1024  # of weights, for them to decide on which vEU an rTask runs
 
 
 class ByWeights(NamedTuple):
-    """Microseconds of an rTask with its weights in its vEU's own memory, and with weights from beyond."""
+    """Microseconds of an rTask with its weights in its vEU's own memory, and with weights from shared memory."""
 
     near_us: float
     far_us: float
 
 
 def recurrent_operators(graph: Graph) -> dict[Weights, list[int]]:
-    """Operators that share weights worth a home, by these weights: no operand is larger, so that who has the weights
-    near has most of what it reads.
+    """Return groups of operators that share weights, by these weights. Their vEU is chosen by the weights.
+
+    An operator counts if no other operand is larger than its weights: where they are, most of its data are.
     """
     groups: dict[Weights, list[int]] = {}
     for n, op in enumerate(graph.operators):
@@ -42,20 +44,20 @@ def recurrent_operators(graph: Graph) -> dict[Weights, list[int]]:
 
 
 def static_bytes(kernel: RKernel) -> float:
-    """Of constants, that an rTask reads on average."""
+    """Return the bytes of constants that an rTask reads on average."""
     static = compress(kernel.input_types(), kernel.operation.static)
     return sum(t.nbytes for t in static) / max(kernel.num_rtasks, 1)
 
 
 def _byte_us(spec: VDeviceSpec) -> tuple[float, float] | None:
-    """Microseconds of a byte from a vEU's own memory, and from the nearest that all share; None if one is missing."""
+    """Return microseconds per byte from a vEU's own memory and from the nearest shared one; None if one is missing."""
     near = [m for m in spec.memory if m.owner == "veu" and m.read_gbps]
     far = [m for m in spec.memory if m.owner != "veu" and m.read_gbps]
     return (spec.byte_us(near[-1], spec.num_veus), spec.byte_us(far[0], spec.num_veus)) if near and far else None
 
 
 def reload_us(kernel: RKernel, spec: VDeviceSpec) -> float:
-    """What an rTask pays for reading its static weights from the shared memory, and not from its vEU's own."""
+    """Return the extra microseconds of an rTask that reads its weights from shared memory, not from its vEU's own."""
     if (rates := _byte_us(spec)) is None:
         return 0.0
     near_us, far_us = rates
@@ -63,10 +65,10 @@ def reload_us(kernel: RKernel, spec: VDeviceSpec) -> float:
 
 
 def by_weights(kernel: RKernel, us: float, spec: VDeviceSpec) -> ByWeights:
-    """Of an rTask that reads hardly anything but weights. An estimate `us` has all operands near, though a weight may
-    come from far; what was measured had it from there.
+    """Return both times of an rTask that reads hardly anything but weights.
 
-    What threads load from their vEU's own memory they wait for once, however much it is.
+    An estimate `us` has all operands in the vEU's own memory. A measured one had the weights in shared memory. Threads
+    wait once for all that they load from their vEU's own memory, however much it is.
     """
     rates = _byte_us(spec)
     if rates is None or not spec.load_us:
@@ -76,10 +78,10 @@ def by_weights(kernel: RKernel, us: float, spec: VDeviceSpec) -> ByWeights:
 
 
 def recurrent_us(plan: ExecutionPlan) -> dict[TaskUid, float]:
-    """What rTasks of recurrent operators take; the others take what their rKernel does.
+    """Return the microseconds of rTasks of recurrent operators. All others take the time of their rKernel.
 
-    As backends do it, a vEU keeps a part of weights that `spec.kept_reads` operators read on it, those with the most
-    readers first while there is room; the first of them brings it.
+    As in the backends, a vEU keeps a part of weights that at least `spec.kept_reads` operators read on it. Parts with
+    the most readers come first, while there is space. The first reader loads the part.
     """
     spec, found = plan.spec, dict[TaskUid, float]()
     again = {n for numbers in recurrent_operators(plan.graph).values() for n in numbers} if spec.kept_reads else set()
@@ -98,7 +100,7 @@ def recurrent_us(plan: ExecutionPlan) -> dict[TaskUid, float]:
 def _parts(
     plan: ExecutionPlan, lane: tuple[Slot, ...], again: set[int]
 ) -> dict[tuple[RKernel, Weights, int], list[TaskUid]]:
-    """The rTasks of a lane by the part of weights that they read."""
+    """Group the rTasks of a lane by the part of weights that they read."""
     found: dict[tuple[RKernel, Weights, int], list[TaskUid]] = {}
     for slot in lane:
         if isinstance(slot, RTask) and (n := slot.uid.operator_id) in again:

@@ -1,9 +1,8 @@
-"""The work of an rTask, counted from its tile program: what it issues, and how much it touches per loop.
+"""Count the work of an rTask from its tile program: instructions issued, and bytes touched per loop.
 
-Register blocks count as the compiler makes them: what unrolled neighbours have in common is loaded and computed once,
-and once for a vector. Guards are taken as true, but for those that the first rTask never meets. So drafts count about
-as what they become. Of many threads it is what one of their waves issues: arithmetic, transfers from and to memory, and
-how often it waits.
+Register blocks count as the compiler makes them. What unrolled neighbours share is loaded and computed once, and once
+per vector. Guards count as true, except those that the first rTask never meets. So a draft counts about as its finished
+program does. On SIMT devices the count is that of one subgroup: arithmetic, memory transfers, and waits for them.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, S
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 
 # Fitted to measured rTasks: python -m benchmarks.on_paper.work (docs/measurements.md).
-APART = 0.5  # loads or stores for each lane of a vector whose elements lie apart: a part of them are shuffled together
-PICKED = 2.0  # loads for a vector whose elements are all in one of memory
+APART = 0.5  # loads or stores for each lane of a strided vector: a part of them are shuffled together
+PICKED = 2.0  # loads for a vector whose elements all lie in one vector of memory
 DIVISION = 4.0  # instructions of an address's division: multiply high, shift, multiply and subtract
-PARTS = 3.0  # instructions that take one float32 apart for a unit that multiplies parts
-ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one to a type of so many bytes
+PARTS = 3.0  # instructions that split one float32 for a unit that multiplies parts
+ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one float32, by the bytes of the result
 BANK_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Vector instructions by where they begin; and elements that other instructions make, over their `gain`."""
+    """Vector instructions by kind. `made`: elements that multiplying instructions make, over their `gain`."""
 
     arithmetic: float = 0.0
     loads: float = 0.0
@@ -55,11 +54,11 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A loop, or a whole rTask: `own` is issued in each of `trips` passes, and `inside` are the loops within.
+    """The work of a loop or of a whole rTask. `own` is issued in each of `trips` passes; `inside` are the inner loops.
 
-    `sums` tells whether a pass waits for the one before. `once` is touched by a pass, `whole` by all of them, of which
-    they change what is `stored`. Of SIMT all passes together have `syncs`, and wait `rounds` times for arguments;
-    another sync awaits the `far` loads left.
+    `sums`: whether a pass waits for the one before. `once`: bytes that one pass touches of each buffer. `whole`: those
+    of all passes together, at most trips x `once`. `stored`: buffers written. On SIMT devices all passes together have
+    `syncs`, and wait `rounds` times for arguments; `far` loads are left, for which a later sync waits.
     """
 
     trips: int
@@ -75,24 +74,24 @@ class Work:
 
 
 def work(program: TileProgram, spec: VDeviceSpec) -> Work:
-    """Count the first rTask of a tile program: of its thread, or of one of its waves."""
+    """Count the first rTask of a tile program: of its thread, or on SIMT devices of one of its subgroups."""
     counter = _OfWaves if spec.execution is Execution.SIMT else _Counter
     return counter(program, spec).rtask()
 
 
 def apart(lanes: int) -> float:
-    """Loads, or stores, of a vector whose elements lie apart."""
+    """Return the loads, or stores, of a vector whose elements are strided."""
     return max(APART * lanes, 1.0)
 
 
 def line_words(spec: VDeviceSpec) -> int:
-    """Words that a cache gives the threads of a wave at once, if they lie together."""
+    """Return how many words a cache delivers at once to the threads of a subgroup, if the words are adjacent."""
     return max(spec.issue.banks, spec.line_bytes // BANK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """As many elements from a place in a buffer on, while the variables of `spans`, of which it depends, move."""
+    """An access of `elements` adjacent elements from a place on, while the variables of `spans` move that place."""
 
     buffer: str
     index: Index
@@ -107,7 +106,7 @@ class _Access:
         return _Access(buffer, index, own, elements, elements * _distinct(index, own))
 
     def moved(self, var: str, trips: int) -> _Access:
-        """The access while another variable moves, too."""
+        """Return the access while another variable moves, too."""
         if var not in variables(self.index):
             return self
         return _Access.of(self.buffer, self.index, {**self.spans, var: (0, trips - 1)}, self.elements)
@@ -115,7 +114,7 @@ class _Access:
 
 @dataclass
 class _Pass:
-    """What one pass of a loop's body does, loops inside apart."""
+    """The work of one pass of a loop's body, without the loops inside."""
 
     issued: Issued = Issued()
     inside: list[Work] = field(default_factory=list)
@@ -128,7 +127,7 @@ class _Pass:
 
 
 class _Counter:
-    """Counts for one thread and its vectors."""
+    """A counter of the work of one thread and its vectors."""
 
     def __init__(self, program: TileProgram, spec: VDeviceSpec) -> None:
         self.program, self.spec = program, spec
@@ -136,16 +135,16 @@ class _Counter:
         self._in_memory = {b.name for b in self.buffers.values() if b.scope is not Scope.REGISTER}
         self._spans: dict[str, tuple[int, int]] = {}  # of variables around a statement, in the first rTask
         self._walking = ""  # the variable of the innermost serial loop
-        self.digits: list[For] = []  # of the thread's number, around a statement
+        self.digits: list[For] = []  # thread loops around a statement: digits of the thread's number
 
     def rtask(self) -> Work:
         return self.loop(self.program.body, (), 1)[0]
 
     def awaited(self, found: _Pass) -> None:
-        """What a sync means for loads that are under way."""
+        """Account for a sync that waits for pending loads. Without effect on a single thread."""
 
     def loop(self, body: Body, block: tuple[For, ...], trips: int, var: str = "") -> tuple[Work, list[_Access]]:
-        """A loop's work, and what it accesses in all its passes."""
+        """Return a loop's work, and its accesses in all passes."""
         found, outside = _Pass(), self._walking
         self._walking = var
         self.body(body, block, found)
@@ -159,7 +158,7 @@ class _Counter:
         return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole, *waits, stored), moved
 
     def body(self, body: Body, block: tuple[For, ...], found: _Pass) -> None:
-        """Add a body's statements; `block` are the unrolled and vector loops around."""
+        """Add a body's statements. `block` are the unrolled and vector loops around it."""
         for stmt in body:
             match stmt:
                 case Store():
@@ -200,12 +199,12 @@ class _Counter:
                 case Sync(pending):
                     self.awaited(found)
                     found.syncs += 1
-                    found.rounds += pending == 0  # later ones find what they await
+                    found.rounds += pending == 0  # later ones find their data there
                 case _:
                     assert_never(stmt)
 
     def fold(self, loop: For) -> str:
-        """By what a loop combines the lanes of a vector in registers, if it does."""
+        """Return the function by which a loop combines the lanes of a vector in registers; "" if it does not."""
         found = folded(loop, self.spec.lanes) if self.spec.execution is Execution.SIMD else None
         return found[2] if found and found[0] not in self._in_memory else ""
 
@@ -229,20 +228,20 @@ class _Counter:
         found.sums |= any(ld.tensor == stmt.buffer and ld.index[0] == stmt.index for ld, _ in loads(stmt.value))
 
     def vector(self, block: tuple[For, ...]) -> For | None:
-        """The loop whose elements arithmetic takes at once."""
+        """Return the vector loop of a register block; None if there is none."""
         return next((lp for lp in block if lp.kind is Kind.VECTOR), None)
 
     def arithmetic(self, stmt: Store, block: tuple[For, ...]) -> float:
-        """Slots of what a store in a register block computes; equal parts are computed once."""
+        """Return the slots of a store in a register block. Equal parts are computed once."""
         parts = dict(parts_of(stmt.value))
         return sum(slots * _evaluations(part, stmt, block, self.vector(block)) for part, slots in parts.items())
 
     def load(self, load: Load, block: tuple[For, ...], vector: For | None, found: _Pass) -> Issued:
-        """What a load in a register block takes."""
+        """Return the instructions of a load in a register block."""
         return Issued(loads=self.issue(load.index[0], block, vector, bool(load.dynamic)))
 
     def stored(self, stmt: Store, block: tuple[For, ...], vector: For | None) -> Issued:
-        """What a store in a register block takes, its value apart."""
+        """Return the instructions of a store in a register block, without those of its value."""
         return Issued(stores=self.issue(stmt.index, block, vector, False))
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
@@ -257,11 +256,11 @@ class _Counter:
             found.stored.add(made_in)
 
     def share(self, unit: Instruction) -> float:
-        """Of what an instruction makes, the part that this counts."""
+        """Return the part of an instruction's results that this counter counts."""
         return 1.0
 
     def issue(self, index: Index, block: tuple[For, ...], vector: For | None, dynamic: bool) -> float:
-        """Instructions of an access in a register block."""
+        """Return the instructions of an access in a register block."""
         used = variables(index)
         count = _places({index}, _others(block, vector))
         if vector is None or not (dynamic or vector.var in used):
@@ -279,7 +278,7 @@ class _Counter:
         found.accesses.append(_Access.of(buffer, index, spans, elements))
 
     def footprint(self, accesses: Iterable[_Access]) -> Footprint:
-        """Bytes of each buffer, of accesses at different places together."""
+        """Return the bytes touched of each buffer. Accesses at different places add up."""
         places: dict[str, dict[tuple[object, ...], float]] = {}
         for access in accesses:
             known = places.setdefault(access.buffer, {})
@@ -293,7 +292,10 @@ class _Counter:
 
 
 class _OfWaves(_Counter):
-    """Counts for a wave of threads, each of which loads a few neighbours at once, all elements of a vector by one."""
+    """A counter of the work of a subgroup of threads.
+
+    One thread loads adjacent elements at once, and all lanes of a vector together.
+    """
 
     def vector(self, block: tuple[For, ...]) -> For | None:
         return None
@@ -331,7 +333,9 @@ class _OfWaves(_Counter):
         found.far = 0.0
 
     def moved(self, buffer: str, index: Index, block: tuple[For, ...]) -> tuple[float, int, float]:
-        """Instructions of an access in a register block, transfers of each, and instructions for all its addresses."""
+        """Return an access's instructions in a register block, the transfers of each, and the instructions for
+        addresses.
+        """
         used = variables(index)
         spans = {lp.var: lp.stop - lp.start for lp in block if lp.var in used}
         joined = min((min(n, self.spec.lanes) for v, n in spans.items() if index.coef(v) == 1), default=1)
@@ -339,7 +343,7 @@ class _OfWaves(_Counter):
         return count, self.transfers(buffer, index, joined), DIVISION * self.divisions(index, block)
 
     def divisions(self, index: Index, block: tuple[For, ...]) -> float:
-        """Divisions in all addresses of a register block; those that no loop around changes come before it."""
+        """Return the divisions in all addresses of a register block. Those that no loop changes are hoisted."""
         found = 0
         for atom in (atom for atom, _ in index.terms if not isinstance(atom, str)):
             used = variables(atom.arg)
@@ -348,9 +352,9 @@ class _OfWaves(_Counter):
         return float(found)
 
     def transfers(self, buffer: str, index: Index, joined: int) -> int:
-        """How often memory is asked until all of a wave have `joined` neighbours each.
+        """Return the memory transfers until every thread of a subgroup has its `joined` adjacent elements.
 
-        Scratch gives one element of every bank at once, a cache a line, or as much as that.
+        Scratch delivers one element of every bank at once; a cache delivers a line, or as many bytes.
         """
         banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
         names = dict.fromkeys(variables(index), 0)
@@ -373,9 +377,9 @@ def _times(loops: tuple[For, ...]) -> float:
 
 
 def _evaluations(part: Scalar, stmt: Store, block: tuple[For, ...], vector: For | None) -> float:
-    """How often a part of what is stored is computed in a register block, per slot: once where its operands are equal.
+    """Return how often a part of a stored value is computed in a register block, per slot. Equal operands count once.
 
-    Of a Select, conditions that all lanes share cost nothing, and products that a table makes zero are not issued.
+    Conditions of a Select that all lanes share are free. Products that a table makes zero are not issued.
     """
     inside, loops = list(nodes(part)), _others(block, vector)
     if any(isinstance(n, Load) and (n.dynamic or n.tensor == stmt.buffer) for n in inside):
@@ -392,7 +396,10 @@ def _evaluations(part: Scalar, stmt: Store, block: tuple[For, ...], vector: For 
 
 
 def _places(indices: Iterable[Index], loops: tuple[For, ...]) -> float:
-    """Different values of some indices together while loops go on; all, of those that move apart."""
+    """Return how many different values some indices take together while loops run.
+
+    Indices that move separately take all.
+    """
     used = {lp.var: lp.stop - lp.start for lp in loops if any(lp.var in variables(ix) for ix in indices)}
     moving = [Index(0, tuple(t for t in ix.terms if variables(Index(0, (t,))) & used.keys())) for ix in indices]
     ways = {tuple(c // gcd(*dict(ix.terms).values()) for c in map(ix.coef, used)) for ix in moving if ix.terms}
@@ -405,7 +412,7 @@ def _places(indices: Iterable[Index], loops: tuple[For, ...]) -> float:
 
 
 def _distinct(index: Index, moving: Bounds) -> float:
-    """Elements that an index takes while some of its variables move, the others fixed: at most their combinations."""
+    """Return how many elements an index reaches while some variables move: at most their combinations."""
     if not moving:
         return 1.0
     combinations = prod(high - low + 1 for low, high in moving.values())

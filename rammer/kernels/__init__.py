@@ -1,4 +1,7 @@
-"""rKernels from schedules: `candidates` proposes tilings of an operation for a vDevice."""
+"""Generate the candidate rKernels of an operation for a vDevice, from schedules.
+
+Known as: schedule templates (TVM, Ansor).
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,16 @@ from rammer.kernels.vectors import (
 )
 
 MAX_CANDIDATES = 2
-# Of one vEU, estimated. Below, a second tiling costs more to compile than it wins: by the times of single rKernels of
+# Estimated, of one vEU. Below, a second tiling costs more to compile than it wins: by the times of single rKernels of
 # six CNNs, the best guess alone is 0-1.4 % slower in sum, and 9-26 % fewer kernels are compiled.
 MIN_CHOICE_US = 88.0
 
 
 def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) -> list[RKernel]:
-    """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
+    """Return one or more rKernels: the best guess first, then other algorithms.
 
-    Only those that fit the scratch, if any does. The tiles of many threads follow from scratch and vEUs: there,
-    `tuning` may only ask for `every_axis`.
+    Only those that fit the scratch are returned, if any does. SIMT tilings follow from scratch and vEUs: there `tuning`
+    may only set `every_axis`. Raises LoweringError if there are none.
     """
     if operation.expr.into:
         return update.candidates(operation, spec)
@@ -64,7 +67,7 @@ def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) 
 
 
 def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
-    """rKernels of one family after another: those of a later one are needed only where no earlier one fits."""
+    """Yield the rKernels of one family after another. Later families are needed only if no earlier one fits."""
     if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
         yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
         return
@@ -78,7 +81,7 @@ def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
         yield _kernels(problem.unmerged, transforms.schedules, few)
     if rows := chain.chained(problem):
         yield _kernels(rows, chain.schedules, few)
-    # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
+    # A recurrent cell gets two numbers of tasks: the scheduler decides whether a step of a chain is worth a barrier.
     for schedules, count in (
         (block_products.schedules, few),
         (contraction.schedules, few),
@@ -88,12 +91,12 @@ def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
     ):
         if found := _kernels(problem, schedules, count):
             yield [*found, *others]
-    # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
+    # Stages that were kept are recomputed where they are used; all others are kept for one vector at a time.
     yield _kernels(problem.keeping(frozenset()), generic.sparing, few)
 
 
 def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], count: int) -> list[RKernel]:
-    """rKernels for the matrix unit and of a family; none if the family has none."""
+    """Return the rKernels of a family and those for the matrix unit; none if the family has none."""
     schedules = list(islice(family(problem), count))
     if schedules and family is not generic.sparing:
         schedules = [*_on_matrix_unit(problem), *schedules]
@@ -103,6 +106,6 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:
-    """Schedules for the vEU's matrix units that suit the operation."""
+    """Return schedules for the vEU's matrix units that suit the operation."""
     families = (matrix_unit.schedules, recurrent.schedules, rounded_chain.schedules)
     return [s for unit in matrix_unit.units_of(problem.spec) for family in families for s in family(problem, unit)]

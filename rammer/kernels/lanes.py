@@ -1,4 +1,4 @@
-"""Along which axis vectors go: where a stage issues the fewest instructions."""
+"""Choose the axis to vectorize: the one along which a stage issues the fewest instructions. Known as: vectorization."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 def lane_axis(problem: Problem, stage: Stage, here: Mapping[str, int] = NOWHERE) -> str | None:
-    """The axis along which vectors cost least; later axes win ties. None for a single point.
+    """Return the axis along which vectors cost least; later axes win ties. None for a single point.
 
-    `here`: of how many points of an axis the stage is computed at a time, where those are not all.
+    `here`: how many points of an axis are computed at a time, for axes that are cut.
     """
     axes = [a for a, e in (*stage.reduce, *stage.axes) if min(e, here.get(a, e)) > 1]
     return min(reversed(axes), key=lambda axis: instructions(problem, stage, axis, here), default=None)
 
 
 def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, int] = NOWHERE) -> float:
-    """Of vectors along an axis, for each term of a stage; a part of a vector costs a whole one."""
+    """Return the instructions per term of a stage with vectors along an axis. A part of a vector costs a whole one."""
     extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}
     vectors = -(-extents[axis] // problem.lanes)
     terms = prod(extents[a] for a, _ in stage.reduce)
     own = _of_vector(problem, stage, axis)
     arithmetic = own.arithmetic
-    if axis in dict(stage.reduce):  # lanes are added in the end
+    if axis in dict(stage.reduce):  # lanes are added at the end
         results = extents[axis] / (terms * vectors)
-        in_memory = 2.0 if extents[axis] % problem.lanes else 0.0  # sums of a part of a vector are no register
+        in_memory = 2.0 if extents[axis] % problem.lanes else 0.0  # sums of a partial vector lie in memory
         folds = slots_of_fold(REDUCERS[stage.combine][0], problem.lanes)
         arithmetic, stores = arithmetic + results * folds + in_memory, results
     else:
@@ -43,7 +43,7 @@ def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, i
 
 
 def _of_vector(problem: Problem, stage: Stage, axis: str) -> OfVector:
-    """They are the same in every tiling, of which many are drafted."""
+    """Return the instructions of one vector along an axis. They are cached: all tilings have the same ones."""
     known = problem.of_vectors.get((id(stage), axis))
     if known is None:
         every = (ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))
@@ -55,12 +55,12 @@ def _of_vector(problem: Problem, stage: Stage, axis: str) -> OfVector:
 
 
 def stored(problem: Problem, stage: Stage, axis: str) -> float:
-    """Instructions that store one vector of a stage along an axis."""
+    """Return the instructions that store one vector of a stage along an axis."""
     return _of_vector(problem, stage, axis).stored
 
 
 def accesses(problem: Problem, stage: Stage, load: Load, axis: str) -> float:
-    """Instructions of a load of one vector along an axis."""
+    """Return the instructions that load one vector along an axis."""
     if problem.packable(load, axis):
         return 1.0
     if any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index):

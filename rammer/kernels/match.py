@@ -1,6 +1,6 @@
-"""Match what an operation computes: a product, two in a chain, a cell, a window. Known as: pattern matching.
+"""Match what an operation computes: a product, a chain of two, a cell, a window. Known as: pattern matching.
 
-`Problem.matched` holds the matches, so that all generators that ask share one answer.
+`Problem.matched` holds the matches, so that all generators share one answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Chain(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A sum over neighbouring channels that lie in blocks: the operand, its dimension and the root's axis of them."""
+    """A sum over neighbouring channels that lie in blocks: operand, its channel dimension, the root's channel axis."""
 
     tensor: str
     dim: int
@@ -31,7 +31,7 @@ class Window(NamedTuple):
 
 
 class Matched:
-    """What an operation computes. Each match is made when a generator first asks for it."""
+    """The matches of an operation. Each one is computed on first use."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -44,12 +44,12 @@ class Matched:
 
     @property
     def root(self) -> Product | None:
-        """The root as a sum of products."""
+        """The root as a sum of products; None if it is something else."""
         return self.products.get(self._problem.root.name)
 
     @cached_property
     def output(self) -> Product | None:
-        """The root, or the other output if it is a sum of products that a point-wise root reads at its own position."""
+        """The product that is output: the root, or one that a point-wise root reads at its own position; or None."""
         problem, root = self._problem, self._problem.root
         if self.root or root.reduce or len(problem.placed) != 1 or problem.placed[0].axes != root.axes:
             return self.root
@@ -61,7 +61,7 @@ class Matched:
 
     @cached_property
     def chain(self) -> Chain | None:
-        """Two products, the second one of rows that are computed from the first one's."""
+        """Two products, the second one of rows that are computed from the first one's; or None."""
         problem, last = self._problem, self.root
         if last is None or last.row is None or last.x.tensor not in problem.stages:
             return None
@@ -77,7 +77,7 @@ class Matched:
 
     @cached_property
     def window(self) -> Window | None:
-        """A sum over neighbouring channels of one operand."""
+        """A sum over neighbouring channels of one operand, or None."""
         problem, root = self._problem, self._problem.root
         read = [load for load, _ in loads(root.body)]
         if not root.reduce or problem.placed or len({load.tensor for load in read}) != 1 or len(root.axes) < 2:

@@ -1,4 +1,7 @@
-"""Expressions brought into the form that schedules speak about: few stages, no useless axes, neighbours merged."""
+"""Normalise expressions for schedules: fuse stages, drop unused axes, merge adjacent axes.
+
+Known as: loop fusion, coalescing.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,15 @@ from rammer.ir.tensor import Digit, Layout, Shape, TensorType
 
 
 def fused(expr: TensorExpr, keep: set[str]) -> list[Stage]:
-    """The stages that get a nest of their own: point-wise ones inlined, epilogues merged, except those in `keep`."""
+    """Return the stages that get a nest of their own.
+
+    Point-wise stages are inlined, epilogues merged, unless in `keep`.
+    """
     return _fuse_epilogues(live(inline(expr, keep), expr), keep)
 
 
 def live(stages: list[Stage], expr: TensorExpr) -> list[Stage]:
-    """Stages that an output needs."""
+    """Return the stages that some output needs. Known as: dead code elimination."""
     needed = {name for name, _ in expr.outputs}
     for stage in reversed(stages):
         if stage.name in needed:
@@ -80,13 +86,13 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
 
 
 def _of_result(body: Scalar, reduction: Stage) -> Scalar:
-    """A body that reads the result of a reduction, from where it is summed up: rounded as the result is."""
+    """Return a body that reads a reduction's sum where it read its result, rounded to the result's type."""
     sums = {reduction.name: reduction.dtype.accumulator}
     return rewrite(body, lambda ld: held(ld, reduction.dtype, sums) if ld.tensor == reduction.name else ld)
 
 
 def _at_own_position(load: Load, stage: Stage) -> bool:
-    """Whether the stage reads each element exactly once, at axes of its own (others have extent 1)."""
+    """Check whether the stage reads each element exactly once, at axes of its own. All other axes have extent 1."""
     if load.dynamic:
         return False
     used = [ix for ix in load.index if ix != Index()]
@@ -98,7 +104,7 @@ def _at_own_position(load: Load, stage: Stage) -> bool:
 
 
 def cleaned(expr: TensorExpr) -> TensorExpr:
-    """Without reductions over nothing, and without stage axes that the stage does not depend on."""
+    """Return the expression without empty reductions, and without stage axes that the stage does not depend on."""
     outputs = {name for name, _ in expr.outputs}
     dropped: dict[str, tuple[int, ...]] = {}
     stages = []
@@ -129,7 +135,7 @@ def cleaned(expr: TensorExpr) -> TensorExpr:
 
 
 def aligned(expr: TensorExpr) -> TensorExpr:
-    """Stages renamed so that one read at its own position has its reader's axis names."""
+    """Return the expression with axes renamed: a stage read at its reader's own position has the reader's names."""
     stages = {s.name: s for s in expr.stages}
     for name in reversed([s.name for s in expr.stages]):
         reader = stages[name]
@@ -156,7 +162,7 @@ def aligned(expr: TensorExpr) -> TensorExpr:
 
 
 def indices(body: Scalar) -> Iterator[Index]:
-    """Indices used as numbers or in conditions: all but those of loads."""
+    """Yield the indices that are used as numbers or in conditions, but not those of loads."""
     for part in nodes(body):
         match part:
             case Iota(index) | Table(_, index):
@@ -171,10 +177,10 @@ def _axes_used(body: Scalar) -> set[str]:
 
 
 def flattened(expr: TensorExpr, units: int) -> tuple[TensorExpr, dict[str, int]]:
-    """Neighbouring root axes merged where every access allows it, and how many points one step of a merged axis spans.
+    """Merge adjacent root axes where every access allows it. Return the expression, and points per step of merged axes.
 
-    A merged axis keeps the name of its first part of extent above 1; tasks may cut it only in multiples of the span.
-    At least `units` tasks must stay possible, unless there were fewer before.
+    A merged axis keeps the name of its first part of extent above 1. Tasks may cut it only in multiples of that span.
+    At least `units` tasks stay possible, unless there were fewer before.
     """
     spans: dict[str, int] = {}
     p = len(expr.root.axes) - 2
@@ -193,12 +199,12 @@ def flattened(expr: TensorExpr, units: int) -> tuple[TensorExpr, dict[str, int]]
 
 
 class _Apart(Exception):
-    """Two axes are not neighbours everywhere."""
+    """Two axes are not adjacent in every access."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two axes that may become one, with their extents. Methods raise _Apart where they are no neighbours."""
+    """Two axes that may be merged, with their extents. Methods raise _Apart where the axes are not adjacent."""
 
     a: str
     b: str
@@ -207,11 +213,11 @@ class _Pair:
 
     @property
     def merged(self) -> tuple[str, int]:
-        """What they become: an axis with the name of the first one of extent above 1."""
+        """The merged axis and its extent. Its name is that of the first one of extent above 1."""
         return (self.a if self.first > 1 else self.b), self.first * self.second
 
     def in_axes(self, stage: Stage) -> int | None:
-        """Where they begin among a stage's axes; None if they are none of them."""
+        """Return the position of the pair among a stage's axes; None if the stage has neither."""
         names = [n for n, _ in stage.axes]
         moved = {n for ix in indices(stage.body) for n in variables(ix)} | {n for n, _ in stage.reduce}
         if moved & {self.a, self.b}:
@@ -223,7 +229,7 @@ class _Pair:
         return names.index(self.a)
 
     def in_load(self, load: Load, shape: Shape) -> int | None:
-        """The first of the two dimensions of a tensor along which they move a load; None if they do not."""
+        """Return the first of the two dimensions along which the pair moves a load; None if it does not move it."""
         dims = [d for d, ix in enumerate(load.index) if variables(ix) & {self.a, self.b}]
         if not dims:
             return None
@@ -242,14 +248,14 @@ class _Pair:
         return place
 
     def in_type(self, kind: TensorType, place: int | None) -> TensorType:
-        """The type of a tensor of which they are dimensions `place` and the next one."""
+        """Return the type of a tensor whose dimensions `place` and `place + 1` are merged."""
         if place is None:
             return kind
         shape = (*kind.shape[:place], self.merged[1], *kind.shape[place + 2 :])
         return TensorType(shape, kind.dtype, kind.layout and _merge_digits(kind.layout, place))
 
     def in_stage(self, stage: Stage, places: Mapping[str, int | None]) -> Stage:
-        """A stage with one axis for both, where `places` says which dimensions of each tensor they are."""
+        """Return a stage with one axis for both. `places`: the pair's first dimension in each tensor."""
         axis, p = self.merged, places[stage.name]
         axes = stage.axes if p is None else (*stage.axes[:p], axis, *stage.axes[p + 2 :])
 
@@ -264,7 +270,10 @@ class _Pair:
 
 
 def _merge(expr: TensorExpr, a: str, b: str) -> TensorExpr | None:
-    """The expression with axes a and b as one, if every tensor holds them in neighbouring dimensions or not at all."""
+    """Return the expression with axes a and b merged.
+
+    None unless every tensor has both in adjacent dimensions, or neither.
+    """
     extents = dict(expr.root.axes)
     pair = _Pair(a, b, extents[a], extents[b])
     try:
@@ -278,8 +287,8 @@ def _merge(expr: TensorExpr, a: str, b: str) -> TensorExpr | None:
 
 
 def _places(expr: TensorExpr, pair: _Pair) -> dict[str, int | None]:
-    """The first of the dimensions that a pair is in each tensor, None where it is none. Raises _Apart."""
-    places = {stage.name: pair.in_axes(stage) for stage in expr.stages}  # a stage's by its own axes, whoever reads it
+    """Return the first dimension of a pair in each tensor, None for tensors without it. Raises _Apart."""
+    places = {stage.name: pair.in_axes(stage) for stage in expr.stages}  # by the stage's own axes, not its readers'
     for load in (ld for stage in expr.stages for ld, _ in loads(stage.body)):
         place = pair.in_load(load, expr.type_of(load.tensor).shape)
         if places.setdefault(load.tensor, place) != place:

@@ -1,4 +1,4 @@
-"""Layouts of packed tensors: panels, and packings of merged dimensions in terms of the operation's own ones."""
+"""Build layouts of packed tensors: panels, and packings of merged dimensions in terms of the original ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rammer.ir.tensor import Digit, Layout, Shape
 
 
 def dim_of(load: Load, axis: str) -> int:
-    """The dimension of a tensor that an axis moves along."""
+    """Return the dimension of a tensor that an axis moves along."""
     return next(d for d, ix in enumerate(load.index) if axis in variables(ix))
 
 
 def panels(load: Load, axis: str, width: int, inner: Sequence[Digit] | None = None) -> Layout:
-    """A tensor in panels of `width` points of an axis, which lie side by side; each panel holds `inner` digits.
+    """Return a layout in panels of `width` adjacent points of an axis. Each panel holds `inner` digits.
 
-    By default, a panel holds all other dimensions. Dimensions of no digit are outermost.
+    By default, a panel holds all other dimensions. Dimensions without a digit are outermost.
     """
     lane = dim_of(load, axis)
     if inner is None:
@@ -30,9 +30,9 @@ def panels(load: Load, axis: str, width: int, inner: Sequence[Digit] | None = No
 
 
 def unmerged(layout: Layout, merged: Shape, shape: Shape) -> Layout | None:
-    """The layout of a tensor of shape `shape` that packs it as `layout` packs it once reshaped to `merged`.
+    """Return the layout that packs shape `shape` as `layout` packs the tensor reshaped to `merged`.
 
-    None where a digit cuts a dimension elsewhere than between its blocks: such a packing has no digits of its own.
+    None if a digit cuts a merged dimension in the middle of one of its parts: no layout of `shape` expresses that.
     """
     if merged == shape:
         return layout
@@ -48,7 +48,7 @@ def unmerged(layout: Layout, merged: Shape, shape: Shape) -> Layout | None:
 
 
 def _parts(merged: Shape, shape: Shape) -> list[list[int]]:
-    """For each merged dimension those that it was made of, but for dimensions of extent 1, which hold no digits."""
+    """Return for each merged dimension the original ones. Dimensions of extent 1 hold no digits and are left out."""
     left = [dim for dim, extent in enumerate(shape) if extent != 1]
     parts: list[list[int]] = []
     for extent in merged:
@@ -60,8 +60,8 @@ def _parts(merged: Shape, shape: Shape) -> list[list[int]]:
 
 
 def _own_digits(digit: Digit, dims: Sequence[tuple[int, int]]) -> list[Digit] | None:
-    """One digit of a number whose own digits are indices of `dims`, (dimension, extent) with the last one fastest."""
-    end = digit.div * digit.mod if digit.mod else None  # of the values that the digit counts; None: all above
+    """Return a digit of a merged number as digits of `dims`: pairs of dimension and extent, the last one fastest."""
+    end = digit.div * digit.mod if digit.mod else None  # end of the values that the digit counts; None: unbounded
     found = []
     for place, (dim, extent) in enumerate(dims):
         weight = prod(e for _, e in dims[place + 1 :])

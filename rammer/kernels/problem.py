@@ -1,4 +1,4 @@
-"""What the candidate generators know about an operation: its stages after fusion, and how every access moves."""
+"""Collect what candidate generators need of an operation: its stages after fusion, and the stride of every access."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rammer.kernels.schedule import Packing, Schedule
 if TYPE_CHECKING:
     from rammer.kernels.match import Matched
 
-SCALARS = 4  # where there are no vectors: as many sums share an operand
-COSTLY = 12  # slots, of the cheapest function: more than a store and a load of what was kept
+SCALARS = 4  # sums that share an operand on devices without vectors
+COSTLY = 12  # slots of the cheapest function worth keeping: more than storing and loading its result
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Say which tilings a caller wants, where it knows more than the spec says.
+    """Options for tilings, for callers that know more than the spec says.
 
-    `tasks`: the number of rTasks to aim for first; 0: one for each vEU. `most_bytes`: bytes that the smallest piece of
-    work, a register block with all it reads, may touch; 0: any number. If no register block is so small, the smallest
-    one is used. `every_axis`: cut point-wise and row-wise nests also along each axis of the root before the others;
-    where a vEU has many threads, keep the tiles of a product inside of one image. `small`: offer short operations, too,
-    in several times as many rTasks.
+    `tasks`: the number of rTasks to aim for first; 0: one per vEU. `most_bytes`: the most bytes that the smallest piece
+    of work, a register block with all it reads, may touch; 0: no limit. If no register block is so small, the smallest
+    one is used. `every_axis`: cut point-wise and row-wise nests also along each axis of the root before the others; on
+    SIMT devices, keep the tiles of a product inside of one image. `small`: offer short operations, too, in several
+    times as many rTasks.
     """
 
     tasks: int = 0
@@ -51,7 +51,7 @@ USUAL = Tuning()
 
 
 class OfVector(NamedTuple):
-    """Instructions of one vector of a stage along an axis: of a term, of what it reads, and where it is stored."""
+    """Instructions of one vector of a stage along an axis: arithmetic of a term, its loads, and the result's store."""
 
     arithmetic: float
     fetched: float
@@ -60,7 +60,7 @@ class OfVector(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """An operation to be scheduled. `keep`: point-wise stages that are computed once, into scratch, and not inlined."""
+    """An operation to schedule. `keep`: point-wise stages that are computed once into scratch instead of inlined."""
 
     operation: Operation
     spec: VDeviceSpec
@@ -88,22 +88,22 @@ class Problem:
         return Problem(operation, spec, expr, spans, keep, tuning)
 
     def keeping(self, keep: frozenset[str]) -> Problem:
-        """The same operation with other stages kept."""
+        """Return the same operation with other stages kept."""
         return Problem.of(self.operation, self.spec, self.tuning, keep=keep)
 
     @cached_property
     def unmerged(self) -> Problem:
-        """The same operation with all of its axes, as they are before neighbours merge."""
+        """The same operation with all of its axes, as before adjacent ones are merged."""
         return Problem.of(self.operation, self.spec, self.tuning, keep=self.keep, flat=False)
 
     @property
     def rtasks(self) -> int:
-        """How many rTasks to aim for first."""
+        """The number of rTasks to aim for first."""
         return self.tuning.tasks or self.spec.num_veus
 
     @property
     def lanes(self) -> int:
-        """Elements that innermost loops take at once: those of a vector, or a few single ones that share a load."""
+        """Elements that innermost loops compute at once: lanes of a vector, or SCALARS single ones that share loads."""
         return self.spec.lanes if self.spec.lanes > 1 else SCALARS
 
     @cached_property
@@ -117,12 +117,12 @@ class Problem:
 
     @cached_property
     def placed(self) -> list[Stage]:
-        """The stages besides the root: each needs an At."""
+        """The stages besides the root. A schedule places each one by an At."""
         return [s for s in self.stages.values() if s.name != self.expr.root.name]
 
     @cached_property
     def matched(self) -> Matched:
-        """What the operation computes, as generators ask for it."""
+        """Matches of the operation, shared by all generators."""
         from rammer.kernels.match import Matched  # it imports this module
 
         return Matched(self)
@@ -133,12 +133,12 @@ class Problem:
 
     @cached_property
     def of_vectors(self) -> dict[tuple[int, str], tuple[Stage, OfVector]]:
-        """What is known of stages, by their identity, and axes: of any tiling."""
+        """A cache of `OfVector` by the stage's identity and axis. All tilings share it."""
         return {}
 
     @cached_property
     def microseconds(self) -> float:
-        """At least so long it takes on one vEU: its arithmetic, and its bytes at the nearest memory's rates."""
+        """A lower bound of the time on one vEU: arithmetic, and bytes at the rate of the nearest memory."""
         read, stored = (sum(t.filled_bytes for _, t in some) for some in (self.expr.inputs, self.expr.outputs))
         near = next((m for m in self.spec.memory if m.read_gbps), MemoryLevel("usual", 0, "veu", 50.0))
         moving_us = read * self.spec.byte_us(near, 1) + stored * self.spec.byte_us(near, 1, stores=True)
@@ -148,7 +148,10 @@ class Problem:
         return max(self.spans.get(axis, 1), 1)  # an axis of a tensor without elements spans 0
 
     def lane_stride(self, tensor: str, index: tuple[Index, ...], axis: str, stage: Stage) -> int | None:
-        """What a lane along `axis` adds to the address: 0, 1, another constant, or None where it jumps."""
+        """Return the address step from lane to lane along `axis`, in elements:
+
+        0, 1, another constant, or None if it varies.
+        """
         if not any(axis in variables(ix) for ix in index):
             return 0
         known = dict((*self.expr.inputs, *self.expr.outputs))
@@ -167,11 +170,11 @@ class Problem:
         return None if "_lane" in variables(flat - var("_lane") * step) else step
 
     def is_known(self, tensor: str) -> bool:
-        """Whether it is an input, an output or a stage, and not the reduced value of an epilogue."""
+        """Check whether a tensor is an input, an output or a stage. The reduced value of an epilogue is neither."""
         return tensor in self.stages or any(tensor == n for n, _ in (*self.expr.inputs, *self.expr.outputs))
 
     def packable(self, load: Load, axis: str) -> bool:
-        """Whether the load is of a static input whose layout can put `axis` innermost."""
+        """Check whether the load is of a static input whose layout may be chosen so that `axis` is innermost."""
         return (
             load.tensor in self.static
             and not load.dynamic
@@ -181,7 +184,10 @@ class Problem:
         )
 
     def kernel(self, schedule: Schedule) -> RKernel:
-        """Lower, and say tasks and packing in terms of the operation's own axes."""
+        """Lower a schedule to an rKernel whose tasks and packing refer to the operation's own axes.
+
+        Raises LoweringError if a packing cuts merged axes where they do not meet.
+        """
         packing = self.own_packing(schedule)
         if packing is None:
             raise LoweringError(
@@ -193,13 +199,13 @@ class Problem:
         return RKernel(schedule.name, self.operation, replace(program, digits=digits), packing, str(schedule))
 
     def alone_us(self, schedule: Schedule, num_veus: int) -> float:
-        """Microseconds on as many vEUs that do nothing else, by the counted work of a draft."""
+        """Return the microseconds on `num_veus` vEUs without other work, by the counted work of a draft."""
         program = self._draft(schedule)
         nbytes = sum(t.filled_bytes for _, t in (*self.expr.inputs, *self.expr.outputs))
         return counted_us(program, self.spec, nbytes) * -(-program.num_rtasks // num_veus)
 
     def _draft(self, schedule: Schedule) -> TileProgram:
-        """What is priced becomes a kernel if it is chosen: made once."""
+        """Return a draft of a schedule. It is cached: a schedule is priced first, and may become a kernel later."""
         if schedule not in self._drafts:
             self._drafts[schedule] = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
         return self._drafts[schedule]
@@ -209,7 +215,7 @@ class Problem:
         return {}
 
     def own_packing(self, schedule: Schedule) -> Packing | None:
-        """The schedule's packing in terms of the operation's own dimensions; None if these cannot say it."""
+        """Return the schedule's packing in terms of the operation's own dimensions; None if these cannot express it."""
         merged, own = dict(self.expr.inputs), dict(self.operation.expr.inputs)
         found = []
         for name, layout in schedule.packing:
@@ -221,7 +227,7 @@ class Problem:
 
 
 def worth_keeping(expr: TensorExpr) -> frozenset[str]:
-    """Point-wise stages with costly functions that several readers, or a reduction, would compute again."""
+    """Return point-wise stages with costly functions that several readers, or a reduction, would recompute."""
     keep = set()
     outputs = {n for n, _ in expr.outputs}
     for stage in expr.stages:
@@ -236,7 +242,7 @@ def worth_keeping(expr: TensorExpr) -> frozenset[str]:
 
 
 def all_loads(stage: Stage) -> Iterable[tuple[Load, object]]:
-    """What a stage loads, its epilogue included."""
+    """Yield the loads of a stage, its epilogue included."""
     yield from loads(stage.body)
     if stage.epilogue is not None:
         yield from loads(stage.epilogue)

@@ -1,4 +1,4 @@
-"""A stage as a sum of products, of which each axis moves through one operand: as in a product of matrices."""
+"""Match a stage as a sum of products in which some axes move one operand only, as in a matrix product."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rammer.ir.index import Div, Index, simplify, substitute, var, variables
 from rammer.kernels.lanes import accesses, instructions, lane_axis, stored
 from rammer.kernels.problem import Problem
 
-SHARING = 4  # neighbours at most that share a vector of weights, for comparing lanes: blocks have about as many
+SHARING = 4  # rows that share a vector of weights, to compare lane axes: register blocks have about as many
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
 @dataclass(frozen=True)
 class Product:
-    """A stage that sums x * w: `lane` moves only through w, `row` only through x."""
+    """A stage that sums x * w. `lane` moves only w, `row` only x."""
 
     stage: Stage
     lane: str
@@ -31,7 +31,7 @@ class Product:
 
 
 def product(problem: Problem, stage: Stage) -> Product | None:
-    """The stage as a product that suits register blocks, or None."""
+    """Return the stage as a product that suits register blocks, or None."""
     if stage.combine != "sum" or not stage.reduce:
         return None
     if not (isinstance(stage.body, Call) and stage.body.fn == "mul"):
@@ -53,7 +53,7 @@ def product(problem: Problem, stage: Stage) -> Product | None:
 
 
 def _factor(value: Scalar) -> Load | None:
-    """The one load of a factor, with padding and conversions around it."""
+    """Return the only load of a factor, inside of padding and conversions; None if there are several."""
     match value:
         case Load(_, _, ()):
             return value
@@ -84,7 +84,7 @@ def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, exte
 
 
 def _mixed(problem: Problem, x: Load, axis: str, group: int) -> bool:
-    """Whether lanes of several groups read one vector of blocked channels, each the channels of its own group."""
+    """Check whether lanes of several groups read one vector of blocked channels, each the channels of its own group."""
     layout = dict(problem.expr.inputs)[x.tensor].layout if x.tensor in dict(problem.expr.inputs) else None
     if layout is None or not 1 < group < problem.lanes or problem.lanes % group or x.dynamic:
         return False
@@ -98,7 +98,7 @@ def _mixed(problem: Problem, x: Load, axis: str, group: int) -> bool:
 
 
 def _shared(stage: Stage, load: Load, axis: str) -> int:
-    """How many neighbours along `axis` read the same element: its extent, a group's size (o // 64), or 1."""
+    """Return how many neighbours along `axis` read the same element: its extent, a group's size (o // 64), or 1."""
     extents = {**dict(stage.axes), **dict(stage.reduce)}
     extent = extents[axis]
     if axis not in axes_of(load):
@@ -114,14 +114,14 @@ def _shared(stage: Stage, load: Load, axis: str) -> int:
 
 
 def _groups(index: Index, axis: str) -> Iterator[int]:
-    """By what an axis is divided somewhere in an index."""
+    """Yield the divisors of an axis anywhere in an index."""
     for atom, _ in index.terms:
         if not isinstance(atom, str):
             yield from [atom.by] if isinstance(atom, Div) and atom.arg == var(axis) else _groups(atom.arg, axis)
 
 
 def _instructions(problem: Problem, p: Product) -> float:
-    """Of each multiply-add, in a block of up to two vectors and of neighbours that share weights."""
+    """Return the instructions per multiply-add, in a block of up to two vectors and of rows that share weights."""
     rows = min(p.row_group, SHARING)
     weights = accesses(problem, p.stage, p.w, p.lane)
     if weights > 1 and copyable(problem, p):
@@ -133,19 +133,19 @@ def _instructions(problem: Problem, p: Product) -> float:
 
 
 def pays(problem: Problem, p: Product) -> bool:
-    """Whether register blocks issue no more instructions than a nest of single vectors along the best axis."""
+    """Check whether register blocks issue no more instructions than a nest of single vectors along the best axis."""
     lane = lane_axis(problem, p.stage)
     return _instructions(problem, p) <= (instructions(problem, p.stage, lane) if lane else inf)
 
 
 def copyable(problem: Problem, p: Product) -> bool:
-    """Whether weights made at run time are used by rows enough to pay for a copy that puts lanes side by side."""
+    """Check whether enough rows use weights made at run time to pay for a copy with adjacent lanes."""
     rows = prod(e for a, e in p.stage.axes if a not in (p.lane, p.row) and a not in axes_of(p.w)) * p.row_group
     return rows >= COPY_ROWS and any(n == p.w.tensor for n, _ in problem.expr.inputs)
 
 
 def terms(p: Product) -> int:
-    """Terms of a sum."""
+    """Return the number of terms of a sum."""
     return prod(e for _, e in p.stage.reduce)
 
 

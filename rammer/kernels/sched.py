@@ -22,14 +22,15 @@ from rammer.kernels.schedule import At, Loop, Packing, Schedule, copied
 from rammer.kernels.tiling import cut, place_one, task_counts
 
 NO_NESTS: Mapping[str, Any] = MappingProxyType({})
-Cut = tuple[str, int, int]  # an axis, its extent, and what each task's part is a multiple of
+Cut = tuple[str, int, int]  # an axis, its extent, and the granularity of each task's part
 
 
 @dataclass(frozen=True)
 class Sched:
-    """The nest of a stage (by default, the root), and what is computed inside of it. Immutable: verbs return a new one.
+    """The nest of a stage (by default, the root), and the stages computed inside of it.
 
-    Each verb that makes a loop puts it inside of all loops before it. `compute_at` refers to the innermost loop so far.
+    Immutable: verbs return a new one. Each verb that makes a loop puts it inside of all loops before it. `compute_at`
+    refers to the innermost loop so far.
     """
 
     problem: Problem
@@ -42,17 +43,17 @@ class Sched:
 
     @property
     def extents(self) -> dict[str, int]:
-        """Extents of the stage's axes, and of those that it reduces."""
+        """Extents of the stage's axes and of its reduction axes."""
         stage = self.stage or self.problem.root
         return dict((*stage.axes, *stage.reduce))
 
     @property
     def steps(self) -> dict[str, int]:
-        """Points of the axes that the loops so far cut, which one iteration computes."""
+        """Points per iteration of each axis that the loops so far cut."""
         return {loop.axis: loop.step for loop in self.loops}
 
     def left(self, axis: str) -> int:
-        """Points of any axis that one iteration of the loops so far computes."""
+        """Return the points of an axis that one iteration of the loops so far computes."""
         return min(self.extents[axis], self.steps.get(axis, self.extents[axis]))
 
     @property
@@ -61,11 +62,11 @@ class Sched:
         return prod(-(-self.extents[loop.axis] // loop.step) for loop in self.loops if loop.kind is Kind.TASK)
 
     def tasks(self, axes: Sequence[Cut], want: int) -> Sched:
-        """Cut axes into about `want` rTasks, which keep all vEUs equally busy."""
+        """Cut axes into about `want` rTasks that keep all vEUs equally busy."""
         return self.nest(cut(axes, want, self.problem.spec.num_veus))
 
     def nest(self, loops: Iterable[Loop]) -> Sched:
-        """Add loops that are known already."""
+        """Add loops as they are."""
         return replace(self, loops=(*self.loops, *loops))
 
     def split(self, axis: str | None, size: int, kind: Kind = Kind.SERIAL) -> Sched:
@@ -73,15 +74,15 @@ class Sched:
         return self.nest([Loop(axis, size, kind)] if axis is not None else ())
 
     def reorder(self, *axes: str | None) -> Sched:
-        """Loop over what is left of axes point by point, in this order."""
+        """Loop point by point over the rest of some axes, in this order."""
         return self.nest(Loop(axis) for axis in axes if axis is not None)
 
     def unroll(self, *axes: str | None, size: int = 1) -> Sched:
-        """Unroll what is left of axes, in parts of `size` points."""
+        """Unroll the rest of some axes, in parts of `size` points."""
         return self.nest(Loop(axis, size, Kind.UNROLLED) for axis in axes if axis is not None)
 
     def vectorize(self, axis: str, width: int = 1) -> Sched:
-        """Make what is left of an axis a vector; unroll over such vectors if their `width` is given."""
+        """Make the rest of an axis a vector. With `width`, unroll over vectors of that many points."""
         return (self.unroll(axis, size=width) if width > 1 else self).split(axis, 1, Kind.VECTOR)
 
     def bind(self, axis: str | None, size: int = 1) -> Sched:
@@ -89,7 +90,7 @@ class Sched:
         return self.split(axis, size, Kind.THREAD)
 
     def on_threads(self, count: int) -> Sched:
-        """Give each task so many threads."""
+        """Set the number of threads of each task."""
         return replace(self, threads=count)
 
     def tensorize(self, instruction: Instruction | None) -> Sched:
@@ -109,7 +110,7 @@ class Sched:
         return replace(self, stages=(*self.stages, at))
 
     def place(self, stages: Iterable[Stage], nests: Mapping[str, Sched | tuple[Loop, ...]] = NO_NESTS) -> Sched:
-        """Compute stages inside the innermost loop so far: by their `nests`, or by generic ones."""
+        """Compute stages inside the innermost loop so far, by their `nests` or by generic ones."""
         s, depth = self, len(self.loops) - 1
         for stage in stages:
             if stage.name in nests:
@@ -119,29 +120,29 @@ class Sched:
         return s
 
     def pack(self, packing: Iterable[tuple[str, Layout]]) -> Sched:
-        """Pack static inputs at compile time; of a tensor's layouts the first one counts."""
+        """Pack static inputs at compile time. If a tensor gets several layouts, the first one counts."""
         known = dict(self.packing)
         return replace(self, packing=tuple((known | {t: lay for t, lay in packing if t not in known}).items()))
 
     def build(self, detail: str, kind: str = "") -> Schedule:
-        """The schedule: its name says the operation (or `kind`), `detail` and the number of rTasks."""
+        """Return the schedule. Its name holds the operation (or `kind`), `detail` and the number of rTasks."""
         name = f"{kind or self.problem.operation.kind}_{detail}_t{self.num_tasks}"
         return Schedule(name, self.loops, self.stages, self.packing, self.threads, self.instruction)
 
 
 def begun(problem: Problem, axes: Sequence[Cut]) -> Iterator[Sched]:
-    """Schedules with nothing but tasks: each way to cut axes into a number of tasks that is worth trying, once."""
+    """Yield schedules with nothing but tasks: one for each useful number of tasks, without duplicates."""
     found = (Sched(problem).tasks(axes, want) for want in task_counts(problem))
     return iter({s.loops: s for s in found}.values())
 
 
 def cuts(problem: Problem, axes: Iterable[str], multiple: int = 1) -> list[Cut]:
-    """Axes of the root that may be cut, in multiples of so many points and of what belongs together after merging."""
+    """Return axes of the root as cuts. Granularity: a multiple of `multiple` and of the span of a merged axis."""
     extents = dict(problem.root.axes)
     return [(axis, extents[axis], lcm(problem.span(axis), multiple)) for axis in axes]
 
 
 def copy_axes(problem: Problem, tensor: str) -> list[str]:
-    """Axes of a stage, or of the stage that copies an input: one for each of its dimensions."""
+    """Return the axes of a stage, or of the stage that copies an input: one for each of its dimensions."""
     stage = problem.stages.get(tensor) or copied(tensor, problem.expr.type_of(tensor))
     return [a for a, _ in stage.axes]

@@ -1,4 +1,4 @@
-"""Building blocks of schedules: cutting axes into tasks, and the nest of a stage around a lane axis."""
+"""Cut axes into tasks, and build the nest of a stage around a lane axis. Known as: tiling, load balancing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop
 
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
-SLACK = 1.05  # of the busiest vEU: to cut a second axis for less, operands are read again and tasks begun too often
-# Of one vEU, estimated, which is up to three times what is measured. Of operations that were measured to take less, in
+SLACK = 1.05  # gain on the busiest vEU that pays for cutting a second axis: operands are then read more often
+# Estimated time on one vEU: up to three times what is measured. Of operations that were measured to take less, in
 # 73 models on two vEUs, the better of a coarse and of a finer cut is 0.2 % faster than the coarse one in sum, and the
 # finer ones are 16 % of all texts to compile.
 MIN_FINER_US = 800.0
-WHOLE = 1.15  # the same if the first axis, which saves traffic, stays whole: measured at 1.33 alone (ViT's three heads)
+WHOLE = 1.15  # SLACK for leaving the first axis whole, which costs traffic: measured only at 1.33 (ViT's three heads)
 
 
 def task_counts(problem: Problem) -> list[int]:
-    """How many tasks to aim for: one per vEU first (or as many as are asked for), then finer; one if it is tiny."""
+    """Return numbers of tasks to aim for: one per vEU (or `tuning.tasks`), then finer; one if the operation is tiny."""
     want = problem.rtasks
     if want == 1 or problem.microseconds <= least_us(problem.spec):
         return [1]
@@ -34,22 +34,24 @@ def task_counts(problem: Problem) -> list[int]:
 
 
 def least_us(spec: VDeviceSpec) -> float:
-    """What an operation takes on one vEU at least if a second task pays: half of it saves a barrier on both sides."""
+    """Return the time on one vEU above which a second task pays: half of it must save a barrier on both sides."""
     return 4 * spec.barrier_us
 
 
 def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:
-    """TASK loops over (axis, extent, granularity), outermost first: about `want`, and all `veus` equally busy."""
+    """Return TASK loops over (axis, extent, granularity), outermost first: about `want`, all vEUs equally busy."""
     cuttable = [(axis, -(-extent // grain), grain) for axis, extent, grain in axes if extent > grain]
     shares = even_shares([units for _, units, _ in cuttable], want, veus)
     return tuple(Loop(a, s * g, Kind.TASK) for (a, u, g), s in zip(cuttable, shares, strict=True) if s is not None)
 
 
 def even_shares(units: Sequence[int], want: int, veus: int) -> list[int | None]:
-    """Units of each axis per task, None where it stays whole: one axis after another, as long as tasks are wanted.
+    """Return the units of each axis per task, None where an axis stays whole.
 
-    The first axis stays whole or has fewer pieces, and a second one some, or more, where all vEUs are more equally busy
-    so: no more than twice as many tasks as are wanted.
+    Axes are cut in order until `want` is met.
+
+    If that balances the vEUs better, the first axis is cut less or not at all, and a second one is cut: into at most
+    twice `want` tasks.
     """
     found: list[int | None] = [None] * len(units)
     left = want
@@ -66,7 +68,7 @@ def even_shares(units: Sequence[int], want: int, veus: int) -> list[int | None]:
 
 
 def _of_two_axes(units: Sequence[int], most: int) -> Iterator[list[int | None]]:
-    """All ways to cut another axis than the first, with that one or alone, into no more than `most` tasks."""
+    """Yield all ways to cut one later axis, with or without the first one, into at most `most` tasks."""
     if not units:
         return
     for share in sorted({-(-units[0] // n) for n in range(1, min(units[0], most // 2) + 1)}):
@@ -78,17 +80,17 @@ def _of_two_axes(units: Sequence[int], most: int) -> Iterator[list[int | None]]:
 
 
 def pieces(units: Sequence[int], shares: Sequence[int | None]) -> int:
-    """Tasks that such shares make."""
+    """Return the number of tasks of such shares."""
     return prod(-(-u // (s or u)) for u, s in zip(units, shares, strict=True))
 
 
 def busiest(units: Sequence[int], shares: Sequence[int | None], veus: int) -> int:
-    """Units on the busiest vEU."""
+    """Return the units on the busiest vEU."""
     return -(-pieces(units, shares) // veus) * prod(s or u for u, s in zip(units, shares, strict=True))
 
 
 def even_share(units: int, want: int, veus: int = 1) -> int:
-    """Units per task: `want` tasks, or up to twice as many if that spreads them better over the vEUs."""
+    """Return units per task for `want` tasks, or for up to twice as many if that balances the vEUs better."""
     if units <= want:
         return 1
     size = -(-units // want)
@@ -96,7 +98,7 @@ def even_share(units: int, want: int, veus: int = 1) -> int:
 
 
 def output_order(problem: Problem) -> list[str]:
-    """Root axes as they lie in the root's memory, outermost first."""
+    """Return the root's axes in the order of the root's memory, outermost first."""
     kind = problem.expr.outputs[-1][1]
     axes = [a for a, _ in problem.root.axes]
     if kind.layout is None:
@@ -114,7 +116,7 @@ def stage_loops(
     unroll: int = 1,
     tile: tuple[str, int] | None = None,
 ) -> tuple[Loop, ...]:
-    """Serial loops over the axes, the reduction inside, vectors along `lane` innermost.
+    """Return serial loops over the axes, then the reduction, and vectors along `lane` innermost.
 
     `tile` = (axis, n): n neighbours of another output axis share a register block. `unroll`: vectors per step.
     """
@@ -140,8 +142,9 @@ def stage_loops(
 
 
 def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, int] | None) -> tuple[Loop, ...]:
-    """Reduction loops besides the lanes'; one in which neighbours of a register block share what they load is last, and
-    unrolled with it.
+    """Return the reduction loops besides the lanes'.
+
+    One whose loads neighbours of a register block share is last, unrolled.
 
     Channels are not shared: unrolled in every piece of the padding, they took clang 5 to 13 s.
     """
@@ -158,7 +161,7 @@ def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, 
 
 
 def lane_packing(problem: Problem, stage: Stage, lane: str | None) -> tuple[tuple[str, Layout], ...]:
-    """Static inputs in which lanes would be apart, packed with the lane axis innermost."""
+    """Return packings, with the lane axis innermost, of static inputs whose lanes are strided."""
     found: dict[str, Layout] = {}
     for load, _ in loads(stage.body):
         if lane is None or not problem.packable(load, lane):
@@ -170,7 +173,7 @@ def lane_packing(problem: Problem, stage: Stage, lane: str | None) -> tuple[tupl
 
 
 def stage_order(stage: Stage, lane: str | None) -> tuple[int, ...]:
-    """Scratch dimensions with the lane axis innermost."""
+    """Return the order of scratch dimensions with the lane axis innermost."""
     names = [a for a, _ in stage.axes]
     if lane not in names or names[-1] == lane:
         return ()
@@ -187,6 +190,6 @@ def place_one(problem: Problem, stage: Stage, loops: Sequence[Loop], depth: int)
 
 
 def kept_bytes(stages: Iterable[Stage], steps: Mapping[str, int]) -> int:
-    """Bytes of scratch that stages take where no more than `steps` of some axes are computed at a time."""
+    """Return the bytes of scratch for stages of which at most `steps` points of some axes are computed at a time."""
     sizes = (prod(min(e, steps.get(a, e)) for a, e in s.axes) * s.dtype.itemsize for s in stages)
     return sum(map(aligned_bytes, sizes))

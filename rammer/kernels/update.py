@@ -1,4 +1,7 @@
-"""rKernels of updates: each element goes where data say, several to one place in their order."""
+"""Generate rKernels of updates. Data say where each element goes; several to one place go in their order.
+
+Known as: scatter.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ MOST_THREADS = 256
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """One rTask, and one for each vEU where there is something to do for all of them."""
+    """Return a kernel of one rTask per vEU where there is enough work, and one of a single rTask."""
     shape = operation.expr.root.shape
     *outer, inner = free_axes(operation.expr) or (("", 1),)
     longest = max(outer, key=lambda a: a[1], default=inner)  # rows stay whole

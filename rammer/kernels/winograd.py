@@ -1,16 +1,18 @@
-"""Convolutions with less arithmetic: Winograd's F(m x m, 3x3). Paper: Lavin and Gray 2015, arXiv:1509.09308.
+"""Rewrite convolutions by Winograd's F(m x m, 3x3), with less arithmetic. Paper: Lavin and Gray 2015, arXiv:1509.09308.
 
-`m` x `m` outputs make a tile. A convolution is rewritten as seven stages, which are scheduled like any others:
+A tile has `m` x `m` outputs. A convolution becomes seven stages, which are scheduled like any others:
 
     wt, wu   weights transformed        wu[p, q] = G w G'        rows first, then columns
     xt, xv   input transformed          xv[p, q] = B' x B
     xm       one product per (p, q)     xm[p, q] = sum over channels of xv[p, q] wu[p, q]
     yt, y    output transformed         y = A' xm A, with the convolution's own epilogue
 
-A larger filter is cut into pieces of 3x3, a stride into phases of stride 1: piece `u` of a side holds the taps
-stride * (3 * (u // stride) + 0, 1, 2) + u % stride. Pieces along a row are further channels, pieces along a column are
-summed after the output transform. Weights are transformed inside the rTask, part by part, into its scratch: memory
-holds one number per tap, and nothing twice.
+A larger filter is cut into pieces of 3x3, a stride into phases of stride 1. Piece `u` of a side holds these taps:
+
+    stride * (3 * (u // stride) + 0, 1, 2) + u % stride
+
+Pieces along a row become more channels. Pieces along a column are summed after the output transform. Weights are
+transformed inside the rTask, part by part, into its scratch: memory holds each tap once.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product
 
 TAPS = 3
-EXACT = (DType.I8, DType.I16)  # integers that float32 holds: transformed once they are widened
+EXACT = (DType.I8, DType.I16)  # integers that float32 holds exactly: widened, then transformed
 STAGES = frozenset({"wt", "wu", "xt", "xv", "xm", "yt", "y"})
 AXES = ("gg", "cc", "kk", "aa", "tt", "ty", "jj", "pp", "qq", "ii", "rr", "ss")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One direction of the image: the output axis, the axis of taps, and what they amount to."""
+    """One direction of the image: the output axis, the axis of taps, their extents, and the stride."""
 
     axis: str
     tap: str
@@ -57,22 +59,22 @@ class Side:
 
     @property
     def pieces(self) -> int:
-        """Pieces of three taps, in phases of stride 1."""
+        """Number of pieces of three taps, in phases of stride 1."""
         return self.stride * -(-self.taps // (self.stride * TAPS))
 
     @property
     def reach(self) -> int:
-        """Input places that all outputs read, padding included."""
+        """Input positions that all outputs read, padding included."""
         return self.stride * (self.extent - 1) + self.taps
 
     def place(self, first: Index | int, piece: Index, tap: Index) -> Index:
-        """The input place that a piece reads for an output, before padding is taken off."""
+        """Return the input position that a piece reads for an output, before padding is subtracted."""
         return (piece // self.stride * TAPS + tap + first) * self.stride + piece % self.stride
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution of two directions found in a root stage; names of its axes."""
+    """A convolution of two directions that a root stage computes, with the names of its axes."""
 
     root: Stage
     x: Scalar  # the factor that is read through the window
@@ -91,17 +93,17 @@ class Convolution:
 
     @property
     def depth(self) -> int:
-        """Input channels of a group."""
+        """Input channels per group."""
         return self.extents[self.c]
 
     @property
     def outs(self) -> int:
-        """Output channels of a group."""
+        """Output channels per group."""
         return self.extents[self.o] // self.groups
 
 
 def convolution(problem: Problem) -> Convolution | None:
-    """The operation as a convolution that this algorithm can compute, or None."""
+    """Return the operation as a convolution that this algorithm can compute, or None."""
     root = problem.root
     if problem.placed or len(problem.expr.outputs) != 1 or len(root.reduce) != 3 or root.dtype is not DType.F32:
         return None
@@ -137,7 +139,7 @@ def convolution(problem: Problem) -> Convolution | None:
 
 
 def _sides(root: Stage, p: Product, x: Scalar) -> tuple[Side, Side] | None:
-    """The two pairs of an output axis and an axis of taps that x sees only as stride * axis + tap."""
+    """Return two pairs of an output axis and an axis of taps that x sees only as stride * axis + tap; or None."""
     indices = [ix for ld, _ in loads(x) for ix in ld.index] + [r.index for r in scalar_conditions(x)]
     axes = dict(root.axes)
     sides = []
@@ -159,7 +161,7 @@ def _sides(root: Stage, p: Product, x: Scalar) -> tuple[Side, Side] | None:
 
 
 def rewritten(problem: Problem, conv: Convolution, m: int, chunk: int) -> TensorExpr:
-    """The convolution by tiles of m x m outputs.
+    """Return the convolution by tiles of m x m outputs.
 
     Channels are summed in the transformed domain `chunk` at a time, for all pieces of a row of taps.
     """
@@ -192,7 +194,7 @@ class _Tiled:
         self.image = tuple(var(n) for n in conv.batch)
         self.outs: Axes = ((conv.o, conv.extents[conv.o]),)
         self.entries: Axes = (("cc", conv.depth * side), ("aa", conv.rows.pieces))
-        sums = (("aa", conv.rows.pieces), ("kk", parts))  # what is summed last
+        sums = (("aa", conv.rows.pieces), ("kk", parts))  # axes that are summed last
         self.sums: Axes = tuple((n, e) for n, e in sums if e > 1)
         self.tiles: Axes = (("tt", self.down * self.across),)
 
@@ -245,7 +247,7 @@ class _Tiled:
 
 
 def _filter(conv: Convolution, channel: Index, piece: Index) -> Scalar:
-    """The weight of tap (rr, ss) of a piece; zero beyond the last tap."""
+    """Return the weight of tap (rr, ss) of a piece; zero beyond the last tap."""
     kh = conv.rows.place(0, var("aa"), var("rr"))
     kw = conv.columns.place(0, piece, var("ss"))
     weight = substitute_axes(conv.weight, {conv.c: channel, conv.rows.tap: kh, conv.columns.tap: kw})
@@ -253,7 +255,7 @@ def _filter(conv: Convolution, channel: Index, piece: Index) -> Scalar:
 
 
 def _patch(conv: Convolution, m: int) -> Scalar:
-    """The input at row rr of a tile and column jj; zero where no output of the tile, or of the image, reads it."""
+    """Return the input at row rr of a tile and column jj; zero where no output of the tile or of the image reads it."""
     rows, columns = conv.rows, conv.columns
     inside = rows.place(0, var("aa"), var("rr"))
     row, column = var("ty") * (m * rows.stride) + inside, var("jj")

@@ -1,4 +1,4 @@
-"""Passes: each one takes a graph and returns one of the same meaning. `optimize` runs them all."""
+"""Rewrite graphs: each pass takes a graph and returns one of the same meaning. `optimize` runs all passes."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ Watch = Callable[[str, Graph], None]  # (pass, graph after it)
 
 
 def silent(name: str, graph: Graph) -> None:
-    """The watcher that shows nothing."""
+    """Ignore a pass and its graph. The default of `watch`."""
 
 
 Pass = Callable[[Graph], Graph]
 
 
 def untold(note: str) -> None:
-    """Nobody listens."""
+    """Ignore a note. The default of `tell`."""
 
 
 def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold) -> tuple[Pass, ...]:
-    """The passes for a vDevice, in order."""
+    """Return the passes for a vDevice, in order."""
     many = spec.massively_parallel
 
     def given(run: Callable[..., Graph], *more: object, **named: object) -> Pass:
-        """A pass that knows more than its graph."""
+        """Bind more arguments of a pass than its graph. Known as: partial application."""
         return wraps(run)(lambda graph: run(graph, *more, **named))
 
     def widened(graph: Graph) -> Graph:
@@ -73,7 +73,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         eliminate_dead,
         move_first,
         given(integer_products, spec),
-        # threads load what they multiply as it is
+        # threads load operands without conversion
         *only(spec.execution is not Execution.SIMT, given(weights_as_bytes, spec)),
         *only(not many, given(block_weights, spec)),
         widened,
@@ -81,7 +81,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         fold_constants,
         *only(not many, packed_tables),
         simplify,
-        given(simplify_products, as_it_lies=not many),  # threads read neighbours: turned matrices are read badly
+        given(simplify_products, as_it_lies=not many),  # threads read neighbours: transposed matrices are strided
         merge_slices,
         fold_norms,
         convolve_first,
@@ -91,7 +91,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         given(narrow_products, spec),
         requantize,
         split_products,
-        # products with a state that is zero come to light when [x, h] · W is taken apart
+        # splitting [x, h] · W reveals products with a state that is zero
         *only(many, cut_rows, fold_constants),
         simplify,
         gather_gates,
@@ -123,8 +123,8 @@ def optimize(
 ) -> Graph:
     """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning.
 
-    `images_apart`: what belongs to an image of a batch shall lie together, for policies that take image by image.
-    `tell` is called with what a user should know.
+    `images_apart`: keep the data of each image of a batch contiguous, for policies that process image by image. `tell`
+    is called with notes for the user.
     """
     for run in passes(spec, images_apart, tell):
         graph = run(graph)

@@ -1,8 +1,8 @@
-"""Groups of operators that stay acyclic when each group becomes one operator.
+"""Keep groups of operators that stay acyclic when each group becomes one operator. Known as: cycle-free clustering.
 
 A topological order of the groups is kept as integer labels with gaps. Contracting two groups searches only the groups
-between them in that order (Pearce and Kelly, "A dynamic topological sort algorithm", 2006, with contraction in place
-of edge insertion), so the cost follows the distance of the two and not the size of the graph.
+between them in that order, so the cost follows their distance and not the size of the graph. Source: Pearce and Kelly,
+"A dynamic topological sort algorithm", 2006, with contraction instead of edge insertion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _GAP = 1 << 120
 
 
 class Clusters:
-    """A partition of a graph's operators; at first each one is a group of its own, named by its number."""
+    """A partition of a graph's operators. At first each operator is a group of its own, named by its number."""
 
     def __init__(self, graph: Graph) -> None:
         count = len(graph.operators)
@@ -27,11 +27,11 @@ class Clusters:
         self._count = count
 
     def predecessors(self, group: int) -> set[int]:
-        """Groups that this one reads from."""
+        """Return the groups that this one reads from."""
         return {g for n in self.sources[group] if (g := self.group_of[n]) != group}
 
     def contract(self, first: int, second: int, *, parallel: bool = False) -> int | None:
-        """Merge two groups into one, unless that made a cycle; returns the name of the merged group.
+        """Merge two groups, and return the name of the merged one. None if that would make a cycle.
 
         `parallel` groups are to run side by side: neither may read a result of the other.
         """
@@ -51,7 +51,7 @@ class Clusters:
         return first
 
     def _between(self, first: int, second: int) -> set[int] | None:
-        """Groups after `first` that `second` depends on; None if one of them depends on `first`."""
+        """Return the groups after `first` that `second` depends on; None if one of them depends on `first`."""
         low = self._label[first]
         found: set[int] = set()
         stack = [g for g in self.predecessors(second) if g != first]
@@ -72,7 +72,7 @@ class Clusters:
             self._before[after] = before
 
     def _move_before(self, target: int, groups: list[int]) -> None:
-        """Put `groups`, in this order, right before `target`."""
+        """Move `groups`, in this order, right before `target`."""
         if not groups:
             return
         for group in groups:
@@ -92,7 +92,7 @@ class Clusters:
             self._relabel(target)
 
     def _relabel(self, group: int) -> None:
-        """Spread all labels again; needed only when a gap is used up."""
+        """Spread all labels evenly; needed only when a gap is used up."""
         while self._before[group] >= 0:
             group = self._before[group]
         label = 0

@@ -1,4 +1,4 @@
-"""A graph under rewriting: the mutable form that passes work on between two immutable graphs."""
+"""Edit a graph: the mutable form that passes work on between two immutable graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DTYPES = {d.numpy: d for d in DType}
 
 
 class Editor:
-    """Operators by number, with producers and readers kept up to date. `finish` sorts and drops what nobody needs."""
+    """Operators by number, with producers and readers kept up to date. `finish` sorts them and drops dead ones."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -24,7 +24,7 @@ class Editor:
         self.constants = dict(graph.constants)
         self.views = dict(graph.views)
         self.outputs = frozenset(graph.outputs)
-        self.fixed = frozenset(graph.inputs) | self.outputs  # names that the user knows
+        self.fixed = frozenset(graph.inputs) | self.outputs  # names that users see
         self.operators: dict[int, ROperator] = dict(enumerate(graph.operators))
         self.producer = dict(graph.producers)
         self.readers: dict[TensorId, dict[int, None]] = {t: dict.fromkeys(ns) for t, ns in graph.consumers.items()}
@@ -41,7 +41,7 @@ class Editor:
     def add(
         self, name: str, operation: Operation, inputs: Iterable[TensorId], outputs: tuple[TensorId, ...] = ()
     ) -> tuple[TensorId, ...]:
-        """Append an operator; without `outputs` its results get fresh names. Returns the results."""
+        """Append an operator and return its results. Without `outputs`, these get fresh names."""
         self._changed = True
         inputs = tuple(inputs)
         if not outputs:
@@ -55,7 +55,7 @@ class Editor:
         return outputs
 
     def remove(self, n: int) -> ROperator:
-        """Take an operator out; its results have no producer then."""
+        """Remove an operator and return it. Its results have no producer then."""
         self._changed = True
         op = self.operators.pop(n)
         for tensor in op.inputs:
@@ -80,7 +80,7 @@ class Editor:
             self.operators[n] = ROperator(op.name, op.operation, inputs, op.outputs)
 
     def rename_result(self, old: TensorId, new: TensorId) -> None:
-        """Let the operator that computes `old`, and all its readers, call it `new`; `new` must have no producer."""
+        """Rename a result, in its operator and in all readers. `new` must not have a producer."""
         n = self.producer.pop(old)
         op = self.operators[n]
         outputs = tuple(new if t == old else t for t in op.outputs)
@@ -89,7 +89,7 @@ class Editor:
         self.redirect(old, new)
 
     def fresh(self, hint: str) -> TensorId:
-        """A tensor name that is not in use."""
+        """Return a tensor name that is not in use."""
         while True:
             number = self._names[hint] = self._names.get(hint, 0) + 1
             name = f"{hint}:{number}"
@@ -97,14 +97,14 @@ class Editor:
                 return name
 
     def constant(self, array: Array, hint: str = "constant") -> TensorId:
-        """A new constant."""
+        """Add a constant and return its name."""
         name = self.fresh(hint)
         self.types[name] = TensorType(array.shape, _DTYPES[np.dtype(array.dtype)])
         self.constants[name] = array
         return name
 
     def replace_result(self, old: TensorId, new: TensorId) -> None:
-        """Make `new` stand for `old`, whose operator has been removed; a graph output keeps its own name."""
+        """Use `new` instead of `old`, whose operator has been removed. A graph output keeps its own name."""
         if old not in self.outputs:
             self.redirect(old, new)
             return
@@ -116,14 +116,14 @@ class Editor:
             self.rename_result(new, old)
 
     def maker(self, tensor: TensorId, kind: str = "") -> ROperator | None:
-        """The operator that computes a tensor, if there is one (of a kind)."""
+        """Return the operator that computes a tensor; None if there is none, or if it is of another `kind`."""
         op = self.operators[self.producer[tensor]] if tensor in self.producer else None
         return op if op is None or kind in ("", op.kind) else None
 
     def define(
         self, name: str, kind: str, *inputs: TensorId, outputs: tuple[TensorId, ...] = (), **attrs: Any
     ) -> TensorId:
-        """A new operator of one result: that, under a fresh name if `outputs` gives none."""
+        """Add an operator with one result, and return the result. It has a fresh name unless `outputs` names it."""
         operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
         (made,) = self.add(name, operation, inputs, outputs)
         return made
@@ -131,7 +131,7 @@ class Editor:
     def cut(
         self, name: str, source: TensorId, starts: Shape, steps: Shape, shape: Shape, outputs: tuple[TensorId, ...]
     ) -> None:
-        """A new slice, whose elements have the shape that its result, removed before, had."""
+        """Add a slice for the result of a removed operator. It is reshaped to that result's shape."""
         wanted = self.types[outputs[0]].shape
         piece = self.define(
             name, "slice", source, outputs=outputs if shape == wanted else (), starts=starts, steps=steps, shape=shape
@@ -140,17 +140,17 @@ class Editor:
             self.define(name, "reshape", piece, outputs=outputs, shape=wanted)
 
     def only_reader(self, tensor: TensorId) -> int | None:
-        """The one operator that reads the tensor, if the tensor is read by just one and is no graph output."""
+        """Return the only operator that reads a tensor; None if there are others, or if the tensor is an output."""
         readers = self.readers.get(tensor, {})
         return next(iter(readers)) if len(readers) == 1 and tensor not in self.outputs else None
 
     def broadcasts(self, op: ROperator) -> bool:
-        """Whether the operator may be defined anew on the same operands reshaped, for the same result reshaped."""
+        """Check whether an operator on reshaped operands gives the same result, reshaped."""
         definition = self.interner.definitions.get(op.kind)
         return definition is not None and definition.broadcasts
 
     def order(self) -> list[int]:
-        """Numbers of the operators that graph outputs need, each after its producers; stable."""
+        """Return the operators that graph outputs need, each after its producers. The order is stable."""
         needed = set()
         stack = [self.producer[t] for t in self.graph.outputs if t in self.producer]
         while stack:
@@ -182,7 +182,7 @@ class Editor:
         return order
 
     def finish(self) -> Graph:
-        """The new graph; the old one if nothing was changed."""
+        """Return the new graph; the old one if nothing was changed."""
         if not self._changed:
             return self.graph
         operators = (self.operators[n] for n in self.order())

@@ -1,4 +1,7 @@
-"""State that is updated in place: what a program hands to its next run is changed where it lies, and not copied."""
+"""Update state in place: a program changes the state for its next run where it lies, instead of copying it.
+
+Known as: buffer donation, input-output aliasing.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ Perm = tuple[int, ...]
 
 
 def update_in_place(graph: Graph, state: Mapping[TensorId, TensorId]) -> tuple[Graph, frozenset[TensorId]]:
-    """The graph with updates of state, and the outputs that are their inputs' own memory.
+    """Return the graph with updates of state, and the outputs that alias their inputs.
 
-    `state`: output -> input. An output is one of them if it is its input with some elements replaced at places that
-    data say, perhaps between transpositions that cancel out, and if nothing else needs what the input was before.
+    `state`: output -> input. An output aliases its input if it is that input with some elements replaced, at places
+    that data say. Transpositions that cancel out may lie between. Other operators must not need the input's old value.
     """
     changed = []
     for output, taker in state.items():
@@ -28,7 +31,7 @@ def update_in_place(graph: Graph, state: Mapping[TensorId, TensorId]) -> tuple[G
 
 
 def _updated(graph: Graph, output: TensorId, taker: TensorId) -> Graph | None:
-    """The graph with one output made in place; None if that cannot be."""
+    """Return the graph with one output made in place; None if that is not possible."""
     editor = Editor(graph)
     made, back = _through_transpositions(editor, output)
     maker = editor.maker(made, "update")
@@ -59,7 +62,7 @@ def _updated(graph: Graph, output: TensorId, taker: TensorId) -> Graph | None:
 
 
 def _through_transpositions(editor: Editor, tensor: TensorId) -> tuple[TensorId, Perm]:
-    """What a tensor is transposed from, and how: its dimension d is dimension perm[d] of that."""
+    """Return the tensor from which this one is transposed, and how: dimension d is dimension perm[d] there."""
     perm: Perm = tuple(range(editor.types[tensor].rank))
     while tensor not in editor.graph.updates and (op := editor.maker(tensor, "transpose")) is not None:
         inner = op.operation.attr("perm")

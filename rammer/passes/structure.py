@@ -1,4 +1,4 @@
-"""What passes ask about expressions, and the few expressions that passes make themselves."""
+"""Answer questions of passes about expressions, and build the gate expressions that passes introduce."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDE = frozenset({DType.F32, DType.F64})  # in narrower types another order of s
 
 
 def gate_matmul_expr(x: TensorType, w: TensorType) -> TensorExpr:
-    """out[.., q, j] = sum over k of x[.., k] w[k, q, j]: the products of all gates, each with its own index q."""
+    """Return out[.., q, j] = sum over k of x[.., k] w[k, q, j]: products of all gates, each with its own index q."""
     depth, gates, width = w.shape
     rows = tuple((f"d{p}", e) for p, e in enumerate(x.shape[:-1]))
     lead = tuple(var(a) for a, _ in rows)
@@ -25,7 +25,7 @@ def gate_matmul_expr(x: TensorType, w: TensorType) -> TensorExpr:
 
 
 def gate_expr(x: TensorType, gate: int) -> TensorExpr:
-    """out[.., j] = x[.., gate, j]"""
+    """Return out[.., j] = x[.., gate, j]."""
     axes = (*((f"d{p}", e) for p, e in enumerate(x.shape[:-2])), ("j", x.shape[-1]))
     lead = tuple(var(a) for a, _ in axes[:-1])
     stage = Stage("out", axes, Load("x", (*lead, Index(gate), var("j"))), dtype=x.dtype)
@@ -33,7 +33,7 @@ def gate_expr(x: TensorType, gate: int) -> TensorExpr:
 
 
 def known_tensors(graph: Graph) -> set[TensorId]:
-    """The constants, and what is computed from them alone."""
+    """Return the constants, and all tensors that are computed from constants alone."""
     known = set(graph.constants)
     for op in graph.operators:
         if known.issuperset(op.inputs):
@@ -43,13 +43,13 @@ def known_tensors(graph: Graph) -> set[TensorId]:
 
 @remembered(8192)
 def is_pointwise(operation: Operation) -> bool:
-    """No reduction in any stage."""
+    """Check that no stage has a reduction."""
     return not any(s.reduce for s in operation.expr.stages)
 
 
 @remembered(8192)
 def is_elementwise(operation: Operation) -> bool:
-    """One output, and every element depends only on the elements at its own (broadcast) position."""
+    """Check that there is one output whose elements depend only on elements at their own (broadcast) position."""
     expr = operation.expr
     root = expr.root
     if len(expr.outputs) != 1 or not is_pointwise(operation) or expr.into:
@@ -66,7 +66,7 @@ def is_elementwise(operation: Operation) -> bool:
 
 
 def _at(index: tuple[Index, ...], here: tuple[Index, ...], shape: tuple[int, ...]) -> bool:
-    """Whether an index is the position `here`, aligned from the right, with 0 in broadcast dimensions."""
+    """Check whether an index is the position `here`, aligned from the right, with 0 in broadcast dimensions."""
     return len(index) <= len(here) and all(
         i == h or (e == 1 and i == Index(0))
         for i, h, e in zip(index, here[len(here) - len(index) :], shape, strict=True)
@@ -79,7 +79,7 @@ def _has_position(body: Scalar) -> bool:
 
 @remembered(8192)
 def is_identity(operation: Operation) -> bool:
-    """Whether the output equals the one input, element by element."""
+    """Check whether the output equals the only input, element by element."""
     expr = operation.expr
     if len(expr.inputs) != 1 or len(expr.stages) != 1 or len(expr.outputs) != 1:
         return False
@@ -96,5 +96,5 @@ def is_identity(operation: Operation) -> bool:
 
 @remembered(8192)
 def weight(operation: Operation) -> int:
-    """Scalar nodes of the operation's bodies: its size once substituted into a reader."""
+    """Return the number of scalar nodes of the operation's bodies: its size once substituted into a reader."""
     return sum(1 for s in operation.expr.stages for _ in nodes(s.body))

@@ -1,7 +1,7 @@
-"""Tensor expression + schedule -> tile program: tiling, register blocks, staging, reductions, by one nest builder.
+"""Lower a tensor expression and a schedule to a tile program: tiling, register blocks, staging, reductions.
 
-Tasks of many threads, and of one. Guards leave a Sync to all threads: numbers past the end wrap around, so that only
-stores (and sums) are guarded.
+One nest builder serves tasks of one thread and of many. Guards do not enclose a Sync, which all threads must reach:
+numbers past the end wrap around, and only stores (and sums) are guarded.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from rammer.kernels.schedule import Schedule
 def lower(
     expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage], folds: Iterable[Instruction] = ()
 ) -> TileProgram:
-    """The tile program of `expr` under `schedule`, whose nests are those of `stages`: `expr`, fused.
+    """Return the tile program of `expr` under `schedule`. `stages`: the fused stages of `expr`, one nest each.
 
-    `folds`: what threads of a wave may combine their results by. Raises LoweringError if they do not fit.
+    `folds`: instructions that combine the results of a subgroup's threads. Raises LoweringError if they do not fit.
     """
     return finished(draft(expr, schedule, stages, folds))
 
 
 def finished(program: TileProgram) -> TileProgram:
-    """A draft's tile program with its conditions decided. Raises LoweringError if threads would miss a Sync."""
+    """Return a draft's tile program with its conditions decided. Raises LoweringError if threads would miss a Sync."""
     body = simplify_body(program.body, {})
     if _misses(body, False):
         raise LoweringError(
@@ -60,7 +60,7 @@ def finished(program: TileProgram) -> TileProgram:
 def draft(
     expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage], folds: Iterable[Instruction] = ()
 ) -> TileProgram:
-    """The tile program with all conditions left open: made in a tenth of the time, for its work to be counted."""
+    """Return the tile program with all conditions left open. It takes a tenth of the time, and serves to count work."""
     ctx = Context(expr, schedule, stages, folds)
     root = ctx.root
     nest = cut(ctx, root, schedule.loops, {a: Index() for a, _ in root.axes}, dict(root.axes))
@@ -86,9 +86,9 @@ class _Nests:
         self.ctx, self.placed = ctx, placed
 
     def attached(self, host: str, depth: int) -> Body:
-        """The stages computed inside a host's loop; a sync before the first, between writer and reader, at the end.
+        """Return the stages computed inside a host's loop. Syncs come before the first, before readers, and at the end.
 
-        Those that each thread has to itself come last, and need none; outputs among them are stored with the host.
+        Stages that each thread has to itself come last and need no sync. Outputs among them are stored with the host.
         """
         ctx = self.ctx
         sync: Body = (Sync(),) if ctx.threads > 1 else ()
@@ -111,7 +111,7 @@ class _Nests:
         return (body + sync if body else ()) + own
 
     def _here(self, host: str, depth: int, *, own: bool) -> list[str]:
-        """The stages with nests of their own inside a host's loop, in their order; `own`: each thread has its box."""
+        """Return the stages with nests of their own inside a host's loop, in order. `own`: each thread has its box."""
         nests = [n for n in self.ctx.stages if n in self.placed.nests and self._stands(n, host, depth)]
         return [n for n in nests if (self.ctx.at[n].scope is Scope.REGISTER) == own]
 
@@ -120,7 +120,7 @@ class _Nests:
         return (at.inside, at.depth) == (host, depth)
 
     def lowered(self, stage: Stage, nest: Nest) -> Body:
-        """The loops of one stage, behind the stages that are computed once for all of them."""
+        """Return the loops of one stage, after the stages that are computed once for all of them."""
         return self.attached(self.ctx.host(stage), -1) + self._loops(stage, nest)
 
     def _loops(self, stage: Stage, nest: Nest) -> Body:
@@ -144,5 +144,5 @@ class _Nests:
 
 
 def _misses(body: Body, conditional: bool) -> bool:
-    """Whether some threads could miss a Sync, or a product that their wave makes together."""
+    """Check whether some threads could miss a Sync, or a product that their subgroup makes together."""
     return any((meets(s) and conditional) or _misses(children(s), conditional or isinstance(s, If)) for s in body)

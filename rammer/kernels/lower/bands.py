@@ -1,4 +1,4 @@
-"""The loops of a nest: how they cut axes, what an axis is in terms of them, and which conditions that leaves."""
+"""Build the loops of a nest: how they cut axes, the value of each axis in loop variables, the remaining guards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rammer.kernels.schedule import Loop, is_group, members
 
 @dataclass(slots=True)
 class Band:
-    """A loop of the nest; `stride` is its digit's weight in the task or thread id."""
+    """A loop of the nest. `stride` is its digit's weight in the task or thread id."""
 
     var: str
     extent: int
@@ -25,18 +25,18 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What makes the values of a nest's axes: their own digits, numbers over groups of them, and the blocks left."""
+    """Parts of the values of a nest's axes: their own digits, numbers over groups of axes, and the blocks left."""
 
     own: Values
     groups: Values
     blocks: dict[str, int]
 
     def wraps(self, axis: str, env: Bounds) -> bool:
-        """Whether the number over a group counts past its end."""
+        """Check whether the number over a group counts past its end."""
         return bounds(self.groups[axis], env)[1] >= prod(self.blocks[a] for a in members(axis))
 
     def values(self, env: Bounds) -> Values:
-        """The axes, with their part of the numbers that count through several of them."""
+        """Return the axes' values, including their parts of the numbers that count through several of them."""
         values = dict(self.own)
         for axis, number in self.groups.items():
             wraps, inner = self.wraps(axis, env), 1
@@ -49,7 +49,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The loops of one stage, what its axes are in terms of them, and where that is inside of it.
+    """The loops of one stage, the values of its axes in loop variables, and the conditions that keep these in bounds.
 
     Numbers over groups that count past the end wrap around: `once` keeps points from being stored twice.
     """
@@ -70,9 +70,9 @@ def cut(
     prefix: str = "",
     threads: int = 0,
 ) -> Nest:
-    """Name the loops; the value of every axis in loop variables; guards where a step does not divide its block.
+    """Name the loops. Compute every axis in loop variables, and guards where a step does not divide its block.
 
-    `threads` walk the nest together: all of them, if it does not say.
+    `threads` walk the nest together; 0: all threads of the task.
     """
     left = {**extent, **dict(stage.reduce)}
     numbers = Numbers({**origin, **{a: Index() for a, _ in stage.reduce}}, {}, left)
@@ -105,15 +105,18 @@ def cut(
 
 
 def _block(ctx: Context, stage: Stage, loop: Loop, size: int) -> int:
-    """What a loop leaves of an axis. Several threads walk whole blocks, as their number is what the schedule says."""
-    whole = size == dict(stage.axes).get(loop.axis)  # of a part, what follows is no padding
+    """Return the block that a loop leaves of an axis.
+
+    Several threads walk whole blocks: the schedule fixes their number.
+    """
+    whole = size == dict(stage.axes).get(loop.axis)  # a part is followed by other data, not by padding
     if ctx.threads > 1 or (loop.step > size and whole and ctx.fills(stage, loop.axis, loop.step)):
         return loop.step
     return min(loop.step, size)
 
 
 def _number_ids(ctx: Context, stage: Stage, bands: list[Band], threads: int) -> None:
-    """Weights of digits in the ids of task and thread: the innermost one runs fastest."""
+    """Set the weights of digits in the task and thread ids: the innermost digit runs fastest."""
     stride = 1
     for kind in (Kind.TASK, Kind.THREAD):
         stride = 1
@@ -126,7 +129,7 @@ def _number_ids(ctx: Context, stage: Stage, bands: list[Band], threads: int) -> 
 def _guarded(
     ctx: Context, stage: Stage, bands: list[Band], numbers: Numbers, guards: dict[str, list[tuple[Index, int]]]
 ) -> Nest:
-    """The nest, with the conditions of numbers over groups. Raises LoweringError if points are left out."""
+    """Return the nest with the conditions of numbers over groups. Raises LoweringError if points are left out."""
     values = numbers.values(ctx.env)
     once: list[Range] = []
     walked = {a for axis in numbers.groups for a in members(axis)}
@@ -150,12 +153,12 @@ def _guarded(
 
 
 def under(where: tuple[Range, ...], body: Body) -> Body:
-    """A body under conditions, if there are any."""
+    """Return a body under conditions, if there are any."""
     return (If(where, body),) if where else body
 
 
 def looped(bands: list[Band], body: Body, before: Callable[[int], Body] = lambda n: ()) -> Body:
-    """Put `body` into the loops, in each behind `before(its number)`; guards move out as far as possible."""
+    """Put `body` into the loops, in each after `before(its number)`. Guards are hoisted as far as possible."""
     for n in reversed(range(len(bands))):
         band = bands[n]
         body = before(n) + body

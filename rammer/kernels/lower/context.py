@@ -1,4 +1,4 @@
-"""What a lowering knows: the stages under their schedule, where every tensor lives, and how far an axis may run."""
+"""Hold the state of a lowering: stages under their schedule, the buffer of every tensor, and how far axes may run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rammer.kernels.schedule import Schedule, copied
 Guards: TypeAlias = "dict[str, tuple[Range, ...]]"
 Values: TypeAlias = "dict[str, Index]"
 
-ANYWHERE = 1 << 62  # how far an axis may run in a box that holds whatever its readers touch
+ANYWHERE = 1 << 62  # how far an axis may run in a box that holds everything that its readers touch
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
     """Where a tensor lives: its buffer, the low corner of the box held there, a stride per dimension or a layout.
 
-    `whole`: dimensions along which the box holds whatever is read.
+    `whole`: dimensions along which the box holds everything that is read.
     """
 
     buffer: Buffer
@@ -37,7 +37,7 @@ class Home:
 
 
 class Context:
-    """An expression's fused `stages`, with copies of inputs in front as `schedule` wants them, and what is found out.
+    """The fused `stages` of an expression, the input copies that `schedule` wants, and the buffers made so far.
 
     Raises LoweringError if the schedule places other stages than there are.
     """
@@ -54,7 +54,7 @@ class Context:
         self.at = {copy.name: at for at, copy in zip(made, copies, strict=True)}
         self.at |= {at.stage: at for at in schedule.stages if at not in made}
         self.copied = {copy.name: at.stage for at, copy in zip(made, copies, strict=True) if at.stage not in inputs}
-        whole = {name: copy for name, copy in copy_of.items() if name in inputs}  # what is left of it reads the stage
+        whole = {name: copy for name, copy in copy_of.items() if name in inputs}  # other readers read the stage itself
         self.stages = {s.name: s for s in copies}
         for s in stages:
             unit = self.at[s.name].instruction if s.name in self.at else schedule.instruction
@@ -68,7 +68,7 @@ class Context:
             raise LoweringError(f"{expr.name}: no stages {sorted(unknown)}", hint=f"it has {', '.join(self.stages)}")
         self.env: dict[str, tuple[int, int]] = {}  # loop variables
         self.scratch: list[Buffer] = []
-        self.registers: list[Buffer] = []  # boxes of stages that each thread has to itself
+        self.registers: list[Buffer] = []  # boxes that each thread has to itself
         self.home: dict[str, Home] = {}
         packed = dict(schedule.packing)
         for name, kind in (*expr.outputs, *expr.inputs):
@@ -80,11 +80,11 @@ class Context:
         return LoweringError(f"{self.expr.name}.{stage.name}: {what}", hint=hint)
 
     def host(self, stage: Stage) -> str:
-        """The name by which schedules say that another stage is computed inside this one."""
+        """Return the name by which schedules refer to this stage as a host; "" for the root."""
         return stage.name if stage.name in self.at else ""
 
     def reduced_dtype(self, stage: Stage) -> DType:
-        """The type of the value before the epilogue."""
+        """Return the type of the value before the epilogue."""
         if stage.epilogue is None:
             return stage.dtype
         reduced = [ld.tensor for ld, _ in loads(stage.epilogue) if ld.tensor not in self.home]
@@ -93,7 +93,7 @@ class Context:
         return self.expr.type_of(reduced[0]).dtype
 
     def flatten(self, tensor: str, index: list[Index]) -> Index:
-        """The position in the buffer of an element."""
+        """Return the position of an element in its buffer."""
         home = self.home[tensor]
         if home.corner:
             index = [ix - low for ix, low in zip(index, home.corner, strict=True)]
@@ -104,7 +104,7 @@ class Context:
         return sum((ix * s for ix, s in zip(index, home.strides, strict=True)), Index())
 
     def resolve(self, body: Scalar, values: Mapping[str, Index], result: Scalar | None = None) -> Scalar:
-        """Axes -> loop variables, tensors -> flat buffer positions, the fused reduction -> its accumulator."""
+        """Replace axes by loop variables, tensors by flat positions, and the fused reduction by its accumulator."""
 
         def place(index: Index) -> Index:
             return simplify_index(substitute(index, values), self.env)
@@ -120,7 +120,7 @@ class Context:
         return rewrite(body, leaf, place)
 
     def _stride(self, tensor: str, dim: int) -> int:
-        """What one step of dimension `dim` adds to the flat position."""
+        """Return how far one step along dimension `dim` moves the flat position."""
         home = self.home[tensor]
         if home.layout is None:
             return home.strides[dim]
@@ -133,9 +133,9 @@ class Context:
         return home.strides[places[0]]
 
     def relaxed(self, stage: Stage, guards: Guards, outputs: bool = False) -> tuple[Range, ...]:
-        """Guards at the tensor's edge moved out to the edge of the padded blocks of everything that is touched.
+        """Return guards, moved from a tensor's edge to the edge of the padded blocks of everything that is touched.
 
-        With `outputs` those of the output's axes, for what is stored.
+        With `outputs`: the guards of stores, which are those of the output's axes.
         """
         result = []
         for axis, ranges in guards.items():
@@ -152,13 +152,13 @@ class Context:
         return tuple(result)
 
     def fills(self, stage: Stage, axis: str, step: int) -> bool:
-        """Whether an axis shorter than a block may be walked to the block's end, in the padding of every operand."""
+        """Check whether an axis shorter than a block may be walked to the block's end, in every operand's padding."""
         read = {ld.tensor for body in (stage.body, stage.epilogue) if body is not None for ld, _ in loads(body)}
         placed = read & self.stages.keys() - self.home.keys()
         return not placed and step <= self._room(stage, axis, outputs=True)
 
     def _room(self, stage: Stage, axis: str, outputs: bool) -> int:
-        """How far `axis` may run with every access inside its buffer: past the edge, if layouts pad it."""
+        """Return how far `axis` may run with every access inside its buffer: past the edge, if layouts pad it."""
         full = dict(stage.axes)[axis]
         touched = [ld for ld, _ in loads(stage.body)]
         bodies = [stage.body]
@@ -173,7 +173,7 @@ class Context:
         return max(full, min(rooms, default=full))
 
     def _reach(self, load: Load, axis: str) -> int:
-        """How far `axis` may run in what a load reads; 0 where only the tensor's own extent is known."""
+        """Return how far `axis` may run in a load's tensor; 0 if only the tensor's own extent is known."""
         home = self.home[load.tensor]
         dims = [d for d, ix in enumerate(load.index) if axis in variables(ix)]
         if home.corner and not load.dynamic and home.whole.issuperset(dims):
@@ -191,13 +191,13 @@ class Context:
 
 
 def _reading(stage: Stage, copies: Mapping[str, str]) -> Stage:
-    """The stage, reading copies of inputs."""
+    """Return the stage with inputs replaced by their copies."""
     epilogue = stage.epilogue and rename_tensors(stage.epilogue, copies)
     return replace(stage, body=rename_tensors(stage.body, copies), epilogue=epilogue)
 
 
 def strides(shape: tuple[int, ...], gap: int = 0, pad: int = 0) -> tuple[int, ...]:
-    """Row-major strides, with `pad` free elements after each row and `gap` after each plane of two dimensions."""
+    """Return row-major strides, with `pad` unused elements after each row and `gap` after each 2-D plane."""
     found, size = [], 1
     for n, extent in enumerate(reversed(shape)):
         found.append(size)

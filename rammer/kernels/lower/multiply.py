@@ -1,4 +1,7 @@
-"""Reductions whose products an instruction makes: of one thread, on blocks in memory, or of waves, in registers."""
+"""Lower reductions whose products an instruction makes: on blocks in memory, or in registers of a subgroup.
+
+Known as: tensorize.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ from rammer.kernels.lower.reduce import Reduction
 
 
 def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """The nest of a sum by an instruction of one thread: it leaves a block of sums in scratch.
+    """Return the nest of a sum by an instruction of one thread, which leaves a block of sums in scratch.
 
-    Where terms pass in pieces, each by all blocks, the sums of a task wait there, and the next piece is added to them.
+    If terms come in k-blocks, each for all register blocks, the sums of a task wait there, and the next one adds to
+    them.
     """
     terms = {a for a, _ in sums.stage.reduce}
     *pieces, last = [n for n, band in enumerate(sums.inner) if not terms.isdisjoint(band.loop.axes)]
@@ -40,7 +44,7 @@ def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> 
 
 
 def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band], depth: int) -> Apply:
-    """The product of a block, of so many terms: into a block of its own, or into its place in the sums of a task."""
+    """Return the product of a block of `depth` terms: into a block of its own, or into its place in a task's sums."""
     ctx, stage = sums.ctx, sums.stage
     a, b = (ld for ld, _ in loads(stage.body))
     lanes = {band.loop.axis for band in sums.kept if band.loop.kind is Kind.VECTOR}
@@ -64,14 +68,14 @@ def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band]
 
 
 def wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """The nest of a sum by a wave's instruction. Raises LoweringError if not all its threads come."""
+    """Return the nest of a sum by a subgroup's instruction. Raises LoweringError unless all its threads reach it."""
     return _together(sums, _of_wave(sums, unit, before), before)
 
 
 def staged(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """The nest of a sum by an instruction of waves that reads operands from scratch: all terms of a chunk at once.
+    """Return the nest of a sum by an instruction of subgroups that reads scratch: all terms of a chunk at once.
 
-    Raises LoweringError if not all its threads come.
+    Raises LoweringError unless all its threads reach it.
     """
     loops, ctx = _Loops.of(sums, unit), sums.ctx
     *_, terms = loops.inner
@@ -89,7 +93,7 @@ def staged(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) ->
 
 
 def _together(sums: Reduction, products: Body, before: Callable[[int], Body]) -> Body:
-    """The nest around products that threads make together."""
+    """Return the nest around products that threads make together."""
     if sums.needed or sums.sharing or sums.everywhere:
         raise sums.ctx.fail(sums.stage, "threads of a wave cannot multiply together under a condition")
     total = Load(sums.acc.name, (sums.at,))
@@ -98,17 +102,16 @@ def _together(sums: Reduction, products: Body, before: Callable[[int], Body]) ->
 
 
 def _rows_first(sums: Reduction) -> list[Scalar]:
-    """The factors. The operand that is copied first has the rows."""
+    """Return the factors. The operand that is copied first has the rows."""
     assert isinstance(sums.term, Call)
     copied = next(iter(sums.ctx.at))
     return sorted(sums.term.args, key=lambda arg: all(ld.tensor != copied for ld, _ in loads(arg)))
 
 
 class _Loops(NamedTuple):
-    """The innermost loops, which are those of `threads_tensor`.
+    """The innermost loops of a warp-level MMA tile: row blocks, column blocks, a thread's sums, digits of the terms.
 
-    Blocks of rows, blocks of columns, the sums of a thread, and digits of the terms. Digits of the thread's number are
-    the same ones in all operands.
+    `threads.tensor` makes them. Digits of the thread's number are the same in all operands.
     """
 
     blocks: tuple[Band, Band]
@@ -138,7 +141,7 @@ def _mismatch(sums: Reduction, unit: Instruction, needs: str, loops: list[Band])
 
 
 def _of_wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """Both operands into registers of the threads, then all products."""
+    """Load both operands into registers of the threads, then make all products."""
     loops = _Loops.of(sums, unit)
     held: list[Buffer] = []
     copies: list[Stmt] = []
@@ -161,7 +164,7 @@ def _of_wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) 
 def _into_registers(
     sums: Reduction, unit: Instruction, loops: _Loops, dim: int, arg: Scalar, registers: Buffer, start: Index
 ) -> Body:
-    """Copy what the threads hold of operand number `dim`, whose dimension `dim` is the rows' or the columns'."""
+    """Copy the threads' part of operand number `dim`. Its dimension `dim` is the rows' or the columns'."""
     ctx, numbers, block = sums.ctx, sums.nest.numbers, loops.blocks[dim]
     name, kind = unit.meaning.inputs[dim]
     spread, kept = unit.digits(name)
@@ -181,7 +184,7 @@ def _into_registers(
             point += var(thread.var) * digit.div
         else:
             neighbours[band(digit).var] = var(thread.var)
-    axis = block.loop.axis  # a tile lies where the other operand stands still
+    axis = block.loop.axis  # the tile's position does not depend on the other operand's axes
     groups = {**numbers.groups, **{b.loop.axis: Index() for b in loops.blocks}}
     groups[axis] = substitute(numbers.groups[axis], loops.still) + point
     values = replace(numbers, groups=groups).values(ctx.env)

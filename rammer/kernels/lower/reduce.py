@@ -1,4 +1,7 @@
-"""Reductions: what a thread holds of them in registers, and how lanes, and threads, combine what each of them has."""
+"""Lower reductions: partial results per thread in registers, then combining lanes and threads.
+
+Known as: tree reduction.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ SIDE_BY_SIDE = (Kind.UNROLLED, Kind.VECTOR)  # loops of a register block
 
 
 class Target(NamedTuple):
-    """Where the values of a stage are stored, and what must hold there."""
+    """Where the values of a stage are stored, and under which conditions."""
 
     name: str
     place: Index
     where: tuple[Range, ...]
-    dynamic: tuple[Dynamic, ...] = ()  # of an update: what data add to the place
+    dynamic: tuple[Dynamic, ...] = ()  # of an update: offsets that data add to the place
 
     @staticmethod
     def of(ctx: Context, stage: Stage, nest: Nest) -> Target:
-        """That of a stage's own nest."""
+        """Return the target of a stage's own nest."""
         where = (*ctx.relaxed(stage, nest.guards, outputs=True), *nest.once)
         if ctx.threads > 1:  # whole vectors, or none; loops of a single thread are split where a guard changes
             where = tuple(_of_vectors(r, nest.bands) for r in where)
@@ -41,16 +44,16 @@ class Target(NamedTuple):
         return Target(stage.name, ctx.flatten(stage.name, [nest.values[a] for a, _ in stage.axes]), where)
 
     def stored(self, value: Scalar, *more: Range) -> Body:
-        """The store of a value, under these conditions and `more`."""
+        """Return the store of a value, under these conditions and `more`."""
         return under((*self.where, *more), (Store(self.name, self.place, value),))
 
 
 class Reduction:
-    """The nest of a reduction, parted.
+    """The nest of a reduction, split at the first loop over terms.
 
-    Outside of the first loop over terms everything is done once per result; inside of it a thread holds sums (`acc`)
-    for the digits of the output that are there (`kept`), and one for each lane `across` which terms are spread.
-    `sharing`: the digits of the thread's number that are terms.
+    Outside of that loop, everything is done once per result. Inside, a thread holds sums (`acc`): one for each inner
+    digit of the output (`kept`), and for each lane `across` which terms are spread. `sharing`: the digits of the
+    thread's number that are terms.
     """
 
     def __init__(self, ctx: Context, stage: Stage, nest: Nest) -> None:
@@ -68,7 +71,7 @@ class Reduction:
         self.kept = [b for b in self.inner if b not in walking and b.extent > 1]
         self.across = [b for b in self.inner if b in walking and b.loop.axis in lanes and b.loop.kind in SIDE_BY_SIDE]
         self.private = [b for b in self.inner if b in self.kept or (b in self.across and b.extent > 1)]
-        # Part of a vector takes the room of a whole one: compilers keep rows that overlap in memory, and take long.
+        # A partial vector takes the space of a whole one: compilers keep overlapping rows in memory, and take long.
         alone = len(self.private) == 1
         room = tuple(b.extent if alone or b.loop.kind is not Kind.VECTOR else _room(b, bands) for b in self.private)
         self.acc = Buffer(f"{stage.name}_acc", prod(room), Scope.REGISTER, ctx.reduced_dtype(stage).accumulator)
@@ -78,7 +81,7 @@ class Reduction:
         self._conditions()
 
     def _conditions(self) -> None:
-        """What must hold `everywhere`, for a term (`needed`), and for a result to be stored (`target`)."""
+        """Split the conditions: those `everywhere`, of a term (`needed`), and of storing a result (`target`)."""
         ctx, stage, nest, outer = self.ctx, self.stage, self.nest, {b.var for b in self.outer}
         self.target = Target.of(ctx, stage, nest)
         self.everywhere: tuple[Range, ...] = ()
@@ -97,17 +100,17 @@ class Reduction:
         self.needed = (*needed, *(Range(substitute(r.index, self.values), r.low, r.high) for r in skipped))
 
     def result(self, reduced: Scalar) -> Scalar:
-        """What is stored once the sum is known."""
+        """Return the value to store, from the finished sum."""
         epilogue = self.stage.epilogue
         return reduced if epilogue is None else self.ctx.resolve(epilogue, self.values, reduced)
 
     def started(self) -> Body:
-        """Accumulators at the neutral element."""
+        """Return stores of the neutral element to the accumulators."""
         start = Const(identity(self.stage.combine, self.acc.dtype), self.acc.dtype)
         return looped(self.private, (Store(self.acc.name, self.at, start),))
 
     def lowered(self, before: Callable[[int], Body]) -> Body:
-        """The loops; `before(n)` is computed inside loop number n."""
+        """Return the loops. `before(n)` is computed inside loop number n."""
         acc = self.acc
         added = Call(self.fn, (Load(acc.name, (self.at,)), self.ctx.resolve(self.term, self.values)))
         update = under(self.needed, (Store(acc.name, self.at, added),))
@@ -127,7 +130,7 @@ class Reduction:
         return looped(self.outer, under(self.everywhere, (Alloc(acc, body),)), before)
 
     def _folded(self) -> tuple[Body, Index]:
-        """Combine partial results that unrolled digits or lanes hold, and say where they then are."""
+        """Combine partial results of unrolled digits and lanes. Return that body, and the place of the result."""
         at, acc = self.at, self.acc.name
         body: list[Stmt] = []
         vectors = [b for b in self.across if b.loop.kind is Kind.VECTOR]
@@ -142,7 +145,7 @@ class Reduction:
         return tuple(body), at
 
     def _together(self, at: Index, stored: Callable[[Scalar], Body]) -> Body:
-        """What threads have of each sum, combined, and stored: in a wave by an instruction, the rest in scratch."""
+        """Combine and store the threads' sums: in a subgroup by an instruction, the rest in scratch."""
         if len(self.sharing) != 1 or self.sharing[0].extent & (self.sharing[0].extent - 1):
             raise self.ctx.fail(self.stage, "a reduction over threads needs one digit, a power of two")
         (band,), own = self.sharing, Load(self.acc.name, (at,))
@@ -158,7 +161,7 @@ class Reduction:
         return (Alloc(held, (Alloc(whole, body),)),)
 
     def _unit(self, band: Band) -> Instruction | None:
-        """What combines most of those that share a sum, if they are whole waves of float32."""
+        """Return the instruction that combines the most threads of a sum, for whole subgroups of float32; or None."""
         fits = [
             unit
             for unit in self.ctx.folds
@@ -168,9 +171,9 @@ class Reduction:
         return max(fits, key=lambda unit: unit.extent("term"), default=None) if self.acc.dtype is DType.F32 else None
 
     def _tree(self, band: Band, own: Scalar, at: Index, count: int, stored: Callable[[Scalar], Body]) -> Body:
-        """Partial results in scratch, fewer with every sync, until one is left: with the first threads of each row.
+        """Combine partial results in scratch, up to WAYS at a time between two syncs.
 
-        `count` neighbours have the same `own` one.
+        In the end the first threads of each row have the sum. `count` neighbours have the same `own` value.
         """
         threads = self.ctx.threads
         tree = Buffer(f"{self.stage.name}_tree", threads * self.acc.size, Scope.LOCAL, self.acc.dtype)
@@ -190,7 +193,10 @@ class Reduction:
 
 
 def _without_padding(stage: Stage, block: set[str]) -> tuple[Scalar, tuple[Range, ...]]:
-    """The term of a reduction, and conditions outside of which it is neutral: those that a register block shares."""
+    """Return the term of a reduction without the padding conditions that a register block shares, and these conditions.
+
+    Outside of them the term is neutral.
+    """
 
     def split(value: Scalar, neutral: object) -> tuple[Scalar, tuple[Range, ...]]:
         if not isinstance(value, Select) or not isinstance(value.other, Const) or value.other.value != neutral:
@@ -207,7 +213,7 @@ def _without_padding(stage: Stage, block: set[str]) -> tuple[Scalar, tuple[Range
 
 
 def _of_vectors(r: Range, bands: list[Band]) -> Range:
-    """The condition without the lane, if it holds for all lanes of a vector or for none."""
+    """Return the condition without the lane, if it holds for all lanes of a vector or for none."""
     for b in bands:
         if b.loop.kind is Kind.VECTOR and r.index.coef(b.var) == 1:
             rest = r.index - var(b.var)
@@ -218,6 +224,6 @@ def _of_vectors(r: Range, bands: list[Band]) -> Range:
 
 
 def _room(vector: Band, bands: list[Band]) -> int:
-    """Elements of a whole vector: the next larger step of its axis, or a power of two."""
+    """Return the elements of a whole vector: the next larger step of its axis, or a power of two."""
     steps = [b.loop.step for b in bands if b.loop.axis == vector.loop.axis and b.loop.step > 1]
     return max(1 << (vector.extent - 1).bit_length(), min(steps, default=1))

@@ -1,4 +1,7 @@
-"""Where the stages besides the root are computed, and which box of each is held: in scratch, registers, or encoded."""
+"""Place the stages besides the root, and decide which box of each is held: in scratch, in registers, or encoded.
+
+Known as: bounds inference, compute_at.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from rammer.ir.tile import Apply, Body, Buffer, Kind, Operand, Scope
 from rammer.kernels.lower.bands import Band, Nest, cut, under
 from rammer.kernels.lower.context import Context, Home, Values, strides
 
-Reads: TypeAlias = "list[tuple[list[Index], set[int]]]"  # indices, and the dimensions where data moves them
+Reads: TypeAlias = "list[tuple[list[Index], set[int]]]"  # indices, and the dimensions that data move
 
 
 class Hull(NamedTuple):
-    """Low corner and extent of what is read of a dimension; `whole`: it holds whatever is read."""
+    """The low corner and extent of what is read along a dimension. `whole`: it holds everything that is read."""
 
     corner: Index
     extent: int
@@ -26,7 +29,10 @@ class Hull(NamedTuple):
 
 
 class PlacedStages:
-    """Places all stages but the root, whose nest is given. `copies` are by an instruction, all others have a nest."""
+    """All stages but the root with their places. The root's nest is given.
+
+    Instructions make `copies`; all others have a nest.
+    """
 
     def __init__(self, ctx: Context, root: Nest) -> None:
         self.ctx, self.bands, self.root = ctx, root.bands, root
@@ -41,7 +47,7 @@ class PlacedStages:
 
     def _place(self, stage: Stage) -> None:
         ctx, at = self.ctx, self.ctx.at[stage.name]
-        shared = at.scope is not Scope.REGISTER  # other threads fill it too: their variables range
+        shared = at.scope is not Scope.REGISTER  # other threads fill it, too: their variables are not fixed
         fixed = {b.var for b in self._around(stage) if not (shared and b.loop.kind is Kind.THREAD)}
         reads: Reads = [
             ([simplify(substitute(ix, vals), ctx.env) for ix in ld.index], {d.dim for d in ld.dynamic})
@@ -63,20 +69,23 @@ class PlacedStages:
         self.readers += [(b, nest.values) for b in _bodies(stage)]
 
     def _inside(self, stage: Stage, nest: Nest) -> Nest:
-        """The nest with the conditions by which the root's pieces end: beyond them lies another piece, or rTask."""
+        """Return the nest with the conditions that end the root's pieces.
+
+        Beyond them lies another piece, or another rTask.
+        """
         around, guards = {b.var for b in self._around(stage)}, dict(nest.guards)
         names = {a: a for a, _ in self.ctx.root.axes}
         if stage.name in self.ctx.outputs:  # it has the root's shape, but maybe other names
             names = {a: b for (a, _), (b, _) in zip(stage.axes, self.ctx.root.axes, strict=True)}
         for axis in [a for a, _ in stage.axes if a in names]:
             for r in self.root.guards[names[axis]]:
-                outer = self.root.values[names[axis]] - r.index  # the digits of what is cut into pieces
+                outer = self.root.values[names[axis]] - r.index  # the digits outside of the pieces
                 if outer != Index() and variables(outer) <= around:
                     guards[axis] = (*guards[axis], replace(r, index=nest.values[axis] - outer))
         return replace(nest, guards=guards)
 
     def _around(self, stage: Stage) -> list[Band]:
-        """The loops inside of which a stage is computed."""
+        """Return the loops inside of which a stage is computed."""
         at = self.ctx.at[stage.name]
         if not at.inside:
             return self.bands[: at.depth + 1]
@@ -85,17 +94,16 @@ class PlacedStages:
         return [*self._around(self.ctx.stages[at.inside]), *self.nests[at.inside].bands[: at.depth + 1]]
 
     def _hull(self, stage: Stage, p: int, reads: Reads, fixed: set[str]) -> Hull:
-        """What is read of dimension `p`, by interval analysis, as long as the variables in `fixed` stand still.
+        """Return what is read of dimension `p`, by interval analysis, with the variables in `fixed` held constant.
 
-        The box of a tile that hangs over the edge is a whole box if there are several threads: they need no conditions
-        to read from it.
+        With several threads, a tile that overhangs the edge has a whole box, so that readers need no conditions.
         """
         full = stage.axes[p][1]
         bases, lows, highs = set(), [], []
         for index, dynamic in reads:
             base = Index(0, tuple(t for t in index[p].terms if variables(Index(0, (t,))) <= fixed))
             rest = index[p] - base
-            if variables(rest) & fixed or p in dynamic:  # a box that moves with Div, or with data: take all of it
+            if variables(rest) & fixed or p in dynamic:  # the box moves with Div, or with data: take everything
                 return Hull(Index(), full)
             low, high = bounds(rest, self.ctx.env)
             bases.add(base)
@@ -109,7 +117,7 @@ class PlacedStages:
         return Hull(corner, extent) if extent < full else Hull(Index(), full)
 
     def _kept(self, stage: Stage, box: list[Hull]) -> Home:
-        """A buffer for a box."""
+        """Make a buffer for a box, and return the stage's home there."""
         at = self.ctx.at[stage.name]
         whole = frozenset(p for p, hull in enumerate(box) if hull.whole)
         corner = tuple(hull.corner for hull in box)
@@ -126,9 +134,9 @@ class PlacedStages:
         return Home(buffer, corner, tuple(natural[order.index(p)] for p in range(len(order))), whole=whole)
 
     def _encoded(self, stage: Stage, source: str, instruction: Instruction, box: list[Hull]) -> Home:
-        """A place for the box of what an instruction copies; the order of its At names rows and columns.
+        """Make a place for the box that an instruction copies. The order of its At names rows and columns.
 
-        Strides hold from one block of the copy's layout to the next.
+        Strides go from one block of the copy's layout to the next.
         """
         ctx = self.ctx
         row, column = ctx.at[stage.name].order
@@ -166,7 +174,7 @@ class PlacedStages:
 
 
 def _stored(ctx: Context) -> set[str]:
-    """The stages that are stored as outputs, and those that read them."""
+    """Return the stages that are stored as outputs, and their readers."""
     found = set(ctx.outputs)
     for stage in ctx.stages.values():
         if any(ld.tensor in found for body in _bodies(stage) for ld, _ in loads(body)):
@@ -175,10 +183,10 @@ def _stored(ctx: Context) -> set[str]:
 
 
 def _threads_inside(around: list[Band], threads: int) -> int:
-    """How many threads share the values of all digits around."""
+    """Return how many threads share the values of all surrounding digits."""
     return min((b.stride for b in around if b.loop.kind is Kind.THREAD), default=threads)
 
 
 def _bodies(stage: Stage) -> list[Scalar]:
-    """What is computed for each element of a stage."""
+    """Return the body of a stage and its epilogue, if it has one."""
     return [body for body in (stage.body, stage.epilogue) if body is not None]

@@ -1,4 +1,4 @@
-"""Candidates for vDevices whose vEUs have many threads: any expression, tiled for tasks of a block of threads each."""
+"""Generate candidates for vDevices whose vEUs have many threads: any expression, a thread block per task."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from rammer.kernels.tiling import cut, output_order
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
 MOST_TENSOR = 3
-MOST_GROUP = 2  # on top: their tiles are large, and finer ones must stay
+MOST_GROUP = 2  # besides the others: their tiles are large, and finer ones must stay
 MOST_CELLS = 5
 MOST_APART = 4
 PLANES = (8, 16, 32, 64)  # channels of an image, for one rTask
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
-PLACES = 3  # of passes in scratch: one is used, the others are under way
+PLACES = 3  # buffers of the software pipeline: one is used, the others are being fetched
 KEPT = 4  # results of a reduction that one thread holds at once
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """One to eight rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
+    """Return one to eight rKernels of `operation`, the best guess first. Raises LoweringError if none fits."""
     problem = Problem.of(operation, spec)
     found = products(operation, spec)
     if not found:
@@ -54,7 +54,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         found += fitting(problem, schedules(problem))
     if not found:
         found = fitting(problem, schedules(problem, FINE))
-    if not found and problem.keep:  # compute again what does not fit into scratch
+    if not found and problem.keep:  # recompute what does not fit into scratch
         problem = Problem.of(operation, spec, keep=frozenset())
         found = fitting(problem, schedules(problem, FINE))
     if not found:
@@ -66,7 +66,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 
 def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """Kernels with tiles in registers, the best guess first; none if the operation is no product worth it."""
+    """Return kernels with tiles in registers, the best guess first; none if the operation is not a product worth it."""
     problem = padded(Problem.of(operation, spec, flat=False))
     p = sides(problem)
     if p is None:
@@ -86,9 +86,9 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 
 def apart(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """A few kernels by which one vEU may have all of some channels of an image, that of a reader's rTasks, too.
+    """Return kernels that keep all data of some channels of an image on one vEU, like the rTasks of a reader.
 
-    Tiles of a product stay inside of one image; other operators are cut by powers of two of their second axis.
+    Tiles of a product stay inside of one image. Other operators are cut by powers of two of their second axis.
     """
     problem = padded(Problem.of(operation, spec, flat=False))
     if (p := sides(problem)) is not None:
@@ -108,7 +108,7 @@ def apart(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 
 def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
-    """Kernels of schedules, and pipelines of them, by price."""
+    """Return the kernels of schedules, and their software pipelines, by price."""
     spec = problem.spec
     kernels = fitting(problem, schedules)
     if spec.copies_later is not None:
@@ -118,7 +118,7 @@ def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
 
 
 def by_price(kernels: Iterable[RKernel], spec: VDeviceSpec) -> list[RKernel]:
-    """By the price of their counted work on all vEUs, the most efficient second: vEUs may be full anyway."""
+    """Sort kernels by their estimate on all vEUs, with the most efficient one second: vEUs may be busy anyway."""
     us = {kernel: estimated_us(kernel, spec) for kernel in kernels}
     found = sorted(us, key=lambda k: us[k] * -(-k.num_rtasks // spec.num_veus))
     efficient = sorted(found[1:], key=lambda k: us[k] * k.num_rtasks)[:1]
@@ -126,7 +126,7 @@ def by_price(kernels: Iterable[RKernel], spec: VDeviceSpec) -> list[RKernel]:
 
 
 def in_pipeline(kernel: RKernel, places: int) -> RKernel | None:
-    """The rKernel with copies of later passes under way; None if its loops copy nothing, or more than copies."""
+    """Return the rKernel as a software pipeline: copies of later passes run ahead. None if its loops do not suit."""
     if not isinstance(kernel.body, TileProgram) or pipelined(kernel.body, places) is None:
         return None
     text = f"{kernel.schedule}; {places} places"
@@ -134,7 +134,7 @@ def in_pipeline(kernel: RKernel, places: int) -> RKernel | None:
 
 
 def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
-    """Kernels of distinct schedules whose scratch fits a vEU."""
+    """Return the kernels of distinct schedules whose scratch fits a vEU."""
     distinct: dict[object, Schedule] = {}
     for schedule in wanted:
         distinct.setdefault((schedule.loops, schedule.stages, schedule.packing), schedule)
@@ -145,9 +145,9 @@ def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
 def schedules(
     problem: Problem, counts: Iterable[int] = (), coarse: Mapping[str, int] | None = None
 ) -> Iterator[Schedule]:
-    """Tasks cut from the outer axes of the output; inside, threads count through all points of a stage.
+    """Yield schedules whose tasks cut the output's outer axes. Inside, threads count through all points of a stage.
 
-    `coarse`: steps of which an axis' steps are multiples.
+    `coarse`: an axis' steps are multiples of these.
     """
     root = problem.root
     extents = dict(root.axes)
@@ -172,7 +172,7 @@ def schedules(
 
 
 def task_counts(problem: Problem, threads: int) -> list[int]:
-    """How many tasks to aim for: fill the threads of every vEU if there is so much to do, then coarser and finer."""
+    """Return numbers of tasks to aim for: enough to fill all vEUs' threads if there is work, then coarser and finer."""
     veus = problem.spec.num_veus
     items = max(
         prod(e for _, e in s.axes) * -(-prod(e for _, e in s.reduce) // (4 * SHORT)) for s in problem.stages.values()
@@ -185,12 +185,12 @@ def task_counts(problem: Problem, threads: int) -> list[int]:
 
 
 def points_of(stage: Stage, steps: Mapping[str, int]) -> int:
-    """About how many points of a stage a task computes: axes that the tasks cut are cut here too."""
+    """Return about how many points of a stage a task computes. Axes that the tasks cut are cut here, too."""
     return prod(min(e, steps.get(a, e)) for a, e in stage.axes)
 
 
 def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: int) -> int:
-    """Threads that a stage can keep busy: whole waves, a power of two of them."""
+    """Return how many threads a stage can keep busy: whole subgroups, a power of two of them."""
     depth = prod(e for _, e in stage.reduce)
     items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
     least = min(wave_of(problem), most)
@@ -200,16 +200,16 @@ def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: 
 
 
 def wave_of(problem: Problem) -> int:
-    """Threads that run in step: tasks have whole waves, and neighbours of a wave read neighbours in memory."""
+    """Return the number of threads of a subgroup. Tasks have whole ones; neighbours in one read adjacent memory."""
     return max(problem.spec.wave, 1)
 
 
 def stage_loops(
     problem: Problem, stage: Stage, steps: Mapping[str, int], threads: int, packing: dict[str, Layout]
 ) -> tuple[Loop, ...]:
-    """Threads across the points, and across the terms of a reduction where there are too few points for all.
+    """Return loops that spread threads over the points, and over a reduction's terms if there are not enough points.
 
-    Adds to `packing` the layout of a static operand whose terms such threads would not find side by side.
+    Adds to `packing` the layout of a static operand whose terms would be strided for such threads.
     """
     every = group([a for a, _ in stage.axes])
     points = points_of(stage, steps)
@@ -239,7 +239,7 @@ def stage_loops(
 
 
 def vector_lanes(problem: Problem, stage: Stage) -> int:
-    """Neighbours that one thread computes at once: a vector if all operands lie that way, otherwise one."""
+    """Return how many neighbours one thread computes at once: a vector if all operands are contiguous, or one."""
     lanes = problem.spec.lanes
     axis, extent = next(((a, e) for a, e in reversed(stage.axes) if e > 1), ("", 0))
     read = [ld for ld, _ in loads(stage.body)]
@@ -251,7 +251,7 @@ def vector_lanes(problem: Problem, stage: Stage) -> int:
 
 
 def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1) -> int:
-    """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory.
+    """Return how many threads share one reduction: a power of two; 1 if there are enough points, coalesced in memory.
 
     Each of them takes `wide` neighbouring terms at once.
     """
@@ -266,7 +266,7 @@ def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, c
 
 
 def contiguous(problem: Problem, stage: Stage) -> str | None:
-    """The axis along which the largest operand lies in memory, if one step of it is one element."""
+    """Return the axis along which the largest operand is contiguous in memory, or None."""
     load = largest(problem, stage)
     if load is None:
         return None

@@ -1,7 +1,7 @@
-"""Schedules for point-wise roots over products of few rows: cells of recurrent networks, on many threads.
+"""Schedule recurrent cells on many threads: point-wise roots over products of a small number of rows.
 
-Neighbouring threads of a wave share each unit: all of its gates are sums in their registers, combined by a fold, and
-the first of them goes on alone. No thread waits for another wave, so a cell has no block sync of its own.
+Neighbouring threads of a subgroup share each unit: all of its gates are sums in their registers. A fold combines them,
+and the first thread goes on alone. Threads do not wait for other subgroups, so a cell has no block sync of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rammer.kernels.schedule import Schedule, group
 from rammer.kernels.threads.product import powers
 from rammer.kernels.threads.terms import largest, packed_terms, term_lanes
 
-MOST_SUMS = 16  # of a thread, each of them a vector where terms are loaded by vectors
-UNITS = (4, 8, 16, 20, 32, 64)  # of a task: 256 make 13 of 20, for vEUs that are too few for 16
-BETWEEN = (20, 32)  # units of a task of plain sums, beside the powers of two that `threads` offers
+MOST_SUMS = 16  # sums of a thread, each of them a vector if terms are loaded by vectors
+UNITS = (4, 8, 16, 20, 32, 64)  # units of a task: 256 make 13 tasks of 20, if there are not enough vEUs for 16 each
+BETWEEN = (20, 32)  # units of a task of plain sums, besides the powers of two of `threads.candidates`
 
 
 def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
-    """For tasks of some units each, of at most `most` threads; nothing if the root is no such cell."""
+    """Yield tasks of some units each, of at most `most` threads; none if the root is not such a cell."""
     root = problem.root
     products = [s for s in problem.placed if s.reduce]
     if root.reduce or not products or not problem.spec.folds or not root.axes:
@@ -63,7 +63,7 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
 
 
 def sums(problem: Problem, most: int) -> Iterator[Schedule]:
-    """For tasks of all gates' sums of some units each, if the root is such a product of one row with constants."""
+    """Yield tasks of all gates' sums of some units each, if the root is such a product of one row with constants."""
     root, types = problem.root, dict(problem.expr.inputs)
     if len(problem.stages) > 1 or len(root.reduce) != 1 or not problem.spec.folds or not root.axes:
         return
@@ -92,13 +92,13 @@ def sums(problem: Problem, most: int) -> Iterator[Schedule]:
 
 
 def _units(s: Sched, lane: str, step: int, threads: int, sharing: int) -> Sched:
-    """Tasks of `step` units, and the units that their threads compute at once."""
+    """Cut tasks of `step` units, and the units that their threads compute at once."""
     together = threads // sharing
     return s.split(lane, step, Kind.TASK).split(lane if step > together else None, together).bind(lane)
 
 
 def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, list[str]]]:
-    """What the point-wise part reads at its own point of memory, which is prefetched, and the axes of each copy."""
+    """Yield inputs that the point-wise part reads at its own point, and the axes of each copy. They are prefetched."""
     inputs = dict(problem.expr.inputs)
     read: dict[str, tuple[Index, ...]] = {}
     for stage in problem.stages.values():
@@ -112,7 +112,7 @@ def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
-    """Layouts of weights whose terms do not lie side by side: an unrolled network has them columns by columns."""
+    """Return layouts of weights whose terms are strided: an unrolled network has them column by column."""
     found: dict[str, Layout] = {}
     for stage in products:
         ((axis, _),), load = stage.reduce, largest(problem, stage)
@@ -122,8 +122,9 @@ def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
 
 
 def _terms(s: Sched, stage: Stage, packing: Mapping[str, Layout], sharing: int, whole: bool = False) -> Sched:
-    """The nest of a product: terms dealt out to threads in vectors, all sums of a unit beside each other. `whole`: it
-    is all that there is, and loops around it go along the units.
+    """Return the nest of a product: threads take terms in vectors, and hold all sums of a unit.
+
+    `whole`: the product is the whole operation, and the loops around it go along the units.
     """
     wide = term_lanes(s.problem, stage, packing)
     ((axis, _),) = stage.reduce
@@ -133,22 +134,20 @@ def _terms(s: Sched, stage: Stage, packing: Mapping[str, Layout], sharing: int, 
 
 
 def _sharing(problem: Problem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:
-    """How many threads share each of so many units, a power of two: as many as there are, as a wave has, and as have
-    terms to load.
-    """
+    """Return how many threads share each unit: a power of two, at most a subgroup, each with terms to load."""
     deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
     return min(problem.spec.wave, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
 
 
 def _own(problem: Problem, stage: Stage) -> bool:
-    """Whether a sum is of what lies in memory, over one axis, and is read at the root's own point alone."""
+    """Check whether a sum over one axis reads memory only, and is read only at the root's own point."""
     known = {name for name, _ in problem.expr.inputs}
     inside = all(ld.tensor in known and not ld.dynamic for ld, _ in loads(stage.body))
     return inside and len(stage.reduce) == 1 and stage.epilogue is None and _at_points(problem, [stage.name])
 
 
 def _at_points(problem: Problem, names: list[str]) -> bool:
-    """Whether stages are read at the root's own point: with its axes as they are, or at constants."""
+    """Check whether stages are read at the root's own point: with its axes as they are, or at constants."""
     axes = {var(a) for a, _ in problem.root.axes}
     lane = var(problem.root.axes[-1][0])
 

@@ -1,7 +1,7 @@
-"""Schedules for products by instructions of several waves, which read both operands from scratch by themselves.
+"""Schedule products by instructions of groups (several subgroups), which read both operands from scratch.
 
-A task computes a tile of rows x columns. Chunk by chunk both operands are copied to scratch, rounded and as the
-instruction wants them to lie, and a group of waves multiplies all terms of a chunk at once.
+Known as: warpgroup MMA. A task computes a tile of rows x columns. Chunk by chunk, both operands are copied to scratch,
+rounded, in the instruction's layout. A group then multiplies all terms of the chunk at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.threads.product import REFINED, STAGED, Sides, sides
 
-MOST_TERMS = 128  # of a chunk
+MOST_TERMS = 128  # terms of a chunk
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The instruction, groups and blocks along rows and columns, and terms of a chunk."""
+    """The instruction, groups and blocks along rows and columns, and the terms of a chunk."""
 
     unit: Instruction
     groups: tuple[int, int]
@@ -36,19 +36,19 @@ class Tile:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Numbers of rows and columns."""
         down, along, _ = (extent for _, extent in self.unit.axes)
         return down * self.groups[0] * self.blocks[0], along * self.groups[1] * self.blocks[1]
 
     @property
     def threads(self) -> int:
-        """Of a task."""
+        """Number of threads of a task."""
         return self.unit.threads * prod(self.groups)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """An operand: the dimension of its rows (or columns), that of the terms, and whether it is made to lie so."""
+    """An operand: the dimension of its rows (or columns), that of its terms, and whether it is packed."""
 
     load: Load
     line: int
@@ -69,12 +69,12 @@ class Product:
 
     @property
     def extents(self) -> dict[str, int]:
-        """Of all axes."""
+        """Extents of all axes."""
         return dict((*self.sides.stage.axes, *self.sides.stage.reduce))
 
 
 def product(problem: Problem) -> Product | None:
-    """The root as a product of matrices of float32 that lie in memory; None if it is none."""
+    """Return the root as a product of float32 matrices in memory, or None."""
     p = sides(problem)
     if p is None or p.limits or not p.slow or len(p.stage.reduce) != 1 or p.stage.dtype is not DType.F32:
         return None
@@ -97,7 +97,7 @@ def product(problem: Problem) -> Product | None:
 
 
 def in_groups(kernel: RKernel) -> bool:
-    """Whether an rKernel is one of these."""
+    """Check whether an rKernel multiplies by groups."""
     body = kernel.body
     return isinstance(body, TileProgram) and any(
         isinstance(s, Apply) and s.instruction.staged for s in statements(body.body)
@@ -105,9 +105,9 @@ def in_groups(kernel: RKernel) -> bool:
 
 
 def tiles(p: Product) -> list[Tile]:
-    """Tiles of different numbers of tasks by the counted work of drafts, those soonest done alone first.
+    """Return tiles for different numbers of tasks by the counted work of drafts, those done soonest first.
 
-    Drafted are those that copy the fewest bytes for a product; of these, the longest chunks and the most threads.
+    Drafted are those that copy the fewest bytes per product; of these, the longest chunks and the most threads.
     """
     least: dict[int, tuple[float, int, int]] = {}
     found: dict[int, list[Tile]] = {}
@@ -123,14 +123,14 @@ def tiles(p: Product) -> list[Tile]:
 
 
 def tasks(p: Product, tile: Tile) -> int:
-    """How many tasks there are of a tile."""
+    """Return the number of tasks of a tile."""
     (rows, columns), extents = tile.sizes, p.extents
     others = prod(e for a, e in p.sides.stage.axes if a not in (p.row, p.column))
     return others * -(-extents[p.row] // rows) * -(-extents[p.column] // columns)
 
 
 def _divided(p: Product) -> Iterator[Tile]:
-    """All that fit: sums into registers, chunks of both operands into scratch, and no more than there is."""
+    """Yield all tiles whose sums fit registers and whose chunks fit scratch, and which do not exceed the product."""
     spec, extents = p.problem.spec, p.extents
     for unit in (i for i in spec.multipliers if i.staged):
         (_, kind), (_, depth) = unit.tensors[1], unit.axes[2]
@@ -149,7 +149,7 @@ def _divided(p: Product) -> Iterator[Tile]:
 
 
 def schedule(p: Product, tile: Tile) -> Schedule:
-    """The loops of a tile."""
+    """Return the loops of a tile."""
     unit, (rows, columns), (down, along) = tile.unit, tile.sizes, tile.blocks
     (_, height), (_, width), _ = unit.axes
     across, own = unit.digits("sums")
@@ -162,7 +162,7 @@ def schedule(p: Product, tile: Tile) -> Schedule:
         s = s.compute_at(operand.load.tensor, nest, layout=layout)
         if operand.packed:
             rest = (Digit(d) for d in range(len(operand.load.index)) if d not in (operand.line, operand.term))
-            s = s.pack([(operand.load.tensor, Layout((*rest, *layout.digits)))])  # as the copy lies, piece by piece
+            s = s.pack([(operand.load.tensor, Layout((*rest, *layout.digits)))])  # the copy's layout, piece by piece
     s = s.unroll(p.row, size=height).unroll(p.column, size=width)
     s = s.nest(Loop(axes[d.dim], d.div, Kind.UNROLLED) for d in own).reorder(p.term)
     s = s.on_threads(tile.threads).tensorize(unit)
@@ -170,14 +170,17 @@ def schedule(p: Product, tile: Tile) -> Schedule:
 
 
 def _copied(p: Product, tile: Tile, number: int) -> tuple[Sched, Layout]:
-    """The copy of an operand: threads are neighbours where they write, and along memory where that is another way."""
+    """Return the copy of an operand and its layout.
+
+    Neighbouring threads write adjacent elements, or read them if transposed.
+    """
     operand, lanes, threads = p.operands[number], p.problem.spec.lanes, tile.threads
     (_, kind), lines = tile.unit.meaning.inputs[number], tile.sizes[number]
     names = copy_axes(p.problem, operand.load.tensor)
     line, term = names[operand.line], names[operand.term]
     assert kind.layout is not None  # pieces of eight rows of 16 bytes
-    whole = kind.layout.digits[0].div  # terms of a piece's row
-    inside = whole // lanes  # of them
+    whole = kind.layout.digits[0].div  # terms in a row of a piece
+    inside = whole // lanes  # vectors in a row of a piece
     beside = min(lines, threads // inside)
     parts = (Loop(line, 1, Kind.THREAD), *((Loop(term, lanes, Kind.THREAD),) if inside > 1 else ()))
     transposed = not operand.packed and operand.term != len(names) - 1

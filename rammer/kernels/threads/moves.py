@@ -1,4 +1,4 @@
-"""Schedules for moves that read memory across the order in which they write it: square tiles turned in scratch."""
+"""Schedule moves that read memory in another order than they write it: square tiles, transposed in scratch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Schedule, group
 from rammer.kernels.tiling import cut
 
-SIDE = 32  # of a tile
-LEAST = 8  # a shorter axis is no side
+SIDE = 32  # points of a tile along each side
+LEAST = 8  # points of the shortest axis that is tiled
 
 
 def schedules(problem: Problem, threads: int) -> Iterator[Schedule]:
-    """Nothing if all operands lie as the output does; otherwise tiles, one schedule per number of them in a task."""
+    """Yield tiles, one schedule per number of tiles in a task; none if all operands have the output's order."""
     root = problem.root
     extents = dict(root.axes)
     last = next((a for a, e in reversed(root.axes) if e > 1), None)
@@ -42,7 +42,7 @@ def schedules(problem: Problem, threads: int) -> Iterator[Schedule]:
 
 
 def _across(problem: Problem, load: Load, last: str) -> str | None:
-    """The root's axis along which the load lies in memory, if that is not the last one."""
+    """Return the root's axis along which the load is contiguous in memory, if that is not the last one."""
     inputs = dict(problem.expr.inputs)
     root = problem.root
     if load.dynamic or load.tensor not in inputs or problem.lane_stride(load.tensor, load.index, last, root) in (0, 1):

@@ -1,8 +1,8 @@
-"""Schedules for sums of products on many threads: tiles of the output in registers, both operands staged in scratch.
+"""Schedule sums of products on many threads: output tiles in registers, operands staged in scratch. Known as:
 
-A task computes a tile of `slow` x `fast` points; of these each thread holds a block of neighbours along `slow` and of
-equally spaced ones along `fast`, the side that lies along memory. Convolutions are the same thing: padding is a stage
-of its own, so that the staged box of x holds zeros where x ends.
+SIMT GEMM. A task computes a tile of `slow` x `fast` points. Each thread holds neighbours along `slow`, and equally
+spaced points along `fast`, the side that is contiguous in memory. Convolutions work the same way: padding is a stage of
+its own, so that the staged box of x holds zeros beyond the edge of x.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from rammer.kernels.problem import Problem
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule, group
 
-MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
+MIN_POINTS = (4, 8)  # slow and fast points of the smallest tile
 MIN_TERMS = 8
 MAX_UNROLLED = 256  # products of a thread in one piece of code
-USUAL = 32, 8  # terms of a chunk, and of one thread, by which tiles are first compared
+USUAL = 32, 8  # terms of a chunk, and of one thread, with which tiles are first compared
 MOST_PADDING = 1.2  # of the terms of a sum
-MOST_POINTS = 16  # of a thread along a side
-STAGED = 0.6  # of scratch: the rest holds weights that stay with the vEU
-REFINED = 5  # numbers of tasks whose tiles are looked at closely
-ALIKE = 1.02  # of chunks so close the shortest is taken
+MOST_POINTS = 16  # points of a thread along a side
+STAGED = 0.6  # of scratch: the rest holds resident weights
+REFINED = 5  # numbers of tasks whose tiles are compared with variants
+ALIKE = 1.02  # times the best: of such chunks the shortest is taken
 
 
 @dataclass(frozen=True)
 class Sides:
-    """The output axes of a product by the operand that moves with them. `limits`: tiles of an axis must divide it."""
+    """The output axes of a product by the operand that they move. `limits`: tiles of an axis must divide its limit."""
 
     stage: Stage
     slow: tuple[str, ...]
@@ -53,7 +53,7 @@ class Sides:
 
 
 def padded(problem: Problem) -> Problem:
-    """The problem with padding of operands moved into stages of their own, which cover what is read and no more."""
+    """Return the problem with the padding of operands in stages of their own, which cover only what is read."""
     keep = set(problem.keep)
     stages: list[Stage] = []
     for stage in problem.expr.stages:
@@ -93,7 +93,7 @@ def _unpadded(problem: Problem, value: Scalar, reader: Stage, name: str) -> tupl
 
 
 def sides(problem: Problem) -> Sides | None:
-    """The root as a product that is worth tiling, or None."""
+    """Return the root as a product that is worth tiling, or None."""
     stage = problem.root
     if stage.combine != "sum" or not stage.reduce or not stage.dtype.is_float or list(scalar_conditions(stage.body)):
         return None
@@ -136,8 +136,10 @@ def sides(problem: Problem) -> Sides | None:
 
 
 def images_apart(p: Sides) -> Sides | None:
-    """The sides with tiles that span no axis outside of what `slow` moves along: what a task makes lies together in
-    memory, with what others make of the same images. None if tiles span none anyway.
+    """Return the sides with tiles that span no axis outside of those that `slow` moves along.
+
+    A task's results then lie together in memory, beside other results of the same images. None if tiles span none
+    anyway.
     """
     outer = [a for a, _ in takewhile(lambda axis: axis[0] not in p.slow, p.stage.axes) if a in p.fast]
     if not any(extent > 1 for a, extent in p.stage.axes if a in outer) or len(outer) == len(p.fast):
@@ -151,7 +153,7 @@ def _only_load(value: Scalar) -> Load | None:
 
 
 def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
-    """The largest run of `axis` inside of which the load stands still (a group of a convolution); 0 if none."""
+    """Return the largest run of `axis` in which the load does not move (a group of a convolution); or 0."""
     env = {a: (0, max(e - 1, 0)) for a, e in (*stage.axes, *stage.reduce)}
     for size in range(extent // 2, MIN_POINTS[0] - 1, -1):
         if extent % size == 0:
@@ -164,10 +166,7 @@ def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
 
 @dataclass(frozen=True)
 class Tile:
-    """Steps of the tasks per axis, terms staged at a time, and how many tasks there are.
-
-    `us`: of one task, by what it would issue.
-    """
+    """The steps of tasks per axis, the terms staged at a time, and the number of tasks. `us`: estimate of one task."""
 
     steps: dict[str, int]
     chunk: int
@@ -175,7 +174,7 @@ class Tile:
     us: float
 
     def alone_us(self, spec: VDeviceSpec) -> float:
-        """Microseconds of the operation alone on all vEUs."""
+        """Return the microseconds of the operation alone on all vEUs."""
         return -(-self.tasks // spec.num_veus) * self.us
 
 
@@ -185,7 +184,7 @@ T = TypeVar("T", bound=Tile)
 
 @dataclass(frozen=True)
 class Points(Tile):
-    """A tile by points of a thread, and threads, along slow and fast."""
+    """A tile by points per thread, and threads, along slow and fast."""
 
     points: Pair
     threads: Pair
@@ -193,9 +192,10 @@ class Points(Tile):
 
 
 class Staged(NamedTuple):
-    """An operand that is staged: its dimensions in the order of memory and of scratch; `packed`: it is made to lie so.
+    """An operand that is staged, its dimensions in the order of memory and of scratch.
 
-    Of one of words in memory the same dimension is innermost in both (`straight`), or another one is (`turned`).
+    `packed`: it gets this order at compile time. For float32 in memory, the same dimension is innermost in both
+    (`straight`), or different ones are (`turned`).
     """
 
     load: Load
@@ -210,13 +210,13 @@ class Staged(NamedTuple):
 
 
 class Staging:
-    """What the tasks of a product copy into scratch, whatever multiplies there, and what they take."""
+    """What the tasks of a product copy into scratch, and its cost. It does not depend on the product instructions."""
 
     def __init__(self, problem: Problem, p: Sides) -> None:
         self.problem, self.p, self.extents = problem, p, dict(p.stage.axes)
         self.deep, self.terms = max(p.stage.reduce, key=lambda axis: axis[1])
         self.window = [a for a, _ in p.stage.reduce if a != self.deep]
-        self.passes = prod(e for a, e in p.stage.reduce if a != self.deep)  # for each term of the deepest axis
+        self.passes = prod(e for a, e in p.stage.reduce if a != self.deep)  # per term of the deepest axis
         self.copies = [self._copied(*side) for side in ((p.a, p.slow), (p.b, p.fast))]
         nbytes = sum(t.nbytes for _, t in (*problem.expr.inputs, *problem.expr.outputs))
         self._byte_us, _ = byte_us(nbytes, problem.spec)
@@ -225,23 +225,23 @@ class Staging:
         self._steps: dict[tuple[tuple[str, ...], int], dict[str, int]] = {}
 
     def steps(self, slow: int, fast: int) -> dict[str, int]:
-        """Steps of tasks of at most so many points along both sides."""
+        """Return the steps of tasks of at most `slow` x `fast` points."""
         for side in ((self.p.slow, slow), (self.p.fast, fast)):
             if side not in self._steps:
                 self._steps[side] = box(self.p, *side)
         return {**self._steps[self.p.slow, slow], **self._steps[self.p.fast, fast], **dict.fromkeys(self.p.batch, 1)}
 
     def begun(self, steps: Mapping[str, int]) -> Sched:
-        """A schedule with nothing but tasks of such steps."""
+        """Return a schedule with nothing but tasks of such steps."""
         axes = (*self.p.batch, *self.p.slow, *self.p.fast)
         return Sched(self.problem).nest(Loop(a, steps[a], Kind.TASK) for a in axes)
 
     def tasks(self, steps: Mapping[str, int]) -> int:
-        """How many tasks such steps make."""
+        """Return the number of tasks of such steps."""
         return prod(-(-self.extents[a] // s) for a, s in steps.items())
 
     def box(self, staged: Staged, steps: Mapping[str, int], chunk: int) -> tuple[int, ...]:
-        """The extents of an operand that a chunk of the sum needs, in scratch."""
+        """Return the extents, in scratch order, of the part of an operand that a chunk of the sum needs."""
         sizes = {**dict(self.p.stage.reduce), **steps, self.deep: chunk}
         key = staged.load.tensor, *(sizes[a] for names in staged.moves for a in names)
         if key not in self._boxes:
@@ -251,22 +251,22 @@ class Staging:
         return self._boxes[key]
 
     def rows(self, staged: Staged, steps: Mapping[str, int], chunk: int) -> tuple[int, ...]:
-        """Of the box those extents that lie inside of the terms."""
+        """Return the extents of the box that lie inside of the terms."""
         terms = max(n for n, names in enumerate(staged.moves) if self.deep in names)
         return self.box(staged, steps, chunk)[terms + 1 :]
 
     def pads(self) -> list[int]:
-        """Elements left free after each row in scratch, so that few threads that turn an operand meet in one bank."""
+        """Return unused elements after each scratch row, which avoid bank conflicts in transposing an operand."""
         return [self.problem.spec.lanes if staged.turned else 0 for staged in self.copies]
 
     def nbytes(self, steps: Mapping[str, int], chunk: int) -> int:
-        """Bytes that a chunk takes of scratch, without padding of its rows."""
+        """Return the bytes of scratch for a chunk, without padding of its rows."""
         return sum(prod(self.box(s, steps, chunk)) * s.itemsize for s in self.copies)
 
     def us(
         self, steps: Mapping[str, int], chunk: int, threads: int, product: Work, after: Issued, syncs: int = 0
     ) -> float:
-        """Microseconds of a task: chunk by chunk both operands are copied, and `product` is done."""
+        """Return the microseconds of a task: chunk by chunk, both operands are copied and `product` is computed."""
         spec, chunks = self.problem.spec, -(-self.terms // chunk)
         copies, far, moved = Issued(), 0.0, 0
         for staged in self.copies:
@@ -286,14 +286,14 @@ class Staging:
         return near_us(whole, spec, threads) + moved * self._byte_us
 
     def run(self, staged: Staged, extents: tuple[int, ...], threads: int) -> int:
-        """Neighbours in memory that threads copy together from each row of a turned operand; 0 if it is not turned."""
+        """Return how many memory neighbours threads copy together from each row of a transposed operand; or 0."""
         run = 2 * self.problem.spec.lanes
         while run * prod(extents) < threads * extents[staged.along] and run < extents[staged.along]:
             run *= 2
         return run if staged.turned else 0
 
     def joined(self, staged: Staged, steps: Mapping[str, int]) -> int:
-        """Neighbours that a thread copies at once: a vector where they are so in memory and in scratch, or one."""
+        """Return how many neighbours a thread copies at once: a vector if contiguous in memory and scratch, or one."""
         lanes = self.problem.spec.lanes
         if not staged.straight or len(staged.moves[-1]) != 1:
             return 1
@@ -316,7 +316,7 @@ class Staging:
 
 
 def tiles(staging: Staging) -> list[Points]:
-    """Tiles of different numbers of tasks by what they would issue: the soonest done, and the most efficient."""
+    """Return tiles for different numbers of tasks: those done soonest by estimate, and the most efficient one."""
     usual: dict[int, list[int]] = {}
 
     def way(points: Pair, threads: Pair, split: int) -> Iterator[Points | None]:
@@ -340,9 +340,10 @@ def compared(
     *,
     efficient: bool = False,
 ) -> list[T]:
-    """The first tile of each way that fits, the best for each number of tasks; those soonest done alone first.
+    """Return for each number of tasks the best tile that fits; those done soonest first.
 
-    Each of the few best is compared with its variants: `again`. `efficient`: add the tile that takes least of all vEUs.
+    Each way counts with its first tile that fits. The REFINED best ones are compared with their variants: `again`.
+    `efficient`: add the tile that occupies all vEUs least.
     """
     found: dict[int, T] = {}
     for way in ways:
@@ -357,13 +358,13 @@ def compared(
 
 
 def _divided(staging: Staging) -> Iterator[tuple[Pair, Pair, int]]:
-    """Points of a thread, threads along both sides, and threads that share a sum: powers of two that the vEU holds."""
+    """Yield points per thread, threads along both sides, and threads per sum: powers of two that fit the vEU."""
     spec, p = staging.problem.spec, staging.p
     most = [prod(staging.extents[a] for a in axes) for axes in (p.slow, p.fast)]
     threads = most_threads(spec)
     for split in powers(min(spec.max_threads, staging.terms // 2)):
         for down in powers(spec.max_threads // split):
-            along = threads // (split * down)  # where that is more than there is, tiles shrink to fewer threads
+            along = threads // (split * down)  # beyond the extent, tiles shrink to fewer threads
             if not along:
                 continue
             for rows, columns in combinations(powers(MOST_POINTS), repeat=2):
@@ -373,18 +374,18 @@ def _divided(staging: Staging) -> Iterator[tuple[Pair, Pair, int]]:
 
 
 def most_threads(spec: VDeviceSpec) -> int:
-    """The most whole waves of a task whose number is a power of two."""
+    """Return the largest number of threads of a task: whole subgroups, a power of two of them."""
     wave = min(spec.wave, spec.max_threads)
     return wave * powers(spec.max_threads // wave)[-1]
 
 
 def powers(most: int) -> list[int]:
-    """Powers of two up to a number."""
+    """Return the powers of two up to a number."""
     return [1 << n for n in range(max(most, 1).bit_length())]
 
 
 def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, chunk: int) -> Points | None:
-    """The tile of such steps in whole waves; None if it does not fit the vEU."""
+    """Return the tile of such steps in whole subgroups; None if it does not fit the vEU."""
     spec, p = staging.problem.spec, staging.p
     held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
     points = (min(points[0], held[0]), min(points[1], held[1]))
@@ -411,11 +412,11 @@ def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, c
 def _product(
     staging: Staging, steps: dict[str, int], points: Pair, along: int, down: int, split: int, chunk: int
 ) -> Work:
-    """The products of a chunk: what a wave issues of them, and transfers from scratch."""
+    """Return the work of a chunk's products: what a subgroup issues, and its transfers from scratch."""
     spec, (rows, columns) = staging.problem.spec, points
     across = min(spec.wave, along)
     beside = min(max(spec.wave // across, 1), down)
-    terms = max(spec.wave // (across * beside), 1)  # that a wave has at once
+    terms = max(spec.wave // (across * beside), 1)  # terms that a subgroup handles at once
     joined, banks = min(rows, spec.lanes), spec.issue.banks
     near = neighbours(staging, steps, columns, along)
     loads = rows / joined * max(joined * beside * terms / banks, 1.0)
@@ -426,8 +427,9 @@ def _product(
 
 
 def neighbours(staging: Staging, steps: Mapping[str, int], columns: int, along: int) -> int:
-    """Of a thread's points along memory, how many lie side by side: a vector of scratch, where all lie so, and `along`
-    threads fill its banks with one number each: with fewer, vectors take more transfers than numbers.
+    """Return how many of a thread's points along memory are adjacent: a vector of scratch, or 1.
+
+    A vector pays only if `along` threads fill all banks with one number each. With fewer, vectors take more transfers.
     """
     b, lanes = staging.copies[1], staging.problem.spec.lanes
     last = next(a for a, e in reversed(staging.p.stage.axes) if e > 1)
@@ -438,12 +440,12 @@ def neighbours(staging: Staging, steps: Mapping[str, int], columns: int, along: 
 
 
 def unrolled(terms: int, points: int, window: bool) -> int:
-    """Terms of a chunk that are unrolled, so that loads of one hide behind products of another."""
+    """Return the terms of a chunk to unroll, so that loads of one hide behind products of another."""
     return next((n for n in (8, 4, 2) if terms % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
 
 
 def chunks(staging: Staging, split: int) -> list[int]:
-    """How many terms may be staged at a time, the fewest first: equal parts of the sum, or with a little padding."""
+    """Return numbers of terms to stage at a time, ascending: equal parts of the sum, or slightly padded ones."""
     sizes = [-(-staging.terms // pieces) for pieces in powers(staging.terms // split)]
     found = {-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)}
     padded = {chunk: -(-staging.terms // chunk) * chunk for chunk in found}
@@ -451,7 +453,7 @@ def chunks(staging: Staging, split: int) -> list[int]:
 
 
 def shorter(staging: Staging, tile: Points, places: int) -> Points | None:
-    """The tile with a shorter chunk, of which so many fit where one of its own does not; None if there is none."""
+    """Return the tile with a shorter chunk of which `places` fit scratch. None if they fit already, or cannot."""
     if places * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
         return None
     fits = [c for c in chunks(staging, tile.split) if places * staging.nbytes(tile.steps, c) <= staging.room]
@@ -459,14 +461,14 @@ def shorter(staging: Staging, tile: Points, places: int) -> Points | None:
 
 
 def soonest(ways: Iterable[T | None]) -> T | None:
-    """Of those that fit, the tile that takes least, or with less scratch hardly more."""
+    """Return the fastest tile of those that fit; of those hardly slower, the one with the shortest chunk."""
     fitting = [way for way in ways if way is not None]
     best = min((way.us for way in fitting), default=0.0)
     return min((way for way in fitting if way.us <= ALIKE * best), key=lambda way: way.chunk, default=None)
 
 
 def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
-    """Steps of at most `size` points in all that waste little at the edges, long along memory."""
+    """Return steps of at most `size` points together that waste little at the edges and are long along memory."""
     extents = dict(p.stage.axes)
     options = []
     for a in axes:
@@ -485,7 +487,7 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
 
 
 def schedule(staging: Staging, tile: Points) -> Schedule:
-    """The loops of a tile."""
+    """Return the loops of a tile."""
     p, chunk, deep = staging.p, tile.chunk, staging.deep
     slow, fast = group(p.slow), group(p.fast)
     (rows, columns), (down, along) = tile.points, tile.threads
@@ -505,8 +507,8 @@ def schedule(staging: Staging, tile: Points) -> Schedule:
 def copies(s: Sched, staging: Staging, tile: Tile, threads: int, pads: Sequence[int]) -> Sched:
     """Pack constants, and copy both factors inside the innermost loop so far, with `pads` elements after their rows.
 
-    By vectors where that can be; where threads are neighbours in memory and not in scratch, in short runs of both
-    orders.
+    Copies use vectors where possible. If neighbours in memory are not neighbours in scratch, threads copy short runs
+    that are contiguous in either.
     """
     lanes = staging.problem.spec.lanes
     for staged, pad in zip(staging.copies, pads, strict=True):
@@ -524,6 +526,6 @@ def copies(s: Sched, staging: Staging, tile: Tile, threads: int, pads: Sequence[
 
 
 def scratch_order(load: Load, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Dimensions of the staged box, those that move with the tile innermost."""
+    """Return the order of the staged box's dimensions: those that move with the tile are innermost."""
     moves = [bool(variables(ix) & set(axes)) for ix in load.index]
     return tuple(sorted(range(len(moves)), key=lambda d: (moves[d], d)))

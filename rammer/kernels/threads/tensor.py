@@ -1,7 +1,8 @@
-"""Schedules for sums of products by instructions that a wave's threads execute together.
+"""Schedule sums of products by instructions that the threads of a subgroup execute together.
 
-As in `threads_product` a task computes a tile of `slow` x `fast` points, both operands staged in scratch. Here a wave
-computes blocks of points as large as the instruction's, and each of its threads holds some points of every block.
+Known as: warp MMA, tensor cores. As in `threads.product`, a task computes a tile of `slow` x `fast` points, with both
+operands staged in scratch. Here a subgroup computes blocks of the instruction's size, and each of its threads holds
+some points of every block.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
 from rammer.kernels.threads.product import USUAL, Pair, Staging, Tile, compared, copies, powers
 
-MOST_APPLIED = 32  # instructions of a wave in one piece of code
+MOST_APPLIED = 32  # instructions of a subgroup that are unrolled
 
 
 @dataclass(frozen=True)
 class Blocks(Tile):
-    """A tile by waves along slow and fast, and blocks of each wave."""
+    """A tile by subgroups along slow and fast, and blocks of each subgroup."""
 
     waves: Pair
     blocks: Pair
 
 
 def instruction_for(staging: Staging) -> Instruction | None:
-    """The fastest one for the product, whose terms must fill its depth; None if the vEU has none."""
+    """Return the fastest instruction for the product; None if the vEU has none. Terms must divide by its depth."""
     problem, p = staging.problem, staging.p
     if any(staging.deep in staged.moves[-1] for staged in staging.copies):
-        return None  # a window along memory whose terms are points of neighbours, too
+        return None  # a window along memory: its terms are points of neighbours, too
     own = p.stage.dtype, *(problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b))
     for found in problem.spec.multipliers:
         suits = found.threads == problem.spec.wave and own == tuple(kind.dtype for _, kind in found.tensors)
@@ -44,13 +45,13 @@ def instruction_for(staging: Staging) -> Instruction | None:
 
 
 def _divs(unit: Instruction, number: int) -> list[int]:
-    """Of the digits along the terms of an operand: one nest of loops walks both operands."""
+    """Return the digits along the terms of an operand. They must agree, as one nest of loops walks both operands."""
     across, own = unit.digits(unit.meaning.inputs[number][0])
     return sorted((d.div for d in (*across, *own) if d.dim == 1 - number), reverse=True)
 
 
 def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
-    """Tiles of different numbers of tasks by what they would issue, those soonest done alone first."""
+    """Return tiles for different numbers of tasks by estimate, those done soonest first."""
     every = chunks(staging, unit)
     usual = [c for c in reversed(every) if c < 2 * USUAL[0] // staging.passes] or every[:1]
     ways = ((_fitted(staging, unit, *way, chunk) for chunk in usual) for way in _divided(staging, unit))
@@ -60,7 +61,7 @@ def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
 
 
 def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]:
-    """Waves of a task, and blocks that registers of a wave hold, along both sides: no more than there is."""
+    """Yield subgroups per task, and blocks in a subgroup's registers, along both sides; at most the product's size."""
     spec, p = staging.problem.spec, staging.p
     sums, a, b = (unit.registers(name) for name, _ in unit.tensors)
     (_, height), (_, width), _ = unit.axes
@@ -80,7 +81,7 @@ def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]
 
 
 def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chunk: int) -> Blocks | None:
-    """The tile with such a chunk; None if it does not fit the vEU."""
+    """Return the tile with such a chunk; None if it does not fit the vEU."""
     spec = staging.problem.spec
     (_, height), (_, width), (_, depth) = unit.axes
     steps = staging.steps(waves[0] * blocks[0] * height, waves[1] * blocks[1] * width)
@@ -98,18 +99,18 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
 
 
 def together(steps: int, blocks: Pair) -> int:
-    """How many steps of a chunk are one piece of code: loads of one hide behind the products of another."""
+    """Return how many steps of a chunk to unroll: loads of one hide behind the products of another."""
     return next((n for n in (4, 2) if steps % n == 0 and n * prod(blocks) <= MOST_APPLIED), 1)
 
 
 def chunks(staging: Staging, unit: Instruction) -> list[int]:
-    """How many terms may be staged at a time: equal parts of the sum."""
+    """Return possible numbers of terms to stage at a time: equal parts of the sum."""
     depth = unit.extent("term")
     return [n for n in range(depth, staging.terms + 1, depth) if staging.terms % n == 0]
 
 
 def gaps(staging: Staging, unit: Instruction, tile: Blocks) -> list[int]:
-    """Elements after each staged row, of both operands, so that few threads of a wave read from one bank."""
+    """Return the padding of staged rows, in elements per operand, with the fewest bank conflicts in a subgroup."""
     banks, found = staging.problem.spec.issue.banks, []
     for dim, (staged, (name, _)) in enumerate(zip(staging.copies, unit.meaning.inputs, strict=True)):
         places = {unit.held(name, Index(thread), Index()) for thread in range(unit.threads)}
@@ -124,7 +125,7 @@ def gaps(staging: Staging, unit: Instruction, tile: Blocks) -> list[int]:
 
 
 def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
-    """The loops of a tile."""
+    """Return the loops of a tile."""
     p, deep, chunk, (down, along) = staging.p, staging.deep, tile.chunk, tile.blocks
     sides = slow, fast = group(p.slow), group(p.fast)
     (height, width, depth) = (extent for _, extent in unit.axes)

@@ -1,4 +1,4 @@
-"""How the terms of a sum lie for the threads that share it: side by side, or packed to, so that each loads a vector."""
+"""Arrange the terms of a sum for the threads that share it: contiguous or packed, so that each one loads a vector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
 
 
 def term_lanes(problem: Problem, stage: Stage, packing: Mapping[str, Layout]) -> int:
-    """Neighbouring terms that a thread loads at once: a vector, if all that a sum is of lies so, or is packed to."""
+    """Return how many neighbouring terms a thread loads at once: a vector if all operands are contiguous, or one."""
     lanes, read = problem.spec.lanes, [ld for ld, _ in loads(stage.body)]
     kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
     if len(stage.reduce) != 1 or kinds != {DType.F32} or any(ld.dynamic for ld in read):
@@ -24,7 +24,7 @@ def term_lanes(problem: Problem, stage: Stage, packing: Mapping[str, Layout]) ->
 
 
 def packed_terms(problem: Problem, stage: Stage, packing: dict[str, Layout]) -> str | None:
-    """Pack the largest operand with a reduction axis innermost, and name that axis; None if that cannot be done."""
+    """Pack the largest operand with a reduction axis innermost, and return that axis; None if that is not possible."""
     load = largest(problem, stage)
     if load is None or load.dynamic or load.tensor not in problem.static or load.tensor in packing:
         return None
@@ -40,7 +40,7 @@ def packed_terms(problem: Problem, stage: Stage, packing: dict[str, Layout]) -> 
 
 
 def largest(problem: Problem, stage: Stage) -> Load | None:
-    """The load of the largest tensor that a stage reads."""
+    """Return the load of the largest tensor that a stage reads."""
     types = dict(problem.expr.inputs)
     read = [ld for ld, _ in loads(stage.body) if ld.tensor in types or ld.tensor in problem.stages]
     return max(read, key=lambda ld: problem.expr.type_of(ld.tensor).size, default=None)

@@ -1,4 +1,4 @@
-"""Schedules for products with weights in blocks: of each block a sum in registers, which is scaled and added.
+"""Schedule products with block-quantised weights: each block is summed in registers, then scaled and added.
 
 Weights are decoded in registers, once for the rows of a register block; vectors lie along the columns.
 """
@@ -29,9 +29,9 @@ UNROLLED = 8  # terms: those that a word of four bits each holds
 
 
 class BlockProduct(NamedTuple):
-    """A stage that sums over `blocks` a part, which is a sum of products of x and decoded weights, times a scale.
+    """A stage that sums over `blocks` a scale times `part`. A part sums products of x and decoded weights.
 
-    Without `blocks` there is one.
+    Without `blocks` there is one block.
     """
 
     stage: Stage
@@ -42,14 +42,14 @@ class BlockProduct(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether parts are sums of whole numbers."""
+        """Check whether parts are sums of integers."""
         return not self.part.dtype.is_float
 
 
 def block_product(problem: Problem) -> BlockProduct | None:
-    """The operation as a product with blocks of weights, or None.
+    """Return the operation as a product with blocks of weights, or None.
 
-    It is the root, or an output that a point-wise root reads at its own position.
+    The product is the root, or an output that a point-wise root reads at its own position.
     """
     shown = [s for s in problem.placed if s.name in dict(problem.expr.outputs)]
     stage = shown[0] if shown and not problem.root.reduce else problem.root
@@ -74,7 +74,7 @@ def block_product(problem: Problem) -> BlockProduct | None:
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """One per task count; nothing if the operation is no such product."""
+    """Yield one schedule per task count; none if the operation is not such a product."""
     if (p := block_product(problem)) is not None:
         yield from distinct(_schedule(problem, p, want) for want in task_counts(problem))
 
@@ -95,12 +95,12 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
     strip = p.row if p.row and room < s.left(p.row) else None
     s = s.reorder(*others).split(strip, room // rows * rows)
     for stage in (s for s in problem.placed if s not in (p.stage, p.part)):
-        lane, _ = (*stage.axes, *stage.reduce)[-1]  # what is summed later, or here
+        lane, _ = (*stage.axes, *stage.reduce)[-1]  # the axis that is summed later, or here
         s = s.compute_at(stage.name, stage_loops(problem, stage, lane))
     s, part = s.split(p.lane, panel).split(p.row, rows), sums(_terms(Sched(problem, p.part)))
     if p.stage is problem.root:
         s = s.reorder(p.blocks).compute_at(p.part.name, part, scope=Scope.REGISTER)
-    else:  # a register block is stored, and what reads it follows
+    else:  # a register block is stored, and its reader follows
         before = Sched(problem, p.stage).reorder(p.blocks)
         s = s.compute_at(p.stage.name, sums(before))
         depth = len(before.loops) - 1
@@ -110,7 +110,7 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
 
 
 def _terms(s: Sched) -> Sched:
-    """Loop over the terms of a block: those that a word holds are unrolled."""
+    """Loop over the terms of a block. Those of one word are unrolled."""
     assert s.stage
     (words, _), *within = s.stage.reduce
     if not within:
@@ -119,16 +119,16 @@ def _terms(s: Sched) -> Sched:
 
 
 def _room(problem: Problem, p: BlockProduct) -> int:
-    """Rows of which scratch holds what is computed before they are multiplied; at least one."""
+    """Return how many rows fit scratch with the stages that are computed before the product; at least one."""
     before = [s for s in problem.placed if s not in (p.part, p.stage) and p.row in dict(s.axes)]
     each = sum(prod(e for a, e in s.axes if a != p.row) * s.dtype.itemsize for s in before)
     return max(problem.spec.scratch_bytes * 3 // 4 // each, 1) if each else dict(problem.root.axes).get(p.row or "", 1)
 
 
 def _register_block(spec: VDeviceSpec, height: int, width: int, exact: bool) -> tuple[int, int]:
-    """Vectors and rows of a register block for so many of both, by what it issues."""
+    """Return the vectors and rows of a register block with the least cost by issue slots."""
     decoding = DECODING_BYTES if exact else DECODING
-    sums = spec.registers * 3 // 4  # the others hold what is decoded; what is added up over blocks goes through memory
+    sums = spec.registers * 3 // 4  # the others hold decoded weights; totals over blocks go through memory
 
     def cost(vectors: int, rows: int) -> float:
         step = pass_cycles(Issued(arithmetic=(decoding + rows) * vectors), spec, sums=True)
@@ -140,6 +140,6 @@ def _register_block(spec: VDeviceSpec, height: int, width: int, exact: bool) -> 
 
 
 def _panels(problem: Problem, p: BlockProduct, panel: int) -> list[tuple[str, Layout]]:
-    """Static operands by panels of columns, in the order in which a panel reads them."""
+    """Return static operands in panels of columns, in the order in which a panel reads them."""
     read = (load for stage in (p.part, p.stage) for load, _ in loads(stage.body))
     return [(load.tensor, panels(load, p.lane, panel)) for load in read if problem.packable(load, p.lane)]

@@ -1,7 +1,7 @@
-"""Schedules for a product whose rows were computed from another product's: attention, its weights in scratch.
+"""Schedule a product whose rows are computed from another product's rows. Known as: fused attention (FlashAttention).
 
-A block of rows goes through all stages before the next one begins, so that what lies between the two products stays in
-the vEU's own cache. The matrices pass by once for each block.
+A block of rows goes through all stages before the next one begins, so that everything between the two products stays in
+the private cache. The matrices are read once per block.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, task_counts
 from rammer.kernels.vectors.contraction import MAX_VECTORS, Block, blocks, cycles
 
-LEAST_ROWS = 16  # of a block, if there are as many
-MOST_ROWS = 64  # of a block: enough arithmetic to hide fetching both matrices
+LEAST_ROWS = 16  # rows of a block, if there are as many
+MOST_ROWS = 64  # rows of a block: enough arithmetic to hide fetching both matrices
 
 
 def chained(problem: Problem) -> Problem | None:
-    """The operation, with what is reduced behind a sum computed once before; None if it has no two sums."""
+    """Return the operation with point-wise stages between its reductions kept in scratch; None without two sums."""
     expr = cleaned(problem.operation.expr)
     if sum(s.combine == "sum" and bool(s.reduce) for s in expr.stages) < 2:
         return None
@@ -44,21 +44,21 @@ def chained(problem: Problem) -> Problem | None:
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """Nothing if the root is no such product; else one schedule per task count."""
+    """Yield one schedule per task count; none unless the root is such a product."""
     if (both := problem.matched.chain) is None:
         return
     yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
 
 
 def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Schedule | None:
-    """The two products with blocks of their own. None where scratch has no room for the rows of a block."""
+    """Return the two products with blocks of their own. None if scratch does not fit the rows of a block."""
     assert last.row is not None
     row, batch = last.row, batch_axes(problem, last)
     s = Sched(problem).tasks(cuts(problem, (*batch, row)), want)
     height = s.left(row)
     room, least = problem.spec.scratch_bytes, min(height, LEAST_ROWS)
     strided = _is_strided(problem, first)
-    once: list[Product] = []  # whose matrix is copied once for all rows of a task
+    once: list[Product] = []  # products whose matrix is copied once for all rows of a task
     for p in (first, last):
         wanted = _in_panels(problem, p, batch) or (strided and p is first)
         left = room - sum(_copied_bytes(problem, one, batch) for one in (*once, p))
@@ -81,21 +81,21 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
 
 
 def batch_axes(problem: Problem, p: Product) -> list[str]:
-    """Axes of the root beside the rows and columns of a product."""
+    """Return the axes of the root besides the rows and columns of a product."""
     return [a for a, e in problem.root.axes if a not in (p.row, p.lane) and e > 1]
 
 
 def _most_rows(problem: Problem, row: str, batch: list[str], room: int) -> int:
-    """How many rows scratch has room for."""
+    """Return how many rows fit `room` bytes of scratch."""
     one = dict.fromkeys(batch, 1)
     sizes = (kept_bytes(problem.placed, {**one, row: n}) for n in range(1, MOST_ROWS + 1))
     return sum(size <= room for size in sizes)
 
 
 def _rows(problem: Problem, products: tuple[Product, ...], height: int, most: int) -> int:
-    """How many of a task's rows go through all stages together: few blocks more than there are rows, of many sums.
+    """Return how many of a task's rows go through all stages together: in even blocks, with many sums in registers.
 
-    0 if register blocks would reach past what has room.
+    0 if register blocks would reach past the rows that fit.
     """
 
     def cost(rows: int) -> tuple[int, int]:
@@ -118,7 +118,7 @@ def _rows(problem: Problem, products: tuple[Product, ...], height: int, most: in
 
 
 def _block(problem: Problem, p: Product, rows: int) -> Block:
-    """The register block of a product of so many rows."""
+    """Return the register block of a product of `rows` rows."""
     return blocks(problem, _vectors(problem, p), rows)[0]
 
 
@@ -127,31 +127,31 @@ def _vectors(problem: Problem, p: Product) -> int:
 
 
 def _is_strided(problem: Problem, p: Product) -> bool:
-    """Whether the lanes of its matrix are strided in memory."""
+    """Check whether the lanes of a product's matrix are strided in memory."""
     return problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1
 
 
 def _in_panels(problem: Problem, p: Product, batch: Collection[str]) -> bool:
-    """Whether its matrix is larger than the nearest cache: what a panel takes of its rows lies too far apart there."""
+    """Check whether a product's matrix is larger than the nearest cache. Its rows are then too strided for a panel."""
     terms, whole = [a for a, _ in p.stage.reduce], _matrix_bytes(p, batch, dict(p.stage.axes)[p.lane])
     found = len(terms) == 1 and p.w.tensor in dict(problem.expr.inputs) and not p.w.dynamic
     return found and all(var(a) in p.w.index for a in (*terms, p.lane)) and whole > problem.spec.near_bytes
 
 
 def _matrix_bytes(p: Product, batch: Collection[str], columns: int) -> int:
-    """Of its matrix, for one of a batch, with so many columns."""
+    """Return the bytes of a product's matrix, for one point of the batch and `columns` columns."""
     axes = axes_of(p.w) - {p.lane, *batch}
     return 4 * columns * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes)
 
 
 def _copied_bytes(problem: Problem, p: Product, batch: Collection[str]) -> int:
-    """Of its copy at most: the last panel is whole."""
+    """Return the most bytes of a matrix's copy: the last panel is whole."""
     columns, panel = dict(p.stage.axes)[p.lane], min(MAX_VECTORS, _vectors(problem, p)) * problem.lanes
     return _matrix_bytes(p, batch, -(-columns // panel) * panel if _in_panels(problem, p, batch) else columns)
 
 
 def _copy(s: Sched, p: Product, block: Block, batch: Collection[str]) -> Sched:
-    """Copy a matrix for all rows of a task; a large one in panels of as many columns as a register block has."""
+    """Copy a matrix for all rows of a task. A large one is copied in panels of as many columns as a register block."""
     problem, tensor, depth = s.problem, p.w.tensor, len(s.loops) - 2
     nest, order = _squares(problem, p)
     if not _in_panels(problem, p, batch):
@@ -167,7 +167,7 @@ def _copy(s: Sched, p: Product, block: Block, batch: Collection[str]) -> Sched:
 
 
 def _squares(problem: Problem, p: Product) -> tuple[Sched, tuple[int, ...]]:
-    """Copy a matrix with strided lanes in squares, so that each line that is fetched is used at once; and its order."""
+    """Copy a matrix with strided lanes in squares, so that each fetched line is used at once. Return its order, too."""
     lanes, dim = problem.lanes, dim_of(p.w, p.lane)
     *others, last = (a for d, a in enumerate(copy_axes(problem, p.w.tensor)) if d != dim)
     lane = copy_axes(problem, p.w.tensor)[dim]
@@ -176,7 +176,7 @@ def _squares(problem: Problem, p: Product) -> tuple[Sched, tuple[int, ...]]:
 
 
 def _nest(s: Sched, p: Product, block: Block, around: Collection[str] = ()) -> Sched:
-    """Rows pass by panels of a matrix: in each panel all rows, whose sums stay in the private cache."""
+    """Multiply all rows by one panel of a matrix after another. The sums of rows stay in the private cache."""
     s = s.reorder(*(a for a, e in p.stage.axes if a not in (p.row, p.lane, *around) and e > 1))
     s = s.split(p.lane, block.vectors * s.problem.lanes).split(p.row, block.rows).reorder(*dict(p.stage.reduce))
     return s.unroll(p.row if block.rows > 1 else None).vectorize(p.lane, s.problem.lanes)

@@ -1,4 +1,4 @@
-"""Schedules of sums over neighbouring channels that lie in blocks: channels of a few places are copied side by side."""
+"""Schedule sums over neighbouring channels that lie in blocks, such as LRN: copy some places' channels contiguously."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rammer.kernels.sched import Sched, begun, copy_axes, cuts
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.tiling import output_order
 
-PLACES = 4  # that share a register block: their sums hide each other's latency
+PLACES = 4  # places that share a register block: their sums hide each other's latency
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """For each task count: vectors along the channels; nothing for what is no such sum of one operand."""
+    """Yield schedules with vectors along the channels, by task count; none unless it is such a sum of one operand."""
     if (found := problem.matched.window) is None:
         return
     tensor, dim, channel = found

@@ -1,7 +1,7 @@
-"""Schedules for sums of products: matrix products and convolutions, vectors along the axis of the weights.
+"""Schedule sums of products: matrix products and convolutions, with vectors along the weights' axis. Known as: GEMM.
 
-The register block is `vectors` x `rows`: vectors of the lane axis times neighbours of a row axis, each step of the
-reduction loading `vectors` weight vectors and `rows` single numbers.
+The register block (micro-kernel) is `vectors` x `rows`: vectors of the lane axis times neighbours of a row axis. Each
+step of the reduction loads `vectors` weight vectors and `rows` single numbers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rammer.kernels.tiling import stage_loops, task_counts
 from rammer.kernels.vectors.orders import Orders
 
 MAX_VECTORS = 8
-MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
-MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
-MANY_ROWS = 16  # of a task: several register blocks
+MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors permuted from x are shared
+MAX_PICKED_ROWS = 8  # sums, and as many vectors permuted from x: both stay in registers
+MANY_ROWS = 16  # rows of a task that make several register blocks
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Block:
 
 
 def blocks(problem: Problem, width: int, height: int) -> list[Block]:
-    """Register blocks for `width` vectors and `height` rows, the cheapest first by a model of issue slots."""
+    """Return register blocks for `width` vectors and `height` rows, the cheapest first by a model of issue slots."""
     limit = problem.spec.registers - 3
     found: list[tuple[float, int, Block]] = []
     for vectors in range(1, min(MAX_VECTORS, width) + 1):
@@ -48,27 +48,27 @@ def blocks(problem: Problem, width: int, height: int) -> list[Block]:
             if vectors * rows + vectors + 1 > limit:
                 continue
             block = Block(vectors, rows)
-            cost = cycles(problem.spec, block, width, height) * (1.03 if height % rows else 1.0)  # the code comes twice
+            cost = cycles(problem.spec, block, width, height) * (1.03 if height % rows else 1.0)  # a remainder's code
             found.append((round(cost, 6), -vectors * rows, block))
     found.sort(key=lambda item: item[:2])
     return [b for _, _, b in found]
 
 
 def cycles(spec: VDeviceSpec, block: Block, width: int, height: int) -> float:
-    """Cycles of one step of the reduction for so many vectors and rows, in such blocks."""
+    """Return the cycles of one step of the reduction for `width` vectors and `height` rows, in such blocks."""
     whole, rest = divmod(height, block.rows)
     steps = whole * _step(spec, block.vectors, block.rows) + (_step(spec, block.vectors, rest) if rest else 0.0)
     return steps * -(-width // block.vectors)
 
 
 def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
-    """Cycles of one step of the reduction, its weights in the vEU's own cache."""
+    """Return the cycles of one step of the reduction, with weights in the private cache."""
     issued = Issued(arithmetic=vectors * rows, loads=vectors + rows)
     return pass_cycles(issued, spec, sums=True, streamed=4.0 * vectors * spec.lanes)
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """Nothing if the root is no product; otherwise schedules by task count and register block."""
+    """Yield schedules by task count and register block; none if the root is not a product."""
     p = problem.matched.output
     if p is None or not pays(problem, p):
         return
@@ -81,21 +81,21 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 
 
 def _by_rows(problem: Problem, p: Product, want: int) -> bool:
-    """Whether a near matrix is cut by rows in any case, as there are enough.
+    """Check whether a matrix that fits the private cache is cut by rows anyway, because there are enough rows.
 
-    Alone columns may be as fast. But who reads single rows need not wait for all of them, nor take them from two vEUs.
+    Alone, columns may be as fast. But readers of single rows then wait for all columns, and read lines of two vEUs.
     """
     return _near_matrix(problem, p) and max(e for a, e in p.stage.axes if a != p.lane) >= MANY_ROWS * want
 
 
 def _near_matrix(problem: Problem, p: Product) -> bool:
-    """Whether rows are cut along a single axis, and all weights stay in the cache of a vEU that has some of them."""
+    """Check whether rows lie along a single axis, and all weights fit half of a vEU's private cache."""
     weights = problem.expr.type_of(p.w.tensor).nbytes
     return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.spec.own_cache / 2
 
 
 def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
-    """`second`: cut by the other axis. None if there is none."""
+    """Return one schedule; None if no register block fits. `second`: cut tasks by the other axis."""
     stage, lanes, extents = p.stage, problem.lanes, dict(p.stage.axes)
     tasks, block = _tasks(problem, p, want, second)
     if block is None:
@@ -108,7 +108,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     elif p.row and tasks.left(p.row) > p.row_group:
         across = across.split(p.row, p.row_group)
     outer = [a for a in extents if a not in (p.lane, p.row)]
-    batch = [  # each has weights of its own
+    batch = [  # each point of these axes has weights of its own
         a for a in outer if a != stage.axes[-1][0] and extents[a] > 1 and any(a in variables(ix) for ix in p.w.index)
     ]
     within = Sched(problem).reorder(*(a for a in outer if a not in batch)).split(p.row, block.rows).loops
@@ -119,7 +119,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
         return s.unroll(p.row if block.rows > 1 else None).vectorize(p.lane, lanes)
 
     s = (tasks if shown else tasks.place(problem.placed)).reorder(*batch).nest(orders.best())
-    if shown:  # a register block is stored, and what reads it follows while it is in the private cache
+    if shown:  # a register block is stored, and its reader follows while it is in the private cache
         s = s.compute_at(stage.name, sums(Sched(problem, stage).nest(reduce)))
     if problem.packable(p.w, p.lane):
         s = s.pack([(p.w.tensor, panels(p.w, p.lane, panel, digits))])
@@ -133,7 +133,10 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
 
 
 def _tasks(problem: Problem, p: Product, want: int, second: bool) -> tuple[Sched, Block | None]:
-    """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are."""
+    """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are.
+
+    Returns the tasks and a register block that fits them, or None for the block.
+    """
     lanes, shown = problem.lanes, _is_shown(problem, p)
     most = MAX_PICKED_ROWS if p.mixed else p.row_group
 
@@ -168,7 +171,7 @@ def _tasks(problem: Problem, p: Product, want: int, second: bool) -> tuple[Sched
 
 
 def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
-    """Of register blocks those that touch no more than is wanted; the smallest if all touch more."""
+    """Return the register blocks that touch at most `tuning.most_bytes`; the smallest one if all touch more."""
     if not problem.tuning.most_bytes or not ranked:
         return ranked
     touched = {b: _touched(b, problem, p) for b in ranked}
@@ -177,7 +180,7 @@ def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
 
 
 def _touched(b: Block, problem: Problem, p: Product) -> int:
-    """Bytes that a register block sums, and reads for it: all terms of a panel and of the rows."""
+    """Return the bytes of a register block's sums and of all it reads: all terms of a panel and of the rows."""
     extents = {a: 1 for a, _ in p.stage.axes} | dict(p.stage.reduce)
     extents |= {p.lane: b.vectors * problem.lanes} | ({p.row: b.rows} if p.row else {})
     env = {a: (0, e - 1) for a, e in extents.items()}
@@ -190,7 +193,7 @@ def _touched(b: Block, problem: Problem, p: Product) -> int:
 
 
 def _is_shown(problem: Problem, p: Product) -> bool:
-    """Whether the product is an output that the root reads."""
+    """Check whether the product is an output that the root reads."""
     return p.stage.name != problem.root.name
 
 
@@ -205,9 +208,9 @@ def _fits(b: Block, steps: dict[str, int], p: Product, lanes: int) -> bool:
 
 
 def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:
-    """Reduction loops outermost first, and the same order as digits of the packed weights.
+    """Return the reduction loops, outermost first, and the same order as digits of the packed weights.
 
-    Axes that pick a place in x come outside of those that walk along memory, channels blocked as x blocks them.
+    Axes that pick a place in x come outside of those that walk along memory. Channels are blocked as in x.
     """
     kind = problem.expr.type_of(p.x.tensor)
     reduce = dict(p.stage.reduce)
@@ -222,7 +225,7 @@ def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Di
     first = [a for a in reduce if a in blocked]
     window = [a for a in reduce if a not in blocked and a in guarded]
     last = [a for a in reduce if a not in blocked and a not in guarded]
-    if p.mixed:  # neighbouring places share the vectors that are picked from x, once both loops are unrolled
+    if p.mixed:  # neighbouring places share the vectors that are permuted from x, once both loops are unrolled
         window, last = [], [*window[:-1], *last, *window[-1:]]
     near = last[-2:] if p.mixed and prod(reduce[a] for a in last[-2:]) <= MAX_PICKED else []
     loops = [*(Loop(a, blocked[a]) for a in first), *(Loop(a) for a in window)]
@@ -236,7 +239,7 @@ def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Di
 
 
 def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> list[tuple[str, Layout]]:
-    """Static vectors along the lane axis, padded to whole panels, so that a last panel needs no guard."""
+    """Return packings of static vectors along the lane axis, padded to whole panels: the last panel needs no guard."""
     if stage.epilogue is None or dict(stage.axes)[lane] % panel == 0:
         return []
     found = {}
@@ -248,7 +251,10 @@ def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> l
 
 
 def _panel_copy(s: Sched, p: Product, depth: int) -> Sched:
-    """Copy the weights that are read inside loop number `depth` before it, lanes innermost."""
+    """Copy the weights that are read inside loop number `depth` before that loop, lanes innermost.
+
+    Known as: panel packing.
+    """
     problem, lane = s.problem, dim_of(p.w, p.lane)
     copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
     order = (*(d for d in range(len(copy.axes)) if d != lane), lane)

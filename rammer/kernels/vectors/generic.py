@@ -1,4 +1,4 @@
-"""Schedules for everything: point-wise, row-wise, windows, moves. Correct for any expression, good for most."""
+"""Schedule any expression: point-wise, row-wise, windows, moves. Correct for all, good for most."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDED = 8  # rows: measured for a softmax of 42 (Zen 5): 2.1 times as fast as o
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """One schedule per task count: tasks cut from the outer axes of the output, vectors along the best lane axis."""
+    """Yield one schedule per task count: tasks cut from the output's outer axes, vectors along the best lane axis."""
     yield from _schedules(problem, sparing=False)
     if problem.tuning.every_axis:
         for axis, _ in problem.root.axes:
@@ -25,7 +25,10 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 
 
 def sparing(problem: Problem) -> Iterator[Schedule]:
-    """As `schedules`, with no more in scratch than one row or one vector needs, even if weights are read more often."""
+    """Yield the same schedules with no more in scratch than one row or one vector needs.
+
+    Weights may be read more often.
+    """
     return _schedules(problem, sparing=True)
 
 
@@ -46,14 +49,14 @@ def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[
     shared = _shared(problem, sparing)
     order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]
-    outputs = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # stored whole: no piece may overhang
+    outputs = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # stored whole: pieces cannot overhang
     grains = [(a, extents[a], _grain(problem, a, lane, unroll, outputs)) for a in order]
     if crossing:
         grains = [(a, e, lcm(g, problem.lanes) if a == crossing[1] else g) for a, e, g in grains]
     packing = lane_packing(problem, root, lane) if root.reduce else ()
     seen = set()
     for want in task_counts(problem):
-        # Cut along another axis, every task computes what all of them need: that is for vEUs that would be idle.
+        # Tasks along another axis each recompute the shared stages: that is for vEUs that would be idle.
         often = shared and want > problem.rtasks
         s = Sched(problem).tasks([g for g in grains if not often or g[0] in shared], want)
         if s.loops in seen:
@@ -75,7 +78,7 @@ def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[
 
 
 def _together(problem: Problem, axis: str, lane: str | None, steps: Mapping[str, int]) -> int:
-    """Rows whose stages precede the root of any of them: while the lanes of one are folded, another is summed."""
+    """Return how many rows' stages are computed before any root: sums of one row then overlap folds of another."""
     root, one = problem.root, {a: 1 for a, _ in problem.root.axes if a != lane}
     extents = dict((*root.axes, *root.reduce))
     if lane is None or not any(lane_axis(problem, s, one) in dict(s.reduce) for s in problem.placed):
@@ -86,7 +89,7 @@ def _together(problem: Problem, axis: str, lane: str | None, steps: Mapping[str,
 
 
 def _grain(problem: Problem, axis: str, lane: str | None, unroll: int, whole: bool) -> int:
-    """Points that tasks may be cut in multiples of; `whole`: of vectors, too."""
+    """Return the granularity of tasks along an axis, in points. `whole`: in whole vectors, too."""
     span = problem.span(axis)
     if axis != lane:
         return span
@@ -95,7 +98,7 @@ def _grain(problem: Problem, axis: str, lane: str | None, unroll: int, whole: bo
 
 
 def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:
-    """A register block of a reduction with vectors along an output axis: neighbours hide the latency of adding."""
+    """Return a register block of a reduction along an output axis: neighbours hide the latency of adding."""
     if not root.reduce or lane is None or lane in dict(root.reduce):
         return None
     if not (others := _neighbours(problem, root, lane)):
@@ -106,13 +109,13 @@ def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]
 
 
 def _neighbours(problem: Problem, root: Stage, lane: str) -> list[tuple[str, int]]:
-    """Output axes beside the lanes, up to one whose neighbours can share a register block; none if it cannot."""
+    """Return output axes besides the lanes, if neighbours along the last one can share a register block; else none."""
     others = [(a, e) for a, e in root.axes if a != lane and e > 1]
     return others if others and problem.span(others[-1][0]) == 1 else []
 
 
 def _crossing(problem: Problem) -> tuple[str, str] | None:
-    """The two axes of a transposition: along the first the output lies in memory, along the second the only operand."""
+    """Return two axes of a transposition: the output is contiguous along the first, its operand along the second."""
     root = problem.root
     if root.reduce or not isinstance(root.body, Load) or root.body.dynamic:
         return None
@@ -124,9 +127,10 @@ def _crossing(problem: Problem) -> tuple[str, str] | None:
 
 
 def _shared(problem: Problem, sparing: bool) -> list[str]:
-    """Axes along which kept stages are read at the root's own position: along them little is kept at a time, and near.
+    """Return the axes along which kept stages are read at the root's own position.
 
-    None if a stage is a product with weights, which whole tiles must share, unless scratch is to be spared.
+    One point at a time is kept, in cache. Empty if a stage is a product with weights, which whole tiles must share,
+    unless scratch is to be spared.
     """
     shared = [a for a, _ in problem.root.axes]
     kept = {s.name for s in problem.placed}
@@ -140,7 +144,7 @@ def _shared(problem: Problem, sparing: bool) -> list[str]:
 
 
 def _is_product(stage: Stage) -> bool:
-    """Whether a stage sums products of two tensors: a square of one, less its mean, is none."""
+    """Check whether a stage sums products of two tensors. The square of one tensor does not count."""
     if not (stage.reduce and isinstance(stage.body, Call) and stage.body.fn == "mul"):
         return False
     a, b = ({load.tensor for load, _ in loads(factor)} for factor in stage.body.args)
@@ -155,9 +159,9 @@ def _block(
     steps: Mapping[str, int],
     width: int,
 ) -> tuple[Loop, ...]:
-    """Loops over pieces of the shared axes that hold a register block: stages are kept for one piece at a time.
+    """Return loops over pieces of the shared axes that hold a register block. Stages are kept for one piece at a time.
 
-    Along the lane axis a piece is as long as the nearest cache allows: rows of memory are used in long runs.
+    Along the lane axis a piece is as long as the nearest cache allows, so that memory is used in long runs.
     """
     loops = [Loop(*tile)] if tile and tile[0] in shared else []
     if lane is not None and lane in shared:

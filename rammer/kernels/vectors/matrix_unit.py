@@ -1,8 +1,8 @@
-"""Schedules of products by instructions of one thread, whose operands lie in their own way, perhaps encoded.
+"""Schedule products by matrix instructions of one thread, such as AMX, whose operands have special layouts.
 
-A task copies some rows of x, by which all panels of weights then pass; these are static and lie as they are needed, or
-are encoded on the way: that takes longer, and they less memory. Where vectors lie along x, it copies columns of x, and
-all rows of weights pass.
+A task copies some rows of x, and multiplies them by all panels of weights. Weights are static: they lie as the
+instruction needs them, or are encoded at run time, which takes longer and needs less memory. If vectors lie along x,
+the task copies columns of x, and multiplies them by all rows of weights.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import task_counts
 
-LEAST_GAIN = 1.25  # of a unit whose blocks hold more rows than there are
-MOST_PADDING = 2.0  # rows that blocks hold, for each that there is
-WORTH_WAKING = 11.0  # times that what it saves of a product, estimated on one vEU, must outlast the unit's waking
-MOST_ROWS = 64  # that a step of a chain takes at once
-ENCODED_SHARE = 0.75  # of scratch, for rows by which all weights pass
-WAITING_SHARE = 0.25  # of a vEU's own cache, for sums that wait for the next piece of their terms
-BY_COLUMNS = 0.95  # of the time of tasks by rows: for less, those who read rows begin earlier
-LEAST_PIECE = 256  # terms: sums are loaded and stored for each
-ON_THE_WAY = 1.06  # of the time of weights that lie encoded, for the memory that these take
+LEAST_GAIN = 1.25  # least gain of a unit whose blocks are padded with rows
+MOST_PADDING = 2.0  # most rows of blocks per existing row
+WORTH_WAKING = 11.0  # times the unit's wake-up time that it must save of a product, estimated on one vEU
+MOST_ROWS = 64  # rows that a step of a chain takes at once
+ENCODED_SHARE = 0.75  # of scratch, for encoded rows
+WAITING_SHARE = 0.25  # of a vEU's private cache, for sums that wait for the next k-block
+BY_COLUMNS = 0.95  # of the time of tasks by rows, below which columns win: readers of rows begin earlier otherwise
+LEAST_PIECE = 256  # terms of a k-block: sums are loaded and stored for each
+ON_THE_WAY = 1.06  # of the time with pre-encoded weights: up to that, encoding at run time wins, as it saves memory
 
 
 class Unit(NamedTuple):
-    """What a vEU multiplies with: how it copies rows, and its products, the fastest first."""
+    """A matrix unit: the instruction that copies rows, and its product instructions, the fastest first."""
 
     copy: Instruction
     products: tuple[Instruction, ...]
-    turned: bool = False  # it copies columns
+    turned: bool = False  # transposed: it copies columns
 
     @property
     def copied(self) -> TensorType:
-        """A block of rows, or of columns, as products take it."""
+        """The type of a block of rows, or of columns, as products take it."""
         return self.products[0].meaning.inputs[int(self.turned)][1]
 
     @property
     def encoding(self) -> Encoding | None:
-        """Of both operands."""
+        """The encoding of both operands, or None."""
         return self.copied.layout.encoding if self.copied.layout else None
 
     @property
     def operands(self) -> str:
-        """What it multiplies, as names of rKernels have it."""
+        """The operands' types, as in names of rKernels."""
         return str(self.encoding or "x".join(kind.name.lower() for kind in self.products[0].operands))
 
     @property
     def exact(self) -> bool:
-        """Whether it multiplies whole numbers: the zeros that pad weights then make nothing of what pads rows.
+        """Check whether it multiplies integers. Then zeros that pad weights cancel whatever pads rows.
 
-        No vectors multiply bytes: blocks may be padded for it.
+        Vectors do not multiply bytes, so blocks may be padded for it.
         """
         return not self.copied.dtype.is_float
 
     @property
     def copy_columns(self) -> float:
-        """Columns of products that take as long as copying their rows."""
+        """The number of product columns that take as long as copying their rows."""
         return self.products[0].gain / self.copy.gain
 
     @property
     def padding(self) -> float:
-        """Rows that its blocks may hold, for each that there is."""
+        """The most rows that its blocks may hold per existing row."""
         return min(self.products[0].gain / LEAST_GAIN, MOST_PADDING)
 
     @property
     def fewest_columns(self) -> float:
-        """Columns for which it saves the time that copying their rows takes."""
+        """The number of columns above which it saves more time than copying their rows takes."""
         return self.copy_columns / max(self.products[0].gain - 1, 1e-9)
 
     @property
@@ -86,12 +86,12 @@ class Unit(NamedTuple):
 
     @property
     def neighbours(self) -> int:
-        """Terms that lie beside each other in the rows that it copies."""
+        """Adjacent terms in the rows that it copies."""
         return self.copy.meaning.inputs[0][1].physical_shape[-1]
 
 
 def units_of(spec: VDeviceSpec) -> list[Unit]:
-    """The fastest unit for each kind of operands, at the spec's precision."""
+    """Return the fastest unit for each kind of operands, at the spec's precision."""
     alone = [i for i in spec.multipliers if i.threads == 1]
     found: dict[tuple[DType, ...], Unit] = {}
     for best in alone:
@@ -105,12 +105,12 @@ def units_of(spec: VDeviceSpec) -> list[Unit]:
 
 
 def copy_of_columns(spec: VDeviceSpec, block: Instruction) -> Instruction | None:
-    """What copies panels of the columns that a product takes, so that these need not be static."""
+    """Return the instruction that copies panels of a product's columns, so that these need not be static; or None."""
     return next((i for i in _copies_of_columns(spec, block) if not i.encodes), None)
 
 
 def encoder(spec: VDeviceSpec, block: Instruction) -> Instruction | None:
-    """What encodes panels of the columns that a product takes, which lie already as it takes them."""
+    """Return the instruction that encodes panels of a product's columns, already in its order; or None."""
     return next((i for i in _copies_of_columns(spec, block) if i.encodes), None)
 
 
@@ -123,7 +123,7 @@ def _copies_of_columns(spec: VDeviceSpec, block: Instruction) -> list[Instructio
 
 
 class Side(NamedTuple):
-    """An operand of a product, the axis that moves through it alone, and what an instruction calls that."""
+    """An operand of a product, the axis that moves it alone, and the instruction's name for that axis."""
 
     load: Load
     axis: str
@@ -131,13 +131,13 @@ class Side(NamedTuple):
 
 
 def sides(p: Product, unit: Unit) -> tuple[Side, Side]:
-    """The operand that is copied, and the static one that passes by it."""
+    """Return the operand that is copied, and the static one."""
     rows, columns = Side(p.x, str(p.row), "row"), Side(p.w, p.lane, "column")
     return (columns, rows) if unit.turned else (rows, columns)
 
 
 def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
-    """One per task count for a sum of products with its point-wise rest; nothing if the unit does not suit it."""
+    """Yield one schedule per task count for a sum of products with a point-wise epilogue; none if it does not suit."""
     p = problem.matched.root
     if p is not None and p.row is None and unit.exact:
         p = _of_one_row(p)
@@ -153,19 +153,19 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
 
 
 def schedule(s: Sched, p: Product, unit: Unit, block: Instruction, encode: Instruction | None) -> Schedule | None:
-    """A product in blocks, whose tasks `s` has: weights from a far memory are read as rarely as possible.
+    """Return a product in blocks. `s` holds its tasks. Weights beyond the private cache are read as rarely as possible.
 
-    `encode`: encodes weights on the way, a panel at a time. None if it would do so for several strips of rows.
+    `encode`: encodes weights at run time, a panel at a time. None if it would do so for several strips of rows.
     """
     problem = s.problem
     moving, still = sides(p, unit)
     ((deep, depth),) = p.stage.reduce
     height, width = block.extent(moving.name), block.extent(still.name)
     rows = _rows(s, moving, height)
-    strip: int | None = height  # rows that are encoded at once; None: all of a task
-    piece = depth  # terms of them
+    strip: int | None = height  # rows that are encoded at once; None: all rows of a task
+    piece = depth  # terms that are encoded at once
     if not near(problem, p, unit):
-        lines = rows + (width if encode else 0)  # that a task encodes
+        lines = rows + (width if encode else 0)  # lines that a task encodes
         piece = _piece(problem, p, unit, lines, rows * s.left(still.axis))
         most = int(problem.spec.scratch_bytes * ENCODED_SHARE) // encoded_bytes(p, unit, height) * height
         strip = most if most < lines and piece == depth else None
@@ -184,7 +184,7 @@ def schedule(s: Sched, p: Product, unit: Unit, block: Instruction, encode: Instr
 
 
 def _piece(problem: Problem, p: Product, unit: Unit, lines: int, sums: int) -> int:
-    """Terms of what a task encodes for which scratch has room: all, or a piece if the sums can wait beside it."""
+    """Return the terms of a task's encoded lines that fit scratch: all, or a k-block if the sums can wait in cache."""
     ((_, depth),) = p.stage.reduce
     room, waiting = int(problem.spec.scratch_bytes * ENCODED_SHARE), aligned_bytes(4 * sums)
     if encoded_bytes(p, unit, lines) <= room or waiting > problem.spec.own_cache * WAITING_SHARE:
@@ -195,25 +195,25 @@ def _piece(problem: Problem, p: Product, unit: Unit, lines: int, sums: int) -> i
 
 
 def _of_one_row(p: Product) -> Product:
-    """The product with an axis of extent 1 for its rows, if there is one."""
+    """Return the product with an axis of extent 1 as its rows, if there is one."""
     row = next((a for a, extent in p.stage.axes if extent == 1 and var(a) in p.x.index), None)
     return replace(p, row=row)
 
 
 def near(problem: Problem, p: Product, unit: Unit) -> bool:
-    """Whether encoded weights stay in the vEU's cache."""
+    """Check whether encoded weights fit a vEU's private cache."""
     weights = dict(problem.expr.inputs)[sides(p, unit)[1].load.tensor]
     return prod(weights.shape) * unit.copied.element_bytes <= problem.spec.own_cache
 
 
 def encoded_bytes(p: Product, unit: Unit, rows: int) -> int:
-    """Bytes of encoded rows."""
+    """Return the bytes of `rows` encoded rows."""
     ((_, depth),) = p.stage.reduce
     return rows * depth * unit.copied.element_bytes
 
 
 def suits(problem: Problem, p: Product, unit: Unit) -> bool:
-    """Whether the unit can compute a product."""
+    """Check whether the unit can compute a product."""
     stage, extents = p.stage, dict(p.stage.axes)
     if unit.neighbours not in (1, problem.lanes) or p.row is None or p.mixed or len(stage.reduce) != 1:
         return False
@@ -238,12 +238,12 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
 
 
 def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
-    """What multiplies the rows of a product that a task takes all at once; None if they do not suit the unit."""
+    """Return the instruction for a product whose rows a task takes all at once; None if it does not suit the unit."""
     if not suits(problem, p, unit) or not near(problem, p, unit):
         return None
     extents, walked = dict(p.stage.axes), set().union(*map(variables, p.x.index))
     if any(extents.get(n, 1) > 1 for n in walked if n != p.row):
-        return None  # a batch of rows, of which one copy holds one
+        return None  # a batch of rows: one copy holds one of them
     rows = extents[str(p.row)]
     heights = {b: b.extent("row") for b in fitting(problem, p, unit) if extents[p.lane] % b.extent("column") == 0}
     fits = [b for b, height in heights.items() if -(-rows // height) * height <= unit.padding * rows]
@@ -251,16 +251,16 @@ def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
 
 
 def fitting(problem: Problem, p: Product, unit: Unit) -> list[Instruction]:
-    """Blocks whose columns divide the product's, or are not more, if they may be padded; the better first."""
+    """Return the blocks whose columns divide the product's, or pad them where that is allowed; the better first."""
     columns = dict(p.stage.axes)[p.lane]
     if columns < problem.lanes:
-        return []  # sums of a row would lie closer together than the instruction leaves them
+        return []  # the instruction's stride between sums of a row is larger than the row
     most = -(-columns // problem.lanes) * problem.lanes if unit.exact else 0
     return [b for b in unit.products if columns % b.extent("column") == 0 or b.extent("column") <= most]
 
 
 def inner_loops(s: Sched, p: Product) -> Sched:
-    """The loops of a block: over its terms, and over its sums where they are used."""
+    """Add the loops of a block: over its terms, and over its sums where they are used."""
     ((deep, _),) = p.stage.reduce
     return s.reorder(deep, p.row).vectorize(p.lane, s.problem.lanes)
 
@@ -272,7 +272,7 @@ def encoded(s: Sched, p: Product, unit: Unit) -> Sched:
 
 
 def packed(p: Product, unit: Unit, block: Instruction) -> Layout:
-    """The layout of weights: what a block takes at once lies in one piece."""
+    """Return the layout of weights in which the data of one block are contiguous."""
     _, still = sides(p, unit)
     ((deep, _),) = p.stage.reduce
     dim = {n: d for d, ix in enumerate(still.load.index) for n in variables(ix)}
@@ -285,13 +285,13 @@ def packed(p: Product, unit: Unit, block: Instruction) -> Layout:
 
 
 def _dims(p: Product, side: Side) -> tuple[int, int]:
-    """The dimensions of an operand along which its rows, or columns, and its terms are counted."""
+    """Return the dimensions of an operand that count its rows (or columns) and its terms."""
     ((deep, _),) = p.stage.reduce
     return side.load.index.index(var(side.axis)), side.load.index.index(var(deep))
 
 
 def in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
-    """Whether rows are equally far apart, and terms too, or beside each other: all of a row's, or those of a block."""
+    """Check whether rows have one stride, and terms have one stride or are contiguous, per row or per block."""
     ((deep, _),), (side, _) = p.stage.reduce, sides(p, unit)
     moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]
     if sorted(moving, key=str) != sorted((var(side.axis), var(deep)), key=str):
@@ -309,7 +309,10 @@ def in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
 
 
 def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule | None:
-    """With weights that lie encoded; or are on the way, if they come from far and that takes hardly longer."""
+    """Return the schedule with pre-encoded weights, or one that encodes at run time.
+
+    The second wins if weights exceed the private cache, and if it takes at most ON_THE_WAY times as long.
+    """
     blocks = fitting(problem, p, unit)
     lie = _of_tasks(problem, p, unit, want, dict.fromkeys(blocks))
     if lie is None or unit.turned or near(problem, p, unit):
@@ -327,8 +330,10 @@ class _Priced(NamedTuple):
 def _of_tasks(
     problem: Problem, p: Product, unit: Unit, want: int, blocks: Mapping[Instruction, Instruction | None]
 ) -> _Priced | None:
-    """Tasks by rows if blocks fit them, as who reads single rows need not wait for all of them; by columns if not, or
-    if that takes less: weights that come from far then come once. `blocks`: each with what encodes its columns, if any.
+    """Return the best schedule of tasks by rows or by columns. `blocks`: each with its encoder of columns, if any.
+
+    Rows are preferred: readers of single rows then need not wait for all. Columns win if blocks do not fit rows, or if
+    they take less time: weights beyond the private cache are then fetched once.
     """
     (moving, _), extents = sides(p, unit), dict(p.stage.axes)
     best: list[_Priced] = []
@@ -350,9 +355,10 @@ def _of_tasks(
 
 
 def _fetching_us(s: Sched, p: Product, unit: Unit, own: Schedule) -> float:
-    """What weights take that come from far: of all columns of a task, for each strip of rows, and each of a batch.
+    """Return the microseconds of fetching weights from shared memory, for each strip of rows and each batch point.
 
-    `s`: the tasks alone. No vEU made the weights, so that they come from the memory that all vEUs share.
+    0 if they fit the private cache. `s`: the tasks alone. vEUs did not write the weights, so that these come from the
+    memory that all vEUs share.
     """
     problem = s.problem
     if near(problem, p, unit):
@@ -372,7 +378,7 @@ def _fetching_us(s: Sched, p: Product, unit: Unit, own: Schedule) -> float:
 
 
 def _rows(s: Sched, side: Side, height: int) -> int:
-    """Rows of a task, in whole blocks."""
+    """Return the rows of a task, in whole blocks."""
     return -(-s.left(side.axis) // height) * height
 
 

@@ -1,4 +1,4 @@
-"""In which order the loops around a register block of a product go: over panels of weights, rows, pieces of sums."""
+"""Order the loops around a register block of a product: panels of weights, rows, k-blocks. Known as: cache blocking."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product, axes_of, terms
 from rammer.kernels.schedule import Loop
 
-MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
-MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
-LEAST_TERMS = 64  # of a piece: sums are loaded and stored for each
-APART_BYTES = 4096  # between rows of weights: as far apart they fall on few sets of a cache, and on pages of their own
-APART_ROWS = 64  # uses of such a panel that pay for copying it
+MIN_BLOCKS = 4  # register blocks of rows: with fewer, panels are not blocked
+MAX_WHOLE = 2  # times the nearest cache that the channels of a panel may fill before rows are cut for it
+LEAST_TERMS = 64  # terms of a k-block: sums are loaded and stored for each
+APART_BYTES = 4096  # stride of rows of weights that maps them to a small number of cache sets, each on its own page
+APART_ROWS = 64  # uses of a strided panel that pay for copying it
 
 Loops = tuple[Loop, ...]
 
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders of a task's loops. A task has `steps` of some axes, a register block `rows` and a `panel` of lanes;
-    `panels` go through those of a task, and `within` through the rows of one.
+    """The loop orders of a task.
+
+    A task has `steps` points of some axes. A register block has `rows` rows and a `panel` of lanes. `panels` are the
+    loops over the panels of a task, `within` those over the rows of one panel.
     """
 
     problem: Problem
@@ -38,12 +40,12 @@ class Orders:
     within: Loops
 
     def best(self) -> Loops:
-        """Rows pass by a panel of weights, or all panels by the rows of a block: as rules choose.
+        """Choose by rules: all rows per panel of weights, or all panels per block of rows.
 
-        Rows come first where x is large, so that it is read once, and where the output is row-major: a panel at a time
-        would write pieces of it that are a whole row apart, which fall on few sets of the caches and which no core
-        fetches ahead. Weights then come from the vEU's own cache in the order in which they lie, about as fast as from
-        the nearest. Counted work does not know one from another, measured times differ by up to a tenth.
+        Rows come first if x is large, so that it is read once. They also come first if the output is row-major: a panel
+        at a time would write pieces with a stride of a whole row, which fall on a small number of cache sets and which
+        hardware does not prefetch. Weights then come from the private cache in memory order, about as fast as from the
+        nearest cache. Counted work does not distinguish these orders; measured times differ by up to a tenth.
         """
         problem, p, plain = self.problem, self.p, (*self.panels, *self.within)
         if self._points < MIN_BLOCKS * self.rows:
@@ -68,9 +70,10 @@ class Orders:
 
     @cached_property
     def copies_panels(self) -> bool:
-        """Whether a panel of weights made at run time has its rows so far apart that a copy side by side is faster.
+        """Check whether copying a panel of weights made at run time is faster than reading its strided rows.
 
-        Lanes lie side by side in it already.
+        True if rows have a stride of at least APART_BYTES and APART_ROWS points reuse the panel. Its lanes are adjacent
+        already.
         """
         w, kinds = self.p.w, dict(self.problem.expr.inputs)
         if self.problem.packable(w, self.p.lane) or w.tensor not in kinds or w.index[-1] != var(self.p.lane):
@@ -82,12 +85,12 @@ class Orders:
 
     @cached_property
     def _panel_bytes(self) -> int:
-        """Of the weights of a panel."""
+        """Bytes of the weights of a panel."""
         return terms(self.p) * 4 * self.panel
 
     @cached_property
     def _sharing(self) -> dict[str, int]:
-        """Axes of a task's points that share weights."""
+        """Points of a task that share weights, by axis."""
         weights = axes_of(self.p.w)
         axes = [(a, e) for a, e in self.p.stage.axes if a != self.p.lane and a not in weights]
         return {a: min(self.steps.get(a, e), e) for a, e in axes}
@@ -97,7 +100,7 @@ class Orders:
         return prod(self._sharing.values())
 
     def _share(self, load: Load) -> float:
-        """Bytes of a tensor that a task reads."""
+        """Return the bytes of a tensor that a task reads."""
         extents = dict((*self.problem.root.axes, *self.problem.root.reduce))
         moving = [a for a in self.steps if any(a in variables(ix) for ix in load.index)]
         nbytes = self.problem.expr.type_of(load.tensor).filled_bytes
@@ -107,9 +110,9 @@ class Orders:
         return tuple(loop for loop in self.within if loop not in chunk)
 
     def _strips(self) -> Loops:
-        """Rows, and inside of them panels: of all lanes, or of strips of lanes whose weights stay in a vEU's own cache.
+        """Return loops over rows, then over the panels of a strip of lanes whose weights fit half of the private cache.
 
-        Empty if these are single panels.
+        One strip holds all lanes if they fit. Empty if strips would be single panels.
         """
         lane = self.p.lane
         panels = -(-min(self.steps.get(lane, dict(self.p.stage.axes)[lane]), self.p.group) // self.panel)
@@ -121,11 +124,11 @@ class Orders:
         return (*strip, *self.within, Loop(lane, self.panel))
 
     def _chunk(self, far: bool) -> Loops:
-        """Cut the reduction so that the weights of a panel stay in the nearest cache while all rows pass by.
+        """Return loops that block the reduction so that the weights of a panel stay in the nearest cache for all rows.
 
-        Sums of all rows then wait in a buffer beside it. Rows whose sums would push the weights out are cut, if there
-        are so many channels that this pays. Empty if the panel fits as it is. Rows of which x comes from `far` are so
-        few that their x stays in the vEU's cache for all panels.
+        The sums of all rows then wait in a buffer. Rows are cut, too, if their sums would evict the weights and there
+        are enough channels for that to pay. If x exceeds the private cache (`far`), rows are cut so that their x stays
+        there for all panels. Empty if the panel fits as it is.
         """
         if (piece := self._piece) is None:
             return ()
@@ -147,9 +150,9 @@ class Orders:
 
     @cached_property
     def _piece(self) -> Loop | None:
-        """A loop over pieces of the reduction of which a panel's weights fill half of the nearest cache.
+        """A loop over k-blocks of the reduction: a panel's weights for one fill at most half of the nearest cache.
 
-        None if the panel fits as it is, or where no such piece divides the reduction.
+        None if the panel fits as it is, or if no such block divides the reduction.
         """
         near = self.problem.spec.near_bytes
         if self._panel_bytes <= near * 2 / 3 or not self.reduce:
@@ -163,10 +166,10 @@ class Orders:
         return Loop(first.axis, fitting[-1] * first.step)
 
     def _deep(self) -> Loops:
-        """Cut a reduction so deep that not even the rows of a few blocks stay near: pieces outside, x is read once.
+        """Return loops for a reduction so deep that not even MIN_BLOCKS blocks of rows stay in the private cache.
 
-        All sums of a task wait meanwhile, in as many rows as stay in the vEU's own cache. Empty if there is one piece,
-        or where they would be too few.
+        K-blocks are outermost, so that x is read once. Meanwhile the sums of as many rows as fit the private cache
+        wait. Empty if there is one k-block, or if too small a number of rows would fit.
         """
         piece, p, own = self._piece, self.p, self.problem.spec.own_cache
         if piece is None or p.row is None or terms(p) * 4 * MIN_BLOCKS * self.rows <= own / 2:

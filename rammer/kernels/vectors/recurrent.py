@@ -1,4 +1,4 @@
-"""Schedules for point-wise roots over products: recurrent cells, and products that a point-wise or row-wise root reads.
+"""Schedule point-wise roots over products: recurrent cells, and products that a point-wise or row-wise root reads.
 
 Each task owns some units: all gates of a unit are computed where its state is. Weights are packed in order of use.
 """
@@ -22,26 +22,29 @@ from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_cou
 from rammer.kernels.vectors import matrix_unit
 from rammer.kernels.vectors.matrix_unit import Unit
 
-ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a prefetcher follows
+ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a hardware prefetcher follows
 MOST_GATES = 4
-ENOUGH_ROWS = 8  # sums for each weight, of which reading the weights costs little beside arithmetic
-SOME_ROWS = 4  # sums for each weight, of which arithmetic takes as long as reading the weights
+ENOUGH_ROWS = 8  # sums per weight with which reading the weights costs little beside arithmetic
+SOME_ROWS = 4  # sums per weight with which arithmetic takes as long as reading the weights
 
 
 class Cell(NamedTuple):
-    """A point-wise root, the products that it reads, its axis of units; and what multiplies, if it is a unit."""
+    """A point-wise root, the products that it reads, and its axis of units.
+
+    `unit` and `blocks`: the matrix unit, if any.
+    """
 
     problem: Problem
     products: Mapping[str, Product]
     lane: str
     unit: Unit | None
-    blocks: Mapping[str, Instruction]  # of the products, by the unit
+    blocks: Mapping[str, Instruction]  # the unit's instruction for each product
 
 
 def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
-    """Nothing if no stage is a product; otherwise one schedule per task count, units cut first.
+    """Yield one schedule per task count, cut by units first; none if no stage is a product.
 
-    With `unit` it computes the products; nothing if it does not suit them all.
+    With `unit` it computes the products; none unless it suits all of them.
     """
     products, lane = problem.matched.cell, lane_axis(problem, problem.root)
     if not products or lane is None:
@@ -55,23 +58,23 @@ def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
 
 
 def _counts(cell: Cell) -> list[int]:
-    """How many tasks to aim for, the best guess first."""
+    """Return the numbers of tasks to aim for, the best guess first."""
     problem = cell.problem
     counts = task_counts(problem)
     if counts != [1] and _stay(problem, cell.products.values()):
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
-        counts = [counts[0], 1]  # every task would repeat what all of them need
+        counts = [counts[0], 1]  # every task would recompute the shared stages
     return counts
 
 
 def _cut(cell: Cell, want: int) -> Sched | None:
-    """Loops over about `want` tasks, and over pieces of each; None if the unit's blocks do not divide them."""
+    """Return loops over about `want` tasks and the pieces of each; None if the unit's blocks do not divide them."""
     problem, lane, lanes = cell.problem, cell.lane, cell.problem.lanes
     extents = dict(problem.root.axes)
     vectors = -(-extents[lane] // lanes)
     grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
-    if (span := problem.span(lane)) > 1:  # what is stored beside the root must not overhang into the next task
+    if (span := problem.span(lane)) > 1:  # other outputs must not overhang into the next task
         stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)
         grain = lcm(grain, span) if stored else -(-grain // span) * span
     if cell.blocks:
@@ -80,19 +83,19 @@ def _cut(cell: Cell, want: int) -> Sched | None:
             return None
     rows = cuts(problem, (a for a in extents if a != lane))
     units = (lane, extents[lane], grain)
-    # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
+    # A task of rows reads its own results of the step before: without a barrier or another vEU's cache lines.
     apart = not cell.blocks and _independent_rows(problem, cell.products.values(), want)
     axes = [*rows, units] if apart else [units, *rows]
     s = _tasks(problem, axes, want)
     pieces = () if cell.blocks else _pieces(s, lane)
-    if pieces:  # the end of a task is the end of a piece: what is stored beyond it would be another task's
+    if pieces:  # a task ends where a piece ends: stores beyond it would overwrite another task's results
         size = {lp.axis: lp.step for lp in pieces}
         s = _tasks(problem, [(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want)
     return s.nest(pieces)
 
 
 def _tasks(problem: Problem, axes: list[Cut], want: int) -> Sched:
-    """Loops over tasks along one axis, if it can be cut: along two, every weight would be read by several tasks."""
+    """Cut tasks along one axis if it can be cut. Along two, several tasks would read every weight."""
     s = Sched(problem).tasks(axes[:1], want)
     return s if s.loops else s.tasks(axes, want)
 
@@ -110,9 +113,9 @@ def _schedule(cell: Cell, s: Sched) -> Schedule:
 
 
 def _pieces(s: Sched, lane: str) -> tuple[Loop, ...]:
-    """Loops inside a task over pieces whose stages fit the scratch: rows are halved first.
+    """Return loops inside a task over pieces whose stages fit the scratch. Rows are halved first.
 
-    Each piece of rows reads the task's weights again, each piece of units what all units share.
+    Each piece of rows reads the task's weights again; each piece of units reads again what all units share.
     """
     problem = s.problem
     steps = {a: s.left(a) for a, _ in problem.root.axes}
@@ -135,7 +138,7 @@ def _pieces(s: Sched, lane: str) -> tuple[Loop, ...]:
 
 
 def _unit_gates(s: Sched, p: Product, unit: Unit, block: Instruction) -> Sched:
-    """Copy x for the unit, and compute a product by it, inside a task."""
+    """Copy x for the matrix unit, and compute a product by it, inside a task."""
     nest = Sched(s.problem, p.stage).reorder(*(a for a, _ in p.stage.axes if a not in (p.lane, p.row)))
     nest = nest.split(p.lane, block.extent("column")).split(p.row, block.extent("row"))
     nest = matrix_unit.inner_loops(nest, p).tensorize(block)
@@ -145,7 +148,7 @@ def _unit_gates(s: Sched, p: Product, unit: Unit, block: Instruction) -> Sched:
 
 
 def _independent_rows(problem: Problem, products: Iterable[Product], want: int) -> bool:
-    """Whether each task can have rows enough to itself, and near it all the weights, which it then reads whole."""
+    """Check whether each task can own enough rows, and its private cache holds the weights, which it reads whole."""
     products = list(products)
     shared = {p.row for p in products}
     extents = dict(problem.root.axes)
@@ -156,9 +159,9 @@ def _independent_rows(problem: Problem, products: Iterable[Product], want: int) 
 
 
 def _stay(problem: Problem, products: Iterable[Product]) -> bool:
-    """Whether a vEU keeps all the weights near it from step to step, beside what else passes by.
+    """Check whether all weights stay in the private cache from step to step, beside other data.
 
-    A cache gives some of half its size away, which many sums for each weight hide.
+    A cache loses part of what fills more than a quarter of it. Many sums per weight hide that: then half counts.
     """
     products = list(products)
     extents = dict(problem.root.axes)
@@ -167,20 +170,20 @@ def _stay(problem: Problem, products: Iterable[Product]) -> bool:
 
 
 def _weights(products: Iterable[Product], problem: Problem) -> int:
-    """Bytes of the weights of all products."""
+    """Return the bytes of the weights of all products."""
     return sum(problem.expr.type_of(p.w.tensor).nbytes for p in products)
 
 
 def _reads_all(problem: Problem, name: str) -> bool:
-    """Whether a product reads a kept stage along its reduction: then every task needs all of that stage."""
+    """Check whether a product reads a kept stage along its reduction. Then every task needs all of that stage."""
     return any(name in (p.x.tensor, p.w.tensor) for p in problem.matched.products.values())
 
 
 def _gates(s: Sched, p: Product) -> Sched:
     """Compute a product inside a task.
 
-    Gates, rows and vectors share a register block, as far as it reaches. Enough rows fill it with a single gate, of
-    which a panel of weights then stays in L1.
+    Gates, rows and vectors share a register block, up to its size. Enough rows fill it with a single gate, so that a
+    panel of that gate's weights stays in L1.
     """
     problem, lanes, extents = s.problem, s.problem.lanes, dict(p.stage.axes)
     by_weight = [a for a in extents if a != p.lane and any(a in variables(ix) for ix in p.w.index)]

@@ -1,7 +1,7 @@
-"""Schedules of attention whose products an instruction makes, of operands that are rounded in scratch.
+"""Schedule attention whose products are made by a matrix instruction, on operands that are rounded in scratch.
 
-Both matrices are copied once for all rows of a task, as panels of columns. A block of rows goes through all stages,
-and what the second product multiplies is copied behind the stage that computes it.
+Both matrices are copied once for all rows of a task, as panels of columns. A block of rows goes through all stages. The
+second product's rows are copied after the stage that computes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rammer.kernels.vectors.matrix_unit import Unit, copy_of_columns, in_rows, i
 
 
 def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
-    """Nothing if the operation is no such chain, or the unit copies no columns; else one schedule per task count."""
+    """Yield one schedule per task count; none unless the operation is such a chain and the unit copies columns."""
     copies = ((block, copy_of_columns(problem.spec, block)) for block in unit.products)
     by = next((_By(unit.copy, columns, block) for block, columns in copies if columns is not None), None)
     both = problem.matched.chain if by and not unit.exact and not unit.turned else None
@@ -33,7 +33,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
 
 
 def _suits(problem: Problem, first: Product, last: Product, unit: Unit) -> bool:
-    """Whether both products are of numbers as they lie in rows and columns, read by nobody else."""
+    """Check whether both products are of float32 matrices in plain rows and columns, each read only once."""
     kinds = dict(problem.expr.inputs)
     matrices = first.x.tensor, first.w.tensor, last.w.tensor
     read = [ld.tensor for s in problem.stages.values() for ld, _ in all_loads(s)]
@@ -56,13 +56,13 @@ def _suits(problem: Problem, first: Product, last: Product, unit: Unit) -> bool:
 
 
 def _apart(load: Load, across: str, deep: str) -> bool:
-    """Whether columns and terms each move through one dimension, and nothing else does."""
+    """Check whether columns and terms each move one dimension, and share none."""
     moving = [ix for ix in load.index if variables(ix) & {across, deep}]
     return sorted(moving, key=str) == sorted((var(across), var(deep)), key=str)
 
 
 class _By(NamedTuple):
-    """What copies rows, what copies columns, and what multiplies these."""
+    """The instructions that copy rows, copy columns, and multiply them."""
 
     rows: Instruction
     columns: Instruction
@@ -70,7 +70,7 @@ class _By(NamedTuple):
 
 
 def _schedule(problem: Problem, first: Product, last: Product, by: _By, want: int) -> Schedule | None:
-    """None where scratch has no room for both matrices and the rows of a block."""
+    """Return a schedule. None if scratch does not fit both matrices and the rows of a block."""
     row, batch = str(last.row), chain.batch_axes(problem, last)
     width, height = by.block.extent("column"), by.block.extent("row")
     span = problem.span(row)
@@ -96,18 +96,18 @@ def _schedule(problem: Problem, first: Product, last: Product, by: _By, want: in
 
 
 def _dims(p: Product, load: Load, across: str) -> tuple[int, int]:
-    """The dimensions along which an operand's rows, or columns, and its terms are counted."""
+    """Return the dimensions that count an operand's rows (or columns) and its terms."""
     ((deep, _),) = p.stage.reduce
     return load.index.index(var(across)), load.index.index(var(deep))
 
 
 def _most_rows(problem: Problem, products: tuple[Product, Product], batch: list[str], by: _By) -> int:
-    """How many rows, in whole blocks, scratch has room for beside both matrices; 0 if it has none."""
+    """Return how many rows, in whole blocks, fit scratch beside both matrices; 0 if none does."""
     height = by.block.extent("row")
     sums = height * by.block.extent("column") * DType.F32.itemsize
 
     def copied(rows: int, deep: int, copy: Instruction) -> int:
-        """Bytes of rows, or columns, in whole blocks."""
+        """Return the bytes of rows, or columns, in whole blocks."""
         across, along = (extent for _, extent in copy.axes)
         ((_, kind),) = copy.meaning.outputs
         return -(-rows // across) * across * -(-deep // along) * along * kind.element_bytes

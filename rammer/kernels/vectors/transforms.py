@@ -1,4 +1,4 @@
-"""Schedules of Winograd's transforms as operators: vectors along the channels, one tile row of a block at a time."""
+"""Schedule Winograd's transforms as operators: vectors along the channels, one tile row of a block at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ KINDS = frozenset({"input_transform", "output_transform"})
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """Of an operation of `KINDS`, with its axes apart: for each task count, tasks of whole rows of tiles, with vectors
-    along channels if these lie in blocks. Nothing where a matrix has a single column: that is no sum.
+    """Yield for each task count tasks of whole rows of tiles, with vectors along channels if these lie in blocks.
+
+    For operations of `KINDS` with unmerged axes. None if a matrix has a single column: that is not a sum.
     """
     lines, root = problem.placed[0] if len(problem.placed) == 1 else None, problem.root
     if lines is None or not lines.reduce or not root.reduce:
@@ -29,7 +30,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 
 
 def _in_blocks(problem: Problem, lines: Stage) -> bool:
-    """Whether a vector of channels is one of memory, where the first stage reads and where the last one writes."""
+    """Check whether vectors of channels are contiguous, in the first stage's input and in the last stage's output."""
     root, channel, c = problem.root, problem.root.axes[1][0], lines.axes[1][0]
     own = tuple(var(a) for a, _ in root.axes)
     if dict(lines.axes)[c] % problem.lanes or problem.lane_stride(root.name, own, channel, root) != 1:
@@ -44,7 +45,7 @@ def _order(lines: Stage, *last: str) -> tuple[int, ...]:
 
 
 def _results(problem: Problem, lines: Stage) -> int:
-    """How many numbers the second matrix makes of a line."""
+    """Return how many numbers the second matrix makes of a line."""
     (matrix,) = {load.tensor for load, _ in loads(problem.root.body)} - {lines.name}
     return problem.expr.type_of(matrix).shape[0]
 
@@ -58,7 +59,7 @@ def _along(s: Sched, channel: str, lanes: int) -> Sched:
 
 
 def _input(s: Sched, lines: Stage, lanes: int) -> Sched:
-    """Of a row of tiles, a block of channels and a phase: all rows transformed, then all columns."""
+    """Transform the input: for a row of tiles, a block of channels and a phase, all rows first, then all columns."""
     image, channel, row, column = (a for a, _ in s.problem.root.axes)
     extents, (taps, _) = dict(lines.axes), s.problem.root.reduce[0]
     _, c, _, _, p, j = (a for a, _ in lines.axes)
@@ -72,7 +73,7 @@ def _input(s: Sched, lines: Stage, lanes: int) -> Sched:
 
 
 def _output(s: Sched, lines: Stage, lanes: int) -> Sched:
-    """Tile by tile: its columns transformed, then its rows."""
+    """Transform the output tile by tile: its columns first, then its rows."""
     image, channel, row, column = (a for a, _ in s.problem.root.axes)
     _, o, _, _, i, q = (a for a, _ in lines.axes)
     nest = _along(Sched(s.problem, lines).reorder(q, lines.reduce[0][0]).unroll(i), o, lanes)

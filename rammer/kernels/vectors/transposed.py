@@ -1,4 +1,4 @@
-"""Schedules of what reads one operand across: squares of it are copied, turned, and combined with the rest in order."""
+"""Schedule point-wise stages that read one operand transposed: squares of it are copied to scratch, transposed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rammer.kernels.tiling import output_order
 
 
 class _Across(NamedTuple):
-    """An operand that lies along axis `into`, where the output lies along axis `out`."""
+    """An operand that is contiguous along axis `into`, where the output is contiguous along axis `out`."""
 
     load: Load
     out: str
@@ -24,7 +24,7 @@ class _Across(NamedTuple):
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """For each task count: squares of a vector's width, in scratch; nothing for what reads no operand across."""
+    """Yield for each task count squares of a vector's width, in scratch; none if no operand is transposed."""
     if (found := _across(problem)) is None:
         return
     load, out, into = found
@@ -40,7 +40,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 
 
 def _across(problem: Problem) -> _Across | None:
-    """The only operand that does not lie as the output does, if vectors of it lie along another axis."""
+    """Return the only operand whose memory order differs from the output's, if vectors of it lie along another axis."""
     root = problem.root
     if root.reduce or problem.placed or isinstance(root.body, Load):
         return None

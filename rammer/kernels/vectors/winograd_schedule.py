@@ -1,4 +1,4 @@
-"""Schedules of convolutions in Winograd's form: which parts of weights and input are transformed when."""
+"""Schedule convolutions in Winograd's form: when each part of weights and input is transformed."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
 TILE = 4  # outputs of a tile along each side
 PLANES = (TILE + TAPS - 1) ** 2
 MAX_SCHEDULES = 1
-FIRST = 2  # plans of a part, by which it is compared to others: one rTask per vEU, cut by channels, and by rows
-# Times what is to be beaten: a part whose first plan takes more has no plan that is chosen. None of 69
-# convolutions of eleven models was given another one, at 1.1 neither; three of four plans are counted.
+FIRST = 2  # plans of a part that are compared with others: one rTask per vEU, cut by channels, and by rows
+# Times the best: a part whose first plan takes longer is dropped. The choice did not change for any of 69
+# convolutions of eleven models, nor at 1.1; three of four plans are counted.
 HOPELESS = 1.25
-# Of the direct form's counted time: below, the direct form is not tried. Of 17 convolutions that were measured
+# Of the direct form's counted time: below that, the direct form is not offered. Of 17 convolutions that were measured
 # (docs/measurements.md), the two that lost were counted with 0.84.
 CERTAIN = 0.7
-WHOLE = 0.9  # of the work of several tasks: at most, for a single one to be tried
-MAX_NEAR_TILES = 6  # more tiles share weights that come from a farther cache
+WHOLE = 0.9  # of the work of several tasks: below that, a single task is offered, too
+MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
 
 
 class Order(Enum):
-    """What the loops share. Sums of several parts are kept in registers or near them, for all that is inside."""
+    """The order of the loops. Sums over several parts are kept in registers or cache, for everything inside of them."""
 
     WEIGHTS = "weights"  # weights outside, strips of the image inside: one part only
     STRIPS = "strips"  # strips outside, parts of the channels inside
     PARTS = "parts"  # parts outside, strips inside: sums of the whole task wait
-    NEAR = "near"  # strips outside; weights of a few channels are transformed right before their products
+    NEAR = "near"  # strips outside; weights are transformed right before their products, `held` channels at a time
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to walk a convolution: tile rows and columns, outputs and channels that are worked on at once."""
+    """One way to walk a convolution: the tile rows and columns, outputs and channels that are processed at once."""
 
     order: Order
     chunk: int  # channels of a part
@@ -62,7 +62,7 @@ class Plan:
 
 
 class Form(NamedTuple):
-    """The rewritten convolution, how it is scheduled, and its microseconds on vEUs that do nothing else."""
+    """The rewritten convolution, its schedule, and its microseconds on vEUs without other work."""
 
     problem: Problem
     schedule: Schedule
@@ -70,12 +70,10 @@ class Form(NamedTuple):
 
 
 def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
-    """A few rKernels, the fastest first, and one of a single rTask where cutting costs much.
+    """Return rKernels, the fastest first, and whether the direct form need not be offered.
 
-    None where the direct form is no dearer, or tiny, or the only one allowed. Second: whether the direct form need not
-    be tried.
-
-    They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
+    One of a single rTask is added where cutting costs much. None if the direct form is as fast, tiny, or the only one
+    allowed. The vDevice needs a private cache per vEU: the transformed planes are several times the original's size.
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
     if not cached or len(problem.root.reduce) != 3 or problem.spec.direct:
@@ -92,14 +90,14 @@ def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
 
 
 def _saves_products(conv: Convolution) -> bool:
-    """Whether there are fewer products than in the direct form: of 3x3 taps in steps of two there are as many."""
+    """Check whether there are fewer products than in the direct form. With 3x3 taps and stride 2 there are as many."""
     return PLANES * conv.rows.pieces * conv.columns.pieces < TILE * TILE * conv.rows.taps * conv.columns.taps
 
 
 def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
-    """Up to `most` forms that take no more than `worth_us` by their counted work, the fastest first.
+    """Return up to `most` forms that take at most `worth_us` by their counted work, the fastest first.
 
-    And one of a single rTask if cutting repeats much work: for graphs that have other work at the same time.
+    One of a single rTask is added if cutting repeats much work, for graphs that have other work at the same time.
     """
     if (conv := convolution(problem)) is None:
         return []
@@ -113,7 +111,7 @@ def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES
         schedule = _schedule(own, conv, plan)
         return Form(own, schedule, own.alone_us(schedule, own.spec.num_veus))
 
-    if most == MAX_SCHEDULES:  # other cuts are tried of the best part only, by its first ones
+    if most == MAX_SCHEDULES:  # the other cuts are compared only for the best part, judged by its first ones
         first_us = min((form(plans[0]).alone_us for plans in of_part), default=inf)
         near_us = HOPELESS * first_us if first_us <= HOPELESS * worth_us else 0.0
         of_part = [plans for plans in of_part if form(plans[0]).alone_us <= near_us]
@@ -133,11 +131,11 @@ def _vectors(problem: Problem, channels: int) -> int:
 
 
 def _plans(problem: Problem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
-    """Ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
+    """Yield ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
     extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
     plane, deep = 4 * PLANES, held * side
     down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
-    line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # of rows transformed
+    line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # columns of transformed rows
     room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
     fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
@@ -162,7 +160,7 @@ def _plans(problem: Problem, conv: Convolution, order: Order, chunk: int, held: 
 
 
 def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
-    """Orders of the loops, with the channels of a part and those whose weights are held."""
+    """Yield loop orders, each with the channels of a part and the channels whose weights are held."""
     lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
     if conv.rows.pieces == 1:
         yield Order.WEIGHTS, depth, depth
@@ -182,14 +180,14 @@ def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, in
 
 
 def _even(units: int, most: int) -> int:
-    """At most `most` of the units at a time, in equal parts if that takes not many more of them."""
+    """Return how many units to take at a time: at most `most`, in equal parts unless those are below half of that."""
     most = max(min(most, units), 1)
     exact = max(n for n in range(1, most + 1) if units % n == 0)
     return exact if 2 * exact > most else -(-units // -(-units // most))
 
 
 def _waiting(conv: Convolution, plan: Plan) -> int:
-    """Bytes of the sums that wait for further parts."""
+    """Return the bytes of the sums that wait for further parts."""
     if plan.order in (Order.WEIGHTS, Order.NEAR):
         return 0
     steps = {lp.axis: lp.step for lp in plan.tasks}
@@ -202,13 +200,13 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
 
 
 def _block(problem: Problem, conv: Convolution, plan: Plan) -> Block:
-    """The register block of products: the best one that does not reach into the next group, which reads others."""
+    """Return the best register block of products that does not reach into the next group and its other channels."""
     found = blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)
     return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
 
 
 def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
-    """Of the rewritten problem."""
+    """Return the schedule of the rewritten problem."""
     lanes, rows, columns = problem.lanes, conv.rows.axis, conv.columns.axis
     block = _block(problem, conv, plan)
     s = Sched(problem).nest(plan.tasks)
@@ -240,7 +238,7 @@ def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
 
 
 def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, products: int) -> Sched:
-    """Compute the stages besides the root: inside of which loop, by which loops, in which memory order."""
+    """Place the stages besides the root: each one's host loop, its own loops, and its memory order."""
     problem, lanes, o = s.problem, s.problem.lanes, conv.o
     block, near = _block(problem, conv, plan), plan.order is Order.NEAR
 
@@ -276,6 +274,6 @@ def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, pr
 
 
 def _packing(conv: Convolution, lanes: int) -> Layout:
-    """Weights in the order in which they are transformed: one vector of outputs, all channels and taps of it."""
+    """Return weights in the order of their transformation: one vector of outputs with all its channels and taps."""
     inner = (Digit(conv.w.index.index(var(n))) for n in (conv.c, conv.rows.tap, conv.columns.tap))
     return panels(conv.w, conv.o, lanes, [*inner])

@@ -1,1 +1,1 @@
-"""Less to compute: what is dead, equal, empty, known at compile time, or changes nothing."""
+"""Remove work: dead, equal, empty or neutral operators, and all that is known at compile time."""

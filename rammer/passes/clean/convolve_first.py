@@ -1,4 +1,4 @@
-"""A 1x1 convolution goes before what repeats positions: a vector that joins an image, an image that is enlarged."""
+"""Push 1x1 convolutions through broadcasts: convolve once, then repeat. Known as: hoisting."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.structure import WIDE
 
-MIN_SAVED = 32  # multiply-adds of a result that go, for the one addition that comes: estimated
+MIN_SAVED = 32  # multiply-adds saved per result that pay for one more addition: estimated
 
 
 def convolve_first(graph: Graph) -> Graph:
-    """conv(concat(x, repeat(v))) = conv(x) + repeat(conv(v)) for 1x1 filters, each with its own channels' weights.
+    """Rewrite conv(concat(x, repeat(v))) = conv(x) + repeat(conv(v)) for 1x1 filters, with weights split by channels.
 
-    Of statistics of all frames beside every frame, of a speaker or a style beside every position, of coarse features
-    that are enlarged to their nearest neighbours.
+    Used for statistics of all frames beside every frame, for speaker or style embeddings, and for coarse features that
+    are enlarged to their nearest neighbours.
     """
     editor = Editor(graph)
     for n in list(editor.operators):
@@ -31,7 +31,7 @@ def convolve_first(graph: Graph) -> Graph:
 
 
 def _is_1x1(editor: Editor, op: ROperator) -> bool:
-    """Whether a convolution sums channels of one position by constant weights, for each position in turn."""
+    """Check whether a convolution sums channels of one position by constant weights, for each position in turn."""
     attrs, weights = op.operation.keywords, editor.constants.get(op.inputs[1])
     if weights is None or weights.ndim < 3 or any(kind.dtype not in WIDE for kind in op.operation.inputs):
         return False
@@ -40,7 +40,7 @@ def _is_1x1(editor: Editor, op: ROperator) -> bool:
 
 
 def _convolve(editor: Editor, n: int, op: ROperator) -> None:
-    """Convolve what is repeated before it is, all channels at once that are repeated alike."""
+    """Convolve before the repetition. Channels that are repeated alike are convolved together."""
     concat = editor.maker(op.inputs[0], "concat")
     if concat is not None and concat.operation.attr("axis") % op.operation.inputs[0].rank != 1:
         concat = None
@@ -53,7 +53,7 @@ def _convolve(editor: Editor, n: int, op: ROperator) -> None:
         groups.setdefault(tuple(map(_how, steps)), []).append(p)
     rest = groups.pop((), [])
     if not groups or (len(rest) > 1 and editor.only_reader(op.inputs[0]) != n):
-        return  # nothing is repeated; or others need all parts joined, and these would be joined once more
+        return  # nothing is repeated; or other readers need all parts joined, and joining a part of them is extra work
     channels = [editor.types[tensor].shape[1] for tensor in parts]
     weights = np.split(editor.constants[op.inputs[1]], np.cumsum(channels)[:-1], axis=1)
     editor.remove(n)
@@ -71,7 +71,7 @@ def _convolve(editor: Editor, n: int, op: ROperator) -> None:
 
 
 def _repeats(editor: Editor, tensor: TensorId) -> tuple[ROperator, ...]:
-    """What repeats positions to make a tensor, first things first."""
+    """Return the operators that repeat positions to make a tensor, in order."""
     steps: list[ROperator] = []
     while (op := editor.maker(tensor)) is not None and _is_repeat(editor, op):
         steps.insert(0, op)
@@ -88,22 +88,22 @@ def _is_repeat(editor: Editor, op: ROperator) -> bool:
 
 
 def _how(step: ROperator) -> Hashable:
-    """What two repetitions of different channels have in common if they are the same."""
+    """Return a key that is equal for equal repetitions of different channels."""
     shapes = step.operation.inputs[0].shape[2:], step.operation.outputs[0].shape[2:]
     return step.kind, shapes, step.inputs[1:], step.operation.keywords.get("axis")
 
 
 def _pays(steps: Sequence[ROperator], count: int) -> bool:
-    """Whether so much is repeated that it is worth an addition, and not more channels are moved than were."""
+    """Check whether the saved products pay for an addition, without moving more channels than before."""
     if not steps:
         return False
     few, (_, channels, *positions) = steps[0].operation.inputs[0].shape[2:], steps[-1].operation.outputs[0].shape
-    moved = any(step.kind == "gather" for step in steps)  # who adds what is only expanded reads it where it is
+    moved = any(step.kind == "gather" for step in steps)  # an addition reads an expanded operand in place
     return channels * (1 - prod(few) / prod(positions)) >= MIN_SAVED and (count <= channels or not moved)
 
 
 def _repeated(editor: Editor, steps: Sequence[ROperator], tensor: TensorId) -> TensorId:
-    """A tensor with its positions repeated in the same way."""
+    """Repeat the positions of a tensor in the same way."""
     for step in steps:
         attrs = step.operation.keywords
         if step.kind == "expand":

@@ -1,4 +1,4 @@
-"""Removes what has no elements: nothing is computed for it, and no vDevice needs to know of it."""
+"""Remove tensors without elements, and operators that compute only those: vDevices then need not handle them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rammer.ir.tensor import TensorId
 
 
 def drop_empty(graph: Graph) -> Graph:
-    """The graph without inputs, outputs and operators of no elements; itself if there are none.
+    """Return the graph without inputs, outputs and operators of no elements; itself if there are none.
 
-    Raises ModelError for an operator that makes elements out of a tensor without any, which building a graph computes
-    at once unless the result is large.
+    Raises ModelError for an operator that makes elements out of a tensor without any. Building a graph computes such
+    results at once unless they are large.
     """
 
     def there(tensor: TensorId) -> bool:

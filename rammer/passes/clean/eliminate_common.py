@@ -1,4 +1,4 @@
-"""Compute equal things once."""
+"""Compute equal things once. Known as: common subexpression elimination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drop operators that no graph output needs."""
+"""Drop operators that no graph output needs. Known as: dead code elimination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute at compile time what depends on constants only."""
+"""Compute at compile time what depends on constants only. Known as: constant folding."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rammer.ir.tensor import Array, TensorId
 from rammer.passes.editor import Editor
 
 MAX_FLOPS = 1 << 24  # work of one folded operator
-MAX_PRODUCT_FLOPS = 1 << 30  # of one whose reductions are sums of products: NumPy's products take tens of milliseconds
-ALL_PRODUCT_FLOPS = 1 << 33  # of all these together
+MAX_PRODUCT_FLOPS = 1 << 30  # work of one whose reductions are sums of products: tens of milliseconds in NumPy
+ALL_PRODUCT_FLOPS = 1 << 33  # work of all these together
 MAX_BYTES = 64 << 20  # memory that all folded results may take together
 FREE_BYTES = 4096
 
@@ -59,7 +59,7 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def compute(operation: Operation, values: list[Array]) -> list[Any]:
-    """The results of an operation."""
+    """Return the results of an operation."""
     if operation.kind in MOVES:
         return [MOVES[operation.kind](values[0], **operation.keywords)]
     names = [name for name, _ in operation.expr.inputs]
@@ -67,7 +67,7 @@ def compute(operation: Operation, values: list[Array]) -> list[Any]:
 
 
 def known_value(editor: Editor, tensor: TensorId) -> Array | None:
-    """A constant, or one that is widened, less another: also where folding left it as it was."""
+    """Return the value of a constant, or of constants cast and subtracted, even if folding left these in the graph."""
     found, op = editor.constants.get(tensor), editor.maker(tensor)
     if op is None or op.kind not in ("cast", "sub"):
         return found

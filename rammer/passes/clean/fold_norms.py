@@ -1,4 +1,4 @@
-"""Fold batch normalization and constant scales into the weights before them, and zero padding into convolutions."""
+"""Fold batch normalisation and constant scales into the weights before them, and zero padding into convolutions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rammer.passes.structure import WIDE
 
 
 def fold_norms(graph: Graph) -> Graph:
-    """Batch norm becomes a multiply-add per channel; multiply-adds of constants go into constant weights and biases."""
+    """Rewrite batch norm as a multiply-add per channel, and fold constant multiply-adds into weights and biases."""
     editor = Editor(graph)
     for n in list(editor.operators):
         if editor.operators[n].kind == "batch_norm":
@@ -56,7 +56,7 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
         if source.kind not in ("conv", "matmul") or any(w is None for w in weights) or kind.dtype not in WIDE:
             continue
         if any(given.dtype is not kind.dtype for given in source.operation.inputs):
-            continue  # whole numbers stay what they are
+            continue  # integers stay integers
         channel = 1 if source.kind == "conv" else kind.rank - 1
         values = _per_channel(value, kind.shape, channel)
         if values is None or op.operation.outputs[0] != kind:
@@ -82,7 +82,7 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
 
 
 def _per_channel(value: Array, shape: tuple[int, ...], channel: int) -> Array | None:
-    """The constant as one float64 per channel, if it varies along no other dimension of `shape`."""
+    """Return the constant as one float64 per channel; None if it varies along another dimension of `shape`."""
     if value.ndim > len(shape):
         return None
     full = value.reshape((1,) * (len(shape) - value.ndim) + value.shape)
@@ -92,7 +92,7 @@ def _per_channel(value: Array, shape: tuple[int, ...], channel: int) -> Array | 
 
 
 def _scaled(array: Array, factor: Array) -> Array:
-    """The product, rounded once; computed in float64, but with no copy of the array in float64."""
+    """Return the product, rounded once from float64, without a copy of the array in float64."""
     out = np.empty(np.broadcast_shapes(array.shape, factor.shape), array.dtype)
     return np.multiply(array, factor, out=out, dtype=np.float64, casting="unsafe")
 

@@ -1,8 +1,8 @@
-"""Convolutions of large filters as convolutions of 3x3 between Winograd's transforms: most products go.
+"""Rewrite convolutions of large filters as 3x3 convolutions between Winograd's transforms, which saves most products.
 
-Kernels in Winograd's form (`kernels.winograd`) cut a filter into pieces of 3x3 and transform the input for each of
-them: of 21x11 in strides of 2x1 for 32. Pieces as large as tiles, which `ir.ops.transforms` has, share what is
-transformed once; what is left is itself a convolution that may be computed in Winograd's form.
+Kernels in Winograd's form (`kernels.winograd`) cut a filter into pieces of 3x3 and transform the input for each piece:
+32 times for 21x11 with stride 2x1. Here pieces are as large as tiles (`ir.ops.transforms`), and share one transformed
+input. The remaining convolution may itself be computed in Winograd's form.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rammer.ir.ops.toom_cook import matrices
 from rammer.ir.tensor import Array, DType, Shape
 from rammer.passes.editor import Editor
 
-PIECES = 3  # along each side
+PIECES = 3  # pieces of a filter along each side
 # Measured, of 22 convolutions (docs/measurements.md).
-LEAST_TAPS = 7  # along each side
+LEAST_TAPS = 7  # taps along each side
 FEWEST_TILES = 25  # with fewer, more weights are read than products are saved
-WORTH = 1.1  # products of the convolution of 3x3, over those of the large filter: it has fewer of them in its own form
+WORTH = 1.1  # products of the 3x3 convolution over the large filter's: Winograd's form then saves more of them
 
 
 def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """conv = output_transform(conv of 3x3(input_transform)), for float32 and constant weights, where vEUs have caches.
+    """Rewrite conv = output_transform(conv3x3(input_transform)) for float32, constant weights, and vEUs with caches.
 
-    Rounding errors are larger: up to 2e-5 of the largest result (`tests/passes/test_large_filters.py` holds that).
+    Rounding errors are larger: up to 2e-5 of the largest result (`tests/passes/test_large_filters.py` checks that).
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in spec.memory)
     if not cached or spec.direct or spec.execution is not Execution.SIMD or spec.lanes < 2:
@@ -42,7 +42,7 @@ def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
 
 
 def _tile(editor: Editor, op: ROperator, lanes: int) -> Shape | None:
-    """The tile for a convolution, if it is one of a large filter that takes less time so: measured from 7 taps on."""
+    """Return the tile for a convolution with a large filter; None if this form is slower. Measured from 7 taps on."""
     attrs, (x, w, *_), (out,) = op.operation.keywords, op.operation.inputs, op.operation.outputs
     plain = attrs.get("group", 1) == attrs.get("shuffled", 1) == 1 and {*(attrs.get("dilations") or (1,))} == {1}
     if x.rank != 4 or not plain or any(kind.dtype is not DType.F32 for kind in (x, w, out)):
@@ -60,7 +60,7 @@ def _tile(editor: Editor, op: ROperator, lanes: int) -> Shape | None:
 
 
 def _tiles(shape: Shape, tile: Shape) -> Shape:
-    """Tiles that cover an output, along both sides."""
+    """Return how many tiles cover an output, along both sides."""
     return tuple(-(-extent // r) for extent, r in zip(shape[2:], tile, strict=True))
 
 
@@ -91,7 +91,7 @@ def _transform(editor: Editor, n: int, op: ROperator, tile: Shape) -> None:
 
 
 def products(r: int) -> int:
-    """Of F(r, r)."""
+    """Return the number of products of F(r, r) in one dimension."""
     return 2 * r - 1
 
 
@@ -100,7 +100,10 @@ def _matrix(values: tuple[float, ...], rows: int) -> Array:
 
 
 def transformed(weights: Array, tile: Shape, strides: Shape) -> Array:
-    """[products * outputs, phases * channels, 3, 3] of weights [outputs, channels, taps, taps]; float64 meanwhile."""
+    """Transform weights [outputs, channels, taps, taps] to [products * outputs, phases * channels, 3, 3], in float64.
+
+    The result is rounded to the weights' type.
+    """
     outs, channels, *taps = weights.shape
     (r, s), (down, right) = tile, strides
     room = [(0, PIECES * t * stride - k) for t, stride, k in zip(tile, strides, taps, strict=True)]

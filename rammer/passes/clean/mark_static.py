@@ -1,4 +1,4 @@
-"""Tell operations which of their inputs are known at compile time."""
+"""Record in operations which of their inputs are constants, known at compile time."""
 
 from __future__ import annotations
 

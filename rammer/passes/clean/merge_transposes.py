@@ -1,4 +1,4 @@
-"""One transposition instead of two: exporters turn keys for heads, and again for their product."""
+"""Merge two transpositions into one: exporters transpose keys for heads, and again for their product."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rammer.passes.editor import Editor
 
 
 def merge_transposes(graph: Graph) -> Graph:
-    """Let a transposition of what was transposed before read the first one's operand.
+    """Let a transposition of a transposed tensor read the first one's operand.
 
-    Between them there may be a reshape that joins neighbouring dimensions: those then move together.
+    A reshape that joins neighbouring dimensions may lie between them: those dimensions then move together.
     """
     editor = Editor(graph)
     for n, op in list(editor.operators.items()):
@@ -41,7 +41,7 @@ def _merge(editor: Editor, n: int, op: ROperator) -> None:
 
 
 def _joined(shape: Shape, seen: Shape) -> list[list[int]] | None:
-    """Of each dimension that a reshape makes those that it joins, in order; None if it cuts one."""
+    """Return for each dimension of a reshape's result the ones that it joins, in order; None if it cuts one."""
     runs: list[list[int]] = []
     left = list(range(len(shape)))
     for extent in seen:

@@ -1,4 +1,4 @@
-"""What only moves elements goes before functions of constants: not a whole table is dequantised."""
+"""Hoist moves of elements before functions of constants, so that only the needed part of a table is dequantised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOVES = ("gather", "transpose", "slice")
 
 
 def move_first(graph: Graph) -> Graph:
-    """Let gathers that choose fewer elements, slices and transpositions of what constants give move these instead."""
+    """Move the constants instead of a function's result: for slices, transpositions, and gathers that shrink it."""
     editor, known = Editor(graph), known_tensors(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
@@ -30,7 +30,7 @@ def move_first(graph: Graph) -> Graph:
 
 
 def _before_reshape(editor: Editor, n: int, op: ROperator) -> tuple[int, ROperator]:
-    """A gather of rows before what only gives each of them another shape, if it comes after; else as it is."""
+    """Swap a gather of rows with a reshape before it that keeps rows whole; return the operator unchanged otherwise."""
     shaped = editor.maker(op.inputs[0], "reshape")
     if shaped is None or op.operation.keywords.get("axis", 0) != 0:
         return n, op
@@ -45,13 +45,13 @@ def _before_reshape(editor: Editor, n: int, op: ROperator) -> tuple[int, ROperat
 
 
 def _is_computed(editor: Editor, tensor: TensorId) -> bool:
-    """Whether a tensor is an element-wise function that may be defined anew."""
+    """Check whether a tensor is an element-wise function that may be defined on moved operands."""
     maker = editor.maker(tensor)
     return maker is not None and is_elementwise(maker.operation) and editor.broadcasts(maker)
 
 
 def _moved(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
-    """A tensor with its elements moved as `move` moves those of its first operand, which has the same shape."""
+    """Move a tensor's elements as `move` moves those of its first operand, which has the same shape."""
     maker = editor.maker(tensor)
     if maker is None or not _is_computed(editor, tensor):
         return _apply(editor, move, tensor)
@@ -60,7 +60,7 @@ def _moved(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
 
 
 def _operand(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
-    """An operand that is broadcast to what `move` moves, for the moved result."""
+    """Return an operand for the moved result, if the original is broadcast to the operand of `move`."""
     whole, shape = move.operation.inputs[0].shape, editor.types[tensor].shape
     if shape == whole:
         return _moved(editor, move, tensor)
@@ -73,7 +73,7 @@ def _operand(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
 
 
 def _apply(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
-    """The move of a tensor that has the rank of what it moves, and an extent of 1 where it is broadcast."""
+    """Apply the move to a tensor of the same rank, with an extent of 1 where it is broadcast."""
     attrs, shape = move.operation.keywords, editor.types[tensor].shape
     if move.kind == "transpose":
         return editor.define(move.name, "transpose", tensor, **attrs)

@@ -1,4 +1,4 @@
-"""Products whose operands were scaled, turned or repeated before: scale the result, read what is there, and once."""
+"""Simplify products whose operands are scaled, transposed or repeated: scale the result, and read operands directly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from rammer.passes.structure import WIDE
 
 
 def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
-    """(x·s) (y·t) = (x y)·(s t) for scalar constants: exporters scale both operands of an attention's product, and a
-    cache is longer than what is multiplied by it.
+    """Rewrite (x·s) (y·t) = (x y)·(s t) for scalar constants, and products with repeated matrices.
 
-    Heads that share a matrix which was repeated for them are rows of one product.
-
-    `as_it_lies`: a matrix is not transposed for a product with one row, which reads it once and no faster then.
+    Exporters scale both operands of attention's product, and a key-value cache is longer than the query. Heads that
+    share a repeated matrix become rows of one product. `as_it_lies`: a product with one row reads a transposed matrix
+    directly, because it reads it only once.
     """
     editor = Editor(graph)
     for n in list(editor.operators):
@@ -68,7 +67,7 @@ def _without(shape: Shape, position: int) -> Shape:
 
 
 def _unscaled(editor: Editor, reader: int, tensor: TensorId) -> tuple[TensorId, float]:
-    """What a scalar constant multiplies or divides for this reader alone, and by how much."""
+    """Return the tensor before a scaling by a scalar constant that only this reader reads, and the factor."""
     maker = editor.maker(tensor)
     if maker is None or maker.kind not in ("mul", "div") or editor.only_reader(tensor) != reader:
         return tensor, 1.0
@@ -87,7 +86,7 @@ def _rows(editor: Editor, left: TensorId, attrs: dict[str, object]) -> int:
 
 
 def _turned(editor: Editor, tensor: TensorId) -> TensorId | None:
-    """What is transposed, in its last two dimensions, to give the tensor; also as a stack of matrices in between."""
+    """Return the tensor whose last two dimensions are transposed to give this one, also through a reshape; or None."""
     shape = editor.types[tensor].shape
     maker = editor.maker(tensor)
     if maker is not None and maker.kind == "reshape":
@@ -107,7 +106,7 @@ def _turned(editor: Editor, tensor: TensorId) -> TensorId | None:
 
 
 def _shared(editor: Editor, left: TensorId, right: TensorId) -> TensorId | None:
-    """Matrices [.., groups, 1, i, j] that are expanded and reshaped to [.., heads, i, j], some heads to each group."""
+    """Return matrices [.., groups, 1, i, j] that are expanded and reshaped to [.., heads, i, j]; or None."""
     maker = editor.maker(right, "reshape")
     while maker is not None and maker.kind == "reshape":
         maker = editor.maker(maker.inputs[0])

@@ -1,4 +1,4 @@
-"""Remove operators that change nothing, and put simpler ones in place of general ones."""
+"""Remove operators that change nothing, and replace general ones by simpler ones. Known as: peephole optimisation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def simplify(graph: Graph) -> Graph:
 
 
 def _neutral(editor: Editor, op: ROperator) -> TensorId | None:
-    """The operand that an operation with a neutral constant leaves as it is."""
+    """Return the operand that an operation with a neutral constant returns unchanged, or None."""
     neutral = _NEUTRAL.get(op.kind)
     if neutral is None or len(op.inputs) != 2:
         return None

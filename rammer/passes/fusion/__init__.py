@@ -1,1 +1,1 @@
-"""Several operators as one, and the expression of what they compute together."""
+"""Fuse several operators into one, and compose the expression that they compute together."""

@@ -1,4 +1,7 @@
-"""Attention as one operator: what lies between its two products then need not leave the vEU that computes it."""
+"""Fuse attention into one operator, so that the data between its two products stay on the vEU that computes them.
+
+Known as: fused attention (FlashAttention).
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from rammer.ir.tensor import DType, TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
 
-ROWS = 16  # that must have room to go through all stages together
-KEPT = 2  # of a row, scores and their exponentials
-ALONE = 64  # bytes of a row's extremum and sum, at most
+ROWS = 16  # rows that scratch must fit together, through all stages
+KEPT = 2  # copies of a row: scores and their exponentials
+ALONE = 64  # most bytes of a row's extremum and sum
 
 
 def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """A product, the softmax of its rows, and their product with another matrix, as one operator.
+    """Fuse a product, the softmax of its rows, and their product with another matrix into one operator.
 
-    Rows are divided by their sums when they have been multiplied: there are fewer results than weights.
+    Rows are divided by their sums after the second product: there are fewer results than weights.
     """
     if spec.execution is not Execution.SIMD or spec.massively_parallel:
-        return graph  # rows that are one rTask now were work for many
+        return graph  # rows would be one rTask each, instead of work for many vEUs
     editor = Editor(graph)
     for n in [n for n, op in editor.operators.items() if op.kind == "softmax"]:
         if chain := _chain(editor, n, spec.scratch_bytes):
@@ -34,7 +37,7 @@ def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
 
 
 def _chain(editor: Editor, n: int, scratch_bytes: int) -> list[int]:
-    """The operators around a softmax that may be one, each before its reader; none if their rows are too long."""
+    """Return the operators around a softmax to fuse, each before its reader; none if their rows are too long."""
     soft = editor.operators[n]
     kind = soft.operation.outputs[0]
     first, second = editor.producer.get(soft.inputs[0]), editor.only_reader(soft.outputs[0])
@@ -60,7 +63,7 @@ def _is_product(op: ROperator) -> bool:
 
 
 def _takes_rows(op: ROperator, tensor: TensorId) -> bool:
-    """Whether each row of a product's result is computed from the same row of a tensor, which it reads once."""
+    """Check whether each row of a product's result reads only the same row of a tensor, once."""
     if op.inputs.count(tensor) != 1:
         return False
     name, kind = op.operation.expr.inputs[op.inputs.index(tensor)]
@@ -74,9 +77,9 @@ def _takes_rows(op: ROperator, tensor: TensorId) -> bool:
 
 
 def _moved(editor: Editor, op: ROperator, slot: int, room: int = 0) -> list[int]:
-    """The transposition of an operand that the operator alone reads: it may read rows where they are.
+    """Return the transposition of an operand, if only this operator reads it: it may read rows in place.
 
-    One that turns the matrix itself only if that has `room`, to be turned once for all rows.
+    A transposition of the matrix itself counts only if the matrix fits `room`, to be transposed once for all rows.
     """
     maker = editor.maker(op.inputs[slot], "transpose")
     if maker is None or editor.only_reader(op.inputs[slot]) is None:
@@ -87,7 +90,7 @@ def _moved(editor: Editor, op: ROperator, slot: int, room: int = 0) -> list[int]
 
 
 def _join(editor: Editor, chain: list[int]) -> None:
-    """One operator instead of these, whose results only later ones of them read."""
+    """Replace these operators by one. Results of all but the last are read inside only."""
     place: dict[TensorId, Ref] = {}
     inputs: dict[TensorId, int] = {}
     members: list[Member] = []
@@ -103,7 +106,7 @@ def _join(editor: Editor, chain: list[int]) -> None:
 
 
 def divided_last(expr: TensorExpr) -> TensorExpr:
-    """Sums of products with quotients, whose divisor is one for all terms of a sum: the sums are divided instead."""
+    """Move divisions behind sums: sum(a / d · b) = sum(a · b) / d, if the divisor d is the same for all terms."""
     stages = {s.name: s for s in expr.stages}
     return replace(expr, stages=tuple(part for s in expr.stages for part in _divided(s, stages)))
 

@@ -1,4 +1,4 @@
-"""Join several operations into one expression."""
+"""Compose several operations into one expression."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ Ref: TypeAlias = tuple[int, int]  # (member, output of that member); member -1: 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An operation inside a fused one, and where each of its inputs comes from."""
+    """An operation inside a fused one, and the source of each of its inputs."""
 
     operation: Operation
     inputs: tuple[Ref, ...]
 
 
 def fused_kind(members: tuple[Member, ...]) -> str:
-    """Name the kinds of the members, each once, in order: conv+add+relu.
+    """Return the kinds of the members, each once, in order: conv+add+relu.
 
-    A fused operation has no attributes, so it must not have the kind of one that has: two slices are slice+slice.
+    A fused operation has no attributes, so its kind must differ from that of any single operation. Two slices are
+    slice+slice.
     """
     kinds = list(dict.fromkeys(part for m in members for part in m.operation.kind.split("+")))
     return "+".join(kinds * 2 if len(kinds) == 1 else kinds)
 
 
 def compose(members: tuple[Member, ...], outputs: tuple[Ref, ...]) -> TensorExpr:
-    """One expression that computes what the members compute one after another; the last output is the root."""
+    """Return one expression that computes what the members compute one after another. The last output is the root."""
     inputs: dict[int, TensorType] = {}
     stages: list[Stage] = []
-    leads: list[int] = []  # how much a stage has to say on the names of axes
+    leads: list[int] = []  # priority of a stage in naming the shared axes
     results: list[list[str]] = []
     kinds: dict[str, TensorType] = {}
     for member in members:
@@ -64,14 +65,14 @@ def compose(members: tuple[Member, ...], outputs: tuple[Ref, ...]) -> TensorExpr
 
 
 def _lead(operation: Operation, stage: Stage) -> int:
-    """0: an element-wise stage, which takes the axis names of others; the result of a reduction comes first."""
+    """Return a stage's priority in naming axes: 0 for element-wise ones, 2 for a reduction's result, else 1."""
     if is_elementwise(operation):
         return 0
     return 2 if stage.name == operation.expr.root.name and not is_pointwise(operation) else 1
 
 
 def _with_shared_axes(stages: list[Stage], leads: list[int]) -> tuple[Stage, ...]:
-    """Let element-wise stages call their axes as the leading stage of the same shape does."""
+    """Give element-wise stages the axis names of the leading stage of the same shape."""
     names: dict[Shape, Axes] = {}
     for wanted in (2, 1, 0):
         for stage, lead in zip(stages, leads, strict=True):

@@ -1,4 +1,4 @@
-"""Fuse operators: a reduction with what follows element by element, element-wise regions, cells of an RNN."""
+"""Fuse operators: reductions with their epilogues, element-wise regions, and recurrent cells."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rammer.passes.structure import GATE, is_elementwise, is_pointwise, weight
 SMALL = 1 << 14  # elements up to which a fused operator may have several outputs
 MAX_OUTPUTS = 4
 MAX_MEMBERS = 64
-MAX_WEIGHT = 128  # scalar nodes of one output once everything is substituted into it
-CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be computed again at every load
+MAX_WEIGHT = 128  # scalar nodes of one output after all substitutions
+CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be recomputed at every load
 
 _BYTES = frozenset({DType.U8, DType.I8})
 
@@ -34,13 +34,13 @@ class _Group:
     depth: int
     gated: TensorId | None = None  # the tensor of all gates, if the group reads it gate by gate
     weights: dict[TensorId, int] = field(default_factory=dict)
-    whole: frozenset[int] = frozenset()  # operators whose results some member reads away from its own position
+    whole: frozenset[int] = frozenset()  # operators whose results some member reads at other positions than its own
 
 
 def fuse(graph: Graph, enough: int = 1) -> Graph:
-    """Fuse where nothing expensive is computed twice and no cycle arises; equal fusions are one operation.
+    """Fuse where no expensive operator is computed twice and no cycle arises. Equal fusions share one operation.
 
-    A reduction to `enough` results or more computes its operand: of fewer, not all vEUs could sum.
+    A reduction computes its operand only if it has at least `enough` results: with fewer, not all vEUs could sum.
     """
     return _Fuser(graph, enough).run()
 
@@ -83,7 +83,7 @@ class _Fuser:
     # Growing groups
 
     def _join(self, n: int, op: ROperator) -> None:
-        """Put an element-wise operator into the groups that compute its operands at its own positions."""
+        """Merge an element-wise operator with the groups that compute its operands at its own positions."""
         shape = op.operation.outputs[0].shape
         candidates = {
             self.clusters.group_of[p]
@@ -91,7 +91,7 @@ class _Fuser:
             if (p := self.graph.producers.get(t)) is not None and self._feeds(t, p, shape)
         }
         if op.kind == "cast" and op.operation.inputs[0].dtype in _BYTES:
-            # who else reads bytes reads these: whole numbers beside them would be four times as many to store
+            # other readers read the bytes, too: storing int32 besides them takes four times the space
             candidates = {g for g in candidates if self._private(g, n)}
         small = op.operation.outputs[0].size <= SMALL
         strict = {g for g in candidates if small or self._private(g, n)}
@@ -110,7 +110,7 @@ class _Fuser:
             here = here if merged is None else merged
 
     def _join_operand(self, n: int, op: ROperator) -> None:
-        """Let a reduction compute its operand element by element, if nobody else needs it: each is read once."""
+        """Let a reduction compute its operand element by element, if it is the only reader. Each is then read once."""
         expr, producer = op.operation.expr, self.graph.producers.get(op.inputs[0])
         readers = sum(any(ld.tensor == "x" for ld, _ in loads(s.body)) for s in expr.stages)
         if producer is None or readers != 1 or op.operation.outputs[0].size < self.enough:
@@ -135,7 +135,7 @@ class _Fuser:
         return group.shape == shape == self.graph.types[tensor].shape
 
     def _private(self, group: int, reader: int) -> bool:
-        """Whether nobody but `reader` needs anything from the group."""
+        """Check whether `reader` is the only one that needs anything from the group."""
         members = self.clusters.members[group]
         inside = {*members, reader}
         return all(
@@ -145,13 +145,13 @@ class _Fuser:
         )
 
     def _merge(self, group: int, here: int, op: ROperator) -> int | None:
-        """Contract `group` with the group `here`, to which operator `op` belongs, within all limits."""
+        """Contract `group` with the group `here` of operator `op`; return the merged group, or None beyond limits."""
         a, b = self.groups[group], self.groups[here]
         count = len(self.clusters.members[group]) + len(self.clusters.members[here])
         if a.cores + b.cores > 1 or count > MAX_MEMBERS:
             return None
         if not a.whole.isdisjoint(self.clusters.members[here]) or not b.whole.isdisjoint(self.clusters.members[group]):
-            return None  # every rTask would compute all of what it reads
+            return None  # every rTask would compute all elements that it reads
         weights = a.weights | b.weights
         inlined = weight(op.operation) + sum(weights.get(t, 1) for t in op.inputs)
         if inlined > MAX_WEIGHT:
@@ -194,7 +194,7 @@ class _Fuser:
     # Making operators
 
     def _results(self, members: Iterable[int]) -> list[tuple[int, int]]:
-        """(operator, output) of what a set of operators computes for others, in order."""
+        """Return (operator, output) of all results of a set of operators that others read, in order."""
         inside = set(members)
         return [
             (n, slot)
@@ -257,10 +257,10 @@ class _Fuser:
         editor.add(self.operators[core].name, operation, inputs, (*names, self.operators[root].outputs[root_slot]))
 
     def _absorbs(self, reader: int, n: int, inside: set[int]) -> bool:
-        """Whether `reader` computes operator `n` of another group again, for itself, at every load."""
+        """Check whether `reader` recomputes operator `n` of another group for itself, at every load."""
         op, by = self.operators[n], self.operators[reader]
         if len(self.clusters.members[self.clusters.group_of[n]]) > 1:
-            return False  # what it reads may be no result of that group
+            return False  # its operands may not be results of that group
         if is_elementwise(by.operation):
             if op.kind in (GATE, "expand") or _is_part_of_rows(op):
                 return True
@@ -273,7 +273,7 @@ class _Fuser:
 
 
 def _is_part_of_rows(op: ROperator) -> bool:
-    """Whether it takes neighbours of the last dimension: a vector reads them as well where they are."""
+    """Check whether it takes neighbours of the last dimension: vectors read them equally well in place."""
     if op.kind != "slice" or set(op.operation.attr("steps")) != {1}:
         return False
     shape, whole = op.operation.outputs[0].shape, op.operation.inputs[0].shape

@@ -1,1 +1,1 @@
-"""How tensors lie in memory: blocked channels, views instead of copies, and fewer moves."""
+"""Choose how tensors lie in memory: blocked channels, views instead of copies, and fewer moves."""

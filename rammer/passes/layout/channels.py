@@ -1,4 +1,4 @@
-"""Choose physical layouts: channels in blocks of a vector's width through convolutional regions."""
+"""Choose physical layouts: channels in blocks of a vector's width through convolutional regions. Known as: NCHWc."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocke
 from rammer.passes.editor import Editor
 from rammer.passes.structure import is_pointwise
 
-# Operators that are faster with blocked channels whatever lies around them; and with those, operators with reductions
+# Operators that are faster with blocked channels in any surroundings; and with those, operators with reductions
 # that profit from them. Every other one is row-major.
 _CONVOLVING = frozenset({"conv", "input_transform", "output_transform"})
 _BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn", "resample"}
-_WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `kernels.channel_window` copies these side by side
-_BLOCKED_TYPES = frozenset(
-    {DType.F32, DType.I32, DType.U8, DType.I8}
-)  # numbers, and what quantised models have of them
+_WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `vectors.channel_window` copies these contiguously
+_BLOCKED_TYPES = frozenset({DType.F32, DType.I32, DType.U8, DType.I8})  # floats, sums and bytes of quantised models
 
 
 class Channels(Enum):
@@ -34,12 +32,12 @@ class Channels(Enum):
 
 
 def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) -> Graph:
-    """Block the channels of what convolutions read and write, and of what lies between; convert at the edges.
+    """Block the channels of tensors that convolutions read and write, and of those between; convert at the edges.
 
-    Tensors whose channels fill no more than half a block, or with a single position, stay row-major, and what
-    convolutions of groups that straddle blocks read and write; and everything where there are no vectors, or
-    threads in their place (SIMT): they read neighbours anyway; and depthwise convolutions between such operators, where
-    parts of vectors cost no more than whole ones. With `images_apart` an image's blocks lie together.
+    These stay row-major: tensors with channels for at most half a block, or with a single position; operands of
+    convolutions whose groups straddle blocks; depthwise convolutions between row-major operators, where partial vectors
+    cost no more than whole ones. So does everything on devices without vectors, and on SIMT devices, whose threads read
+    neighbours anyway. With `images_apart` the blocks of an image are contiguous.
     """
     if spec.lanes < 2 or spec.execution is Execution.SIMT:
         return graph
@@ -50,7 +48,7 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) 
 
 
 class _Chooser:
-    """Gives operators their layouts, one after the other."""
+    """A chooser of layouts for operators, one after another."""
 
     def __init__(self, editor: Editor, lanes: int, masks: bool, images_apart: bool) -> None:
         self.editor = editor
@@ -58,10 +56,10 @@ class _Chooser:
         self.masks = masks
         self.images_apart = images_apart
         self.versions: dict[tuple[TensorId, Layout | None], TensorId] = {}
-        self.layouts: dict[TensorId, Layout | None] = {}  # of what the operator computes; graph outputs are converted
+        self.layouts: dict[TensorId, Layout | None] = {}  # of operators' results; graph outputs are converted
 
     def visit(self, n: int) -> None:
-        """Give one operator its layouts; its operands have theirs."""
+        """Choose one operator's layouts; those of its operands are known."""
         op = self.editor.operators[n]
         operation = op.operation
         blocked = self._accepts(op) and self._wants(op)
@@ -91,7 +89,7 @@ class _Chooser:
                 self.versions[old, None] = old
 
     def _version(self, tensor: TensorId, layout: Layout | None) -> TensorId:
-        """The tensor in a layout; a conversion is made once for all readers."""
+        """Return the tensor in a layout. A conversion is made once for all readers."""
         have = self.layouts.get(tensor)
         if (tensor, layout) in self.versions or layout == have:
             return self.versions.get((tensor, layout), tensor)
@@ -118,7 +116,7 @@ class _Chooser:
         )
 
     def _accepts(self, op: ROperator) -> bool:
-        """Whether the operator's kernels stay simple with blocked channels."""
+        """Check whether the operator's kernels stay simple with blocked channels."""
         operation = op.operation
         members = set(op.kind.split("+"))
         if not is_pointwise(operation) and not members & _BLOCKED_CORES:
@@ -149,8 +147,9 @@ class _Chooser:
         )  # bytes are multiplied as well where places are columns
 
     def _in_rows(self, op: ROperator) -> bool:
-        """Whether a depthwise convolution lies between operators that are row-major: by parts of vectors along rows it
-        takes less time than in blocks with a conversion before it and another behind it.
+        """Check whether a depthwise convolution lies between row-major operators.
+
+        Partial vectors along rows then take less time than blocks with a conversion before and after.
         """
         if not self.masks or not _along_rows(op.operation, self.lanes):
             return False
@@ -159,8 +158,9 @@ class _Chooser:
 
 
 def _along_rows(operation: Operation, lanes: int) -> bool:
-    """Whether it sums over windows of single channels, and neighbours in a row are made of neighbours, or of every
-    second number if a row fills more than half a vector.
+    """Check whether it sums over windows of single channels, with contiguous reads along rows.
+
+    Reads of every second number count if a row fills more than half a vector.
     """
     reads = channel_reads(operation, lanes)
     sums = [stage for stage in inline(operation.expr, set()) if stage.reduce]
@@ -174,7 +174,7 @@ def _along_rows(operation: Operation, lanes: int) -> bool:
 
 @remembered(4096)
 def channel_reads(operation: Operation, lanes: int) -> tuple[Channels, ...]:
-    """How each input's dimension 1 is read; inputs of lower rank count as OTHER."""
+    """Return how each input's dimension 1 is read; inputs of lower rank count as OTHER."""
     expr = operation.expr
     stages = inline(expr, set())
     shared = {s.name for s in stages if len(s.axes) > 1}
@@ -191,7 +191,7 @@ def channel_reads(operation: Operation, lanes: int) -> tuple[Channels, ...]:
 
 
 def _whole_blocks(atom: Atom, inputs: int, channel: str, lanes: int) -> bool:
-    """Whether groups (`inputs` channels summed for each of them) begin with a block, or share one evenly."""
+    """Check whether groups, each of `inputs` summed channels, begin with a block or share one evenly."""
     if not isinstance(atom, Div) or atom.arg != var(channel):
         return False
     if atom.by % lanes == 0:
@@ -200,7 +200,7 @@ def _whole_blocks(atom: Atom, inputs: int, channel: str, lanes: int) -> bool:
 
 
 def _by_blocks(index: Index, channel: str, lanes: int) -> bool:
-    """Whether an index is the same for all channels of a block."""
+    """Check whether an index is the same for all channels of a block."""
     return all(
         atom != channel
         if isinstance(atom, str)

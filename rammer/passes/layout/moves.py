@@ -1,4 +1,4 @@
-"""Move less: a slice of a slice is one slice, padding that is cut off is not made, activations come before a concat."""
+"""Move less: merge slices, do not compute padding that is cut off, and apply activations before a concat."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ _POOLS = frozenset({"average_pool", "max_pool"})
 
 
 def merge_slices(graph: Graph) -> Graph:
-    """Pooling over windows of one element becomes a slice; slices are merged, and taken before padding. One that is
-    a part of a concat becomes that part (the last step of a recurrent layer), and one of a convolution its window.
-    A concat of all slices of a tensor, in order, takes the tensor, which may then lie in it.
+    """Merge slices, and let them cut padding, convolutions and concats before these are computed.
+
+    Pooling over windows of one element becomes a slice. A slice that is one part of a concat becomes that part, such as
+    the last step of a recurrent layer. A slice of a convolution becomes its window. A concat of all slices of a tensor,
+    in order, reads the tensor.
     """
     editor = Editor(graph)
     for n in list(editor.operators):
@@ -45,7 +47,7 @@ def _pool_as_slice(editor: Editor, n: int, op: ROperator) -> ROperator:
 
 
 def _merge(editor: Editor, op: ROperator) -> None:
-    """Take the slice of what the slice or padding before it reads, as long as nobody else reads that one."""
+    """Let a slice read the operand of the slice or padding before it, as long as it is the only reader of that one."""
     while (first := editor.producer.get(op.inputs[0])) is not None:
         n = editor.producer[op.outputs[0]]
         before, cut = editor.operators[first], op.operation
@@ -83,7 +85,7 @@ def _merge(editor: Editor, op: ROperator) -> None:
 
 
 def _narrow(editor: Editor, n: int) -> None:
-    """Let a convolution compute only the positions that a slice takes, where less padding or larger strides say so."""
+    """Let a convolution compute only the positions that a slice takes, by less padding or larger strides."""
     op = editor.operators[n]
     conv = editor.maker(op.inputs[0], "conv") if op.kind == "slice" else None
     if conv is None or editor.only_reader(op.inputs[0]) != n:
@@ -110,7 +112,7 @@ def _narrow(editor: Editor, n: int) -> None:
 
 
 def _take_part(editor: Editor, n: int) -> None:
-    """Read one of the tensors that a concat, perhaps in another shape, puts one behind the other in memory."""
+    """Read one operand of a concat instead of a slice of its (perhaps reshaped) result that is this operand."""
     op = editor.operators[n]
     if op.kind != "slice" or set(op.operation.attr("steps")) != {1}:
         return
@@ -135,9 +137,9 @@ def _take_part(editor: Editor, n: int) -> None:
 
 
 def _rejoin(editor: Editor, n: int, op: ROperator) -> None:
-    """Let a concat take tensors in place of neighbouring slices that are all there is of them."""
+    """Let a concat read a tensor instead of neighbouring slices that make up all of it."""
     axis = op.operation.attr("axis") % op.operation.outputs[0].rank
-    runs: list[tuple[TensorId, int, int, list[TensorId]]] = []  # of a tensor, from where to where, as these slices
+    runs: list[tuple[TensorId, int, int, list[TensorId]]] = []  # a tensor, begin and end in it, and these slices
     for tensor in op.inputs:
         source, start, end = _piece(editor, tensor, axis)
         if runs and runs[-1][0] == source and runs[-1][2] == start:
@@ -158,7 +160,7 @@ def _rejoin(editor: Editor, n: int, op: ROperator) -> None:
 
 
 def _piece(editor: Editor, tensor: TensorId, axis: int) -> tuple[TensorId, int, int]:
-    """Of which tensor another one is a slice along an axis, from where to where; the tensor itself if of none."""
+    """Return the tensor that this one is a slice of along an axis, with begin and end; itself if it is not a slice."""
     cut, extent = editor.maker(tensor, "slice"), editor.types[tensor].shape[axis]
     if cut is None or set(cut.operation.attr("steps")) != {1}:
         return tensor, 0, extent
@@ -170,12 +172,12 @@ def _piece(editor: Editor, tensor: TensorId, axis: int) -> tuple[TensorId, int, 
 
 
 def _inside(start: int, step: int, count: int, begin: int, extent: int) -> tuple[int, int]:
-    """First and last position of a slice that lies inside of what was padded."""
+    """Return the first and last position of a slice that lie inside of the tensor before padding."""
     return max(-((start - begin) // step), 0), min((extent - 1 + begin - start) // step, count - 1)
 
 
 def split_activations(graph: Graph) -> Graph:
-    """f(concat(a, b)) = concat(f(a), f(b)) for images: then f costs nothing where a and b are computed."""
+    """Rewrite f(concat(a, b)) = concat(f(a), f(b)) for images: f is then fused into the operators of a and b."""
     editor = Editor(graph)
     for n in list(editor.operators):
         op = editor.operators[n]

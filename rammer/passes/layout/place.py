@@ -1,6 +1,6 @@
-"""Give tensors their place: reshapes, slices and concatenations become views of shared memory.
+"""Place tensors: reshapes, slices and concatenations become views of shared memory. Known as: buffer aliasing.
 
-What is joined, or cut out, is one piece of memory, or of blocked channels one piece for each image: then it has the
+A joined or sliced tensor is one piece of memory. With blocked channels it may be one piece per image: it then has the
 pitch of all channels.
 """
 
@@ -16,11 +16,11 @@ from rammer.ir.index import Index, substitute
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.tensor import Digit, TensorId, TensorType, row_major
 
-_COPIES = frozenset({"copy", "convert"})  # that something is moved is what they are for
+_COPIES = frozenset({"copy", "convert"})  # they exist to move elements
 
 
 def place(graph: Graph) -> Graph:
-    """Replace operators that only renumber or gather memory by views; graph inputs and outputs own their memory."""
+    """Replace operators that only renumber or gather memory by views. Graph inputs and outputs own their memory."""
     placer = _Placer(graph)
     for op in graph.operators:
         placer.visit(op)
@@ -34,7 +34,7 @@ class _Placer:
         self.types = dict(graph.types)
         self.views: dict[TensorId, View] = {}
         self.operators: list[ROperator] = []
-        self.pitched: dict[TensorId, TensorId] = {}  # a view that lies in several pieces: of which tensor
+        self.pitched: dict[TensorId, TensorId] = {}  # view in several pieces -> its base
         self.fixed = {*graph.inputs, *graph.outputs, *graph.constants}
         self.outputs = set(graph.outputs)
 
@@ -44,7 +44,7 @@ class _Placer:
         if self._cut(op):
             return
         offset = None if {*op.inputs} & self.pitched.keys() else view_offset(op.operation)
-        if op.operation.expr.into:  # its result is the memory of what it updates
+        if op.operation.expr.into:  # its result aliases the tensor that it updates
             self.views[op.outputs[0]] = View(op.inputs[0], 0)
         if offset is None:
             self.operators.append(op)
@@ -59,7 +59,7 @@ class _Placer:
         return prod(self.types[tensor].physical_shape)
 
     def _put(self, tensor: TensorId, where: View) -> bool:
-        """Let the memory of `tensor` lie at `where`, if it owns all of it and nobody else decides its place."""
+        """Place the memory of `tensor` at `where`. False if it does not own all of it, or if its place is fixed."""
         root, offset = storage(self.views, tensor)
         if (
             root in self.fixed
@@ -72,7 +72,7 @@ class _Placer:
         return True
 
     def _put_pitched(self, tensor: TensorId, where: View) -> bool:
-        """The same in pieces: of a tensor whose memory nobody looks at as anything else."""
+        """Place a tensor in pieces. False also if its memory has other views."""
         if storage(self.views, tensor).root != tensor or any(view.base == tensor for view in self._whole_views()):
             return False
         if put := self._put(tensor, where):
@@ -80,11 +80,14 @@ class _Placer:
         return put
 
     def _whole_views(self) -> Iterator[View]:
-        """Views that take what they lie in for one piece of memory."""
+        """Yield the views that need their base to be one piece of memory."""
         return (view for tensor, view in self.views.items() if tensor not in self.pitched)
 
     def _cut(self, op: ROperator) -> bool:
-        """See a slice of blocked channels where its operand lies, in a piece for each image."""
+        """Make a slice of blocked channels a view of its operand, in one piece per image.
+
+        False if that is not possible.
+        """
         source, target = op.inputs[0], op.outputs[0]
         offset = _piece_offset(op.operation, pitched=True)
         if offset is None or target in self.outputs or source in self.graph.constants:
@@ -94,7 +97,7 @@ class _Placer:
         return True
 
     def finish(self) -> tuple[ROperator, ...]:
-        """The operators that are left, of tensors as far apart in memory as what they lie in."""
+        """Return the remaining operators, whose pitched tensors have the strides of their base."""
         strides: dict[TensorId, list[int]] = {}
         for tensor in self.pitched:
             inside = [tensor]
@@ -115,7 +118,10 @@ class _Placer:
         return replace(op, operation=self.graph.interner.retype(op.operation, inputs, outputs, op.operation.static))
 
     def _gather(self, op: ROperator) -> bool:
-        """Compute the operands of a concatenation where it wants them; copy those that lie elsewhere."""
+        """Compute the operands of a concatenation in their place in its result. False if they are not pieces of it.
+
+        Operands that lie elsewhere are copied.
+        """
         target = op.operation.outputs[0]
         offsets = concat_offsets(op.operation)
         pitched = offsets is None
@@ -139,7 +145,7 @@ class _Placer:
 
 
 def view_offset(operation: Operation) -> int | None:
-    """First physical element of the output inside the input, if it is a contiguous piece of it."""
+    """Return the first physical element of the output in the input, if it is a contiguous piece of it; or None."""
     expr = operation.expr
     if len(expr.inputs) != 1 or len(expr.stages) != 1 or operation.kind in _COPIES:
         return None
@@ -160,9 +166,9 @@ def view_offset(operation: Operation) -> int | None:
 
 
 def concat_offsets(operation: Operation, *, pitched: bool = False) -> list[int] | None:
-    """Where each operand begins in the output of a concatenation, if every one is a contiguous piece of it.
+    """Return where each operand begins in a concatenation's output, if each is a contiguous piece of it; or None.
 
-    With `pitched`, if it is one such piece of each image: blocks of channels.
+    With `pitched`, each is one such piece per image: blocks of channels.
     """
     target = operation.outputs[0]
     parts = operation.inputs
@@ -181,9 +187,9 @@ def concat_offsets(operation: Operation, *, pitched: bool = False) -> list[int] 
 
 
 def _piece_offset(operation: Operation, *, pitched: bool = False) -> int | None:
-    """First physical element of a slice of whole blocks inside of its input, if it is contiguous there.
+    """Return the first physical element of a slice of whole blocks in its input, if it is contiguous there; or None.
 
-    With `pitched`, if there is one such piece in each image: blocks of channels.
+    With `pitched`, it is one such piece per image: blocks of channels.
     """
     starts = _starts(operation)
     source, target = operation.inputs[0], operation.outputs[0]
@@ -201,9 +207,9 @@ def _piece_offset(operation: Operation, *, pitched: bool = False) -> int | None:
 
 
 def _starts(operation: Operation) -> tuple[int, ...] | None:
-    """Where the result begins in its operand, if it is a box of it with step 1; None for anything else.
+    """Return where the result begins in its operand, if it is a box of it with step 1; None otherwise.
 
-    The expression says so, for slices, slices of slices, and whatever else is fused to one.
+    It is derived from the expression: for slices, slices of slices, and everything fused to one.
     """
     body, axes = operation.expr.root.body, operation.expr.root.axes
     if len(operation.expr.stages) != 1 or len(operation.inputs) != 1 or operation.kind in _COPIES:
@@ -220,10 +226,10 @@ def _starts(operation: Operation) -> tuple[int, ...] | None:
 
 
 def _unit(kind: TensorType, axis: int, pitched: bool = False) -> tuple[int, int] | None:
-    """The extent along an axis that is contiguous in memory and comes before the next, and its physical elements.
+    """Return the extent along an axis that is contiguous in memory before the next one, and its physical elements.
 
-    None where other axes lie outside of this one. With `pitched`, the axis is that of blocked channels, and only
-    images lie outside, more than one.
+    None if other axes lie outside of this one. With `pitched`, the axis is that of blocked channels, and only images
+    (more than one) lie outside.
     """
     digits = kind.layout.digits if kind.layout else tuple(map(Digit, range(kind.rank)))
     physical = kind.physical_shape

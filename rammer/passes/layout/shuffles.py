@@ -1,4 +1,4 @@
-"""Channels that are shuffled for a convolution are read where they lie."""
+"""Fold channel shuffles into convolutions, which then read the channels where they lie."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rammer.passes.editor import Editor
 
 
 def read_shuffled(graph: Graph) -> Graph:
-    """Let a convolution of groups, or of all channels, take its channels in turn from parts of what was shuffled.
+    """Let a convolution take its channels in turn from the parts of a tensor that was shuffled.
 
-    A depthwise convolution between the two computes channels where they lie, with its filters in their order. Whole
-    numbers are left as they are: their products have passes of their own.
+    A depthwise convolution in between computes channels in memory order, with its filters in that order. Integers are
+    left as they are: their products have passes of their own.
     """
     editor = Editor(graph)
     for n in list(editor.operators):
@@ -37,7 +37,7 @@ def _read(editor: Editor, n: int, op: ROperator) -> None:
         constants = (editor.constant(editor.constants[t][order], t) for t in between.inputs[1:])
         source = editor.define(between.name, "conv", source, *constants, **between.operation.keywords)
     editor.remove(n)
-    if attrs.get("group", 1) == 1 and weights in editor.constants:  # all are summed: in the order in which they lie
+    if attrs.get("group", 1) == 1 and weights in editor.constants:  # all are summed, in memory order
         weights = editor.constant(editor.constants[weights][:, order], weights)
     else:
         attrs = attrs | {"shuffled": parts}
@@ -45,7 +45,7 @@ def _read(editor: Editor, n: int, op: ROperator) -> None:
 
 
 def _depthwise(editor: Editor, tensor: TensorId) -> ROperator | None:
-    """The convolution of every channel by itself, with constant filters, whose result nobody else reads."""
+    """Return the depthwise convolution that computes a tensor, if its filters are constant and it has one reader."""
     op = editor.maker(tensor, "conv")
     if op is None or editor.only_reader(tensor) is None or not editor.constants.keys() >= set(op.inputs[1:]):
         return None
@@ -55,7 +55,7 @@ def _depthwise(editor: Editor, tensor: TensorId) -> ROperator | None:
 
 
 def _shuffle(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
-    """What was shuffled, and in how many parts it lies: as [n, parts, channels of each, …], turned, and as before."""
+    """Return the tensor before a shuffle and its number of parts: a reshape to [n, parts, channels, …], a transpose."""
     last = editor.maker(tensor, "reshape")
     turn = editor.maker(last.inputs[0], "transpose") if last else None
     first = editor.maker(turn.inputs[0], "reshape") if turn else None
@@ -69,5 +69,5 @@ def _shuffle(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
 
 
 def _taken(channels: int, parts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The channel that each one of a shuffle is."""
+    """Return the source channel of each shuffled channel."""
     return np.arange(channels).reshape(parts, -1).T.reshape(-1)

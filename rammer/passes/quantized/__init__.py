@@ -1,1 +1,1 @@
-"""Products of quantised models: which are summed in integers, and which of these multiply bytes."""
+"""Choose how products of quantised models are computed: which sum in integers, and which of these multiply bytes."""

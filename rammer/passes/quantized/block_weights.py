@@ -1,6 +1,6 @@
-"""Products with dequantised weights of a few bits, in blocks along the sum, read these bits: nothing is unpacked.
+"""Keep block-quantised weights packed, and unpack them in registers. Known as: weight-only quantisation.
 
-A step of a decoder takes as long as its weights take to come: an eighth of what there would be.
+Decoding is bound by weight bandwidth: 4-bit weights read 1/8 of the bytes of float32.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rammer.passes.quantized.dequantised import Dequantised, dequantised
 from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
 
-BYTES = 4  # of a word
+BYTES = 4  # bytes of a word
 SMALLEST, LARGEST = 16, 512  # terms of a block
 
 
 def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Leave weights of products as words that hold several."""
+    """Let products read constant dequantised weights as int32 words, each of which holds several weights."""
     editor, known = Editor(graph), known_tensors(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
@@ -43,7 +43,7 @@ def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
 
 
 def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, strict: bool) -> TensorId | None:
-    """The product by blocks. If `strict`, none whose zero points are subtracted after sums: inf - inf would be NaN."""
+    """Return the product by blocks. `strict`: refuse zero points subtracted after sums, as inf - inf would be NaN."""
     numbers, zero, scale = (x.T if op.operation.keywords.get("trans_b") else x for x in weights[:3])
     bits, (depth, columns) = weights.bits, numbers.shape
     rounded = editor.maker(op.inputs[0], "round_blocks") if narrow else None
@@ -72,21 +72,21 @@ def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, 
 
 
 def _block(bits: int, zero: Array, scale: Array, wanted: int) -> int | None:
-    """Terms that share zero and scale, in whole words, no more than LARGEST of them, and `wanted` if that is not 0.
+    """Return how many terms share zero and scale, in whole words and at most LARGEST; `wanted` if that is not 0.
 
-    None if these are too few.
+    None if that is below SMALLEST.
     """
     depth = len(scale)
     changes = np.flatnonzero((np.diff(scale, axis=0) != 0).any(1) | (np.diff(zero, axis=0) != 0).any(1)) + 1
     size = gcd(*map(int, changes)) if len(changes) else -(-depth // SMALLEST) * SMALLEST
     per = 8 * BYTES // bits
     fitting = [b for b in range(per, min(size, LARGEST) + 1, per) if size % b == 0 and b in (wanted, wanted or b)]
-    several = [b for b in fitting if b < depth or b == wanted]  # else the one sum is none of parts
+    several = [b for b in fitting if b < depth or b == wanted]  # else there is only one part
     return several[-1] if several and several[-1] >= SMALLEST else None
 
 
 def words(numbers: Array, bits: int) -> Array:
-    """Numbers of `bits` bits as `block_matmul` has them: int32[terms·bits/32, columns]."""
+    """Pack numbers of `bits` bits for `block_matmul`: int32[terms·bits/32, columns]."""
     ranks = 8 // bits
     apart = numbers.reshape(-1, ranks, BYTES, numbers.shape[1]).astype(np.uint32)
     shifts = 8 * np.arange(BYTES)[None, :, None] + bits * np.arange(ranks)[:, None, None]
@@ -95,7 +95,7 @@ def words(numbers: Array, bits: int) -> Array:
 
 
 def bytes_of(zeros: Array, bits: int) -> Array:
-    """Zero points as `block_matmul` has them: uint8[blocks·bits/8, columns]."""
+    """Pack zero points for `block_matmul`: uint8[blocks·bits/8, columns]."""
     per = 8 // bits
     padded = np.zeros((-(-len(zeros) // per) * per, zeros.shape[1]), np.uint8)
     padded[: len(zeros)] = zeros

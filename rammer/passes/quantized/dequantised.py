@@ -1,4 +1,4 @@
-"""What dequantised constants were made of, however their elements were moved since."""
+"""Find the integers from which a constant was dequantised, through all later moves of its elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BITS = (2, 4, 8)
 
 
 class Dequantised(NamedTuple):
-    """Weights (numbers - zero) * scale, all three of one shape, perhaps broadcast; they have a few `bits` each."""
+    """Weights (numbers - zero) * scale, all three of one shape, perhaps broadcast. Numbers have `bits` bits each."""
 
     numbers: Array
     zero: Array
@@ -23,7 +23,10 @@ class Dequantised(NamedTuple):
     bits: int
 
     def moved(self, op: ROperator) -> Dequantised:
-        """The same, with elements moved as an operator moves them; where it adds zeros, numbers are their zero."""
+        """Return the weights with elements moved by an operator.
+
+        Padding with zeros adds numbers equal to their zero point.
+        """
         if op.kind != "pad":
             numbers, zero, scale = (_moved(op, x) for x in self[:3])
             return self._replace(numbers=numbers, zero=zero, scale=scale)
@@ -36,7 +39,7 @@ class Dequantised(NamedTuple):
 
 
 def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
-    """What a tensor was dequantised from, if it was, with what moves its elements since."""
+    """Return the numbers from which a tensor was dequantised, after all later moves of its elements; or None."""
     op = editor.maker(tensor)
     if op is None or editor.types[tensor].dtype is not DType.F32:
         return None
@@ -84,7 +87,7 @@ def _moved(op: ROperator, value: Array) -> Array:
 
 
 def _known(editor: Editor, tensor: TensorId) -> Array | None:
-    """A constant, with its elements moved and widened."""
+    """Return the value of a constant, with its elements moved and widened."""
     op = editor.maker(tensor)
     if op is None or op.kind not in (*_MOVED, "cast"):
         return editor.constants.get(tensor)

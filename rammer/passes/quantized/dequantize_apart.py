@@ -1,4 +1,7 @@
-"""Who reads dequantised numbers reads their bytes: a quarter of what there would be to store and to load."""
+"""Duplicate dequantisation per reader, which then loads bytes: a quarter of the bytes of float32.
+
+Known as: rematerialisation.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from rammer.passes.editor import Editor
 
 
 def dequantize_apart(graph: Graph) -> Graph:
-    """Let each reader of (bytes - zero) * scale compute that for itself, where zero and scale are constants."""
+    """Let each reader of (bytes - zero) * scale compute that for itself, if zero and scale are constants."""
     editor = Editor(graph)
     for op in graph.operators:
         chain = _chain(editor, op) if op.kind == "mul" else []
@@ -19,7 +22,7 @@ def dequantize_apart(graph: Graph) -> Graph:
 
 
 def _chain(editor: Editor, op: ROperator) -> list[ROperator]:
-    """The operators from bytes on to the dequantised numbers that `op` computes; none if these are no such numbers."""
+    """Return the operators from bytes to the dequantised numbers of `op`; none if it does not compute such numbers."""
     found = [op]
     while not (found[0].kind == "cast" and found[0].operation.inputs[0].dtype in (DType.U8, DType.I8)):
         maker = editor.maker(found[0].inputs[0])
@@ -31,7 +34,7 @@ def _chain(editor: Editor, op: ROperator) -> list[ROperator]:
 
 
 def _again(editor: Editor, chain: list[ROperator]) -> TensorId:
-    """The results of a chain, computed once more."""
+    """Recompute the results of a chain."""
     at = chain[0].inputs[0]
     for op in chain:
         at = editor.define(op.name, op.kind, at, *op.inputs[1:], **op.operation.keywords)

@@ -1,6 +1,6 @@
-"""Products of dequantised numbers become integer products, whose sums are scaled, on devices that multiply bytes.
+"""Rewrite products of dequantised numbers as integer products with scaled sums, on devices that multiply bytes.
 
-Σ sx (x - zx) · sw (w - zw) = sx sw Σ (x - zx) (w - zw): in integers the sum is exact, so less is rounded.
+Σ sx (x - zx) · sw (w - zw) = sx sw Σ (x - zx) (w - zw). The integer sum is exact, so less is rounded.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rammer.passes.editor import Editor
 from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
 
-MOST_TERMS = 2**31 // 255**2  # products of differences of bytes, the sum of which an int32 holds
+MOST_TERMS = 2**31 // 255**2  # products of byte differences whose sum fits int32
 
 
 def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Sum products of dequantised bytes and constants in int32, where one scale is for all the terms of a sum."""
+    """Sum products of dequantised bytes and constants in int32, if all terms of a sum share one scale."""
     if not multiplies_bytes(spec):
         return graph
     editor, known = Editor(graph), known_tensors(graph)
@@ -35,7 +35,7 @@ def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
 
 
 class _Scaled(NamedTuple):
-    """What a dequantised tensor is made of: it is numbers * scale."""
+    """The integers and the scale of a dequantised tensor: it is numbers * scale."""
 
     numbers: TensorId  # int32
     scale: TensorId
@@ -62,13 +62,13 @@ def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | 
 
 
 def _terms(op: ROperator) -> int:
-    """How many products are summed."""
+    """Return how many products a sum has."""
     weights, attrs = op.operation.inputs[1].shape, op.operation.keywords
     return prod(weights[1:]) if op.kind == "conv" else weights[int(bool(attrs.get("trans_b")))]
 
 
 def _scales_of(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
-    """The shape in which the weights' scales are those of the result; None if they change inside a sum."""
+    """Return the shape in which the weights' scales apply to the result; None if they vary inside of a sum."""
     weights, kind = editor.types[w.numbers].shape, editor.types[w.scale]
     attrs = op.operation.keywords
     if op.kind == "conv":
@@ -86,7 +86,7 @@ def _scales_of(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
 
 
 def _scaled(editor: Editor, tensor: TensorId) -> _Scaled | None:
-    """The bytes less zero, and their scale, if a tensor was dequantised."""
+    """Return the bytes less zero, and their scale, if a tensor was dequantised; or None."""
     scaling = editor.maker(tensor, "mul")
     widening = editor.maker(scaling.inputs[0], "cast") if scaling and len(scaling.inputs) == 2 else None
     if scaling is None or widening is None or widening.operation.inputs[0].dtype is not DType.I32:

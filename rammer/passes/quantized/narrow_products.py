@@ -1,8 +1,8 @@
-"""Products of bytes that were widened first become products of bytes, on devices that multiply these.
+"""Rewrite products of widened bytes as products of bytes, on devices that multiply those.
 
-Only unsigned bytes are multiplied by signed ones. A signed operand counts from -128 on; zero points, and weights that
-begin elsewhere, come to sums over the other operand: those over weights are constants. In int32, which wraps around,
-all this is exact.
+Devices multiply unsigned bytes by signed ones only. A signed operand is shifted to count from -128 on. Zero points, and
+weights with other ranges, are corrected by sums over the other operand: those over weights are constants. In int32,
+which wraps around, all of this is exact.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rammer.ir.tensor import Array, DType, TensorId
 from rammer.passes.clean.fold_constants import MAX_FLOPS, compute, known_value
 from rammer.passes.editor import Editor
 
-OFFSET = 128  # from a signed byte to the unsigned one that stands for it
-LARGEST, WHOLE = 255, 1 << 24  # of differences of bytes, and of what float32 holds as whole numbers
-FEWEST_OUTPUTS = 4  # channels: fewer are not worth copying windows
+OFFSET = 128  # from a signed byte to the unsigned one that represents it
+LARGEST, WHOLE = 255, 1 << 24  # the largest difference of bytes; the largest integer up to which float32 is exact
+FEWEST_OUTPUTS = 4  # least output channels that pay for copying windows
 
 
 def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Multiply bytes by constants that fit bytes as such, where the vDevice has an instruction for that."""
+    """Multiply bytes by constants that fit bytes, if the vDevice has an instruction for that."""
     if not multiplies_bytes(spec):
         return graph
     narrower = _Narrower(Editor(graph))
@@ -35,19 +35,19 @@ def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
 
 
 def multiplies_bytes(spec: VDeviceSpec) -> bool:
-    """Whether the vDevice has an instruction for products of unsigned and signed bytes."""
+    """Check whether the vDevice has an instruction for products of unsigned and signed bytes."""
     return any(i.multiplies and i.operands == (DType.U8, DType.I8) for i in spec.instructions)
 
 
 class _Source(NamedTuple):
-    """Bytes that an int32 tensor was made of: it is bytes - zero."""
+    """The bytes of an int32 tensor: it is bytes - zero."""
 
     tensor: TensorId
     zero: TensorId | None  # int32, of one element
 
 
 class _Weights(NamedTuple):
-    """Constants as signed bytes: they are values + shift, where a shift is for all the terms of a sum."""
+    """Constants as signed bytes: they are values + shift, with one shift for all terms of a sum."""
 
     values: Array
     shift: Array
@@ -59,7 +59,7 @@ class _Narrower:
         self.unsigned: dict[TensorId, TensorId] = {}
 
     def visit(self, n: int) -> None:
-        """Define one product anew, if it is one of bytes."""
+        """Redefine one product, if it is one of bytes."""
         op = self.editor.operators.get(n)
         if (
             op is None
@@ -73,7 +73,7 @@ class _Narrower:
             self.editor.replace_result(op.outputs[0], total)
 
     def _known(self, op: ROperator) -> TensorId | None:
-        """The product as a constant, where no operand is computed: that with a state before the first step."""
+        """Return the product as a constant if all operands are known, such as a zero initial state; or None."""
         values = [value for t in op.inputs if (value := known_value(self.editor, t)) is not None]
         if len(values) < len(op.inputs) or flops(op.operation.expr) > MAX_FLOPS:
             return None
@@ -96,7 +96,7 @@ class _Narrower:
         return self._corrected(op.name, product, source, rows, weights, -2)
 
     def _conv(self, op: ROperator) -> TensorId | None:
-        """The product of weights and of what lies in the windows."""
+        """Return the convolution as a product of weights and of the windows' elements; or None."""
         x, w, *_ = op.inputs
         attrs = op.operation.keywords
         source, found, group = self._source(x), known_value(self.editor, w), attrs.get("group", 1)
@@ -122,9 +122,9 @@ class _Narrower:
         return self._biased(op, self._corrected(op.name, product, source, rows, weights, -1, self._bias(op)))
 
     def _as_it_is(self, op: ROperator, source: _Source, found: Array) -> TensorId | None:
-        """The convolution of bytes that are widened as they are read; what lies past the edge stands for zero, too.
+        """Return the convolution of bytes that are widened as they are read. Padding is the zero point.
 
-        Few terms are summed in float32, which holds all whole numbers that may come about.
+        Sums that stay below WHOLE are made in float32, which is exact for such integers.
         """
         known = 0 if source.zero is None else self.editor.constants.get(source.zero)
         if known is None:
@@ -154,13 +154,13 @@ class _Narrower:
         return self._biased(op, total)
 
     def _bias(self, op: ROperator) -> Array:
-        """What a convolution adds to each of its results, as far as it is constant."""
+        """Return the constant part of what a convolution adds to each of its results."""
         ones = (1,) * len(op.operation.outputs[0].shape[2:])
         known = [self.editor.constants[t] for t in op.inputs[2:] if t in self.editor.constants]
         return sum((value.astype(np.int64).reshape(-1, *ones) for value in known), np.zeros((1, *ones), np.int64))
 
     def _biased(self, op: ROperator, total: TensorId) -> TensorId:
-        """The sums of a convolution plus a bias that is computed, if it has one."""
+        """Add a convolution's bias to its sums, if the bias is not constant."""
         for bias in op.inputs[2:]:
             if bias not in self.editor.constants:
                 shape = (self.editor.types[bias].size, *(1 for _ in op.operation.outputs[0].shape[2:]))
@@ -178,9 +178,9 @@ class _Narrower:
         axis: int,
         added: Array | int = 0,
     ) -> TensorId:
-        """The product of what stands for the operands, made that of the operands, plus what is `added`.
+        """Correct the product of shifted operands to that of the original ones, and add `added`.
 
-        `axis`: of the terms in weights.
+        `axis`: the axis of the terms in weights.
         """
         values, shift = weights
         over = values.sum(axis, keepdims=True, dtype=np.int64) + values.shape[axis] * shift
@@ -202,7 +202,7 @@ class _Narrower:
         return product
 
     def _source(self, tensor: TensorId) -> _Source | None:
-        """The bytes that an int32 tensor is made of, if it is."""
+        """Return the bytes from which an int32 tensor is made, or None."""
         op, zero = self.editor.maker(tensor), None
         if op is not None and op.kind == "sub" and self.editor.types[op.inputs[1]].size == 1:
             zero, op = op.inputs[1], self.editor.maker(op.inputs[0])
@@ -213,7 +213,7 @@ class _Narrower:
         return _Source(op.inputs[0], zero)
 
     def _unsigned(self, source: _Source) -> TensorId:
-        """The bytes, from 0 on."""
+        """Return the bytes as unsigned ones."""
         tensor = source.tensor
         if self.editor.types[tensor].dtype is DType.U8:
             return tensor
@@ -224,7 +224,7 @@ class _Narrower:
         return self.unsigned[tensor]
 
     def _zero(self, source: _Source) -> tuple[TensorId | None, int]:
-        """What stands for zero: a tensor of one element, if it is not known, plus a number."""
+        """Return the zero point of the unsigned bytes as a sum: a one-element tensor (None if known), and a number."""
         offset = OFFSET if self.editor.types[source.tensor].dtype is DType.I8 else 0
         if source.zero is None:
             return None, offset
@@ -234,7 +234,7 @@ class _Narrower:
         return self.editor.define(source.zero, "reshape", source.zero, shape=()), offset
 
     def _edge(self, source: _Source) -> int | None:
-        """The byte that stands for zero, if that is known."""
+        """Return the byte that represents zero, if it is known."""
         if source.zero is not None and source.zero not in self.editor.constants:
             return None
         _, value = self._zero(source)
@@ -245,7 +245,7 @@ class _Narrower:
 
 
 def _narrowed(weights: Array, axis: int) -> _Weights | None:
-    """Weights as signed bytes, where those of each sum span no more than these; `axis`: of the sum's terms."""
+    """Return weights as signed bytes, if those of each sum span at most 256 values. `axis`: that of the sum's terms."""
     low, high = weights.min(axis, keepdims=True).astype(np.int64), weights.max(axis, keepdims=True)
     if (high - low).max() >= 2 * OFFSET:
         return None

@@ -1,4 +1,4 @@
-"""Tables of few bits a number, of which some rows are read, stay packed: a row is unpacked once it is found."""
+"""Keep tables of sub-byte integers packed when rows are gathered from them: only the gathered rows are unpacked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rammer.passes.editor import Editor
 
 
 def packed_tables(graph: Graph) -> Graph:
-    """Gather bytes that hold several integers each, and unpack what was gathered."""
+    """Gather bytes that hold several integers each, and unpack the gathered ones."""
     editor = Editor(graph)
     packed: dict[TensorId, TensorId] = {}
     for n in list(editor.operators):
@@ -29,7 +29,7 @@ def packed_tables(graph: Graph) -> Graph:
 
 
 def _of_few_bits(editor: Editor, op: ROperator) -> bool:
-    """Whether a gather finds whole rows of a constant of integers with less than 8 bits."""
+    """Check whether a gather takes whole rows of a constant of integers with less than 8 bits."""
     table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
     kind = editor.types[table]
     few = kind.dtype.bits < 8 and not kind.dtype.is_float and kind.dtype is not DType.BOOL
@@ -37,7 +37,7 @@ def _of_few_bits(editor: Editor, op: ROperator) -> bool:
 
 
 def pack_bits(values: Array) -> Array:
-    """Integers of few bits in bytes along the last dimension, as `unpack_bits` reads them."""
+    """Pack sub-byte integers into bytes along the last dimension, as `unpack_bits` reads them."""
     per = _PER[values.dtype.name]
     bits = 8 // per
     *lead, extent = values.shape

@@ -1,4 +1,4 @@
-"""Sums of quantised products are scaled once: what divides them goes into the constants that scale and shift them."""
+"""Scale sums of quantised products once: fold a division into the constants that scale and shift them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rammer.passes.editor import Editor
 
 
 def requantize(graph: Graph) -> Graph:
-    """Let (sums * scale + shift) / step be sums * (scale / step) + shift / step, for constants and whole sums.
+    """Rewrite (sums * scale + shift) / step = sums * (scale / step) + shift / step, for constants and integer sums.
 
-    Divisions take several times as long as products. One rounding less: results may differ where they lie between
-    two numbers.
+    Divisions take several times as long as products. There is one rounding less: results may differ where they lie
+    between two numbers.
     """
     editor = Editor(graph)
     for n in list(editor.operators):
@@ -30,7 +30,7 @@ def requantize(graph: Graph) -> Graph:
 
 
 def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
-    """A quotient of scaled sums, which are whole numbers, if the tensor is that."""
+    """Return the quotient of scaled integer sums, if the tensor is one; or None."""
     op = editor.maker(tensor)
     if op is None or len(op.inputs) != 2 or op.kind not in ("mul", "add"):
         return None
@@ -53,7 +53,7 @@ def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
 
 
 def _is_whole(editor: Editor, op: ROperator) -> bool:
-    """Whether an operator's results are sums of products of bytes, perhaps with whole numbers added."""
+    """Check whether an operator's results are sums of products of bytes, perhaps with integers added."""
     maker: ROperator | None = op
     while maker is not None and maker.kind in ("cast", "sub", "add"):
         maker = editor.maker(maker.inputs[0])

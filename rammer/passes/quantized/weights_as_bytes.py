@@ -1,6 +1,6 @@
-"""Products of float32 with dequantised weights read the bytes: x · (w s) is (x · w) s where a sum has one scale.
+"""Let products of float32 read dequantised weights as bytes: x · (w s) = (x · w) s if a sum has one scale.
 
-A step of a decoder takes as long as its weights take to come: a quarter of what there would be.
+Decoding is bound by weight bandwidth: 8-bit weights read a quarter of the bytes of float32.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rammer.passes.editor import Editor
 from rammer.passes.quantized.dequantised import dequantised
 from rammer.passes.structure import known_tensors
 
-FEW_ROWS = 32  # where instructions multiply float32, they take float32
+FEW_ROWS = 32  # with more rows, and instructions that multiply float32, weights stay float32
 FEWEST = 1 << 12  # weights
-BYTE = 8  # bits; matrices of fewer stay so, in blocks
+BYTE = 8  # least bits; matrices below that stay packed in blocks
 
 
-CELLS = {"lstm_cell": 3, "gru_cell": 2}  # and which operand multiplies the state
+CELLS = {"lstm_cell": 3, "gru_cell": 2}  # kind -> the operand that multiplies the state
 
 
 def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Leave weights of products as whole numbers of 8 or 16 bits."""
+    """Keep weights of products as integers of 8 or 16 bits."""
     narrower, known = _Narrower(Editor(graph)), known_tensors(graph)
     floats = any(i.operands == (DType.F32, DType.F32) for i in spec.multipliers)
     for n in list(narrower.editor.operators):
@@ -45,14 +45,14 @@ def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
 
 
 class Whole(NamedTuple):
-    """Weights as whole numbers of 8 or 16 bits, and what sums of products with them are multiplied by."""
+    """Weights as integers of 8 or 16 bits, and the factor for sums of products with them."""
 
     numbers: Array
     scale: Array  # with an extent of 1 in dimensions that are summed
 
 
 def whole_weights(editor: Editor, tensor: TensorId, summed: tuple[int, ...], least_bits: int = 0) -> Whole | None:
-    """A dequantised constant with one scale for each sum over the dimensions `summed`, if it is one."""
+    """Return a dequantised constant with one scale for each sum over the dimensions `summed`; or None."""
     found = dequantised(editor, tensor)
     if found is None or found.bits < least_bits:
         return None
@@ -70,7 +70,7 @@ class _Narrower:
         self.made: dict[tuple[TensorId, Shape], tuple[TensorId, TensorId] | None] = {}  # numbers and scale
 
     def product(self, n: int, op: ROperator) -> None:
-        """Define a product with dequantised weights anew."""
+        """Redefine a product with dequantised weights."""
         x, w, *biases = op.inputs
         attrs, rank = op.operation.keywords, self.editor.types[w].rank
         if op.kind == "conv":
@@ -90,7 +90,7 @@ class _Narrower:
         self.editor.replace_result(op.outputs[0], total)
 
     def cell(self, n: int, op: ROperator, position: int) -> None:
-        """Define a cell with a dequantised matrix anew."""
+        """Redefine a cell with a dequantised matrix."""
         before, r, rest = op.inputs[:position], op.inputs[position], op.inputs[position + 1 :]
         found = self._weights(r, (2,)) if self.editor.types[r].size >= FEWEST else None
         if found is None:
@@ -115,7 +115,7 @@ class _Narrower:
         return self.made[tensor, summed]
 
     def _across(self, op: ROperator, values: TensorId) -> TensorId:
-        """Numbers for the columns, or channels, of a product, as they are broadcast to it."""
+        """Reshape values per column, or per channel, so that they broadcast to a product's result."""
         kind, rank = self.editor.types[values], op.operation.outputs[0].rank
         if op.kind == "conv":
             shape = (kind.size, *(1 for _ in range(rank - 2)))

@@ -1,4 +1,4 @@
-"""Which quantised weights nothing keeps as they are: they take the room of float32, and a compilation says so."""
+"""Find quantised weights that no operator keeps quantised. They take the space of float32, and compilation says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FEWEST = 1 << 12  # weights
 
 
 def wide_weights(graph: Graph) -> list[str]:
-    """A line for each large constant of 8 bits and fewer that an operator reads as floats."""
+    """Return a line for each large constant of at most 8 bits that an operator reads as floats."""
     known, makers = known_tensors(graph), {t: op for op in graph.operators for t in op.outputs}
     found: dict[TensorId, str] = {}
     for op in graph.operators:
@@ -28,12 +28,12 @@ def wide_weights(graph: Graph) -> list[str]:
 
 
 def _source(graph: Graph, makers: dict[TensorId, ROperator], tensor: TensorId) -> TensorId | None:
-    """The largest constant of few bits that a known tensor is computed from, if it is as large."""
+    """Return the largest narrow constant from which a known tensor is computed, if it is as large; or None."""
     if tensor in graph.constants:
         kind = graph.types[tensor]
         few = kind.dtype.bits <= 8 and kind.dtype is not DType.BOOL and kind.size >= FEWEST
         return tensor if few else None
-    if not is_pointwise(makers[tensor].operation):  # a sum of many of them is no weight
+    if not is_pointwise(makers[tensor].operation):  # a sum of many weights is not a weight
         return None
     sources = (_source(graph, makers, t) for t in makers[tensor].inputs)
     return max((t for t in sources if t is not None), key=lambda t: graph.types[t].size, default=None)

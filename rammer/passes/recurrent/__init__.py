@@ -1,1 +1,1 @@
-"""Products of recurrent networks: by gates, of many steps at once, or inside of a cell."""
+"""Restructure products of recurrent networks: by gates, for many steps at once, or inside of a cell."""

@@ -1,6 +1,7 @@
-"""One product for each step where one of all steps would wait for the last: layers of a recurrent network side by side.
+"""Split a product of all steps into one per step, so that layers of a recurrent network run side by side.
 
-The inverse of `stack_rows`, for targets with so many vEUs that hand-overs count more than reading weights again.
+Known as: wavefront parallelism. It is the inverse of `stack_rows`, for targets with so many vEUs that hand-overs cost
+more than reading weights again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rammer.passes.editor import Editor
 
 
 class Rows(NamedTuple):
-    """A tensor that lies in some rows of a larger one: from `first` on, `height` of them."""
+    """A tensor that is `height` rows of a larger one, from row `first` on."""
 
     tensor: TensorId
     first: int
@@ -24,9 +25,9 @@ class Rows(NamedTuple):
 
 
 def cut_rows(graph: Graph) -> Graph:
-    """matmul(concat(a, b, …), W) is taken apart if slices of the result are read in the order in which a, b, … come.
+    """Split matmul(concat(a, b, …), W) if slices of the result are read in the order in which a, b, … are computed.
 
-    That is where the longest path gets shorter: a recurrent layer then starts when the first steps of the layer below
+    It is done if the longest path gets shorter: a recurrent layer then starts when the first steps of the layer below
     are done. A sum with a constant, and reshapes, may lie between.
     """
     editor = Editor(graph)
@@ -40,7 +41,7 @@ def cut_rows(graph: Graph) -> Graph:
 
 
 def _parts(editor: Editor, op: ROperator) -> list[Rows]:
-    """What the rows of a product's left operand are put together from."""
+    """Return the tensors whose rows make up a product's left operand; none if it is not a concatenation."""
     if dict(op.operation.attrs).get("trans_a"):
         return []
     depth = op.operation.inputs[0].shape[1]
@@ -59,7 +60,7 @@ def _parts(editor: Editor, op: ROperator) -> list[Rows]:
 
 
 class Steps(NamedTuple):
-    """What follows a product: sums with constants, and the slices of rows that alone read the result."""
+    """The operators after a product: sums with constants, and the slices of rows, its only readers."""
 
     sums: list[ROperator]
     slices: list[Rows]  # of its results
@@ -77,7 +78,7 @@ def _steps(editor: Editor, op: ROperator) -> Steps | None:
     whole = editor.types[last].shape
     if last in editor.outputs or not whole or rows % whole[0]:
         return None
-    each = rows // whole[0]  # rows of the product for each of the result, whose first axis may be that of steps
+    each = rows // whole[0]  # rows of the product per row of the result, whose first axis may be that of steps
     slices = []
     for reader in editor.readers.get(last, ()):
         after = editor.operators[reader]
@@ -91,7 +92,7 @@ def _steps(editor: Editor, op: ROperator) -> Steps | None:
 
 
 def _for_all_rows(editor: Editor, add: ROperator, tensor: TensorId) -> bool:
-    """Whether the other operand is a constant that is the same for all rows of a matrix."""
+    """Check whether the other operand is a constant that is the same for all rows of a matrix."""
     others = [t for t in add.inputs if t != tensor]
     same = add.operation.outputs[0] == editor.types[tensor] and editor.types[tensor].rank == 2
     return (
@@ -100,12 +101,12 @@ def _for_all_rows(editor: Editor, add: ROperator, tensor: TensorId) -> bool:
 
 
 def _fit(parts: list[Rows], steps: Steps) -> bool:
-    """Whether each slice is one of the parts."""
+    """Check whether each slice is one of the parts."""
     return {(r.first, r.height) for r in steps.slices} <= {(r.first, r.height) for r in parts}
 
 
 def _saves(editor: Editor, wave: dict[int, int], parts: list[Rows], steps: Steps) -> bool:
-    """Whether the last reader is reached in fewer waves, if each slice is there soon after its part."""
+    """Check whether the last reader is reached in fewer waves, if each slice is computed right after its part."""
     made = {r.first: wave[editor.producer[r.tensor]] if r.tensor in editor.producer else -1 for r in parts}
     needed = {s.first: _needed(editor, wave, s.tensor) for s in steps.slices}
     soonest = min(needed.values())
@@ -113,7 +114,7 @@ def _saves(editor: Editor, wave: dict[int, int], parts: list[Rows], steps: Steps
 
 
 def _needed(editor: Editor, wave: dict[int, int], tensor: TensorId) -> int:
-    """The wave of the first operator that reads a tensor, perhaps in another shape."""
+    """Return the wave of the first operator that reads a tensor, perhaps reshaped."""
     operators = [(n, editor.operators[n]) for n in editor.readers.get(tensor, ()) if n in wave]
     return min(
         (_needed(editor, wave, op.outputs[0]) if op.kind == "reshape" else wave[n] for n, op in operators),

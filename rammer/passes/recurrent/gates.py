@@ -1,4 +1,4 @@
-"""Bring the products of recurrent cells into gate form [.., q, H]: one product for all gates, read gate by gate."""
+"""Bring products of recurrent cells into gate form [.., q, H]: one product for all gates, read gate by gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_GATES = 8
 
 
 def gather_gates(graph: Graph) -> Graph:
-    """Products that are cut into equal gates, and equal products of the same rows, become gate products."""
+    """Rewrite products that are cut into equal gates, and equal products of the same rows, as gate products."""
     editor = Editor(graph)
     _Cuts(editor).run()
     _join_products(editor)
@@ -39,7 +39,7 @@ def _add_gate_matmul(editor: Editor, name: str, rows: TensorId, matrix: TensorId
 
 
 class _Cuts:
-    """x · W [.., q·H] whose readers are slices of width H: compute [.., q, H] and read gates."""
+    """x · W [.., q·H] whose readers are slices of width H. It becomes [.., q, H], read by gates."""
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
@@ -62,7 +62,7 @@ class _Cuts:
                     _add_gate(editor, piece.name, source, gate, piece.outputs[0])
 
     def _gates(self, tensor: TensorId) -> int:
-        """How many equal slices of the last axis all readers of the tensor are; 0 if they are not."""
+        """Return into how many equal slices of the last axis all readers cut the tensor; 0 if they do not."""
         kind, readers = self.editor.types[tensor], self.editor.readers.get(tensor, {})
         if tensor in self.editor.outputs or not readers or kind.rank < 2 or prod(kind.shape[:-1]) > MAX_ROWS:
             return 0
@@ -88,7 +88,7 @@ class _Cuts:
         return reader is None or self.editor.only_reader(tensor) == reader
 
     def _is_step(self, tensor: TensorId) -> bool:
-        """Whether a tensor is one step's part of a product of all."""
+        """Check whether a tensor is one step's part of a product of all steps."""
         op, cut = self.editor.maker(tensor), False
         while op is not None and op.kind in ("reshape", "slice"):
             cut = cut or op.kind == "slice"
@@ -105,7 +105,7 @@ class _Cuts:
         return self.editor.broadcasts(op) and any(self._has_product(t, n) for t in op.inputs)
 
     def _convert(self, tensor: TensorId, gates: int, reader: int | None = None) -> TensorId:
-        """The tensor in gate form. Operators that only this region reads are made anew, others reshaped."""
+        """Return the tensor in gate form. Operators that only this region reads are redefined, others reshaped."""
         editor = self.editor
         kind = editor.types[tensor]
         if kind.rank == 0:
@@ -136,9 +136,9 @@ class _Cuts:
 
 
 def _join_products(editor: Editor) -> None:
-    """One gate product in place of several products of the same rows with matrices of one shape.
+    """Make one gate product of several products of the same rows with matrices of one shape.
 
-    Matrices go together only if they multiply the same rows everywhere: the state of a layer meets its own recurrent
+    Matrices go together only if they multiply the same rows everywhere. The state of a layer meets its own recurrent
     weights and the input weights of the next layer, and only the latter can later be applied to all steps at once.
     """
     rows_of: dict[tuple[TensorId, bool], list[TensorId]] = {}
@@ -160,7 +160,7 @@ def _join_products(editor: Editor) -> None:
 
 
 def _untransposed(op: ROperator) -> tuple[TensorId, bool]:
-    """The right operand as it is stored, and whether the product transposes it."""
+    """Return the right operand as it is stored, and whether the product transposes it."""
     return op.inputs[1], bool(op.operation.keywords.get("trans_b", False))
 
 
@@ -181,7 +181,7 @@ def _join(editor: Editor, numbers: list[int], stacks: dict[frozenset[TensorId], 
     if len(by_matrix) < 2:
         return
     found = stacks.get(frozenset(by_matrix))
-    if found is None:  # in the order in which the first step has them, so that all layers have them alike
+    if found is None:  # in the order of the first step, so that all layers have the same order
         whole = editor.constant(np.stack([editor.constants[m] for m in by_matrix], 1), next(iter(by_matrix)))
         found = stacks[frozenset(by_matrix)] = (whole, *by_matrix)
     first = editor.operators[numbers[0]]
@@ -193,9 +193,9 @@ def _join(editor: Editor, numbers: list[int], stacks: dict[frozenset[TensorId], 
 
 
 def join_sums(graph: Graph) -> Graph:
-    """Gate by gate, a sum of products becomes the gates of one sum; so does a constant added to each gate.
+    """Rewrite a sum of products, gate by gate, as the gates of one sum; and likewise a constant added to each gate.
 
-    Otherwise gates are results of their own: a product of all steps' inputs would have one output for each.
+    Otherwise gates are separate results: a product of all steps' inputs would have one output for each.
     """
     editor = Editor(graph)
     sums: dict[tuple[TensorId, ...], dict[int, int]] = {}
@@ -215,8 +215,9 @@ def join_sums(graph: Graph) -> Graph:
 
 
 def _split_constants(editor: Editor) -> None:
-    """A constant is added gate by gate to what is no sum: it may become a piece of a product of all steps, and would
-    have to be copied to be added to as a whole.
+    """Add a constant gate by gate to a tensor that is not a sum.
+
+    That tensor may become a piece of a product of all steps. It would have to be copied to be added to as a whole.
     """
     for n in [n for n, op in editor.operators.items() if op.kind == "add" and op.inputs[1] in editor.constants]:
         op = editor.operators[n]
@@ -255,8 +256,8 @@ def _join_constants(editor: Editor) -> None:
 
 
 def _join_scalars(editor: Editor) -> None:
-    """What one gate alone has added goes into the constant of all: TensorFlow's forget bias of 1."""
-    found: dict[int, dict[int, int]] = {}  # the sum of all gates with a constant: gate, and what adds to it
+    """Fold a scalar added to a single gate into the constant of all gates: TensorFlow's forget bias of 1."""
+    found: dict[int, dict[int, int]] = {}  # sum of all gates with a constant -> {gate: the operator that adds to it}
     for n, op in editor.operators.items():
         side = _gate_of(editor, op.inputs[0]) if op.kind == "add" and op.inputs[1] in editor.constants else None
         total = editor.maker(side[0], "add") if side else None
@@ -283,7 +284,7 @@ def _join_scalars(editor: Editor) -> None:
 
 
 def _merge_scalars(editor: Editor) -> None:
-    """x + c + 1 has one constant."""
+    """Merge x + c + 1 into an addition of one constant."""
     made: dict[tuple[TensorId, TensorId], TensorId] = {}
     for n in [n for n, op in editor.operators.items() if op.kind == "add" and op.inputs[1] in editor.constants]:
         op = editor.operators[n]
@@ -300,7 +301,7 @@ def _merge_scalars(editor: Editor) -> None:
 
 
 def _gate_of(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
-    """The tensor of all gates and the number of the gate, if a tensor is one."""
+    """Return the tensor of all gates and the gate's number, if a tensor is a gate; or None."""
     op = editor.maker(tensor, GATE)
     if op is None:
         return None
@@ -310,7 +311,7 @@ def _gate_of(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
 
 
 def _every_gate(editor: Editor, source: TensorId, adds: dict[int, int]) -> bool:
-    """Whether a sum takes all gates of a tensor, and nothing else reads it."""
+    """Check whether a sum takes all gates of a tensor, and is its only reader."""
     inside = {editor.producer[t] for n in adds.values() for t in editor.operators[n].inputs if t in editor.producer}
     whole = set(adds) == set(range(editor.types[source].shape[-2])) and source not in editor.outputs
     return whole and set(editor.readers.get(source, ())) <= inside

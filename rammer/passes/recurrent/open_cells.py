@@ -1,4 +1,4 @@
-"""Cells of LSTM operators as the products, sums and slices that an unrolled network has: one plan for both forms."""
+"""Decompose LSTM cells into the products, sums and slices of an unrolled network: both forms then get one plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PLAIN = frozenset({"sigmoid", "tanh", "relu"})  # activations that are operators
 
 
 def open_cells(graph: Graph) -> Graph:
-    """Take lstm_cell apart, where its weights are constant and it has no more than what unrolled networks have.
+    """Decompose lstm_cell, if its weights are constant and it has no features beyond those of unrolled networks.
 
-    So fusion chooses which product a cell computes itself: that of the operand which comes last. In an encoder it is
-    the state; in a decoder the input, whose step then costs one hand-over and not two.
+    Fusion then chooses which product a cell computes itself: that of the operand that comes last. In an encoder it is
+    the state; in a decoder the input, whose step then costs one hand-over instead of two.
     """
     editor = Editor(graph)
     turned: dict[TensorId, TensorId] = {}
@@ -32,7 +32,7 @@ def open_cells(graph: Graph) -> Graph:
 
 
 def _is_plain(editor: Editor, op: ROperator) -> bool:
-    """Whether a cell has neither peepholes nor clipping, and its activations are operators."""
+    """Check whether a cell has neither peepholes nor clipping, and its activations are operators."""
     attrs = op.operation.keywords
     names = attrs.get("activations", DEFAULT)
     known = all(isinstance(name, str) and name in PLAIN for name in names) if isinstance(names, tuple) else False
@@ -41,7 +41,7 @@ def _is_plain(editor: Editor, op: ROperator) -> bool:
 
 
 def _biases(editor: Editor, plain: list[int]) -> dict[int, TensorId]:
-    """The bias of each cell whose input has it already; it is no part of that input any more.
+    """Return the bias of each cell whose input includes it, and remove it from that input.
 
     An unrolled network adds it to both products together.
     """
@@ -68,7 +68,7 @@ def _biases(editor: Editor, plain: list[int]) -> dict[int, TensorId]:
 
 
 def _only(editor: Editor, tensor: TensorId, cells: set[int]) -> bool:
-    """Whether none but these cells read a tensor, cut and in other shapes."""
+    """Check whether these cells are the only readers of a tensor, cut and reshaped."""
     if tensor in editor.outputs:
         return False
     for n in editor.readers.get(tensor, ()):
@@ -91,7 +91,7 @@ def _open(editor: Editor, op: ROperator, bias: TensorId | None, turned: dict[Ten
         return editor.define(op.name, kind, *inputs, **attrs)
 
     flat = define("reshape", gx, shape=(batch, GATES * hidden))
-    begins = h in editor.constants and not np.any(editor.constants[h])  # then there is no product to add all gates to
+    begins = h in editor.constants and not np.any(editor.constants[h])  # the state is 0: it has no product to add
     if not begins:
         flat = define("add", flat, define("matmul", h, turned[weights]))
     if bias is not None and not begins:

@@ -1,4 +1,4 @@
-"""Cells that project their own input: where it comes from the step before, steps cannot share one large product."""
+"""Fuse input projections into cells, if the input comes from the step before: steps cannot share one large product."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Projection(NamedTuple):
 
 
 def join_projections(graph: Graph) -> Graph:
-    """Compute x · W inside the cell that alone reads it: one operator, of which every vEU computes its own units."""
+    """Compute x · W inside of the cell that is its only reader: one operator, whose units are spread over the vEUs."""
     editor = Editor(graph)
     made: dict[TensorId, TensorId] = {}
     for n in list(editor.operators):
@@ -46,7 +46,7 @@ def join_projections(graph: Graph) -> Graph:
 
 
 def _projection(editor: Editor, gx: TensorId, made: dict[TensorId, TensorId]) -> _Projection | None:
-    """What computes the gates' tensor, if it is a product of a few rows that nobody else reads."""
+    """Return the product that computes the gates' tensor, if it has a small number of rows and only this reader."""
     kind = editor.types[gx]
     gates = kind.shape[1:]
     reshape = _maker(editor, gx, "reshape")
@@ -72,12 +72,12 @@ def _projection(editor: Editor, gx: TensorId, made: dict[TensorId, TensorId]) ->
 
 
 def _maker(editor: Editor, tensor: TensorId, kind: str) -> ROperator | None:
-    """The operator of this kind that computes a tensor for one reader alone."""
+    """Return the operator of this kind that computes a tensor with a single reader."""
     return editor.maker(tensor, kind) if editor.only_reader(tensor) is not None else None
 
 
 def _joined(cell: Operation, types: tuple[TensorType, ...]) -> TensorExpr:
-    """The cell's expression with the projection in place of its first input."""
+    """Return the cell's expression with the projection instead of its first input."""
     expr = cell.expr
     gx, kind = expr.inputs[0]
     batch, gates, width = kind.shape

@@ -1,4 +1,4 @@
-"""Take products of concatenated rows apart, where the same weights serve many steps of a recurrent network."""
+"""Split products of concatenated rows, if the same weights serve many steps of a recurrent network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rammer.ir.operator import ROperator
 from rammer.ir.tensor import DType, TensorId
 from rammer.passes.editor import Editor
 
-MAX_ROWS = 64  # a product of few rows is a step of a recurrent network, not a layer of its own
+MAX_ROWS = 64  # rows up to which a product counts as a step of a recurrent network, not as a layer of its own
 
 
 def product_with_constant(editor: Editor, op: ROperator) -> bool:
-    """Whether the operator multiplies a few rows by a constant matrix."""
+    """Check whether the operator multiplies at most MAX_ROWS rows by a constant matrix."""
     if op.kind != "matmul" or op.inputs[1] not in editor.constants:
         return False
     rows, matrix = op.operation.inputs
@@ -25,7 +25,7 @@ def product_with_constant(editor: Editor, op: ROperator) -> bool:
 
 
 def right_operand(editor: Editor, op: ROperator) -> TensorId:
-    """The constant matrix [K, N] of a product; a transposed one is stored anew, once."""
+    """Return the constant matrix [K, N] of a product. A transposed one is stored again, once."""
     tensor = op.inputs[1]
     if not _attr(op, "trans_b"):
         return tensor
@@ -41,7 +41,10 @@ def _attr(op: ROperator, name: str) -> bool:
 
 
 def split_products(graph: Graph) -> Graph:
-    """concat(a, b) · W = a · W[:k] + b · W[k:], for a W that is used several times (TensorFlow's BasicLSTMCell)."""
+    """Rewrite concat(a, b) · W = a · W[:k] + b · W[k:], if W is used several times, as in BasicLSTMCell.
+
+    That is a cell of TensorFlow.
+    """
     editor = Editor(graph)
     groups: dict[TensorId, list[int]] = {}
     for n, op in editor.operators.items():

@@ -1,4 +1,7 @@
-"""Apply one matrix to the rows of many operators at once: the input projections of all time steps in one product."""
+"""Apply one matrix to the rows of many operators at once: the input projections of all time steps in one product.
+
+Known as: batching of input projections.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from rammer.passes.structure import GATE_MATMUL
 def stack_rows(graph: Graph, *, across_waves: bool = True) -> Graph:
     """Join products with the same constant right operand that do not depend on each other.
 
-    Without `across_waves` only those that can start at once: a joined product waits for all of its rows, which costs
+    Without `across_waves`, only those that can start at once: a joined product waits for all of its rows, which costs
     the parallelism between layers of a recurrent network.
     """
     editor = Editor(graph)
@@ -63,7 +66,7 @@ def _stack(editor: Editor, numbers: list[int]) -> None:
 
 
 def _join_rows(editor: Editor, parts: list[TensorId], name: str) -> TensorId:
-    """The parts one after another: the tensor that they are pieces of, if they are, else a concatenation."""
+    """Return the parts one after another: the tensor that they are pieces of, or a concatenation."""
     kind = editor.types[parts[0]]
     total = (len(parts) * kind.shape[0], *kind.shape[1:])
     places = [_origin(editor, t) for t in parts]
@@ -76,7 +79,7 @@ def _join_rows(editor: Editor, parts: list[TensorId], name: str) -> TensorId:
 
 
 def _origin(editor: Editor, tensor: TensorId) -> tuple[TensorId, int]:
-    """The tensor that this one is a contiguous piece of, and the first element."""
+    """Return the tensor of which this one is a contiguous piece, and its first element there."""
     offset = 0
     while (n := editor.producer.get(tensor)) is not None:
         op = editor.operators[n]
