@@ -48,7 +48,7 @@ def footprint(access: Access, still: Mapping[str, int] | None = None) -> Footpri
     return _touched(access, tuple((still or {}).items()))
 
 
-@lru_cache(maxsize=1 << 14)  # what one statement writes is asked for by each that reads it
+@lru_cache(maxsize=1 << 14)  # what one statement writes is requested by each that reads it
 def _touched(access: Access, still: tuple[tuple[str, int], ...]) -> Footprint:
     ranges = dict(access.ranges)
     ranges |= {name: (value, value) for name, value in still if name in ranges}
