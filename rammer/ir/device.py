@@ -104,31 +104,31 @@ class VDeviceSpec:
     arch: str = ""
     massively_parallel: bool = False
     execution: Execution = Execution.SIMD
-    lanes: int = 1  # fp32 elements of one vector register, or that a thread of SIMT loads at once; 1: no vectors
-    masks: bool = False  # whether a part of a vector is loaded and stored as quickly as a whole one
+    lanes: int = 1  # fp32 elements of one vector register, or of one load of a SIMT thread; 1: no vectors
+    masks: bool = False  # whether part of a vector is loaded and stored as fast as a whole one
     registers: int = 16  # vector registers of a vEU (or of a thread)
     max_threads: int = 1  # of an rTask's block
-    wave: int = 1  # threads that run in step
+    wave: int = 1  # threads of a subgroup, which run in step
     scratch_bytes: int = 1 << 20  # local memory of a vEU that an rTask may use
     memory: tuple[MemoryLevel, ...] = ()
     sync: SyncModel = SyncModel.FINE
     clock_ghz: float = 1.0
     issue: Issue = Issue()
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
-    calls: bool = False  # vEU 0 is the thread that calls: what it has for itself alone is no launch
-    barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
+    calls: bool = False  # vEU 0 is the calling thread: an rProgram on it alone costs no launch
+    barrier_us: float = 0.0  # cost of one barrier-rTask whose slots have completed
     sync_us: float = 0.0  # cost of one block sync, of SIMT
-    instructions: tuple[Instruction, ...] = ()  # beside those that every language has
-    direct_bytes: int | None = None  # inputs and outputs from so many on stay where the caller has them; None: none
-    succession: bool = False  # whether a result may lie where an operand lay that is read only where it is stored
-    resident: str = ""  # the level, scratch of a vEU, in which results may stay between its rTasks; "": none
+    instructions: tuple[Instruction, ...] = ()  # in addition to those that every language has
+    direct_bytes: int | None = None  # ports of at least so many bytes stay in the caller's memory; None: none
+    succession: bool = False  # whether a result may reuse the memory of an operand in place, element by element
+    resident: str = ""  # level (scratch of a vEU) in which results may stay between its rTasks; "": none
     kept_reads: int = 0  # operators that must read a part of a constant on a vEU for it to stay there; 0: none stays
-    reads_once: bool = False  # asking for lines as read once (caches drop them first) costs no time
+    reads_once: bool = False  # prefetching lines as read once (caches evict them first) costs no time
     doubles: bool = True  # whether float64 is computed as such, else as float32
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
     numerics: str = "fast"  # "strict": only kernels that are `RKernel.faithful`
-    direct: bool = False  # no sum of products is computed from sums that cancel, as in Winograd's form
+    direct: bool = False  # exclude kernels whose sums come from sums that cancel, as in Winograd's form
 
     def __post_init__(self) -> None:
         if self.max_threads > 1 and self.execution is Execution.SIMD:
@@ -185,12 +185,12 @@ class VDeviceSpec:
 
     @property
     def near_bytes(self) -> int:
-        """Bytes of the first private level of memory (L1), if the spec has one; else of scratch."""
+        """Bytes of the first private level of memory (L1 of a CPU), if the spec has one; else of scratch."""
         return next((m.nbytes for m in self.memory if m.owner == "veu"), self.scratch_bytes)
 
     @property
     def own_cache(self) -> int:
-        """Bytes of the last private cache level (L2), 1 MiB if the spec has none."""
+        """Bytes of the last private level of memory (L2 of a CPU); 1 MiB if the spec has none."""
         return next((m.nbytes for m in reversed(self.memory) if m.owner == "veu"), 1 << 20)
 
     @property

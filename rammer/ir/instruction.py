@@ -30,9 +30,9 @@ class Instruction:
     accumulates: bool = False  # it adds to what its output holds
     precision: str = "fp32"  # what it rounds operands of float32 to, none or "tf32", "bf16"
     gain: float = 1.0  # multiply-adds, or elements copied, in the time of one multiply-add of the vEU's own
-    wake_us: float = 0.0  # that it takes after a while out of use
+    wake_us: float = 0.0  # time to start after a while out of use
     parts: str = ""  # type of the two parts into which it splits an operand; three of their products count
-    later: bool = False  # what it writes is there at a block sync that awaits it, and the thread goes on
+    later: bool = False  # asynchronous: what it writes is complete at a block sync that awaits it
     staged: bool = False  # of many threads: its inputs lie in scratch, as their layouts say, and not in registers
 
     @property

@@ -26,7 +26,7 @@ class Pieces:
 
     firsts: tuple[int, ...]  # ascending, from 0
     offsets: tuple[int, ...]
-    veus: tuple[int, ...] = ()  # that have them in their scratch
+    veus: tuple[int, ...] = ()  # whose scratch holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class Price(NamedTuple):
     """
 
     near_us: float
-    shared_stall: float = 1.0  # for what is in other caches than the vEU's own
-    memory_stall: float = 1.0  # for what is in main memory
+    shared_stall: float = 1.0  # for operands in other caches than the vEU's own
+    memory_stall: float = 1.0  # for operands in main memory
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rammer.errors import ScheduleError
 
 Orders = NDArray[np.int32]  # of slots
 ALWAYS = np.iinfo(np.int32).max  # more slots than a lane can have
-FEW = 8  # slots of a front that are cheaper to look at one by one
+FEW = 8  # slots of a front up to which a loop is faster than NumPy
 
 
 class TaskUid(NamedTuple):
@@ -76,8 +76,8 @@ class Front:
     slots: tuple[Position, ...]
     lanes: NDArray[np.intp]
     orders: Orders
-    behind: Orders | None = None  # per vEU, how many of its slots lie before all these, if it was computed
-    essential: NDArray[np.bool_] | None = None  # the slots that do not lie before others of them
+    behind: Orders | None = None  # per vEU, how many of its slots happen before these; None until needed
+    essential: NDArray[np.bool_] | None = None  # the slots that do not happen before others of them
 
 
 def _runs(slot: Slot) -> bool:

@@ -35,7 +35,7 @@ Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 Strides: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
 
-MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it the bounds of the indices stand in
+MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it, bounds of the indices are used
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +441,7 @@ def _accesses(
     asked: dict[str, dict[tuple[tuple[Index, ...], Path, Role], None]] = defaultdict(dict)
     for name in [n for n, _ in expr.outputs if output in (None, n)]:
         asked[name][tuple(var(a) for a, _ in expr.root.axes), (), ()] = None
-    for d in expr.into.dynamic if expr.into else ():  # what says where elements go is read with them
+    for d in expr.into.dynamic if expr.into else ():  # places of elements are read with them
         for load, _ in loads(d.value):
             asked[load.tensor][load.index, (), ("at",) if most_roles else ()] = None
     for stage in reversed(expr.stages):

@@ -23,8 +23,8 @@ from rammer.ir.semantics.evaluate import happens
 Ranges: TypeAlias = Mapping[str, tuple[int, int]]  # variable -> first and last value
 Spans: TypeAlias = tuple[tuple[str, tuple[int, int]], ...]
 
-MAX_POINTS = 1 << 19  # of one part that are enumerated
-MAX_RANGES = 1 << 18  # of a sum of parts
+MAX_POINTS = 1 << 19  # points of one part that are enumerated
+MAX_RANGES = 1 << 18  # ranges of a sum of parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

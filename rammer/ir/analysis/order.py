@@ -202,7 +202,7 @@ def _cycle(number: int, barriers: _Barriers, before: Slots, has: NDArray[np.bool
     """Return the slots of a cycle of waiting barriers, each needing the next."""
     import networkx as nx  # imported here: running programs does not need it
 
-    graph = nx.DiGraph()  # of barriers without a clock; an edge has the slot for which one waits
+    graph = nx.DiGraph()  # barriers without a clock; an edge has the slot that its barrier awaits
     graph.add_nodes_from(np.flatnonzero(~has).tolist())
     slots = list(zip(barriers.veu.tolist(), barriers.order.tolist(), strict=True))
     for n in list(graph):

@@ -214,7 +214,7 @@ def _partition(loop: For, env: Bounds) -> Body:
     lanes = {loop.var} if loop.kind in (Kind.VECTOR, Kind.UNROLLED) else set()
     inside = statements(loop.body) if loop.kind is Kind.SERIAL else ()
     vectors = {s.var for s in inside if isinstance(s, For) and s.kind is Kind.VECTOR}
-    single: set[int] = set()  # steps of which each has other lanes outside
+    single: set[int] = set()  # steps that differ in which lanes are outside
     for r in _conditions(loop.body, inner, lanes):
         if r.index.coef(loop.var):
             found = list(_cuts(r, loop.var, inner))

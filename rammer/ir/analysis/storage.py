@@ -46,7 +46,7 @@ def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple
     return (tensor, layout), 0
 
 
-Hulls = NDArray[np.int64]  # [rTasks, 2] first element, and the end of the last one; both 0 of nothing
+Hulls = NDArray[np.int64]  # [rTasks, 2] first element, and the end of the last one; both 0 for none
 
 
 @remembered(1 << 13)

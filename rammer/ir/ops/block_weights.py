@@ -15,7 +15,7 @@ from rammer.ir.tensor import DType, TensorType
 
 BYTES = 4  # of a word
 MOST = 127.0  # of a signed byte
-LEAST = 1e-30  # the largest number of a block from which on it is more than zeros
+LEAST = 1e-30  # least magnitude by which a block is divided
 
 
 def _block_matmul(

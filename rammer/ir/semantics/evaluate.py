@@ -49,9 +49,9 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, un
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
-FEW = 1 << 11  # elements that are looked up one by one, as that takes less time than to find out how they lie
-MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
-OFTEN = 8  # operators that read a constant: it is converted once
+FEW = 1 << 11  # elements that are gathered one by one, which is faster than finding their strides
+MOST_SCATTERED = 1 << 20  # terms at single places that are evaluated at once; their inputs are gathered one by one
+OFTEN = 8  # a constant that so many operators read is converted once
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 Mask: TypeAlias = NDArray[np.bool_]
@@ -141,7 +141,7 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
         inside &= (at >= 0) & (at < extent)
     rows = np.flatnonzero(inside)
     flat = np.ravel_multi_index([at[rows] for at in places], updated.shape) if places else np.zeros(len(rows), np.int64)
-    last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not say which of several stays
+    last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not define which of several stays
     updated.reshape(-1)[flat[last]] = value.reshape(-1)[rows[last]]
 
 

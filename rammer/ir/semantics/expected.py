@@ -23,9 +23,9 @@ from rammer.ir.semantics.evaluate import Memory, evaluate_expr
 from rammer.ir.semantics.rounding import Bounded, differs, moved_by
 from rammer.ir.tensor import Array, DType, TensorId
 
-MOVES = 2.0  # times what moving results did to outputs, at the most
-SOME = 2  # elements of an output may jump where moving results moves none
-USUAL = 0.9  # of the elements of a tensor are no farther off than is usual
+MOVES = 2.0  # tolerance, in multiples of what moving results did to outputs
+SOME = 2  # elements of an output that may jump although moving results moved none
+USUAL = 0.9  # share of a tensor's elements that are off by at most `usual`
 STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
 Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
 

@@ -19,8 +19,8 @@ from rammer.ir.tensor import Array, Shape
 
 Result = TypeVar("Result")
 
-FEW_PARTS = 4  # in which a reduction is read, as the gates of a cell are: then it is computed as a whole
-MOST_KEPT = 1 << 14  # elements of an index array that is remembered
+FEW_PARTS = 4  # a reduction read in up to so many parts, such as the gates of a cell, is computed as a whole
+MOST_KEPT = 1 << 14  # elements of an index array that is cached
 
 
 class Grid(dict[str, Any]):
@@ -117,7 +117,7 @@ def _cut_in(array: Array, dim: int, block: int) -> Array:
 
 
 def terms_of(stage: Stage, grid: Grid) -> tuple[Grid, Shape, int]:
-    """Return the grid of a reduction's terms at a grid of places, its shape, and how many dimensions the places have."""
+    """Return the grid of a reduction's terms at a grid of places, its shape, and the rank of the places."""
     return grid.once(stage.name, lambda: _terms_of(stage, grid))
 
 

@@ -26,23 +26,23 @@ from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import Grid, Places, in_parts, is_contraction, terms_of, whole_of
 from rammer.ir.tensor import Array, DType
 
-HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no double is computed in float32
+HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; other types are computed in float32
 FLOAT32_HALF_STEP = 2.0**-24
 FACTOR_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}  # of factors, relative, by the precision of an instruction
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
-LANES = 1, 4, 16  # in which sums are tried, and
-MOST_LOOKED_AT = 16  # elements of which they are
+LANES = 1, 4, 16  # numbers of lanes in which float32 sums are tried
+MOST_LOOKED_AT = 16  # elements, the farthest off, that are checked with careful bounds
 MOST_TRIED = 1 << 22  # terms of sums that are tried
-MOST_WHOLE = 2.0**40  # by which whole numbers are moved
+MOST_WHOLE = 2.0**40  # the most by which integers are moved
 OVERFLOW = 1e300  # the error of what may have become infinite, with its sign
-EXACT = frozenset(  # functions whose result is one of their operands, or a whole number
+EXACT = frozenset(  # functions whose result is one of their operands, or an integer
     {"neg", "abs", "max", "min", "sign", "floor", "ceil", "round", "where", "real", "imag", "complex"}
 )
 BASIC = frozenset({"add", "sub", "mul", "div", "sqrt"})  # rounded once; a quotient may be a product with a reciprocal
 EXACT_IF_HELD = frozenset({"add", "sub", "mul"})  # not rounded where float32 holds the result of exact operands
 RANDOM = 2.0  # six standard deviations of rounding n partial sums of random numbers, each of 0.4 half steps
-OTHERS = 16.0  # half steps of the result by which approximations of other functions are off
+OTHERS = 16.0  # half steps by which results of other functions, which are approximations, are off
 
 
 class Bounded(NamedTuple):

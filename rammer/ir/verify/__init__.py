@@ -234,7 +234,7 @@ def _global_sync_only(evidence: Evidence) -> None:
     for number, program in enumerate(evidence.plan.programs):
         barriers = [[o for o, s in enumerate(lane) if isinstance(s, BarrierRTask)] for lane in program.lanes]
         steps = max(map(len, barriers), default=0)
-        ends = [  # of each step the last slots of lanes that ran rTasks in it
+        ends = [  # per step, the last slots of lanes that ran rTasks in it
             {
                 Position(u, at[step] - 1)
                 for u, at in enumerate(barriers)

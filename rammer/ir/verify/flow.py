@@ -24,11 +24,11 @@ Loops: TypeAlias = tuple[int, ...]  # numbers of loops
 Instances: TypeAlias = dict[str, Points]  # of a statement: the value of every variable, and TAG, for each instance
 
 TAG = "#"  # the traced element that an instance belongs to
-ROLE = "%"  # what becomes of what it computes: a number, of `Flow.roles`
+ROLE = "%"  # the role of what it computes: a number of `Flow.roles`
 ROW = "@"  # the request that an instance serves
 MOST_ROLES = 1 << 10  # distinguished
-MAX_INSTANCES = 1 << 18  # of a statement that are looked at together
-ENOUGH = 1 << 13  # of a statement, of more tags than those of the last round
+MAX_INSTANCES = 1 << 18  # of a statement that are traced together
+ENOUGH = 1 << 13  # likewise, while tags of earlier rounds can be dropped
 
 
 _NONE = np.zeros(0, np.int64)
@@ -60,7 +60,7 @@ class Flow:
         self._reads: dict[int, list[Access]] = {}
         self._moving: dict[Access, frozenset[str]] = {}
         self._spans: dict[Access, tuple[int, int]] = {}
-        self._sorted: dict[Hashable, tuple[Points, Points]] = {}  # what `_by_place` says of an index
+        self._sorted: dict[Hashable, tuple[Points, Points]] = {}  # results of `_by_place`
         self._unused: dict[int, frozenset[str]] = {}
         self._updates: set[int] = set()  # statements that read the buffer which they write
         self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
@@ -79,7 +79,7 @@ class Flow:
                         self._plain.add(access.statement)
 
     def sources(self, starts: Mapping[int, Instances], rounds: Points) -> dict[str, Points]:
-        """Return the elements of every input from which statements compute what they store: sorted (tag, role, element).
+        """Return the elements of every input that statements compute what they store from: sorted (tag, role, element).
 
         `starts` has instances of statements, by number. A statement reads what earlier statements wrote, so one walk
         back through the program meets all of them. Where a statement would have too many instances, tags are dropped:
@@ -139,7 +139,7 @@ class Flow:
         if len(now[TAG]) > self._most:
             raise Untraceable("a statement has too many instances")
         asked: list[tuple[Access, Points, Instances]] = []
-        plain = self._sums[statement] if statement in self._plain else None  # what was wanted of it still is
+        plain = self._sums[statement] if statement in self._plain else None  # requests of the sum stay open
         for read in self._reads[statement]:
             if read.buffer == plain:
                 continue
@@ -184,7 +184,7 @@ class Flow:
 
     def _written(self, write: Access, group: _Wanted) -> Iterator[tuple[Instances, Points]]:
         """Yield the instances of a statement that write wanted elements, and the rows of the group that they write."""
-        rows = group.between(*self._span(write))  # mostly none: another write's
+        rows = group.between(*self._span(write))  # mostly empty: another statement writes them
         if not len(rows):
             return
         names = common_loops(group.read, write)

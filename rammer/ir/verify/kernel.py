@@ -28,13 +28,13 @@ from rammer.ir.verify import update as proof_update
 from rammer.ir.verify.flow import ROLE, TAG, Flow, Points, Untraceable
 from rammer.ir.verify.reference import Reference
 
-MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
-INNER_LOOPS = 4  # of a store, both ends of each of which are traced
-MOST_ELEMENTS = 96  # that are traced together
-FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
-FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three and then one
-NEVER = 64  # a round that no store with so many instances comes to
-SWEEP = 24  # values of each of them that are traced in the middle of the others
+MAX_RTASKS = 64  # that are checked one by one; of more, those at the corners of the digits
+INNER_LOOPS = 4  # innermost loops of a store whose ends are traced
+MOST_ELEMENTS = 96  # elements that are traced together
+FEW_ELEMENTS = 16  # likewise, if elements are computed in thousands of statements
+FEWER, FEWEST = 3, 3  # keep each third instance of a store that has too many, down to three and then one
+NEVER = 64  # a round that is not reached by dropping instances
+SWEEP = 24  # values of each inner loop that are traced with the other loops in the middle
 MAX_STATES = 1 << 20  # values of the loops around an access that are distinguished
 
 
@@ -305,7 +305,7 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
         known: set[tuple[object, ...]] = set()
         for read in reads:
             alike = read.index, read.path, read.more, tuple(read.ranges.items()), evidence.accesses.shared(read)
-            if alike in known:  # in the same loops as what was written before; since then more was
+            if alike in known:  # an equal read came before; since then more was written
                 continue
             known.add(alike)
             low, high = bounds(read.index, read.ranges)
@@ -479,7 +479,7 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
     """Return elements that stores write, by tag, and their sources; fewer where sums are long. Raises Untraceable."""
     corners = [_corners(store, kind) for store in stores]
     rounds = [_rounds(len(instances[TAG])) for instances in corners]
-    if most <= FEW_ELEMENTS:  # each comes from very many others: where these are too many, one of all stores is left
+    if most <= FEW_ELEMENTS:  # each has very many sources: if these are too many, one element of all stores is left
         rounds[1:] = [np.minimum(own, NEVER - 1) for own in rounds[1:]]
     first = 0
     while sum(int((own >= first).sum()) for own in rounds) > max(most, FEWEST * len(stores)):

@@ -19,7 +19,7 @@ from rammer.ir.tile import TileProgram
 from rammer.ir.verify.flow import Points
 
 IN_PARTS = "by parts from"
-MOST_ROLES = 256  # in which a stage may be read, distinguished
+MOST_ROLES = 256  # of a stage that are distinguished
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Reference:
         for name, (least, most) in self.readers.items():
             pairs = sources[name]
             if self.exact and _all_between(least.of_each(at), most.of_each(at), pairs, held, roles):
-                continue  # as it mostly is
+                continue  # the usual case
             alike = {roles[n] for n in np.unique(pairs[:, 1]).tolist()} == {role for _, role in most.loads}
             starts = np.searchsorted(pairs[:, 0], np.arange(len(places) + 1))
             for tag, place in enumerate(places):
@@ -95,7 +95,7 @@ class Reference:
                 return f"({' '.join(role)}) from", more
             if len(less := missing(union([ld.least for ld in own]), found.get(role, NOTHING))):
                 return f"({' '.join(role)}) without", less
-        # Whatever is read together is all that some loads read. Many roles read the same elements.
+        # Elements that are read together must be all that some loads read. Many roles read the same elements.
         distinct = {(ld.least.tobytes(), ld.most.tobytes()): ld for ld in loads}.values()
         for elements in () if alike else {e.tobytes(): e for e in found.values()}.values():
             whole = [ld.most for ld in distinct if not len(missing(ld.least, elements))]

@@ -205,7 +205,7 @@ class Replay:
             whole = self._arena[: len(self._arena) // dtype.itemsize * dtype.itemsize].view(dtype)
             for rtask in rtasks:
                 elements = expand(writes(self._plan.kernels[n], position, rtask))
-                first = elements[:1] + begin // dtype.itemsize  # where a tensor lies in pieces, all are in that one's
+                first = elements[:1] + begin // dtype.itemsize  # of a tensor in pieces, all are in one
                 for base in self._memory.bases(root, dtype.itemsize, first).tolist():
                     to[elements] = whole[elements + (base + begin) // dtype.itemsize]
 

@@ -27,7 +27,7 @@ from rammer.ir.tensor import TensorId, aligned_bytes
 from rammer.ir.tile import TileProgram
 
 Numbers = NDArray[np.int64]
-MOST_NUMBERS = 1 << 24  # clocks that are looked at together
+MOST_NUMBERS = 1 << 24  # clocks that are compared at once
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _succeeds(
     slots: Sequence[Slots],
     pair: tuple[TensorId, TensorId],
 ) -> bool:
-    """Return whether a result reuses an operand's memory element by element. Known as: in place.
+    """Return whether a result reuses an operand's memory in place, element by element.
 
     The operand may be read by the result's rKernel only in the statement that stores the element with the same number,
     and by all others only before any of the result is written.
