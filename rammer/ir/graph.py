@@ -185,12 +185,12 @@ class Graph:
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
-        """Predecessors of every operator: those that write memory that it reads."""
+        """Predecessors of every operator: the writers of memory that it reads."""
         return tuple(frozenset(source.producer for source in found) for found in self.sources)
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """Successors of every operator: those that read memory that it writes, ascending."""
+        """Successors of every operator: the readers of memory that it writes, ascending."""
         readers: list[list[int]] = [[] for _ in self.operators]
         for n, others in enumerate(self.before):
             for m in others:

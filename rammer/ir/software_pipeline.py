@@ -38,7 +38,7 @@ BLOCK = 32  # places begin at multiples of so many elements: of a vector, and of
 
 
 class _Loop(NamedTuple):
-    """A loop, with what it copies in each pass, and what it computes from that."""
+    """A loop, its copies in each pass, and its computation from these."""
 
     loop: For
     copies: Body

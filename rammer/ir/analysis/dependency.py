@@ -261,7 +261,7 @@ def num_written(kernel: RKernel, position: int) -> int:
 
 @remembered(1 << 15)
 def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Pairs:
-    """Return the pairs of rTasks where one of `consumer` reads what one of `producer` writes.
+    """Return the sorted pairs (rTask of `consumer`, rTask of `producer`) where one reads what the other writes.
 
     Element e of the consumer's input is element e + shift of the producer's output.
     """

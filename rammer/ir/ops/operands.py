@@ -103,9 +103,9 @@ def factor(value: Scalar, kind: TensorType, dtype: DType) -> Scalar:
 
 
 def wide_enough(kind: str, types: Sequence[TensorType], dtype: DType | None) -> DType:
-    """Return the type of a product: `dtype`, which must hold all that operands hold, or their one type.
+    """Return the type of a product: `dtype` if given, else the one type of its operands.
 
-    Raises TypeMismatch.
+    Raises TypeMismatch, also if `dtype` does not hold all numbers of the operands.
     """
     if dtype is None:
         return numbers_only(kind, types)

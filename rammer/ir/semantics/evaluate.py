@@ -96,7 +96,7 @@ _OTHERS = (0, 1, 1 << 62)  # what devices make of NaN and of what is too large: 
 def evaluate_defined(
     compute: Callable[[], Mapping[Key, Array]],
 ) -> tuple[Mapping[Key, Array], dict[Key, Mask]]:
-    """Return what `compute` evaluates, and which of its elements are defined, so that they can be compared.
+    """Return the values of `compute`, and masks of the defined elements, which alone can be compared.
 
     A float that an integer type does not hold becomes some integer. Where that happens, `compute` runs again with other
     integers there: elements that then differ depend on undefined ones.

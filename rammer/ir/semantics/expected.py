@@ -47,7 +47,7 @@ class Meant(NamedTuple):
         return Meant(self.value, error, max(self.usual, other.usual), max(self.jumps, other.jumps))
 
     def unlike(self, found: Array, least: Array) -> str:
-        """Return what is wrong with an output that may be off by `least` in any case; nothing if it is right.
+        """Describe the fault of an output that may be off by `least` in any case; empty if it is right.
 
         Rounding takes an element across a step (`round`, a comparison) here and there. An error takes many.
         """

@@ -79,7 +79,7 @@ class Flow:
                         self._plain.add(access.statement)
 
     def sources(self, starts: Mapping[int, Instances], rounds: Points) -> dict[str, Points]:
-        """Return the elements of every input that statements compute what they store from: sorted (tag, role, element).
+        """Trace stores back to the elements of every input that they depend on: sorted rows (tag, role, element).
 
         `starts` has instances of statements, by number. A statement reads what earlier statements wrote, so one walk
         back through the program meets all of them. Where a statement would have too many instances, tags are dropped:
@@ -125,7 +125,7 @@ class Flow:
         found: Mapping[str, list[Points]],
         count: int,
     ) -> None:
-        """Trace what is wanted of a statement to what it reads. Raises Untraceable before it changes anything."""
+        """Turn requests of a statement's writes into requests of its reads. Raises Untraceable before any change."""
         parts = [start] if start is not None else []
         written: list[tuple[_Wanted, Points]] = []
         for write in self._writes[statement]:

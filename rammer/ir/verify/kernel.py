@@ -289,7 +289,7 @@ def _reads_declared(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _own_buffers(evidence: Evidence) -> Iterator[tuple[str, list[Access], list[Access]]]:
-    """Yield buffers of an rTask or a thread, with the accesses that write and that read them."""
+    """Yield buffers of an rTask or a thread, with their writes and their reads."""
     arguments = {b.name for b in evidence.program.arguments}
     for name, accesses in evidence.by_buffer.items():
         if name not in arguments:

@@ -120,7 +120,7 @@ def _all_between(
     held: NDArray[np.bool_],
     roles: Sequence[Role],
 ) -> bool:
-    """Return whether each tag that holds an element reads all that it must, and only what it may, in each role.
+    """Return whether each tag that holds an element has all reads of `least`, and only reads of `most`, per role.
 
     `pairs` has rows (tag, role, element).
     """

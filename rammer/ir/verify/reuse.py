@@ -210,7 +210,7 @@ def _named(memory: MemoryPlan, ranges: Ranges, n: int) -> str:
 
 
 def _neighbours(ranges: Ranges, place: Numbers) -> Iterator[tuple[int, int]]:
-    """Yield pairs of ranges that share a byte, where no third one that has it too is first written between them."""
+    """Yield pairs of ranges that share a byte, and follow one another there in the order of first writes."""
     filled = np.flatnonzero(ranges.ends > ranges.begins)
     address = np.concatenate([ranges.ends[filled], ranges.begins[filled]])
     entering = np.repeat([False, True], len(filled))
