@@ -1,4 +1,4 @@
-"""What the IR, the kernels and the scheduler may know about a device: plain data."""
+"""Describe a device to the IR, the kernels and the scheduler, as plain data."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ NUMERICS = ("fast", "strict")
 
 
 class SyncModel(Enum):
-    """FINE: an rTask can wait for single rTasks of other vEUs. GLOBAL: only for all of them at once (BSP)."""
+    """How vEUs wait. FINE: for single rTasks of other vEUs. GLOBAL: only for all vEUs at once (BSP)."""
 
     FINE = "fine"
     GLOBAL = "global"
 
 
 class Execution(Enum):
-    """How the points of an rTask are computed at the same time, which decides the family of its kernels.
+    """How the points of an rTask run in parallel, which decides the family of its kernels.
 
-    SIMD: by one thread, in vectors of `lanes` elements, or one by one. SIMT: by a block of threads that share scratch
-    and meet at block syncs; neighbours among them load neighbours in memory.
+    SIMD: one thread, in vectors of `lanes` elements, or one by one. SIMT: a block of threads that share scratch and
+    meet at block syncs; adjacent threads load adjacent elements.
     """
 
     SIMD = "simd"
@@ -31,13 +31,13 @@ class Execution(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """One level of the memory hierarchy, nearest first in a spec.
+    """One level of the memory hierarchy. A spec lists the level closest to a vEU first.
 
-    `owner` is "veu" (private), "group" (each `group` vEUs have one) or "device" (all share it). Rates are an owner's;
-    what one vEU alone reads of a level that others share is `veu_gbps`, if that is less. `write_gbps`: of stores, with
-    whatever moves for them; 0: as it is read. `latency_us`: until a line of `line_bytes` is there, where threads of
-    SIMT wait for it. `managed`: "cache" or "scratch". `usable`: the share of a cache that a plan can count on.
-    `written_gbps`: what a vEU has of lines that another one has just written into this level of its own.
+    `owner`: "veu" (private), "group" (one for each `group` vEUs) or "device" (shared by all). Rates are an owner's.
+    `veu_gbps`: what one vEU alone reads of a shared level, if that is less. `write_gbps`: rate of stores, with all
+    traffic that they cause; 0: as for reads. `latency_us`: until a line of `line_bytes` arrives, where SIMT threads
+    wait for it. `managed`: "cache" or "scratch". `usable`: share of a cache that a plan can count on. `written_gbps`:
+    rate at which a vEU gets lines that another one has just written, into this level of its own.
     """
 
     name: str
@@ -58,23 +58,25 @@ class MemoryLevel:
         return int(self.nbytes * self.usable)
 
     def busy_us(self, stores: bool = False) -> float:
-        """Microseconds that a byte keeps one of it busy which is read from it, or stored to it; 0 if nobody knows."""
+        """Return the µs for which a byte read (or stored) occupies one instance of this level; 0 if unknown."""
         gbps = (stores and self.read_gbps and self.write_gbps) or self.read_gbps
         return 1e-3 / gbps if gbps else 0.0
 
     def sharing(self, veus: int) -> int:
-        """How many of some vEUs share one."""
+        """Return how many of `veus` vEUs share one instance."""
         return {"veu": 1, "group": min(self.group or veus, veus)}.get(self.owner, veus)
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Vector instructions that a vEU begins in a cycle, cycles until a sum can be added to again (`latency`), and how
-    many instructions it looks ahead for some that need not wait (`window`).
+    """Instruction throughput of a vEU.
 
-    Of SIMT an instruction is a wave's, loads and stores are transfers of its memory, and `latency` is that of loads
-    from scratch. A wave stays on one of the `schedulers`; `banks`: words of 4 bytes that a transfer moves; `pending`:
-    loads of arguments that a thread has under way.
+    `arithmetic`, `loads`, `stores`: vector instructions that begin per cycle. `latency`: cycles until a sum can be
+    added to again. `window`: how many instructions it looks ahead for ready ones.
+
+    On SIMT an instruction is a subgroup's, loads and stores are transfers of the vEU's memory, and `latency` is that of
+    loads from scratch. A subgroup stays on one of the `schedulers`. `banks`: words of 4 bytes that a transfer moves.
+    `pending`: loads of arguments that a thread has in flight.
     """
 
     arithmetic: float = 2.0
@@ -89,10 +91,11 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class VDeviceSpec:
-    """A vDevice as data. Times are microseconds.
+    """A vDevice as data. Times are in microseconds.
 
-    `massively_parallel`: one operator seldom keeps all vEUs busy, they are so many or have so many threads. Operators
-    that run side by side are then worth more than larger ones: passes join none that would wait for each other.
+    `massively_parallel`: one operator seldom keeps all vEUs busy, since they are many or have many threads. Running
+    operators side by side then gains more than larger operators, so passes do not merge operators that would wait for
+    each other.
     """
 
     name: str
@@ -101,31 +104,31 @@ class VDeviceSpec:
     arch: str = ""
     massively_parallel: bool = False
     execution: Execution = Execution.SIMD
-    lanes: int = 1  # fp32 elements of one vector register, or that a thread of SIMT loads at once; 1: no vectors
-    masks: bool = False  # whether a part of a vector is loaded and stored as quickly as a whole one
+    lanes: int = 1  # fp32 elements of one vector register, or of one load of a SIMT thread; 1: no vectors
+    masks: bool = False  # whether part of a vector is loaded and stored as fast as a whole one
     registers: int = 16  # vector registers of a vEU (or of a thread)
     max_threads: int = 1  # of an rTask's block
-    wave: int = 1  # threads that run in step
+    wave: int = 1  # threads of a subgroup, which run in step
     scratch_bytes: int = 1 << 20  # local memory of a vEU that an rTask may use
     memory: tuple[MemoryLevel, ...] = ()
     sync: SyncModel = SyncModel.FINE
     clock_ghz: float = 1.0
     issue: Issue = Issue()
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
-    calls: bool = False  # vEU 0 is the thread that calls: what it has for itself alone is no launch
-    barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
+    calls: bool = False  # vEU 0 is the calling thread: an rProgram on it alone costs no launch
+    barrier_us: float = 0.0  # cost of one barrier-rTask whose slots have completed
     sync_us: float = 0.0  # cost of one block sync, of SIMT
-    instructions: tuple[Instruction, ...] = ()  # beside those that every language has
-    direct_bytes: int | None = None  # inputs and outputs from so many on stay where the caller has them; None: none
-    succession: bool = False  # whether a result may lie where an operand lay that is read only where it is stored
-    resident: str = ""  # the level, scratch of a vEU, in which results may stay between its rTasks; "": none
+    instructions: tuple[Instruction, ...] = ()  # in addition to those that every language has
+    direct_bytes: int | None = None  # ports of at least so many bytes stay in the caller's memory; None: none
+    succession: bool = False  # whether a result may reuse the memory of an operand in place, element by element
+    resident: str = ""  # level (scratch of a vEU) in which results may stay between its rTasks; "": none
     kept_reads: int = 0  # operators that must read a part of a constant on a vEU for it to stay there; 0: none stays
-    reads_once: bool = False  # asking for lines as read once (caches drop them first) costs no time
+    reads_once: bool = False  # prefetching lines as read once (caches evict them first) costs no time
     doubles: bool = True  # whether float64 is computed as such, else as float32
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
     numerics: str = "fast"  # "strict": only kernels that are `RKernel.faithful`
-    direct: bool = False  # no sum of products is computed from sums that cancel, as in Winograd's form
+    direct: bool = False  # exclude kernels whose sums come from sums that cancel, as in Winograd's form
 
     def __post_init__(self) -> None:
         if self.max_threads > 1 and self.execution is Execution.SIMD:
@@ -140,26 +143,29 @@ class VDeviceSpec:
 
     @property
     def width(self) -> int:
-        """Multiply-adds of a vector instruction: a vector's, or a wave's."""
+        """Multiply-adds of one vector instruction: of a vector's lanes, or of a subgroup's threads."""
         return self.wave if self.execution is Execution.SIMT else self.lanes
 
     @property
     def peak_gflops(self) -> float:
-        """fp32 of one vEU, a multiply-add as two."""
+        """Peak fp32 GFLOP/s of one vEU; a multiply-add counts as two."""
         return 2 * self.width * self.issue.arithmetic * self.clock_ghz
 
     def launched_us(self, others: bool) -> float:
-        """Microseconds of launching an rProgram; `others`: whether vEUs beside vEU 0 have something in it."""
+        """Return the cost of launching an rProgram in µs; `others`: vEUs other than vEU 0 have slots in it."""
         return self.launch_us if others or not self.calls else 0.0
 
     @property
     def load_us(self) -> float:
-        """Until what a thread of SIMT loads from beyond its vEU is there; one that is alone computes meanwhile: 0."""
+        """Latency of a load from beyond the vEU as a SIMT thread sees it, in µs.
+
+        0 for SIMD: a lone core computes meanwhile.
+        """
         shared = (m.latency_us for m in self.memory if m.owner != "veu")
         return next(shared, 0.0) if self.execution is Execution.SIMT else 0.0
 
     def byte_us(self, level: MemoryLevel, veus: int, stores: bool = False) -> float:
-        """Microseconds of a byte that one of `veus` vEUs reads from a level or stores to it; 0 if nobody knows."""
+        """Return the µs per byte that one of `veus` vEUs reads from a level or stores to it; 0 if unknown."""
         gbps = min(
             level.read_gbps / level.sharing(veus), level.veu_gbps or level.read_gbps / level.sharing(self.num_veus)
         )
@@ -169,44 +175,44 @@ class VDeviceSpec:
 
     @property
     def line_bytes(self) -> int:
-        """Of the nearest cache."""
+        """Bytes of a line of the first cache level."""
         return next((m.line_bytes for m in self.memory if m.managed == "cache"), 64)
 
     @property
     def private(self) -> bool:
-        """Whether vEUs have nothing but memory of their own: no cache, and none that others could read."""
+        """Return whether vEUs have only private scratch: no cache, and no memory that others could read."""
         return any(m.owner == "veu" for m in self.memory) and all(m.managed == "scratch" for m in self.memory)
 
     @property
     def near_bytes(self) -> int:
-        """Bytes of the nearest memory that a vEU has for itself, if the spec says; else its scratch."""
+        """Bytes of the first private level of memory (L1 of a CPU), if the spec has one; else of scratch."""
         return next((m.nbytes for m in self.memory if m.owner == "veu"), self.scratch_bytes)
 
     @property
     def own_cache(self) -> int:
-        """Bytes of the farthest cache that a vEU has for itself; a usual size if the spec does not say."""
+        """Bytes of the last private level of memory (L2 of a CPU); 1 MiB if the spec has none."""
         return next((m.nbytes for m in reversed(self.memory) if m.owner == "veu"), 1 << 20)
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Those of products of float32 that it offers."""
+        """Precisions for products of float32 that the device offers."""
         return tuple(dict.fromkeys(("fp32", *(i.precision for i in self.instructions))))
 
     @property
     def multipliers(self) -> list[Instruction]:
-        """Instructions for products of the precision and numerics that kernels may use, the fastest first."""
+        """Instructions for products that `precision` and `numerics` allow, the fastest first."""
         allowed = [i for i in self.instructions if i.multiplies and i.precision in ("fp32", self.precision)]
         allowed = [i for i in allowed if self.numerics != "strict" or not i.splits]
         return sorted(allowed, key=lambda i: -i.gain)
 
     @property
     def copies_later(self) -> Instruction | None:
-        """What copies from memory to scratch while the thread goes on."""
+        """Instruction that copies from memory to scratch asynchronously, or None."""
         return next((i for i in self.instructions if i.copies and i.later), None)
 
     @property
     def folds(self) -> tuple[Instruction, ...]:
-        """Instructions by which threads of a wave combine what they hold."""
+        """Instructions by which threads of a subgroup combine what they hold."""
         return tuple(i for i in self.instructions if i.folds)
 
     def level(self, name: str) -> MemoryLevel | None:

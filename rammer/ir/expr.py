@@ -1,7 +1,8 @@
-"""Tensor expressions: what an operator computes, with no word about how.
+"""Define tensor expressions: what an operator computes, separate from how it is computed.
 
-An operator is a few *stages*; each stage gives every point of its axes a value, optionally reduced over further axes.
-Loads are affine in the axes (with Div and Mod by constants), guarded by `Select`, or data-dependent through `Dynamic`.
+An operator is one or more *stages*. A stage gives every point of its axes a value, optionally reduced over further
+axes. Loads are affine in the axes (with Div and Mod by constants), guarded by `Select`, or data-dependent through
+`Dynamic`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Item = TypeVar("Item")
 
 
 class Scalar:
-    """Base of scalar expressions; gives them Python's operators."""
+    """Base class of scalar expressions, with Python's operators."""
 
     __slots__ = ()
 
@@ -36,7 +37,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Const(Scalar):
-    """A literal. `dtype` None takes the type of the other operand."""
+    """A literal. Without a `dtype` it takes the type of the other operand."""
 
     value: float | int | bool
     dtype: DType | None = None
@@ -51,7 +52,7 @@ class Iota(Scalar):
 
 @dataclass(frozen=True, slots=True)
 class Table(Scalar):
-    """values[index], a constant: unrolling decides the index, and zeros remove the products that they are in."""
+    """Element values[index] of a constant table. Unrolling decides the index; a zero removes its product."""
 
     values: tuple[float, ...]
     index: Index
@@ -61,9 +62,9 @@ class Table(Scalar):
 class Dynamic:
     """A data-dependent addition to dimension `dim` of a load's index: `value`, an integer in [-extent, extent).
 
-    Negative values count from the end. Out of range is an error at run time (never a stray read); a store goes nowhere
-    then, and if it is not `strict` that is no error. In a tile program the load has one flat index, and `stride` is
-    what one step of `value` adds to it.
+    Negative values count from the end. A load out of range is an error at run time, never a stray read. A store out of
+    range is dropped, which is an error only if `strict`. In a tile program the load has one flat index, and one step of
+    `value` adds `stride` to it.
     """
 
     dim: int
@@ -84,7 +85,7 @@ class Load(Scalar):
 
 @dataclass(frozen=True, slots=True)
 class Call(Scalar):
-    """A scalar function of `FUNCTIONS`; operands have one type (see `result_dtype`)."""
+    """A call of a scalar function of `FUNCTIONS`. All operands have one type (see `result_dtype`)."""
 
     fn: str
     args: tuple[Scalar, ...]
@@ -92,9 +93,9 @@ class Call(Scalar):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Scalar):
-    """Conversion as NumPy's astype: floats truncate toward zero, integers wrap.
+    """A conversion as by NumPy's astype: floats truncate toward zero, integers wrap.
 
-    With `bits`, as NumPy's view: the same bits, read as another type of their width.
+    With `bits`, as by NumPy's view: the same bits, read as another type of their width.
     """
 
     arg: Scalar
@@ -113,7 +114,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Select(Scalar):
-    """`then` where all (static, affine) conditions hold, else `other`; only the chosen side is read.
+    """A static choice: `then` where all affine conditions hold, else `other`. Only the chosen side is read.
 
     A choice that depends on data is `Call("where", (condition, then, other))`.
     """
@@ -124,7 +125,7 @@ class Select(Scalar):
 
 
 def scalar(value: Scalar | float, like: Scalar | None = None) -> Scalar:
-    """A Scalar from a Python number; its type follows the other operand."""
+    """Convert a Python number to a Scalar. Its type follows the other operand."""
     del like
     return value if isinstance(value, Scalar) else Const(value)
 
@@ -142,7 +143,7 @@ Axes: TypeAlias = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """name[axes] = combine over `reduce` of body, held as `dtype`."""
+    """One stage: name[axes] = combine over `reduce` of body, stored as `dtype`."""
 
     name: str
     axes: Axes
@@ -163,8 +164,9 @@ class TensorExpr:
 
     All outputs have the root's shape. Names of inputs and stages are unique identifiers without "__".
 
-    An expression with `into` is an update: its one output is that input (which no stage reads), with the root's
-    elements at this place of it; of several at one place the last one stays. It is computed in the input's own memory.
+    An expression with `into` is an update. Its one output is that input, which no stage reads, with the root's elements
+    stored at this place. If several elements have one place, the last one stays. It is computed in the input's own
+    memory.
     """
 
     name: str
@@ -181,7 +183,7 @@ class TensorExpr:
         return next(s for s in self.stages if s.name == name)
 
     def type_of(self, tensor: str) -> TensorType:
-        """The type of an input, an output, or a stage."""
+        """Return the type of an input, an output, or a stage."""
         for name, kind in (*self.inputs, *self.outputs):
             if name == tensor:
                 return kind
@@ -190,7 +192,7 @@ class TensorExpr:
 
 
 def free_axes(expr: TensorExpr) -> Axes:
-    """Of an update the root's axes along which no two elements have one place: their order does not matter."""
+    """Return the root axes of an update along which no two elements have one place, so that their order is free."""
     assert expr.into is not None
     moved = {d.dim for d in expr.into.dynamic}
     own = set[str]().union(*(variables(index) for dim, index in enumerate(expr.into.index) if dim not in moved))
@@ -201,7 +203,7 @@ COMPARISONS = frozenset({"equal", "less", "less_equal", "greater", "greater_equa
 
 
 def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
-    """The type of a scalar expression (None: an untyped literal)."""
+    """Return the type of a scalar expression; None for an untyped literal."""
     match value:
         case Const(_, dtype):
             return dtype
@@ -269,7 +271,7 @@ def rename_tensors(body: Scalar, names: Mapping[str, str]) -> Scalar:
 
 
 def nodes(value: Scalar) -> Iterator[Scalar]:
-    """A scalar expression and everything inside of it, dynamic indices too; each before what is inside of it."""
+    """Yield a scalar expression and everything inside it, dynamic indices included; parents first."""
     yield value
     match value:
         case Call(_, args):
@@ -291,12 +293,12 @@ Role: TypeAlias = tuple[str, ...]  # functions that a value passes through, each
 
 
 def decided_by(index: Index, path: Path) -> set[str]:
-    """The variables that decide what is touched at an index, and whether it is."""
+    """Return the variables that decide which element is accessed at an index, and whether it is."""
     return variables(index).union(*(variables(r.index) for where, _ in path for r in where))
 
 
 def apart(items: Iterable[tuple[set[str], Item]], path: Path) -> Iterator[tuple[set[str], list[Item], Path]]:
-    """Items with their variables, and conditions, in groups that share no variable."""
+    """Group items, given with their variables, and conditions so that no two groups share a variable."""
     groups: list[tuple[set[str], list[Item], Path]] = [(used, [item], ()) for used, item in items]
     groups += [(set().union(*(variables(r.index) for r in where)), [], ((where, wanted),)) for where, wanted in path]
     while groups:
@@ -308,8 +310,8 @@ def apart(items: Iterable[tuple[set[str], Item]], path: Path) -> Iterator[tuple[
 
 
 def loads(body: Scalar, path: Path = ()) -> Iterator[tuple[Load, Path]]:
-    """Every load with the (conditions, wanted truth) under which it is read; loads inside dynamic indices too."""
-    match body:  # asked for very often: without roles, which take twice the time
+    """Yield every load with the (conditions, wanted truth) under which it is read, also loads in dynamic indices."""
+    match body:  # called very often: roles would take twice the time
         case Load(_, _, dynamic):
             yield body, path
             for d in dynamic:
@@ -327,7 +329,7 @@ def loads(body: Scalar, path: Path = ()) -> Iterator[tuple[Load, Path]]:
 def loads_in_role(
     body: Scalar, path: Path = (), role: Role = (), folds: Callable[[Call], bool] = lambda call: False
 ) -> Iterator[tuple[Load, Path, Role]]:
-    """Every load as `loads` has it, and what becomes of its value: the functions that it passes through, but folds."""
+    """Yield every load as `loads` does, with its role: the functions that its value passes through, without folds."""
     match body:
         case Load(_, _, dynamic):
             yield body, path, role
@@ -345,13 +347,13 @@ def loads_in_role(
 
 
 def held(value: Scalar, dtype: DType, dtype_of: Mapping[str, DType]) -> Scalar:
-    """`value` as a stage of type `dtype` holds it: with a Cast where the stage converts it, or rounds it to 16 bits."""
+    """Return `value` as a stage of type `dtype` stores it: with a Cast if that converts it, or rounds it to 16 bits."""
     same = result_dtype(value, dtype_of) is dtype
     return value if same and (dtype.accumulator is dtype or _is_exact(value, dtype)) else Cast(value, dtype)
 
 
 def _is_exact(value: Scalar, dtype: DType) -> bool:
-    """Whether a value that is computed in the accumulator's type is a number of `dtype`: it is moved or chosen only."""
+    """Return whether a value of the accumulator's type is exact in `dtype`, because it is only moved or selected."""
     match value:
         case Load() | Cast():
             return True
@@ -365,7 +367,10 @@ def _is_exact(value: Scalar, dtype: DType) -> bool:
 
 
 def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
-    """Substitute every point-wise stage that nobody wants to keep into its consumers (its type by a Cast)."""
+    """Substitute every point-wise stage that is not in `keep` into its consumers, with a Cast to its type.
+
+    Outputs stay, and stages that are read at dynamic indices.
+    """
     gone: dict[str, Stage] = {}
     kept = []
     outputs = {name for name, _ in expr.outputs}

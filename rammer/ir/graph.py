@@ -1,4 +1,4 @@
-"""The data-flow graph of rOperators."""
+"""Hold the data-flow graph of rOperators."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
 
 
 class View(NamedTuple):
-    """A tensor that lies inside another one: its physical elements are those of `base` from `offset` on."""
+    """A tensor inside another one: its physical elements are those of `base` from `offset` on."""
 
     base: TensorId
     offset: int
 
 
 class Update(NamedTuple):
-    """The operands and attributes of an operator `update` that makes a tensor in the memory of the first one."""
+    """Operands and attributes of an operator `update` that makes a tensor in the memory of the first operand."""
 
     inputs: tuple[TensorId, ...]
     attrs: Attrs
 
 
 class Storage(NamedTuple):
-    """Where a tensor lies: the tensor that owns the memory, and the first element in it."""
+    """Place of a tensor: the tensor that owns the memory, and the first element in it."""
 
     root: TensorId
     offset: int
 
 
 def storage(views: Mapping[TensorId, View], tensor: TensorId) -> Storage:
-    """The owner of a tensor's memory, through any chain of views."""
+    """Return the owner of a tensor's memory, through any chain of views."""
     offset = 0
     while (view := views.get(tensor)) is not None:
         tensor, offset = view.base, offset + view.offset
@@ -46,7 +46,7 @@ def storage(views: Mapping[TensorId, View], tensor: TensorId) -> Storage:
 
 
 class Source(NamedTuple):
-    """An output of a producer, in memory that an input of another operator reads.
+    """An output of a producer that shares memory with an input of another operator.
 
     Element e of the input is element e + shift of the output.
     """
@@ -61,9 +61,9 @@ class Source(NamedTuple):
 class Graph:
     """Operators in topological order over named tensors. Immutable: passes make new graphs.
 
-    `types` covers every tensor; `constants` holds the values known at compile time; `views` says which tensors share
-    the memory of another one (empty until passes place them). `updates`: tensors that an update could make, too.
-    `symbols`: what the model calls the dimensions of inputs and outputs, where it has names for them.
+    `types` covers every tensor. `constants`: the values known at compile time. `views`: tensors that share the memory
+    of another one (empty until passes place them). `updates`: tensors that an update could also make. `symbols`: the
+    model's names of dimensions of inputs and outputs, where it has any.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Graph:
         constants: Mapping[TensorId, Array],
         views: Mapping[TensorId, View],
     ) -> Graph:
-        """Return the graph with other operators; whatever else it holds stays: ports, symbols, updates.
+        """Return the graph with other operators; all else that it holds stays: ports, symbols, updates.
 
         Drops tensors that no operator, port or view refers to, and updates of such tensors.
         """
@@ -114,12 +114,12 @@ class Graph:
 
     @cached_property
     def producers(self) -> dict[TensorId, int]:
-        """tensor -> number of the operator that computes it"""
+        """Map each tensor to the number of the operator that computes it."""
         return {tensor: n for n, op in enumerate(self.operators) for tensor in op.outputs}
 
     @cached_property
     def consumers(self) -> dict[TensorId, list[int]]:
-        """tensor -> numbers of the operators that read it, each once, ascending"""
+        """Map each tensor to the numbers of the operators that read it, each once, ascending."""
         readers: dict[TensorId, list[int]] = {}
         for n, op in enumerate(self.operators):
             for tensor in dict.fromkeys(op.inputs):
@@ -127,18 +127,20 @@ class Graph:
         return readers
 
     def storage(self, tensor: TensorId) -> Storage:
-        """The owner of a tensor's memory, through any chain of views."""
+        """Return the owner of a tensor's memory, through any chain of views."""
         return storage(self.views, tensor)
 
     def extent(self, tensor: TensorId) -> tuple[TensorId, int, int]:
-        """The owner of a tensor's memory, and the elements [low, high) of it between which the tensor lies."""
+        """Return the owner of a tensor's memory, and the range [low, high) of its elements in which the tensor lies."""
         root, low = self.storage(tensor)
         return root, low, low + self.types[tensor].span
 
     @cached_property
     def _written(self) -> dict[TensorId, tuple[list[tuple[int, int, int, int]], list[int]]]:
-        """owner of memory -> (first element, end, operator, output) of all that is written there, ascending; and where
-        all so far end"""
+        """Map each owner to what is written there, and to the running maximum of the ends.
+
+        Writes are (first element, end, operator, output), ascending.
+        """
         found: dict[TensorId, list[tuple[int, int, int, int]]] = {}
         for n, op in enumerate(self.operators):
             for output, tensor in enumerate(op.outputs):
@@ -149,7 +151,7 @@ class Graph:
         return {root: (pieces, [*accumulate((p[1] for p in pieces), max)]) for root, pieces in found.items()}
 
     def writers(self, tensor: TensorId) -> list[tuple[int, int, int]]:
-        """(operator, output, its first element in the owner) of all that may write into a tensor, ascending."""
+        """Return (operator, output, its first element in the owner) of all that may write into a tensor, ascending."""
         root, low, high = self.extent(tensor)
         pieces, ends = self._written.get(root, ([], []))
         here = takewhile(lambda piece: piece[0] < high, pieces[bisect_right(ends, low) :])
@@ -157,8 +159,10 @@ class Graph:
         return sorted(piece for piece in between if self._meet(tensor, low, *piece))
 
     def _meet(self, tensor: TensorId, low: int, producer: int, output: int, first: int) -> bool:
-        """Whether a tensor and an output, which begin at elements of one owner, share some of them: one may have a
-        pitch, and lie between the elements of the other."""
+        """Return whether a tensor and an output, at given first elements of one owner, share some of them.
+
+        One of them may have a pitch, and lie between the elements of the other.
+        """
         kinds = self.types[tensor], self.operators[producer].operation.outputs[output]
         if not any(kind.layout and kind.layout.pitched for kind in kinds):
             return True
@@ -168,7 +172,7 @@ class Graph:
 
     @cached_property
     def sources(self) -> tuple[tuple[Source, ...], ...]:
-        """Of every operator, what others write of what it reads."""
+        """Sources of every operator: outputs of others that its inputs read."""
         return tuple(
             tuple(
                 Source(position, producer, output, self.storage(tensor).offset - first)
@@ -181,12 +185,12 @@ class Graph:
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
-        """Of every operator, those that write memory it reads."""
+        """Predecessors of every operator: the writers of memory that it reads."""
         return tuple(frozenset(source.producer for source in found) for found in self.sources)
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """Of every operator, those that read memory it writes, ascending."""
+        """Successors of every operator: the readers of memory that it writes, ascending."""
         readers: list[list[int]] = [[] for _ in self.operators]
         for n, others in enumerate(self.before):
             for m in others:
@@ -194,7 +198,7 @@ class Graph:
         return tuple(map(tuple, readers))
 
     def wavefronts(self) -> tuple[tuple[int, ...], ...]:
-        """Operators by generation: all inputs of a wave come from earlier waves. Paper: §3.3, Alg. 1."""
+        """Return operators by generation: all inputs of a wave come from earlier waves. Paper: §3.3, Alg. 1."""
         return self._waves
 
     @cached_property
@@ -214,7 +218,7 @@ class Graph:
 
 
 def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[ROperator, ...]:
-    """Topological order, stable for operators already in order. Raises ModelError naming a cycle's nodes."""
+    """Sort operators topologically; a valid order stays. Raises ModelError for unknown inputs, and names a cycle."""
     producer = {tensor: n for n, op in enumerate(operators) for tensor in op.outputs}
     edges: list[tuple[int, int]] = []
     for n, op in enumerate(operators):
@@ -230,7 +234,7 @@ def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[RO
                 )
     if all(before < after for before, after in edges):
         return tuple(operators)
-    import networkx as nx  # it takes time, and most graphs need none of it
+    import networkx as nx  # imported here: it takes time, and most graphs do not need it
 
     graph = nx.DiGraph(edges)
     graph.add_nodes_from(range(len(operators)))

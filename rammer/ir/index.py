@@ -1,4 +1,4 @@
-"""Index expressions: integer-affine in named variables, plus floor-division and modulo by constants."""
+"""Define index expressions: integer-affine in named variables, plus floor-division and modulo by constants."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Bounds = Mapping[str, tuple[int, int]]  # variable -> smallest and largest value
 
 
 @dataclass(frozen=True, slots=True)
-class Div:
+class Div:  # the atom arg // by
     arg: Index
     by: int
 
 
 @dataclass(frozen=True, slots=True)
-class Mod:
+class Mod:  # the atom arg % by
     arg: Index
     by: int
 
@@ -27,7 +27,7 @@ Atom: TypeAlias = "str | Div | Mod"
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """const + sum(coefficient * atom); terms are sorted, so equal expressions compare equal."""
+    """An index const + sum(coefficient * atom). Terms are sorted, so equal expressions compare equal."""
 
     const: int = 0
     terms: tuple[tuple[Atom, int], ...] = ()
@@ -96,7 +96,7 @@ def variables(index: Index) -> set[str]:
 
 
 def bounds(index: Index, env: Bounds) -> tuple[int, int]:
-    """Interval arithmetic; exact for affine indices over a box."""
+    """Return the smallest and the largest value by interval arithmetic; exact for affine indices over a box."""
     low = high = index.const
     for atom, coef in index.terms:
         if isinstance(atom, str):
@@ -153,13 +153,13 @@ def _simplify_atom(atom: Div | Mod, env: Bounds) -> Index:
 
 
 def _split(index: Index, by: int) -> tuple[Index, Index]:
-    """index = by * first + second, where second keeps the terms that `by` does not divide."""
+    """Return (first, second) with index = by * first + second; second keeps the terms that `by` does not divide."""
     first = Index(index.const // by, tuple((a, c // by) for a, c in index.terms if c % by == 0))
     return first, Index(index.const % by, tuple((a, c) for a, c in index.terms if c % by))
 
 
 def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
-    """Value of the index; works on integers and on NumPy arrays alike."""
+    """Return the value of the index; variables may be integers or NumPy arrays."""
     result: Any = index.const
     for atom, coef in index.terms:
         if isinstance(atom, str):

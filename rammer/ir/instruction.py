@@ -1,6 +1,7 @@
-"""Instructions of a device as data: what each one means, and how its operands lie. Their text is the backend's.
+"""Describe instructions of a device as data: what each one means, and the layouts of its operands.
 
-After Exo's `@instr`: programs are proven against the meaning, and tests hold the text against it.
+After Exo's `@instr`. Programs are proven against the meaning. The text is the backend's; tests compare it with the
+meaning.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from rammer.ir.tensor import Digit, DType, Encoding, Layout, Shape, TensorType, 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """What hardware does as a whole: `meaning`, a tensor expression of one stage; `name` is what a backend knows it by.
+    """What hardware does as a whole: `meaning` is a tensor expression of one stage, `name` the backend's name for it.
 
-    The layouts of the meaning's tensors say how operands lie in their buffers. If many `threads` run it together,
-    their number comes first in each layout, and the rest is a register of that thread's own; but inputs that are
-    `staged` lie in scratch. What an output's layout pads is written too.
+    Layouts of the meaning's tensors say how operands lie in their buffers. If several `threads` execute it together,
+    the thread's number comes first in each layout, and the rest numbers a register of that thread; but `staged` inputs
+    lie in scratch. Padding in an output's layout is written too.
     """
 
     name: str
@@ -29,11 +30,9 @@ class Instruction:
     accumulates: bool = False  # it adds to what its output holds
     precision: str = "fp32"  # what it rounds operands of float32 to, none or "tf32", "bf16"
     gain: float = 1.0  # multiply-adds, or elements copied, in the time of one multiply-add of the vEU's own
-    wake_us: float = 0.0  # that it takes after a while out of use
-    parts: str = (
-        ""  # what it rounds each of the two parts to that it makes of an operand; three of their products count
-    )
-    later: bool = False  # what it writes is there at a block sync that awaits it, and the thread goes on
+    wake_us: float = 0.0  # time to start after a while out of use
+    parts: str = ""  # type of the two parts into which it splits an operand; three of their products count
+    later: bool = False  # asynchronous: what it writes is complete at a block sync that awaits it
     staged: bool = False  # of many threads: its inputs lie in scratch, as their layouts say, and not in registers
 
     @property
@@ -49,7 +48,7 @@ class Instruction:
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is output[row, column] = Σ input[row, term] · input[term, column], of operands widened or not."""
+        """Return whether it is output[row, column] = Σ input[row, term] · input[term, column], perhaps widened."""
         match self.meaning.root:
             case Stage(_, ((row, _), (column, _)), Call("mul", (a, b)), ((term, _),), "sum"):
                 at_a, at_b = (var(row), var(term)), (var(term), var(column))
@@ -58,24 +57,24 @@ class Instruction:
 
     @property
     def folds(self) -> bool:
-        """Whether threads combine what each of them holds, and all have the result: see `fold`."""
+        """Return whether threads combine what each of them holds, and all get the result: see `fold`."""
         stage = self.meaning.root
         return self.threads > 1 and bool(stage.reduce) and isinstance(stage.body, Load)
 
     @property
     def operands(self) -> tuple[DType, ...]:
-        """The element types of its inputs."""
+        """Element types of its inputs."""
         return tuple(kind.dtype for _, kind in self.meaning.inputs)
 
     @property
     def encoding(self) -> Encoding | None:
-        """Of its first input."""
+        """Encoding of its first input."""
         layout = self.meaning.inputs[0][1].layout
         return layout.encoding if layout else None
 
     @property
     def splits(self) -> bool:
-        """Whether it computes with parts of its operands, or with operands that it rounds.
+        """Return whether it computes with parts of its operands, or rounds them.
 
         The parts of an infinity are the infinity and a NaN, so that products of it are NaN.
         """
@@ -83,20 +82,20 @@ class Instruction:
         return bool(self.parts) or self.precision != "fp32" or any(e is not None for e in encoded)
 
     def lines(self, columns: bool) -> Layout | None:
-        """How the rows of a product lie, or its columns, as if these came before their terms."""
+        """Return the layout of a product's rows, or of its columns, as if these came before their terms."""
         layout = self.meaning.inputs[int(columns)][1].layout
         if layout is None or not columns:
             return layout
         return replace(layout, digits=tuple(replace(d, dim=1 - d.dim) for d in layout.digits))
 
     def block_of(self, copy: Instruction) -> int:
-        """How many of the rows, or columns, that a copy makes a product takes at once; 1 if it takes none."""
+        """Return how many rows, or columns, in the layout that `copy` makes a product takes at once; 1 if none."""
         made = copy.meaning.outputs[0][1].layout
         return next((self.extent(axis) for n, axis in enumerate(("row", "column")) if self.lines(bool(n)) == made), 1)
 
     @property
     def copies(self) -> bool:
-        """Whether its output is its input, in another layout."""
+        """Return whether its output is its input in another layout."""
         stage = self.meaning.root
         return (
             isinstance(stage.body, Load)
@@ -106,17 +105,17 @@ class Instruction:
 
     @property
     def encodes(self) -> bool:
-        """Whether it is a copy that changes nothing but the encoding: both lie in one piece, in the same order."""
+        """Return whether it is a copy that changes the encoding alone: both are contiguous, in the same order."""
         (_, source), (_, kind) = self.tensors[-1], self.tensors[0]
         bare = kind.layout and replace(kind.layout, encoding=None)
         return self.copies and source.layout is not None and source.layout == bare
 
     def extent(self, axis: str) -> int:
-        """The extent of an axis, of one execution."""
+        """Return the extent of an axis in one execution."""
         return dict(self.axes)[axis]
 
     def axes_of(self, tensor: str) -> tuple[str, ...]:
-        """The axis that each dimension of a tensor lies along."""
+        """Return the axis along which each dimension of a tensor lies."""
         stage = self.meaning.root
         if tensor == stage.name:
             return tuple(a for a, _ in stage.axes)
@@ -124,17 +123,17 @@ class Instruction:
         return tuple(name for ix in load.index for name in variables(ix))
 
     def types(self, extents: Mapping[str, int]) -> Iterator[tuple[str, TensorType]]:
-        """Its tensors where axes have other extents: it is repeated along them, or cut short."""
+        """Yield the types of its tensors for other extents of axes: it is repeated along them, or cut short."""
         for name, kind in self.tensors:
             yield name, replace(kind, shape=tuple(extents[axis] for axis in self.axes_of(name)))
 
     def registers(self, tensor: str) -> int:
-        """Elements of a tensor that each thread holds."""
+        """Return the number of elements of a tensor that each thread holds."""
         kind = dict(self.tensors)[tensor]
         return prod(kind.physical_shape) // self.threads
 
     def digits(self, tensor: str) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
-        """Of a tensor that many threads hold: the digits that number the thread, and those of its registers."""
+        """Return the digits that number the thread, and those of its registers, of a tensor that many threads hold."""
         kind = dict(self.tensors)[tensor]
         assert kind.layout is not None
         count, left = 0, self.threads
@@ -144,7 +143,7 @@ class Instruction:
         return kind.layout.digits[:count], kind.layout.digits[count:]
 
     def held(self, tensor: str, thread: Index, register: Index) -> tuple[Index, ...]:
-        """The element of a tensor that a thread holds in one of its registers."""
+        """Return the element of a tensor that a thread holds in one of its registers."""
         element = [Index() for _ in self.axes_of(tensor)]
         for digits, number in zip(self.digits(tensor), (thread, register), strict=True):
             left = number
@@ -153,7 +152,7 @@ class Instruction:
         return tuple(element)
 
     def holder(self, tensor: str, element: Sequence[Index]) -> tuple[Index, Index]:
-        """The thread that holds an element of a tensor, and the register."""
+        """Return the thread that holds an element of a tensor, and the register."""
         places = []
         for digits in self.digits(tensor):
             at = Index()
@@ -163,7 +162,7 @@ class Instruction:
         return places[0], places[1]
 
     def _sized(self, tensor: str, digits: tuple[Digit, ...]) -> Iterator[tuple[Digit, int, int]]:
-        """Digits of a number, with how many values each has, and what one step of it counts."""
+        """Yield digits of a number, each with the number of its values, and the weight of one step."""
         shape = dict(self.tensors)[tensor].shape
         sizes = Layout(digits).physical_shape(shape)
         for n, (digit, size) in enumerate(zip(digits, sizes, strict=True)):
@@ -182,9 +181,10 @@ def multiply(
     gain: float = 1.0,
     staged: bool = False,
 ) -> Instruction:
-    """A product: `sizes` of rows, columns and terms; layouts and element types of the sums, of their rows, of columns.
+    """Build a matrix product of `sizes` rows, columns and terms.
 
-    Operands are widened to the type of the sums.
+    `layouts` and `dtypes` are those of the sums, of the operand with rows, and of the one with columns. Operands are
+    widened to the type of the sums.
     """
     row, column, term = var("row"), var("column"), var("term")
     rows, columns, terms = sizes
@@ -199,7 +199,7 @@ def multiply(
 
 
 def fold(name: str, combine: str, wave: int, terms: int, beside: int = 1, gain: float = 1.0) -> Instruction:
-    """Combine what `terms` threads of a wave hold, whose numbers are `beside` apart; each of them has the result."""
+    """Build a reduction over `terms` threads of a subgroup, `beside` numbers from each other; all get the result."""
     sizes, lies = (wave // (terms * beside), terms, beside), Layout((Digit(0), Digit(1), Digit(2)))
     group, term, at = var("group"), var("term"), var("at")
     axes = tuple(zip(("group", "member", "at"), sizes, strict=True))
@@ -217,7 +217,7 @@ def copy(
     dtype: DType = DType.F32,
     gain: float = 1.0,
 ) -> Instruction:
-    """A copy of [row, term] from one layout to another."""
+    """Build a copy of [row, term] from one layout to another."""
     body = Load("source", (var("row"), var("term")))
     stage = Stage("copy", tuple(zip(("row", "term"), shape, strict=True)), body, dtype=dtype)
     inputs = (("source", TensorType(shape, dtype, source)),)
@@ -226,12 +226,12 @@ def copy(
 
 
 def _narrow(value: Scalar) -> Scalar:
-    """What is widened, if something is."""
+    """Return the operand of a widening Cast, or the value itself."""
     return value.arg if isinstance(value, Cast) else value
 
 
 def place(layout: Layout | None, shape: Shape, index: Sequence[Index], steps: Sequence[int] = ()) -> Index:
-    """Where an element lies; `steps`: how far apart those of each physical dimension are, if not as close as can be."""
+    """Return the position of an element; `steps`: strides of physical dimensions, if they are not contiguous."""
     digits = layout.digits if layout else [Digit(d) for d in range(len(shape))]
     sizes = layout.physical_shape(shape) if layout else shape
     steps = steps or row_major(sizes)
@@ -243,7 +243,7 @@ def place(layout: Layout | None, shape: Shape, index: Sequence[Index], steps: Se
 
 
 def padded(layout: Layout | None, shape: Shape) -> Shape:
-    """The extents with what a layout's blocks hold past the edge."""
+    """Return the extents, with what a layout's blocks hold past the edge."""
     if layout is None:
         return shape
     whole = dict.fromkeys(range(len(shape)), 1)

@@ -1,4 +1,4 @@
-"""rKernels: ways to compute an operation in rTasks."""
+"""Define rKernels: ways to compute an operation in equal rTasks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rammer.ir.tile import Apply, TaskDigit, TileProgram, statements
 class ForeignSource:
     """A hand-written or imported kernel body in one language of a vDevice.
 
-    `text` defines a function `symbol`; its calling convention is the backend's. `digits` say which box of the root's
-    axes an rTask computes. `own_syncs`: its block syncs are of its own threads, whatever the vEU has.
+    `text` defines a function `symbol`, in the backend's calling convention. `digits` say which box of the root's axes
+    an rTask computes. `own_syncs`: its block syncs cover its own threads alone, however many the vEU has.
     """
 
     language: str
@@ -34,16 +34,16 @@ class ForeignSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RKernel:
-    """One implementation of an operation: a tiling into homogeneous rTasks and their body. Paper: §3.1.
+    """One implementation of an operation: a tiling into equal rTasks, and their body. Paper: §3.1.
 
-    `packing` lists (input name, layout) for static inputs that the kernel wants repacked at compile time.
-    `schedule` is the text of the schedule it was lowered from: for people, and for cache keys. `form` is the expression
-    that was lowered, where it is the operation's in another form (Winograd's). `overreads`: the body reads more than
-    the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several
-    `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body itself. `unproven`:
-    a rule cannot be shown, so that nothing may be built on it. `finer`: offered to who cuts operators into parts; for
-    others it is one more of which times are not certain. `origin`: the plugin that offers it, with the version of its
-    distribution; empty for rammer's own.
+    `packing`: (input name, layout) of static inputs that the kernel wants repacked at compile time. `schedule`: text of
+    the schedule that it was lowered from, for readers and for cache keys. `form`: the expression that was lowered, if
+    it is another form of the operation's (Winograd's). `overreads`: the body reads more than the expression (whole
+    vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several `places`, vEUs run the body
+    as a pipeline (`program`); proofs and dependencies are those of the body itself. `unproven`: a rule cannot be shown,
+    so nothing may rely on it. `finer`: offered only to policies that cut operators into parts; for others it would add
+    a candidate of uncertain time. `origin`: the plugin that offers it, with the version of its distribution; empty for
+    rammer's own.
     """
 
     name: str
@@ -63,7 +63,7 @@ class RKernel:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the body is a text that nothing can be proven of; one without text is run as its expression says."""
+        """Return whether the body is a text, which cannot be proven. Without text, it runs as its expression says."""
         return isinstance(self.body, ForeignSource) and bool(self.body.text)
 
     @property
@@ -73,17 +73,17 @@ class RKernel:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What tells it from others of its operation: equal ones have equal bodies."""
+        """Key that distinguishes it from others of its operation: equal keys have equal bodies."""
         return self.schedule or self.body, self.packing, self.form, self.places
 
     @property
     def faithful(self) -> bool:
-        """Whether each element is a function of just the terms that the operation's expression has for it.
+        """Return whether each element is a function of just the terms that the operation's expression has for it.
 
-        An infinity or NaN then reaches the elements that the formula gives it to, and rounding errors are those of
-        sums in the type of the stage. That follows from how the rKernel was made: it lowers the operation's own
-        expression, not another `form` of it, and no instruction splits operands. Nothing is known of foreign text;
-        a source without text is the expression, which the interpreter evaluates.
+        An infinity or NaN then reaches the elements that the formula gives it to, and rounding errors are those of sums
+        in the type of the stage. It holds if the rKernel lowers the operation's own expression, not another `form` of
+        it, and no instruction splits operands. Foreign text does not count as faithful. A source without text does: the
+        interpreter evaluates the expression itself.
         """
         if isinstance(self.body, ForeignSource):
             return not self.body.text
@@ -108,20 +108,20 @@ class RKernel:
         return self.program.num_block_syncs
 
     def argument_types(self) -> tuple[TensorType, ...]:
-        """Of outputs, then inputs as `input_types` has them."""
+        """Return the types of outputs, then of inputs as `input_types` has them."""
         return (*self.operation.outputs, *self.input_types())
 
     def fits(self, spec: VDeviceSpec) -> bool:
-        """Whether a vEU has the threads and the scratch that an rTask takes."""
+        """Return whether a vEU has the threads and the scratch that an rTask takes."""
         return self.num_threads <= spec.max_threads and self.scratch_bytes <= spec.scratch_bytes
 
     def input_types(self) -> tuple[TensorType, ...]:
-        """Types of the inputs as the kernel reads them, packing included."""
+        """Return the types of inputs as the kernel reads them, packing included."""
         packed, inputs = dict(self.packing), self.operation.expr.inputs
         return tuple(TensorType(t.shape, t.dtype, packed[n]) if n in packed else t for n, t in inputs)
 
     def box(self, rtask_id: int) -> dict[str, tuple[int, int]]:
-        """[low, high) on every root axis that this rTask computes; empty ranges where a tile lies past the edge."""
+        """Return [low, high) on every root axis that an rTask computes; empty ranges for a tile past the edge."""
         extents = dict(self.operation.expr.root.axes)
         low = dict.fromkeys(extents, 0)
         step = dict(extents)

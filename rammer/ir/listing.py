@@ -1,4 +1,4 @@
-"""Expressions and rKernels as text: for people only, nothing reads it back."""
+"""Print expressions and rKernels as text, for readers; it is never parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def print_rkernels(plan: ExecutionPlan) -> str:
-    """Of every rKernel that a plan uses: what it computes, the schedule, the tile program, and what an rTask takes."""
+    """Print every rKernel of a plan: its rTasks and their time, the schedule, the expression, and the tile program."""
     used: dict[RKernel, list[str]] = {}
     for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
         used.setdefault(kernel, []).append(op.name)
@@ -40,7 +40,7 @@ def _print_body(body: TileProgram | ForeignSource) -> str:
 
 
 def print_expr(expr: TensorExpr) -> str:
-    """A line per input, stage and output."""
+    """Print an expression, a line per input, stage and output."""
     lines = [f"expression {expr.name}", *(f"  input {name}: {kind}" for name, kind in expr.inputs)]
     lines += [f"  {_stage(stage)}" for stage in expr.stages]
     lines += [f"  {expr.root.name} into {_scalar(expr.into)}"] if expr.into else []
@@ -49,7 +49,7 @@ def print_expr(expr: TensorExpr) -> str:
 
 
 def print_tile_program(program: TileProgram) -> str:
-    """The body of one rTask, a statement a line."""
+    """Print the body of one rTask, a statement a line."""
     lines = [f"program {program.name}, {program.num_threads} thread{'s' * (program.num_threads != 1)}"]
     for n, buffer in enumerate(program.arguments):
         lines.append(f"  {'output' if n < program.num_outputs else 'input'} {_buffer(buffer)}")
@@ -59,7 +59,7 @@ def print_tile_program(program: TileProgram) -> str:
 
 
 def _stage(stage: Stage) -> str:
-    """One line: name[axes] = combine over terms of its value."""
+    """Return one line: name[axes] = combine over terms of its value."""
     over = f"{stage.combine} over {_axes(stage.reduce)} of " if stage.reduce else ""
     return f"{stage.name}[{_axes(stage.axes)}] = {over}{_scalar(stage.body)}"
 

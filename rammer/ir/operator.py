@@ -1,4 +1,4 @@
-"""Operators: an OpDef is a family, an Operation one member at fixed attributes and types, an ROperator a node."""
+"""Define operators: OpDef is a family, Operation a member at fixed attributes and types, ROperator a graph node."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Attrs: TypeAlias = tuple[tuple[str, Hashable], ...]
 class OpDef:
     """A family of operators, defined once for all backends.
 
-    `express(*input_types, **attrs)` builds the tensor expression, whose outputs are the shape rule; it raises
-    TypeMismatch for operands it does not accept. `broadcasts`: a function of elements at one place, for operands of
-    any shapes that broadcast, and with no attribute that speaks of axes or extents; so a pass may define it anew for
-    the same operands reshaped.
+    `express(*input_types, **attrs)` builds the tensor expression, whose outputs are the shape rule. It raises
+    TypeMismatch for operands that it does not accept. `broadcasts`: it is a function of elements at one place, for
+    operands of any shapes that broadcast, and none of its attributes refers to axes or extents. So a pass may define it
+    anew for the same operands reshaped.
     """
 
     name: str
@@ -34,9 +34,9 @@ class OpDef:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """What a node computes, apart from where: the unit of kernel sharing. Equal ones are the same object.
+    """What a node computes, without names: the unit of kernel sharing. Equal ones are the same object.
 
-    `static` marks inputs known at compile time, which a kernel may have packed into its own layout.
+    `static`: inputs known at compile time, which a kernel may have packed into its own layout.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Operation:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The attributes, as arguments that define the operation again."""
+        """Attributes, as arguments that define the operation again."""
         return dict(self.attrs)
 
     def attr(self, name: str) -> Any:
@@ -79,12 +79,12 @@ class ROperator:
 
     @property
     def statics(self) -> tuple[TensorId, ...]:
-        """The inputs that are known when compiling."""
+        """Inputs that are known at compile time."""
         return tuple(compress(self.inputs, self.operation.static))
 
 
 def attributes(**values: Hashable) -> Attrs:
-    """Attributes in canonical order."""
+    """Return attributes in canonical order."""
     return tuple(sorted(values.items()))
 
 
@@ -95,7 +95,10 @@ def _unpickled(names: tuple[str, ...]) -> Operations:
 
 
 class Operations:
-    """Interns operations: the same definition at the same attributes and types is one object."""
+    """Interner of operations: the same definition at the same attributes and types is one object.
+
+    Known as: hash consing.
+    """
 
     def __init__(self, definitions: Mapping[str, OpDef]) -> None:
         self.definitions = definitions
@@ -104,7 +107,7 @@ class Operations:
     def __reduce__(self) -> tuple[Callable[[tuple[str, ...]], Operations], tuple[tuple[str, ...]]]:
         """Pickle the names of definitions alone. Raises RammerError for definitions that are not rammer's.
 
-        A graph's operators have their operations; what was made is known by identity, and would be another's later.
+        Operators of a graph carry their operations. The table goes by identity, which another object may have later.
         """
         from rammer.ir.ops import OPS  # they are made of this module's classes
 
@@ -113,7 +116,7 @@ class Operations:
         return _unpickled, (tuple(self.definitions),)
 
     def define(self, kind: str, inputs: tuple[TensorType, ...], attrs: Attrs = ()) -> Operation:
-        """The operation `kind` on inputs of these types. Raises TypeMismatch."""
+        """Return the operation `kind` on inputs of these types. Raises TypeMismatch."""
         key = (kind, inputs, attrs)
         if (found := self._made.get(key)) is None:
             definition = self.definitions.get(kind)
@@ -124,7 +127,7 @@ class Operations:
         return found
 
     def wrap(self, kind: str, key: Hashable, make: Callable[[], TensorExpr]) -> Operation:
-        """An operation made by a pass (a fusion, say): `key` identifies the expression that `make` builds."""
+        """Return an operation made by a pass, such as a fusion; `key` identifies the expression that `make` builds."""
         full = ("wrap", kind, key)
         if (found := self._made.get(full)) is None:
             expr = make()
@@ -132,7 +135,7 @@ class Operations:
         return found
 
     def copy(self, source: TensorType, target: TensorType) -> Operation:
-        """What copies a tensor, perhaps into another layout: then it is a conversion."""
+        """Return the operation that copies a tensor; it is a conversion if the layouts differ."""
         kind = "copy" if source == target else "convert"
         return self.wrap(kind, (source, target), lambda: _copy(source, target))
 
@@ -143,7 +146,7 @@ class Operations:
         outputs: tuple[TensorType, ...],
         static: tuple[bool, ...],
     ) -> Operation:
-        """The same computation with other layouts of its tensors, and with inputs marked static."""
+        """Return the same computation with other layouts of its tensors, and with inputs marked static."""
         key = ("retype", id(operation), inputs, outputs, static)
         if (found := self._made.get(key)) is None:
             expr = operation.expr
@@ -158,7 +161,7 @@ class Operations:
 
 
 def _copy(source: TensorType, target: TensorType) -> TensorExpr:
-    """out = x"""
+    """Build out = x."""
     axes = tuple((f"d{p}", e) for p, e in enumerate(source.shape))
     stage = Stage("out", axes, Load("x", tuple(var(a) for a, _ in axes)), dtype=source.dtype)
     return TensorExpr("copy", (("x", source),), (stage,), (("out", target),))
@@ -166,7 +169,7 @@ def _copy(source: TensorType, target: TensorType) -> TensorExpr:
 
 @lru_cache(maxsize=4096)
 def flops(expr: TensorExpr) -> int:
-    """Arithmetic of one evaluation: two per multiply-add of a reduction, one per point of other stages."""
+    """Count the arithmetic of one evaluation: two per multiply-add of a reduction, one per point of other stages."""
     total = 0
     for stage in expr.stages:
         points = prod(extent for _, extent in (*stage.axes, *stage.reduce))

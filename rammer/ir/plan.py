@@ -1,4 +1,4 @@
-"""The execution plan: what the scheduler decided, complete enough to run."""
+"""Hold the execution plan: what the scheduler decided, complete enough to run."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rammer.ir.tensor import ALIGNMENT, TensorId
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A memory owner in pieces: its physical elements from firsts[k] on, up to firsts[k + 1], lie from byte offsets[k].
+    """A memory owner in pieces: its physical elements from firsts[k] up to firsts[k + 1] lie at byte offsets[k].
 
     Pieces of one owner may share bytes, as buffers of a ring do: each holds another part of the tensor at its time.
-    Those that lie in scratch say whose, and count from its begin.
+    Pieces in scratch name their vEUs, and count from the begin of that scratch.
     """
 
     firsts: tuple[int, ...]  # ascending, from 0
     offsets: tuple[int, ...]
-    veus: tuple[int, ...] = ()  # that have them in their scratch
+    veus: tuple[int, ...] = ()  # whose scratch holds them
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where every memory owner that is no constant lies, in bytes: in one arena, whole or in pieces; or `near`, in the
-    scratch of the vEUs that alone touch it.
+    """Places, in bytes, of all memory owners: in one arena, whole or in pieces; or in scratch (`near`).
 
-    Offsets are multiples of `alignment`; of a piece, that of the owner's element 0 if it lay with it. Constants have
-    memory of their own.
+    An owner in scratch is accessed only by the vEUs whose scratch it is. Offsets are multiples of `alignment`; for a
+    piece, this holds for the owner's element 0 as if it were contiguous with the piece. Constants have memory of their
+    own.
     """
 
     offsets: Mapping[TensorId, int]
@@ -45,10 +45,10 @@ class MemoryPlan:
     near: Mapping[TensorId, Pieces] = field(default_factory=dict)
 
     def bases(self, owner: TensorId, itemsize: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The byte at which an owner's element 0 would be, if all of it lay with each of these elements of it.
+        """Return the byte at which an owner's element 0 would be, if the owner were contiguous around each element.
 
-        It may be negative: an rTask whose elements lie in one piece gets it as an address, and never touches it.
-        Of what lies near, it counts from the begin of scratch.
+        It may be negative: an rTask whose elements lie in one piece gets it as an address, and never accesses it. In
+        scratch, it counts from the begin of scratch.
         """
         if (pieces := self.near.get(owner) or self.pieces.get(owner)) is None:
             return np.full(len(elements), self.offsets[owner], np.int64)
@@ -64,7 +64,7 @@ class MemoryPlan:
 
 
 class States(NamedTuple):
-    """Microseconds of one rTask of an rKernel by where its operands are: near, in shared caches, in main memory."""
+    """Time of one rTask of an rKernel in µs, by where its operands are: private caches, shared caches, main memory."""
 
     near_us: float
     shared_us: float
@@ -72,19 +72,19 @@ class States(NamedTuple):
 
 
 class Price(NamedTuple):
-    """Of one rTask of an rKernel: microseconds with its operands near, and what it stalls for those that are not.
+    """Time of one rTask of an rKernel in µs with warm operands, and its stalls for operands that are not.
 
-    Stalls are in units of what the spec's rates say: less where lines are on their way while the kernel computes.
+    Stalls are factors of the time by the spec's rates: smaller where lines arrive while the kernel computes.
     """
 
     near_us: float
-    shared_stall: float = 1.0  # for what is in other caches than the vEU's own
-    memory_stall: float = 1.0  # for what is in main memory
+    shared_stall: float = 1.0  # for operands in other caches than the vEU's own
+    memory_stall: float = 1.0  # for operands in main memory
 
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """rPrograms that run one after another, the rKernel of each operator, and where tensors lie. Paper: §3."""
+    """rPrograms that run one after another, the rKernel of each operator, and places of tensors. Paper: §3."""
 
     graph: Graph
     spec: VDeviceSpec
@@ -92,8 +92,8 @@ class ExecutionPlan:
     programs: tuple[RProgram, ...]
     policy: str = ""
     memory: MemoryPlan | None = None
-    rtask_us: Mapping[RKernel, float] = field(default_factory=dict)  # what the policy believed
-    prices: Mapping[RKernel, Price] = field(default_factory=dict)  # where operands lie considered
+    rtask_us: Mapping[RKernel, float] = field(default_factory=dict)  # estimates of the policy
+    prices: Mapping[RKernel, Price] = field(default_factory=dict)  # by where operands lie
     notes: tuple[str, ...] = ()  # why kernels and merges were chosen
 
     @property

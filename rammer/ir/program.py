@@ -1,4 +1,4 @@
-"""rPrograms: prog[vEU][order] of rTasks and barrier-rTasks, built through append and wait. Paper: §3.2, §3.3."""
+"""Build rPrograms: prog[vEU][order] of rTasks and barrier-rTasks, by append and wait. Paper: §3.2, §3.3."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rammer.errors import ScheduleError
 
 Orders = NDArray[np.int32]  # of slots
 ALWAYS = np.iinfo(np.int32).max  # more slots than a lane can have
-FEW = 8  # slots of a front that are cheaper to look at one by one
+FEW = 8  # slots of a front up to which a loop is faster than NumPy
 
 
 class TaskUid(NamedTuple):
-    """An rTask's name: the operator's number in the graph, and the rTask's number in the operator."""
+    """Name of an rTask: the operator's number in the graph, and the rTask's number in the operator."""
 
     operator_id: int
     rtask_id: int
 
 
 class Position(NamedTuple):
-    """A slot of an rProgram."""
+    """A slot of an rProgram: vEU, and order in its lane."""
 
     veu: int
     order: int
@@ -38,7 +38,7 @@ class RTask:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRTask:
-    """Waits until every listed slot has completed: one per foreign vEU, the last order needed there."""
+    """A slot that waits until every listed slot has completed: one per other vEU, the last order needed there."""
 
     waits: tuple[Position, ...]
 
@@ -62,7 +62,7 @@ class RProgram:
         return self.lanes[veu]
 
     def tasks(self) -> Iterator[tuple[Position, TaskUid]]:
-        """Every rTask with its slot, lane by lane."""
+        """Yield every rTask with its slot, lane by lane."""
         for veu, lane in enumerate(self.lanes):
             for order, slot in enumerate(lane):
                 if isinstance(slot, RTask):
@@ -71,13 +71,13 @@ class RProgram:
 
 @dataclass(slots=True, eq=False)
 class Front:
-    """Slots to wait for, the last one of each lane, lanes ascending. rTasks that wait for the same share one."""
+    """Slots to wait for, the last one of each lane, lanes ascending. rTasks with equal waits share one front."""
 
     slots: tuple[Position, ...]
     lanes: NDArray[np.intp]
     orders: Orders
-    behind: Orders | None = None  # per vEU, how many of its slots lie before all these, if anybody asked
-    essential: NDArray[np.bool_] | None = None  # the slots that do not lie before others of them
+    behind: Orders | None = None  # per vEU, how many of its slots happen before these; None until needed
+    essential: NDArray[np.bool_] | None = None  # the slots that do not happen before others of them
 
 
 def _runs(slot: Slot) -> bool:
@@ -85,14 +85,14 @@ def _runs(slot: Slot) -> bool:
 
 
 class Mark(NamedTuple):
-    """A state of a builder to come back to."""
+    """State of a builder to return to by `undo`."""
 
     lengths: tuple[int, ...]
     clocks: tuple[Orders, ...]
 
 
 class Removed(NamedTuple):
-    """What `undo` took back, for `redo`: the ends of the lanes, and what they know."""
+    """What `undo` removed, for `redo`: the ends of the lanes, and their clocks."""
 
     lanes: list[list[Slot]]
     history: list[list[Orders]]
@@ -100,10 +100,10 @@ class Removed(NamedTuple):
 
 
 class RProgramBuilder:
-    """Builds one rProgram. The only mutable thing in the IR.
+    """Builder of one rProgram; the only mutable object in the IR. Known as: vector clocks.
 
-    `wait` names what the next `append` of that rTask must see; waits on the same vEU need no barrier (lane order), and
-    a wait that is already implied by an earlier barrier, also through other vEUs, is dropped.
+    `wait` names what the next `append` of that rTask must see. Waits on the same vEU need no barrier (lane order). A
+    wait that an earlier barrier already implies, also through other vEUs, is dropped.
     """
 
     def __init__(self, num_veus: int) -> None:
@@ -127,21 +127,24 @@ class RProgramBuilder:
         return self._where[task]
 
     def find(self, task: tuple[int, int]) -> Position | None:
-        """The slot of an rTask (a TaskUid), or None if it was not appended here."""
+        """Return the slot of an rTask (a TaskUid), or None if it was not appended here."""
         return self._where.get(task)
 
     def known(self, veu: int) -> Orders:
-        """Per other vEU, how many of its slots are surely complete when lane `veu` reaches its end."""
+        """Return, per other vEU, how many of its slots are surely complete when lane `veu` reaches its end."""
         return self._clock[veu]
 
     def front(self, last: Mapping[int, int]) -> Front:
-        """The slots at `last`, an order per lane, for `append` and `knows`. Holds until the next `undo`."""
+        """Return the front of the slots at `last`, an order per lane, for `append` and `knows`.
+
+        It is valid until the next `undo`.
+        """
         lanes = np.array(sorted(last), np.intp)
         orders = np.array([last[u] for u in lanes.tolist()], np.int32)
         return Front(tuple(map(Position, lanes.tolist(), orders.tolist())), lanes, orders)
 
     def knows(self, veu: int, front: Front) -> bool:
-        """Whether lane `veu` needs no barrier-rTask to see a front."""
+        """Return whether lane `veu` needs no barrier-rTask to see a front."""
         if len(front.slots) > FEW:
             return bool((self._known[veu, front.lanes] > front.orders).all())
         clock = self._clock[veu]
@@ -149,12 +152,12 @@ class RProgramBuilder:
         return not unseen or unseen == [veu]
 
     def informed(self, front: Front) -> NDArray[np.bool_]:
-        """`knows` of every lane."""
+        """Return `knows` for every lane."""
         known: NDArray[np.bool_] = np.all(self._known[:, front.lanes] > front.orders, axis=1)
         return known
 
     def wait(self, task: TaskUid, on: Iterable[TaskUid]) -> None:
-        """Make `task` wait for rTasks appended earlier; emits the barrier-rTask when `task` is appended."""
+        """Make `task` wait for rTasks appended earlier. The barrier-rTask is emitted when `task` is appended."""
         self._pending.setdefault(task, []).extend(on)
 
     def append(self, task: TaskUid, veu: int, after: Front | None = None) -> Position:
@@ -175,7 +178,7 @@ class RProgramBuilder:
         return position
 
     def extend(self, operator_id: int, veus: Iterable[int]) -> None:
-        """`append` of an operator's rTasks from 0 on, each to its lane; they wait for nothing."""
+        """Append an operator's rTasks from 0 on, each to its lane, without waits."""
         where, lanes, history, clocks = self._where, self._lanes, self._history, self._clock
         for rtask_id, veu in enumerate(veus):
             task = TaskUid(operator_id, rtask_id)
@@ -198,7 +201,7 @@ class RProgramBuilder:
         return self.front(last)
 
     def _advance(self, veu: int, front: Front) -> tuple[Position, ...]:
-        """Let lane `veu` know what lies before these slots; returns those that nothing else implies."""
+        """Merge the clocks of these slots into that of lane `veu`; return the slots that nothing else implies."""
         if front.behind is None or front.essential is None:
             clocks = {id(c): c for c in (self._history[u][order] for u, order in front.slots)}
             front.behind = np.maximum.reduce(list(clocks.values()))
@@ -221,11 +224,11 @@ class RProgramBuilder:
         return Position(veu, order)
 
     def mark(self) -> Mark:
-        """The present state, for `undo`."""
+        """Return the present state, for `undo`."""
         return Mark(tuple(map(len, self._lanes)), tuple(self._clock))
 
     def undo(self, mark: Mark) -> Removed:
-        """Take back everything appended since `mark`, and every open wait."""
+        """Remove everything appended since `mark`, and every open wait. Returns it for `redo`."""
         self._pending.clear()
         removed = Removed([], [], tuple(self._clock))
         for lane, history, length in zip(self._lanes, self._history, mark.lengths, strict=True):
@@ -239,7 +242,7 @@ class RProgramBuilder:
         return removed
 
     def redo(self, removed: Removed) -> None:
-        """Append again what `undo` took back; the builder is in the state that it left."""
+        """Append again what `undo` removed; the builder must be in the state that `undo` left."""
         for veu, (lane, slots) in enumerate(zip(self._lanes, removed.lanes, strict=True)):
             for order, slot in enumerate(slots, len(lane)):
                 if isinstance(slot, RTask):
@@ -256,7 +259,7 @@ class RProgramBuilder:
     def sync(self) -> None:
         """Make every lane wait for all rTasks so far: a global barrier, the only kind on SyncModel.GLOBAL devices.
 
-        Lanes that ran none since the last one need not be waited for: of a thousand tiles few may have work in a step.
+        Lanes without rTasks since the last one are not awaited: of a thousand tiles, only some may have work in a step.
         """
         ends = tuple(Position(u, len(lane) - 1) for u, lane in enumerate(self._lanes) if lane and _runs(lane[-1]))
         place = {end.veu: n for n, end in enumerate(ends)}
@@ -267,7 +270,7 @@ class RProgramBuilder:
             self._push(veu, BarrierRTask(ends if n is None else ends[:n] + ends[n + 1 :]))
 
     def build(self) -> RProgram:
-        """The finished rProgram."""
+        """Return the finished rProgram. Raises ScheduleError if an rTask with waits was never appended."""
         if self._pending:
             raise ScheduleError(f"rTasks waited for but never appended: {sorted(self._pending)[:5]}")
         return RProgram(tuple(map(tuple, self._lanes)))

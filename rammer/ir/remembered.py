@@ -1,4 +1,7 @@
-"""What was found of operations and rKernels, by identity. Those of one compilation are of no use to the next."""
+"""Cache results about operations and rKernels by identity, to be dropped after a compilation.
+
+Known as: memoization. The next compilation has other objects, so it cannot use these results.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ _caches: list[_lru_cache_wrapper[Any]] = []
 
 
 def remembered(most: int) -> Callable[[Callable[..., Found]], _lru_cache_wrapper[Found]]:
-    """Let a function remember `most` results until `forget`: as `lru_cache`, which would keep what nobody else has."""
+    """Cache up to `most` results of a function until `forget`.
+
+    Plain `lru_cache` would keep operations and rKernels alive that are unused elsewhere.
+    """
 
     def wrap(function: Callable[..., Found]) -> _lru_cache_wrapper[Found]:
         cached = lru_cache(most)(function)
@@ -23,6 +29,6 @@ def remembered(most: int) -> Callable[[Callable[..., Found]], _lru_cache_wrapper
 
 
 def forget() -> None:
-    """Drop all that is remembered; whoever asks for it is answered anew."""
+    """Drop all cached results; later calls compute them again."""
     for cached in _caches:
         cached.cache_clear()

@@ -1,8 +1,9 @@
-"""Loops whose passes copy what they need into scratch, turned into pipelines: copies of later passes are under way.
+"""Pipeline loops whose passes copy what they need into scratch: copies of later passes overlap with computing.
 
     for n: sync; copy(n); sync; use(n)    becomes    copy(0), copy(1); sync all; for n: sync; copy(n + 2); use(n)
 
-with as many places in scratch as passes are under way, and one block sync in a pass instead of two.
+Known as: software pipelining, multi-buffering. Scratch has as many places as passes are in flight, and a pass has one
+block sync instead of two.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from rammer.ir.tile import (
     statements,
 )
 
-BLOCK = 32  # elements by which places lie apart: of a vector, and of a cache line
+BLOCK = 32  # places begin at multiples of so many elements: of a vector, and of a cache line
 
 
 class _Loop(NamedTuple):
-    """The loop, what it copies in each pass, and what it computes from that."""
+    """A loop, its copies in each pass, and its computation from these."""
 
     loop: For
     copies: Body
@@ -45,9 +46,9 @@ class _Loop(NamedTuple):
 
 
 def pipelined(program: TileProgram, places: int) -> TileProgram | None:
-    """The program with copies of so many passes at once in scratch; None if it has no loop for that.
+    """Return the program with copies of `places` passes at once in scratch; None if it has no loop for that.
 
-    All that the passes copy must be plain elements of arguments, or zeros in their place.
+    All that the passes copy must be plain elements of arguments, or zeros instead of them.
     """
     found = list(_candidates(program.body, program))
     if len(found) != 1:
@@ -71,7 +72,7 @@ def _candidates(body: Body, program: TileProgram) -> Iterator[_Loop]:
 
 
 def _loop(stmt: For, program: TileProgram) -> _Loop | None:
-    """The loop with its two syncs apart; None if it is none, or if others read what it copies."""
+    """Split the loop at its two syncs; None if it cannot be pipelined, or if other statements write what it copies."""
     syncs = [n for n, s in enumerate(stmt.body) if isinstance(s, Sync)]
     if len(syncs) != 2 or syncs[0] != 0 or stmt.start or stmt.stop < 2:
         return None
@@ -109,19 +110,19 @@ def _writes(stmt: Stmt, staged: set[str]) -> bool:
 
 def _pipeline(one: _Loop, count: int, slots: dict[str, Index]) -> Body:
     loop, name, ahead = one.loop, one.loop.var, count - 1
-    # Read on from what the pass itself copies: the loop's variable in copies is that of the pass they are for.
+    # Copies are those of a later pass: the loop's variable in them is that of the pass they are for.
     copied = tuple(_moved(s, slots, written=True) for s in one.copies)
     first = For(name, 0, ahead, Kind.SERIAL, copied)
     later = var(name) + ahead
     under_way: Body = (If((Range(later, 0, loop.stop),), tuple(_shifted(s, {name: later}) for s in copied)),)
     used = tuple(_moved(s, slots, written=False) for s in one.rest)
     body = (Sync(pending=max(count - 2, 0)), *under_way, *used)
-    # Whatever ran before has done with scratch: the loop is the first to write it, or stands in a loop of its own kind.
+    # Earlier statements are done with scratch: the loop is the first to write it, or lies in a loop of its own kind.
     return (Sync(), first, Sync(pending=0), replace(loop, body=body))
 
 
 def _moved(stmt: Stmt, slots: dict[str, Index], *, written: bool) -> Stmt:
-    """The statement with its staged buffers at the pass's own place; what it stores there is done later."""
+    """Return the statement with its staged buffers at the pass's own place; its copies become asynchronous."""
 
     def leaf(load: Load) -> Scalar:
         (index,) = load.index
@@ -148,7 +149,7 @@ def _operand(operand: Operand, slots: dict[str, Index]) -> Operand:
 
 
 def _shifted(stmt: Stmt, values: dict[str, Index]) -> Stmt:
-    """The statement with other values of variables."""
+    """Return the statement with other values of variables."""
     match stmt:
         case Store():
             return stmt.at(values)

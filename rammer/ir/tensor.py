@@ -1,4 +1,4 @@
-"""Tensor types: shape, element type, physical layout."""
+"""Define tensor types: shape, element type, physical layout."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ALIGNMENT = 64  # bytes, of every buffer in memory: the widest vector
 
 
 def aligned_bytes(nbytes: int) -> int:
-    """Bytes until the next buffer may begin."""
+    """Return the bytes up to where the next buffer may begin."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def row_major(shape: Shape) -> list[int]:
-    """How far apart in memory neighbours of each dimension are."""
+    """Return the row-major strides of a shape, in elements."""
     return [prod(shape[p + 1 :]) for p in range(len(shape))]
 
 
 class DType(StrEnum):
-    """Element types; the value is NumPy's name (those that NumPy lacks come from ml_dtypes)."""
+    """Element types; the value is NumPy's name (types that NumPy lacks come from ml_dtypes)."""
 
     F16 = "float16"
     BF16 = "bfloat16"
@@ -68,7 +68,7 @@ class DType(StrEnum):
 
     @cached_property
     def carrier(self) -> np.dtype[np.generic]:
-        """NumPy's own type that holds elements, for who knows no others: unsigned integers of as many bytes."""
+        """NumPy's own type that can hold elements: unsigned integers of as many bytes for types of ml_dtypes."""
         return np.dtype(f"u{self.itemsize}") if hasattr(ml_dtypes, self.value) else self.numpy
 
     @property
@@ -78,13 +78,13 @@ class DType(StrEnum):
 
     @cached_property
     def info(self) -> Any:
-        """The limits of a type of numbers, as NumPy's finfo and iinfo have them."""
+        """Limits of a type of numbers, as NumPy's finfo and iinfo have them."""
         info: Any = ml_dtypes.finfo if self.is_float else ml_dtypes.iinfo
         return info(self.numpy)
 
     @cached_property
     def bits(self) -> int:
-        """Bits of an element where it is packed, as in files."""
+        """Bits of an element when packed, as in files."""
         return 8 * self.itemsize if self is DType.BOOL or self.is_complex else int(self.info.bits)
 
     @property
@@ -97,22 +97,22 @@ class DType(StrEnum):
 
     @property
     def part(self) -> DType:
-        """The type of a complex number's two parts; any other type itself."""
+        """Type of a complex number's two parts; any other type itself."""
         return {DType.C64: DType.F32, DType.C128: DType.F64}.get(self, self)
 
     @cached_property
     def epsilon(self) -> float:
-        """Of a float: the step from 1 to the next number."""
+        """Step from 1 to the next number, of a float type."""
         return float(self.info.eps)
 
     @property
     def only_stored(self) -> bool:
-        """Whether elements are moved and converted only: there is no arithmetic of the type."""
+        """Return whether elements are only moved and converted: the type has no arithmetic."""
         return self in _ONLY_STORED
 
     @property
     def accumulator(self) -> DType:
-        """The type sums are held in: float32 for the half types, the type itself otherwise."""
+        """Type that sums are held in: float32 for the half types, the type itself otherwise."""
         return DType.F32 if self in (DType.F16, DType.BF16) else self
 
 
@@ -122,7 +122,7 @@ _ONLY_STORED = frozenset(
 
 
 def convert(array: Array, dtype: DType) -> Array:
-    """The elements as NumPy's astype has them; it knows no way between two types that are only stored."""
+    """Convert elements as NumPy's astype does; between two types that are only stored, by way of float32."""
     if dtype.only_stored and array.dtype.name in _ONLY_STORED and array.dtype.kind != "c":
         array = array.astype(np.float32)
     return array.astype(dtype.numpy)
@@ -132,7 +132,7 @@ def convert(array: Array, dtype: DType) -> Array:
 class Digit:
     """One physical dimension: logical[dim] // div % mod; mod 0 means no modulo.
 
-    `pitch`: elements of memory from one to the next, where others' lie in between; 0: as many as one takes.
+    `pitch`: the stride in elements, if elements of other tensors lie between; 0: contiguous.
     """
 
     dim: int
@@ -145,7 +145,7 @@ class Digit:
 class Encoding:
     """An element as the sum of `parts` numbers of a narrower type: its value rounded, the rest rounded, and so on.
 
-    An instruction may cut digits off where this rounds: what counts is the sum. Every `block` elements lie as first
+    An instruction may cut digits off where this rounds: only the sum matters. Every `block` elements lie as first
     parts, second parts, ….
     """
 
@@ -162,7 +162,7 @@ class Encoding:
         return self.parts * self.dtype.itemsize
 
     def encode(self, array: Array) -> Array:
-        """The parts of an array of a whole number of blocks: [block, part, element]."""
+        """Return the parts of an array of a whole number of blocks: [block, part, element]."""
         left = array.reshape(-1, self.block).astype(np.float32)
         out = np.empty((len(left), self.parts, self.block), self.dtype.numpy)
         for part in range(self.parts):
@@ -171,17 +171,17 @@ class Encoding:
         return out
 
     def decode(self, array: Array) -> Array:
-        """The elements, flat, of what `encode` made."""
+        """Return the elements, flat, of what `encode` made."""
         whole: Array = array.reshape(-1, self.parts, self.block).astype(np.float32).sum(axis=1).reshape(-1)
         return whole
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a logical tensor lies in memory: physical dimensions as digits of logical ones, row-major.
+    """Order of a logical tensor in memory: physical dimensions as digits of logical ones, row-major.
 
-    NCHW16c is (n, c//16, h, w, c%16). Blocks that reach past the logical edge are padding:
-    a kernel may write anything finite there and must never depend on what it reads.
+    NCHW16c is (n, c//16, h, w, c%16). Blocks that reach past the logical edge are padding: a kernel may write anything
+    finite there, and must never depend on what it reads there.
     """
 
     digits: tuple[Digit, ...]
@@ -191,7 +191,7 @@ class Layout:
         return tuple(d.mod or -(-shape[d.dim] // d.div) for d in self.digits)
 
     def strides(self, shape: Shape) -> list[int]:
-        """How far apart in memory neighbours of each physical dimension are."""
+        """Return the stride of each physical dimension, in elements."""
         found: list[int] = []
         size = 1
         for digit, extent in zip(reversed(self.digits), reversed(self.physical_shape(shape)), strict=True):
@@ -201,11 +201,11 @@ class Layout:
 
     @property
     def pitched(self) -> bool:
-        """Whether elements of others lie between those of the tensor."""
+        """Return whether elements of other tensors lie between those of the tensor."""
         return any(d.pitch for d in self.digits)
 
     def with_strides(self, shape: Shape, strides: Sequence[int]) -> Layout:
-        """The same digits of a tensor of shape `shape`, so far apart, where there are several."""
+        """Return the same digits of a tensor of shape `shape`, with these strides where an extent is not 1."""
         digits: list[Digit] = []
         size = 1
         physical = self.physical_shape(shape)
@@ -216,15 +216,15 @@ class Layout:
         return replace(self, digits=tuple(reversed(digits)))
 
     def pads(self, shape: Shape) -> bool:
-        """Whether the physical tensor holds more elements than the logical one."""
+        """Return whether the physical tensor holds more elements than the logical one."""
         return prod(self.physical_shape(shape)) != prod(shape)
 
 
 def channel_blocked(rank: int, block: int, *, batch_first: bool = False) -> Layout:
-    """CN…{block}c: channels (dimension 1) in blocks of `block`, innermost.
+    """Return CN…{block}c: channels (dimension 1) in blocks of `block`, innermost.
 
     Whole blocks are outermost, before the batch: concatenations and slices of channels are contiguous for any batch.
-    With `batch_first` (NC…{block}c) images are, and such slices have a pitch.
+    With `batch_first` (NC…{block}c) images are outermost, and such slices have a pitch.
     """
     outer = (Digit(0), Digit(1, block)) if batch_first else (Digit(1, block), Digit(0))
     return Layout((*outer, *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
@@ -250,7 +250,7 @@ def pack(array: Array, layout: Layout) -> Array:
 
 
 def unpack(array: Array, layout: Layout, shape: Shape) -> Array:
-    """The logical array of shape `shape` out of a physical one."""
+    """Return the logical array of shape `shape` from a physical one."""
     if layout.encoding:
         return unpack(layout.encoding.decode(array), replace(layout, encoding=None), shape)
     grid = np.ogrid[tuple(slice(e) for e in shape)]
@@ -275,7 +275,7 @@ class TensorType:
 
     @property
     def size(self) -> int:
-        """Logical elements."""
+        """Number of logical elements."""
         return prod(self.shape)
 
     @property
@@ -284,12 +284,12 @@ class TensorType:
 
     @property
     def strides(self) -> list[int]:
-        """How far apart in memory neighbours of each physical dimension are."""
+        """Stride of each physical dimension, in elements."""
         return self.layout.strides(self.shape) if self.layout else row_major(self.shape)
 
     @property
     def span(self) -> int:
-        """Elements in memory from the first to the last, padding and what lies between included."""
+        """Elements in memory from the first to the last, padding and gaps included."""
         if self.layout is None or not self.layout.pitched:
             return prod(self.physical_shape)
         if not self.size:
@@ -298,7 +298,7 @@ class TensorType:
 
     @property
     def runs(self) -> NDArray[np.int64]:
-        """[n, 2]: the elements in memory, [low, high), that are its own, padding included; ascending."""
+        """Ranges [low, high) of elements in memory that are its own, padding included; [n, 2], ascending."""
         if self.layout is None or not self.layout.pitched:
             return np.array([[0, self.span]])
         last = max(p for p, d in enumerate(self.layout.digits) if d.pitch)
@@ -314,7 +314,7 @@ class TensorType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory from the first to the last, padding and what lies between included."""
+        """Bytes in memory from the first to the last, padding and gaps included."""
         return self.span * self.element_bytes
 
     @property
@@ -326,13 +326,13 @@ class TensorType:
         return self.text()
 
     def text(self, symbols: Symbols = ()) -> str:
-        """Element type and extents, these with the names that a model has for them: float32[batch=8×128]."""
+        """Return element type and extents, with the names that a model has for these: float32[batch=8×128]."""
         named = [f"{s}={e}" if s else str(e) for s, e in zip_longest(symbols, self.shape)]
         return f"{self.dtype.value}[{'×'.join(named) or 'scalar'}]"
 
 
 def element(kind: TensorType, places: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Which element of a tensor's memory holds each of some places, given as an index array per dimension."""
+    """Return which element of a tensor's memory holds each place; `places` has an index array per dimension."""
     index = list(places)
     if kind.layout is not None:
         index = [places[d.dim] // d.div % d.mod if d.mod else places[d.dim] // d.div for d in kind.layout.digits]

@@ -1,11 +1,11 @@
-"""rPrograms as text.
+"""Print rPrograms as text.
 
 rprogram 2          an rProgram of two lanes; a plan is several of them
 lane 0
   task 3.0          rTask 0 of operator 3
 lane 1
   wait 0:0 2:4      a barrier-rTask: until slots prog[0][0] and prog[2][4] have completed
-  task 4.1          # anything after a hash is for people
+  task 4.1          # anything after a hash is a comment
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rammer.ir.program import RProgram, RTask
 
 
 def print_plan(plan: ExecutionPlan) -> str:
-    """The plan's rPrograms; comments name each rTask's operator and kernel."""
+    """Print the plan's rPrograms; comments name each rTask's operator and kernel."""
     operators = plan.graph.operators
     notes = [
         f"{op.kind} {printable(op.name)} by {printable(k.name)}" for op, k in zip(operators, plan.kernels, strict=True)
@@ -27,7 +27,7 @@ def print_plan(plan: ExecutionPlan) -> str:
 
 
 def print_programs(programs: Iterable[RProgram], notes: Sequence[str] = ()) -> str:
-    """rPrograms as text; notes[operator] is added to its rTasks as a comment."""
+    """Print rPrograms; notes[operator] is added to its rTasks as a comment."""
     lines: list[str] = []
     for program in programs:
         lines.append(f"rprogram {len(program)}")
@@ -43,5 +43,5 @@ def print_programs(programs: Iterable[RProgram], notes: Sequence[str] = ()) -> s
 
 
 def printable(name: str) -> str:
-    """Control, bidirectional and other invisible characters replaced: names come from models, which are not trusted."""
+    """Replace control, bidirectional and other invisible characters: names come from models, which are untrusted."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)

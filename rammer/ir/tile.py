@@ -1,6 +1,6 @@
-"""The tile program: the loop IR in which an rKernel's body is written.
+"""Define the tile program: the loop IR in which an rKernel's body is written.
 
-It uses the scalar nodes of `ir.expr`; in it every load has one flat index into a buffer.
+It uses the scalar nodes of `ir.expr`; every load has one flat index into a buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDS = frozenset(fn for fn, _ in REDUCERS.values())
 
 
 class Kind(Enum):
-    """What a loop becomes."""
+    """Kinds of loops: how a backend runs their iterations."""
 
     SERIAL = "serial"
     UNROLLED = "unrolled"
@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 class Scope(Enum):
-    """Which memory a buffer lives in."""
+    """Memories in which a buffer may live."""
 
     ARGUMENT = "argument"  # a whole tensor, in the device's main memory
     LOCAL = "local"  # scratch of the rTask: core cache, shared memory, tile SRAM
@@ -39,7 +39,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A piece of memory; `size` in elements. How those of an argument are encoded is said by its layout."""
+    """A piece of memory; `size` in elements. The layout of an argument says how its elements are encoded."""
 
     name: str
     size: int
@@ -54,9 +54,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value; `dynamic` adds to the index what data say, as it does to a Load's.
+    """A store buffer[index] = value; `dynamic` adds data-dependent parts to the index, as in a Load.
 
-    `later`: a copy that need not be there before a Sync that awaits it; nobody touches the place meanwhile.
+    `later`: an asynchronous copy, which need not be complete before a Sync that awaits it. Until then, nothing else may
+    access the place.
     """
 
     buffer: str
@@ -66,7 +67,7 @@ class Store:
     later: bool = False
 
     def at(self, values: Mapping[str, Index]) -> Store:
-        """The same of other values of variables."""
+        """Return the store with other values of variables."""
         return replace(self, index=substitute(self.index, values), value=substitute_axes(self.value, values))
 
 
@@ -80,11 +81,11 @@ class Alloc:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """All threads of the rTask meet; memory written before is visible after.
+    """A block sync: all threads of the rTask meet, and memory written before is visible after.
 
-    With `pending`, copies that a thread makes later end a group here, and all but its last `pending` groups are there.
-    With `waits`, the rTask waits here for what other vEUs compute, and not before its first statement; it is no sync of
-    its own.
+    With `pending`, a thread's asynchronous copies end a group here, and all but its last `pending` groups are complete.
+    With `waits`, the rTask waits here for what other vEUs compute, and not before its first statement; it does not
+    count as a block sync.
     """
 
     pending: int | None = None
@@ -93,10 +94,10 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor of an instruction: its buffer, and where in it the first element lies, or the first register.
+    """A tensor of an instruction: its buffer, and the position of its first element there, or its first register.
 
-    `steps`: how far apart elements of each physical dimension are, if not as close as the instruction's layout has
-    them. `where`: conditions in the instruction's axes; elements for which they do not hold are not read.
+    `steps`: strides of physical dimensions, if they are not those of the instruction's layout. `where`: conditions in
+    the instruction's axes; elements for which they do not hold are not read.
     """
 
     buffer: str
@@ -107,10 +108,10 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Execute an instruction on its output and its inputs, for as far along each of its axes as `extents` says.
+    """Execution of an instruction on its output and its inputs, over `extents` of its axes.
 
-    If it takes many threads, all those of a wave meet here. `meanwhile`: a loop over its steps along the last axis, in
-    each of which something is prefetched.
+    If it takes many threads, all those of a subgroup meet here. `meanwhile`: a loop over its steps along the last axis,
+    in each of which something is prefetched.
     """
 
     instruction: Instruction
@@ -129,11 +130,11 @@ NEXT = "rammer_next"  # what the vEU reads after this rTask, in cache lines that
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Bring `size` elements of a buffer, from `index` on, into the vEU's cache of a `level`, 1 being the nearest.
+    """A prefetch of `size` elements of a buffer, from `index` on, into the vEU's cache of a `level`; 1 is the first.
 
-    A hint: it reads nothing, may ask for what lies past the ends of the buffer, and a device may leave it out. Of a
-    buffer in an `encoding` it counts the numbers that elements consist of, and of NEXT lines. What is read but `once`
-    in a run leaves caches first.
+    A hint: it has no effect on results, may pass the ends of the buffer, and a device may leave it out. For a buffer in
+    an `encoding` it counts the numbers that elements consist of, and for NEXT lines. `once`: data are read once in a
+    run, so caches may evict them first.
     """
 
     buffer: str
@@ -165,7 +166,7 @@ Body: TypeAlias = "tuple[Stmt, ...]"
 
 
 def children(stmt: Stmt) -> Body:
-    """The statements directly inside of one."""
+    """Return the statements directly inside one."""
     match stmt:
         case For() | Alloc():
             return stmt.body
@@ -180,8 +181,8 @@ def children(stmt: Stmt) -> Body:
 
 
 def statements(body: Body) -> Iterator[Stmt]:
-    """Every statement of a body, each before those inside of it."""
-    left = [*reversed(body)]  # asked for very often: nested generators take longer
+    """Yield every statement of a body, each before those inside it."""
+    left = [*reversed(body)]  # called very often: nested generators take longer
     while left:
         stmt = left.pop()
         yield stmt
@@ -190,12 +191,12 @@ def statements(body: Body) -> Iterator[Stmt]:
 
 
 def contains(body: Body, kind: type[Stmt]) -> bool:
-    """Whether a body has a statement of a kind, anywhere."""
+    """Return whether a body has a statement of a kind, at any depth."""
     return any(isinstance(s, kind) for s in statements(body))
 
 
 def folded(loop: For, lanes: int) -> tuple[str, Index, str] | None:
-    """The buffer, index and function of a loop that combines `lanes` neighbours in a buffer into the first of them."""
+    """Return buffer, index and function of a loop that combines `lanes` neighbours in a buffer into the first one."""
     match loop:
         case For(v, 1, stop, Kind.UNROLLED, (Store(buffer, index, Call(fn, (Load(b1, (i1,)), Load(b2, (i2,))))),)):
             same = buffer == b1 == b2 and index == i1 and i2 == index + var(v)
@@ -205,7 +206,7 @@ def folded(loop: For, lanes: int) -> tuple[str, Index, str] | None:
 
 
 def indices(stmt: Stmt) -> Iterator[Index]:
-    """Every index of a statement itself: of what it touches, of its conditions and of numbers that it computes."""
+    """Yield every index of a statement itself: of its accesses, its conditions, and numbers that it computes."""
     match stmt:
         case Store():
             yield stmt.index
@@ -232,17 +233,17 @@ def indices(stmt: Stmt) -> Iterator[Index]:
 
 
 def uses(body: Body, name: str) -> bool:
-    """Whether a body depends on a variable."""
+    """Return whether a body depends on a variable."""
     return any(name in variables(index) for stmt in statements(body) for index in indices(stmt))
 
 
 def meets(stmt: Stmt) -> bool:
-    """Whether threads execute a statement together, so that none may miss it."""
+    """Return whether threads execute a statement together, so that all must reach it."""
     return isinstance(stmt, Sync) or (isinstance(stmt, Apply) and stmt.instruction.threads > 1)
 
 
 def block_syncs(body: Body) -> int:
-    """How many Syncs each thread meets, S in §4.2.1 of the paper."""
+    """Count the block syncs that each thread meets: S in §4.2.1 of the paper."""
     total = 0
     for s in body:
         times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
@@ -251,18 +252,18 @@ def block_syncs(body: Body) -> int:
 
 
 def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:
-    """The body with every statement changed, those inside of one first."""
+    """Change every statement of a body, those inside of one first."""
     return tuple(change(with_children(s, rewrite_body(children(s), change))) for s in body)
 
 
 def rewrite_within(body: Body, change: Callable[[Stmt, Body], Stmt], around: Body = ()) -> Body:
-    """As `rewrite_body`; `change` is told the statements around each one as well, outermost first."""
+    """Change every statement as `rewrite_body`; `change` also gets the statements around each one, outermost first."""
     inner = (with_children(s, rewrite_within(children(s), change, (*around, s))) for s in body)
     return tuple(change(s, around) for s in inner)
 
 
 def with_children(stmt: Stmt, body: Body) -> Stmt:
-    """A statement with others directly inside of it."""
+    """Return a statement with other statements directly inside it."""
     match stmt:
         case For() | Alloc():
             return replace(stmt, body=body)
@@ -289,7 +290,7 @@ class TaskDigit:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """The body of an rKernel for one rTask; plain data that any C-family printer turns into text."""
+    """The body of an rKernel for one rTask: plain data that any C-family printer turns into text."""
 
     name: str
     arguments: tuple[Buffer, ...]  # outputs first, then inputs, in the expression's order

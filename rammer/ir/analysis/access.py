@@ -1,4 +1,4 @@
-"""What a tile program touches: every access of every statement, with its loops and conditions, in program order."""
+"""Collect every access of a tile program's statements, with its loops and conditions, in program order."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _REDUCING = frozenset(fn for fn, _ in REDUCERS.values())
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """Elements of a buffer that one statement reads or writes, while its loops run and its conditions hold.
+    """Elements of a buffer that one statement reads or writes over its loops, where its conditions hold.
 
-    `more`: variables of the statement itself, (name, extent), that walk inside of one execution of it.
-    `loops` and `buffer` name instances: loops of one variable, and register buffers of one name, may follow each other.
-    `role`: of what is read, what becomes of it on the way to what is written; a sum's terms stay what they are.
-    `threads`: whose register is read, if another thread's: the values that its variables have there.
+    `more`: variables (name, extent) of the statement itself, which range within one execution of it. `loops` and
+    `buffer` name instances: several loops may share a variable, and several register buffers a name. `role`: the
+    functions that a read value passes through until it is written; accumulation adds nothing to it. `threads`: if a
+    register of another thread is read, the values that this thread's variables have.
     """
 
     buffer: str
@@ -44,14 +44,14 @@ class Access:
         return spans | {name: (0, extent - 1) for name, extent in self.more}
 
     def of_rtask(self, rtask: int) -> dict[str, int]:
-        """The variables that count the digits of an rTask's number."""
+        """Return the values that variables of TASK loops have in an rTask."""
         return {lp.var: rtask // lp.stride % lp.stop for _, lp in self.loops if lp.kind is Kind.TASK}
 
 
 def common_loops(first: Access, second: Access) -> list[str]:
-    """Variables of loops around both, in whose same iteration what one writes the other reads.
+    """Return the variables of loops around both accesses within whose iterations a write and its read pair up.
 
-    Threads meet in buffers that they share: there each may read what another one wrote.
+    THREAD loops count for registers alone: threads share other buffers, and may read what another thread wrote.
     """
     names = []
     for (a, loop), (b, _) in zip(first.loops, second.loops, strict=False):
@@ -63,7 +63,7 @@ def common_loops(first: Access, second: Access) -> list[str]:
 
 
 class Accesses:
-    """All accesses of a tile program, and what it prefetches; `sizes` has the elements of every buffer."""
+    """All accesses of a tile program (`found`), its prefetches (`hints`), and elements of every buffer (`sizes`)."""
 
     def __init__(self, program: TileProgram) -> None:
         self.sizes = {b.name: b.size for b in (*program.arguments, *program.scratch)}
@@ -76,13 +76,16 @@ class Accesses:
         self._walk(program.body, (), ())
 
     def shared(self, read: Access) -> tuple[int, ...]:
-        """The loops around a read that a write before it is in, too: what others count says nothing of who wrote it."""
+        """Return the numbers of loops around a read that also contain an earlier write to its buffer.
+
+        Other loops do not decide which write the read sees.
+        """
         never = read.statement
         return tuple(n for n, _ in read.loops if self._first_writes.get((read.buffer, n), never) < read.statement)
 
     @cached_property
     def _first_writes(self) -> Mapping[tuple[str, int], int]:
-        """The first statement inside of each loop that writes a buffer."""
+        """Map (buffer, loop) to the first statement in the loop that writes the buffer."""
         found: dict[tuple[str, int], int] = {}
         for access in self.found:
             for number, _ in access.loops if access.write else ():
@@ -120,7 +123,7 @@ class Accesses:
                     assert_never(stmt)
 
     def _folds(self, call: Call, target: str) -> bool:
-        """Whether a call adds a term to what is written, or partial sums of one buffer to one another."""
+        """Return whether a call accumulates: adds a term to `target`, or combines partial sums of one buffer."""
         if call.fn not in _REDUCING:
             return False
         read = {a.tensor for a in call.args if isinstance(a, Load)}
@@ -133,7 +136,7 @@ class Accesses:
         )
 
     def _of(self, stmt: Stmt, loops: tuple[tuple[int, For], ...], path: Path) -> Iterator[Access]:
-        """The accesses of a statement, what it reads first."""
+        """Yield the accesses of a statement: reads, then writes."""
 
         def touch(
             buffer: str,
@@ -164,7 +167,7 @@ class Accesses:
 
 
 def _anywhere(index: Index, dynamic: Iterable[Dynamic]) -> tuple[Index, Axes]:
-    """An index, wherever data move it to, and the variables that stand for what they say."""
+    """Return an index with a free variable for each data-dependent part, and these variables with their extents."""
     more = []
     for n, d in enumerate(dynamic):
         more.append((f"any{n}", d.extent))
@@ -173,7 +176,7 @@ def _anywhere(index: Index, dynamic: Iterable[Dynamic]) -> tuple[Index, Axes]:
 
 
 class _Touched(NamedTuple):
-    """What an instruction does to one of its tensors: of `Access`, what it decides."""
+    """Access of an instruction to one of its tensors: the fields of `Access` that the instruction decides."""
 
     buffer: str
     at: Index
@@ -185,7 +188,7 @@ class _Touched(NamedTuple):
 
 
 def _applied(stmt: Apply) -> Iterator[_Touched]:
-    """The elements that an instruction of one thread reads, along its axes, and then those that it writes."""
+    """Yield the elements that an instruction of one thread reads along its axes, then those that it writes."""
     instruction, sizes = stmt.instruction, stmt.sizes
     roles = _roles(instruction)
     written = []
@@ -203,9 +206,9 @@ def _applied(stmt: Apply) -> Iterator[_Touched]:
 
 
 def _applied_by_wave(stmt: Apply, loops: tuple[tuple[int, For], ...]) -> Iterator[_Touched]:
-    """What one thread of many does: of its own registers it writes the result, and it reads those of other threads.
+    """Yield what one thread of a subgroup instruction accesses: it reads operands, then writes its result registers.
 
-    Or scratch, where inputs are staged.
+    Operands lie in registers of any thread of the subgroup, or in scratch if they are staged.
     """
     instruction, terms = stmt.instruction, _terms(stmt)
     roles, (result, _) = _roles(instruction), instruction.tensors[0]
@@ -232,7 +235,7 @@ def _applied_by_wave(stmt: Apply, loops: tuple[tuple[int, For], ...]) -> Iterato
 
 
 def _moved(loop: For, thread: Index, wave: int) -> Index:
-    """The digit of a thread's number that a loop counts, in a thread of the same wave."""
+    """Return the value of a THREAD loop's variable in another thread of the same subgroup."""
     inside = min(wave // loop.stride, loop.stop)
     return var(loop.var) // inside * inside + thread // loop.stride % inside
 

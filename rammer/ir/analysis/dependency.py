@@ -1,7 +1,7 @@
-"""Exact dependencies between rTasks: which elements an rTask reads and writes, from the affine loads of expressions.
+"""Compute exact dependencies between rTasks from the affine loads of expressions.
 
-Elements are physical ones, numbered from the start of the tensor that owns the memory, so that views, reshapes,
-concatenations in place and blocked layouts need no rule of their own.
+Known as: dependence analysis. Elements are physical, numbered from the start of the tensor that owns the memory. So
+views, reshapes, concatenations in place and blocked layouts need no rules of their own.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 Strides: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
 
-MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it the bounds of the indices stand in
+MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it, bounds of the indices are used
 
 
 @dataclass(frozen=True, slots=True)
 class AxisGroup:
-    """Dimensions of a load, and conditions on it, that share no axis with the others: enumerated apart."""
+    """Dimensions and conditions of a load that share no axis with the rest, so that they are enumerated separately."""
 
     axes: tuple[str, ...]
     dims: tuple[int, ...]
@@ -50,7 +50,7 @@ class AxisGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elements:
-    """What each rTask touches of one argument. rTasks that touch the same share one entry of `sets`."""
+    """Elements of one argument that each rTask accesses. rTasks with equal elements share one entry of `sets`."""
 
     sets: tuple[Intervals, ...]
     chosen: tuple[int, ...]  # rTask -> entry of `sets`
@@ -61,18 +61,18 @@ class Elements:
 
 
 def reads(kernel: RKernel, position: int, rtask: int) -> Intervals:
-    """Physical elements of input number `position` that an rTask reads."""
+    """Return the physical elements of input number `position` that an rTask reads."""
     return read_elements(kernel, position)[rtask]
 
 
 def writes(kernel: RKernel, position: int, rtask: int) -> Intervals:
-    """Physical elements of output number `position` that an rTask writes, padding included."""
+    """Return the physical elements of output number `position` that an rTask writes, padding included."""
     return written_elements(kernel, position)[rtask]
 
 
 @remembered(1 << 13)
 def read_elements(kernel: RKernel, position: int) -> Elements:
-    """What every rTask reads of an input, through the layout that the kernel sees."""
+    """Return what every rTask reads of an input, in the layout in which the kernel reads it."""
     reader = BoxReader(kernel, position)
     sets, chosen = _per_box(kernel, reader.axes, reader.of_box)
     if kernel.overreads and isinstance(kernel.body, TileProgram):
@@ -85,9 +85,10 @@ def read_elements(kernel: RKernel, position: int) -> Elements:
 
 
 class BoxReader:
-    """What is read of an input to compute boxes of all outputs, or of one. `exact` until some box is only bounded.
+    """Reader of an input: the elements that a box of all outputs, or of one `output`, needs.
 
-    Loads are told apart by index, and by up to `most_roles` roles, if asked for.
+    `exact` becomes False once a set is only an upper bound. Loads are distinguished by index. With `most_roles`, they
+    are distinguished by role too, unless a stage has more roles than that.
     """
 
     def __init__(self, kernel: RKernel, position: int, output: str | None = None, most_roles: int = 0) -> None:
@@ -110,19 +111,19 @@ class BoxReader:
         return {a for found in self.loads.values() for a in _axes(found)}
 
     def of_box(self, box: Spans) -> Intervals:
-        """Physical elements for a box: [low, high) by root axis."""
+        """Return the physical elements that a box reads; `box` has [low, high) by root axis."""
         spans = {**self._loops, **box}
         return union([self._read(found, spans) for found in self.loads.values()])
 
     def by_load(self, box: Spans) -> dict[tuple[tuple[Index, ...], Role], Intervals]:
-        """The same, by index and role."""
+        """Return `of_box` of each load, by index and role."""
         spans = {**self._loops, **box}
         return {load: self._read(found, spans) for load, found in self.loads.items()}
 
     def of_each(self, places: Mapping[str, NDArray[np.int64]]) -> dict[Role, NDArray[np.int64]] | None:
-        """The same of many places, given by root axis: by role (number of the place, element), [n, 2], sorted.
+        """Return what many places read, by role: rows (number of the place, element), [n, 2], sorted.
 
-        None if these are too many to look at together.
+        `places` has an array per root axis. None if there are more than `MAX_POINTS` points.
         """
         parts: dict[Role, list[NDArray[np.int64]]] = defaultdict(list)
         count = len(next(iter(places.values()), (0,)))
@@ -147,7 +148,7 @@ class BoxReader:
         return rows
 
     def _of_each(self, group: AxisGroup, places: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-        """What a group adds to the position for each place, of one row if it is the same for all; -1 for nothing."""
+        """Return the offset that a group adds at each place; -1 where it reads nothing. One row if all places agree."""
         inner = [a for a in group.axes if a not in places]
         sizes = [self._loops[a][1] for a in inner]
         steps = [n.reshape(1, prod(sizes)) for n in np.indices(sizes)] if inner else []
@@ -172,15 +173,15 @@ class BoxReader:
 
 
 def _axes(found: list[tuple[AxisGroup, ...]]) -> Iterator[str]:
-    """The axes that decide what a load reads."""
+    """Yield the axes that decide what a load reads."""
     return (a for groups in found for g in groups for a in g.axes)
 
 
 @remembered(1 << 13)
 def written_elements(kernel: RKernel, position: int) -> Elements:
-    """What every rTask writes of an output. Blocks past the logical edge belong to the rTask at the edge.
+    """Return what every rTask writes of an output. Padding of blocks at an edge belongs to the rTask at the edge.
 
-    Of an update, all that data may lead to: a bound.
+    For an update, return all that data may select: an upper bound.
     """
     kind, expr = kernel.operation.outputs[position], kernel.operation.expr
     strides = _strides(kind)
@@ -209,18 +210,18 @@ def written_elements(kernel: RKernel, position: int) -> Elements:
 
 @lru_cache(maxsize=1 << 10)
 def logical_elements(kind: TensorType) -> Intervals:
-    """Physical elements that hold something: all but the padding."""
+    """Return the physical elements that hold a logical one: all but padding."""
     return sumset([_addresses(np.array([[0, e]]), s) for e, s in zip(kind.shape, _strides(kind), strict=True)])
 
 
 def place_of(kind: TensorType, element: int) -> tuple[int, ...] | None:
-    """The logical place that a physical element holds; None for padding, and for what others have in between."""
+    """Return the logical place of a physical element; None for padding and for gaps of a pitch."""
     places, held = places_of(kind, np.array([element]))
     return tuple(places[0].tolist()) if held[0] else None
 
 
 def places_of(kind: TensorType, elements: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The logical places of physical elements, [n, rank], and which of them hold one."""
+    """Return the logical places of physical elements, [n, rank], and a mask of those that hold one."""
     digits = kind.layout.digits if kind.layout else tuple(Digit(d) for d in range(kind.rank))
     places, held = np.zeros((len(elements), kind.rank), np.int64), np.ones(len(elements), bool)
     for digit, stride, extent in zip(digits, kind.strides, kind.physical_shape, strict=True):
@@ -232,7 +233,7 @@ def places_of(kind: TensorType, elements: NDArray[np.int64]) -> tuple[NDArray[np
 
 @remembered(1 << 13)
 def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Starts, ends and rTasks of everything written to an output, by address. Raises if two rTasks overlap."""
+    """Return starts, ends and rTasks of all ranges written to an output, by address. Raises if two rTasks overlap."""
     elements = written_elements(kernel, position)
     sets = [elements[r] for r in range(kernel.num_rtasks)]
     flat = np.concatenate(sets) if sets else NOTHING
@@ -250,7 +251,7 @@ def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[
 
 @remembered(1 << 13)
 def num_written(kernel: RKernel, position: int) -> int:
-    """How many physical elements of an output all rTasks together write; of an update, at most."""
+    """Count the physical elements of an output that all rTasks together write; for an update, an upper bound."""
     expr = kernel.operation.expr
     if expr.into:
         return prod(expr.root.shape)
@@ -260,7 +261,7 @@ def num_written(kernel: RKernel, position: int) -> int:
 
 @remembered(1 << 15)
 def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Pairs:
-    """Which rTask of `producer` writes something that which rTask of `consumer` reads.
+    """Return the sorted pairs (rTask of `consumer`, rTask of `producer`) where one reads what the other writes.
 
     Element e of the consumer's input is element e + shift of the producer's output.
     """
@@ -280,7 +281,7 @@ def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, s
 
 
 class Needed(NamedTuple):
-    """rTasks of a producer that some rTasks of a consumer need."""
+    """rTasks of a producer on which given rTasks of a consumer depend."""
 
     rtasks: list[int]  # of the producer, ascending
     readers: NDArray[np.int64]  # of each pair, the place of the consumer's rTask
@@ -289,22 +290,22 @@ class Needed(NamedTuple):
 
 
 def needed(pairs: Pairs, num_readers: int) -> Needed:
-    """What so many rTasks of a consumer need of a producer; pairs have their numbers, from 0 on."""
+    """Collect what `num_readers` rTasks of a consumer need of a producer; `pairs` number them from 0 on."""
     rtasks, which = np.unique(pairs[:, 1], return_inverse=True)
     return Needed(rtasks.tolist(), pairs[:, 0], which, len(pairs) == num_readers * len(rtasks))
 
 
 @remembered(1 << 15)
 def needed_by_all(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Needed:
-    """What all rTasks of `consumer` need, by `overlaps`."""
+    """Return what all rTasks of `consumer` need, by `overlaps`."""
     return needed(overlaps(consumer, position, producer, output, shift), consumer.num_rtasks)
 
 
 @remembered(1 << 15)
 def surely_follows(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> bool:
-    """Whether the first rTask of `consumer` is known to read what `producer` writes, without a look at the others.
+    """Return whether the first rTask of `consumer` surely reads what `producer` writes, without looking at the others.
 
-    False says nothing: `overlaps` knows.
+    False is inconclusive: then `overlaps` decides.
     """
     kind = producer.operation.outputs[output]
     if producer.operation.expr.into or not consumer.num_rtasks or (kind.layout and kind.layout.pitched):
@@ -317,8 +318,11 @@ def surely_follows(consumer: RKernel, position: int, producer: RKernel, output: 
 
 @remembered(1 << 12)
 def followed_axes(operation: Operation) -> tuple[tuple[int | None, ...], ...]:
-    """For every input, and each of its dimensions, the number of the root's axis that it moves with, also in strides,
-    windows and parts; None where it moves with none, with several, or to and fro."""
+    """Return, for each dimension of each input, the number of the root axis that indexes it.
+
+    Strided indices, windows and parts count. None if no axis or several index it, or one by remainders (to and fro).
+    Example: the input of y[i, j] = x[j] has ((1,),).
+    """
     accesses, _ = _accesses(operation, None)
     numbers = {axis: n for n, (axis, _) in enumerate(operation.expr.root.axes)}
     answer = []
@@ -335,15 +339,15 @@ def _followed(index: Index, numbers: Mapping[str, int]) -> int | None:
 
 
 def _wraps(index: Index, axes: set[str]) -> bool:
-    """Whether an index takes remainders of some axis."""
+    """Return whether an index takes remainders of one of the axes."""
     inner = [atom for atom, _ in index.terms if not isinstance(atom, str)]
     return any((isinstance(a, Mod) and variables(a.arg) & axes) or _wraps(a.arg, axes) for a in inner)
 
 
 class Dependencies:
-    """The rTasks that every rTask must wait for.
+    """The rTasks for which every rTask must wait.
 
-    `kernels` may grow while a policy chooses: an operator's kernel, and its producers', are looked up when asked for.
+    `kernels` may grow while a policy chooses: the kernels of an operator and its producers are looked up when needed.
     """
 
     def __init__(self, graph: Graph, kernels: Sequence[RKernel] | Mapping[int, RKernel]) -> None:
@@ -351,7 +355,7 @@ class Dependencies:
         self.kernels = kernels
 
     def edges(self, operator_id: int) -> list[tuple[int, Pairs]]:
-        """(producer's number, pairs of rTasks) for every input that some operator computes."""
+        """Return (producer's number, pairs of rTasks) for every input that an operator computes."""
         kernel = self.kernels[operator_id]
         found = []
         for position, producer, output, shift in self.graph.sources[operator_id]:
@@ -361,7 +365,7 @@ class Dependencies:
         return found
 
     def needed(self, operator_id: int, rtasks: NDArray[np.int64]) -> Iterator[tuple[int, Needed]]:
-        """(producer's number, what some rTasks, ascending, need of it) for every input that some operator computes."""
+        """Yield (producer's number, what `rtasks`, ascending, need of it) for every input that an operator computes."""
         kernel = self.kernels[operator_id]
         for position, producer, output, shift in self.graph.sources[operator_id]:
             edge = kernel, position, self.kernels[producer], output, shift
@@ -375,9 +379,9 @@ class Dependencies:
                 yield producer, found
 
     def producers(self, operator_id: int) -> dict[int, bool]:
-        """Operators that may write what an operator reads; True: its first rTask surely reads something of theirs.
+        """Map operators that may write what an operator reads to whether its first rTask surely reads from them.
 
-        `edges` says which rTasks do, and takes long where there are many.
+        `edges` has the exact pairs of rTasks, but takes long if there are many.
         """
         kernel, found = self.kernels[operator_id], dict[int, bool]()
         for position, producer, output, shift in self.graph.sources[operator_id]:
@@ -386,7 +390,7 @@ class Dependencies:
         return found
 
     def of(self, operator_id: int) -> Sequence[tuple[TaskUid, ...]]:
-        """For each rTask of an operator, the rTasks it must wait for, ascending."""
+        """Return, for each rTask of an operator, the rTasks for which it must wait, ascending."""
         needed: list[dict[TaskUid, None]] = [{} for _ in range(self.kernels[operator_id].num_rtasks)]
         for producer, pairs in self.edges(operator_id):
             for rtask, other in pairs.tolist():
@@ -394,7 +398,7 @@ class Dependencies:
         return [tuple(sorted(tasks)) if len(tasks) > 1 else tuple(tasks) for tasks in needed]
 
     def bounded(self) -> list[str]:
-        """Inputs whose elements are only bounded, not listed: too many points under an index that is not affine."""
+        """List inputs whose elements are only bounded: an index that is not affine has too many points."""
         return [
             f"{op.name}: input {position} of {kernel.name} is taken as a box"
             for n, op in enumerate(self.graph.operators)
@@ -407,7 +411,7 @@ class Dependencies:
 def _per_box(
     kernel: RKernel, axes: set[str], of_box: Callable[[Spans], Intervals]
 ) -> tuple[tuple[Intervals, ...], tuple[int, ...]]:
-    """of_box(box) for every rTask; boxes that agree on `axes` share one answer."""
+    """Compute of_box(box) for every rTask; boxes that agree on `axes` share one result."""
     known: dict[tuple[Any, ...], int] = {}
     sets: list[Intervals] = []
     chosen = []
@@ -426,18 +430,18 @@ def _per_box(
 def _accesses(
     operation: Operation, output: str | None, most_roles: int = 0
 ) -> tuple[dict[str, list[tuple[tuple[Index, ...], tuple[AxisGroup, ...], Role]]], dict[str, int]]:
-    """How an operation (or one output) reads each input from its root's axes and others; the extents of all these axes.
+    """Return the loads of each input that an operation (or one output) needs, and the extents of all their axes.
 
-    Stages are walked from the root down. Each is asked for at index expressions and under conditions; what it loads is
-    asked for in turn, once per distinct expression, so chains of stages cost no more than their distinct loads. Roles
-    are told apart as long as no stage is asked for in more than `most_roles`.
+    Stages are visited from the root down. Each is requested at index expressions and under conditions, and requests its
+    own loads in turn, once per distinct expression. So chains of stages cost no more than their distinct loads. Roles
+    are kept while no stage is requested in more than `most_roles`.
     """
     expr: TensorExpr = operation.expr
     extents = dict(expr.root.axes)
     asked: dict[str, dict[tuple[tuple[Index, ...], Path, Role], None]] = defaultdict(dict)
     for name in [n for n, _ in expr.outputs if output in (None, n)]:
         asked[name][tuple(var(a) for a, _ in expr.root.axes), (), ()] = None
-    for d in expr.into.dynamic if expr.into else ():  # what says where elements go is read with them
+    for d in expr.into.dynamic if expr.into else ():  # places of elements are read with them
         for load, _ in loads(d.value):
             asked[load.tensor][load.index, (), ("at",) if most_roles else ()] = None
     for stage in reversed(expr.stages):
@@ -471,7 +475,7 @@ def _moved(path: Path, values: Mapping[str, Index]) -> Path:
 
 
 def _path(path: Path, limits: Mapping[str, tuple[int, int]]) -> Path | None:
-    """Conditions that the bounds of the axes leave open; None if they can never hold together."""
+    """Return the conditions that the bounds of the axes leave open; None if they can never hold together."""
     kept: dict[tuple[tuple[Range, ...], bool], None] = {}
     for where, wanted in path:
         if not wanted:
@@ -495,7 +499,7 @@ def _groups(index: tuple[Index, ...], path: Path) -> tuple[AxisGroup, ...]:
 
 
 def _strides(kind: TensorType) -> list[Strides]:
-    """Per logical dimension, what its index adds to the position in memory."""
+    """Return, per logical dimension, the strides by which its index moves the position in memory."""
     if kind.layout is None:
         return [((s, 1, 0),) for s in kind.strides]
     found: list[list[tuple[int, int, int]]] = [[] for _ in kind.shape]
@@ -507,7 +511,7 @@ def _strides(kind: TensorType) -> list[Strides]:
 def _offsets(
     group: AxisGroup, spans: Spans, shape: tuple[int, ...], strides: Sequence[Strides]
 ) -> tuple[Intervals, bool]:
-    """Positions in memory that a group contributes while its axes run over `spans`; whether they are exact."""
+    """Return the positions in memory that a group contributes over `spans`, and whether they are exact."""
     sizes = [spans[a][1] - spans[a][0] for a in group.axes]
     if any(n <= 0 for n in sizes):
         return NOTHING, True
@@ -533,7 +537,7 @@ def _positions(
     shape: tuple[int, ...],
     strides: Sequence[Strides],
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Where on a grid of some sizes a group reads, and what it adds to the position there."""
+    """Return a mask of the grid points at which a group reads, and the position that it adds there."""
     inside = happens(group.where, grid, sizes)
     total: Any = np.zeros(sizes, np.int64)
     for dim, index in zip(group.dims, group.index, strict=True):
@@ -544,7 +548,7 @@ def _positions(
 
 
 def _affine(group: AxisGroup, spans: Spans, extent: int) -> Intervals | None:
-    """Values of one affine index, without enumerating its points; None if the group is not that simple."""
+    """Return the values of one affine index without enumerating points; None if the group is not that simple."""
     (index,) = group.index
     if not all(isinstance(atom, str) for atom, _ in index.terms):
         return None
@@ -559,7 +563,7 @@ def _affine(group: AxisGroup, spans: Spans, extent: int) -> Intervals | None:
 
 
 def _addresses(values: Intervals, strides: Strides) -> Intervals:
-    """Positions in memory of a set of index values of one dimension."""
+    """Return the positions in memory of a set of index values of one dimension."""
     if len(strides) == 1 and strides[0][1:] == (1, 0):
         stride = strides[0][0]
         if stride == 1 or not len(values):

@@ -1,4 +1,7 @@
-"""Which elements an access touches while its loops run: by parts that share no variable, each exact or a bound."""
+"""Compute which elements an access touches over its loops.
+
+Index and conditions are split into parts that share no variable. Each part is exact, or an upper bound.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from rammer.ir.semantics.evaluate import happens
 Ranges: TypeAlias = Mapping[str, tuple[int, int]]  # variable -> first and last value
 Spans: TypeAlias = tuple[tuple[str, tuple[int, int]], ...]
 
-MAX_POINTS = 1 << 19  # of one part that are enumerated
-MAX_RANGES = 1 << 18  # of a sum of parts
+MAX_POINTS = 1 << 19  # points of one part that are enumerated
+MAX_RANGES = 1 << 18  # ranges of a sum of parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprint:
-    """Elements, and how many times an element is touched in all. Not `exact`: a superset, and no number."""
+    """Elements, and how often elements are touched in all. If not `exact`: a superset, and `times` is not valid."""
 
     elements: Intervals
     times: int
@@ -41,11 +44,11 @@ EMPTY = Footprint(NOTHING, 0)
 
 
 def footprint(access: Access, still: Mapping[str, int] | None = None) -> Footprint:
-    """The elements that an access touches while all its variables run but those that stand `still`."""
+    """Return the elements that an access touches over all its variables, except those fixed by `still`."""
     return _touched(access, tuple((still or {}).items()))
 
 
-@lru_cache(maxsize=1 << 14)  # what one statement writes is asked for by each that reads it
+@lru_cache(maxsize=1 << 14)  # what one statement writes is requested by each that reads it
 def _touched(access: Access, still: tuple[tuple[str, int], ...]) -> Footprint:
     ranges = dict(access.ranges)
     ranges |= {name: (value, value) for name, value in still if name in ranges}
@@ -62,7 +65,7 @@ def _touched(access: Access, still: tuple[tuple[str, int], ...]) -> Footprint:
 
 
 def _open(path: Path, ranges: Ranges) -> Path | None:
-    """The conditions that are left open, each as narrow as its variables allow; None if they cannot hold."""
+    """Return the conditions that are left open, each as narrow as its variables allow; None if they cannot hold."""
     kept: dict[tuple[tuple[Range, ...], bool], None] = {}
     for where, wanted in path:
         left: list[Range] = []
@@ -100,7 +103,7 @@ def _found(index: Index, path: Path, spans: Spans) -> Footprint:
 
 
 def _parts(index: Index, path: Path) -> list[tuple[Index, Path]]:
-    """Terms of the index and conditions, grouped so that no two groups share a variable."""
+    """Group terms of the index and conditions so that no two groups share a variable."""
     parts: list[tuple[Index, Path]] = []
     free = Index()  # terms of variables on which nothing else depends: one part
     terms = (Index(0, (term,)) for term in index.terms)
@@ -128,7 +131,7 @@ def _part(index: Index, path: Path, ranges: Ranges) -> Footprint:
 
 
 def line(index: Index, ranges: Ranges) -> Intervals:
-    """Values of an affine index."""
+    """Return the values of an affine index."""
     lowest, steps = index.const, []
     for name, coef in index.terms:
         low, high = ranges[str(name)]
@@ -141,7 +144,7 @@ def line(index: Index, ranges: Ranges) -> Intervals:
 
 
 def _bounded(index: Index, path: Path, ranges: Ranges, points: int) -> Footprint:
-    """A part of very many points: exact where index and conditions all follow one number, else from first to last."""
+    """Bound a part of too many points: exactly if index and conditions all follow one number, else by one range."""
     low, high = bounds(index, ranges)
     around = Footprint(np.array([[low, high + 1]]), points, False)
     number = path[0][0][0].index if path else Index()
@@ -165,9 +168,9 @@ def _bounded(index: Index, path: Path, ranges: Ranges, points: int) -> Footprint
 
 
 def states(accesses: Sequence[Access], loops: Sequence[str], ranges: Ranges, most: int) -> list[dict[str, int]] | None:
-    """Values of variables, one set of them for each way in which the accesses behave. None if there are too many.
+    """Return an assignment of variables for each way in which the accesses behave; None for over `most` points.
 
-    Accesses behave alike where their indices move together and their conditions leave the same open.
+    Accesses behave alike where their indices shift together and their conditions leave the same open.
     """
     used = [n for n in loops if ranges[n][0] < ranges[n][1]]
     decisive = set[str]().union(*(decided_by(a.index, a.path) for a in accesses))
@@ -212,7 +215,7 @@ def states(accesses: Sequence[Access], loops: Sequence[str], ranges: Ranges, mos
 
 
 def _separate(index: Index, grid: Mapping[str, Any]) -> tuple[Index, set[str]]:
-    """The terms that stand still once the variables of `grid` do, and those variables that others are mixed with."""
+    """Return the terms that variables of `grid` fix, and those of these variables that other terms mix with others."""
     still, mixed = [], set()
     for term in index.terms:
         names = variables(Index(0, (term,)))

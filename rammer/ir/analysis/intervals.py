@@ -1,4 +1,4 @@
-"""Sets of elements as ranges: sorted, disjoint, not even touching."""
+"""Represent sets of elements as half-open ranges: sorted, disjoint, never touching. Known as: interval sets."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 Intervals: TypeAlias = NDArray[np.int64]  # [n, 2]: half-open ranges, sorted, disjoint, not even touching
 
-MOST_NUMBERS = 1 << 62  # that an int64 tells apart
+MOST_NUMBERS = 1 << 62  # that an int64 distinguishes
 NOTHING: Intervals = np.zeros((0, 2), np.int64)
 
 
 def union(sets: Sequence[Intervals]) -> Intervals:
-    """The elements in any of the sets."""
+    """Return the elements in any of the sets."""
     some = [s for s in sets if s.size]
     if len(some) < 2:
         return some[0] if some else NOTHING
@@ -24,7 +24,7 @@ def union(sets: Sequence[Intervals]) -> Intervals:
 
 
 def missing(wanted: Intervals, present: Intervals) -> Intervals:
-    """The elements of `wanted` that are not in `present`."""
+    """Return the elements of `wanted` that are not in `present`."""
     if not len(wanted) or not len(present):
         return wanted
     if np.array_equal(wanted, present):
@@ -43,14 +43,14 @@ def missing(wanted: Intervals, present: Intervals) -> Intervals:
 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:
-    """The elements from `low` on and below `high`."""
+    """Return the elements in [low, high)."""
     clipped = np.clip(intervals, low, max(low, high))
     result: Intervals = clipped[clipped[:, 0] < clipped[:, 1]]
     return result
 
 
 def expand(intervals: Intervals) -> NDArray[np.int64]:
-    """Every element of a set, ascending."""
+    """Return every element of a set, ascending."""
     lengths = intervals[:, 1] - intervals[:, 0]
     before = np.cumsum(lengths) - lengths
     result: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(intervals[:, 0] - before, lengths)
@@ -58,14 +58,14 @@ def expand(intervals: Intervals) -> NDArray[np.int64]:
 
 
 def repeated(intervals: Intervals, step: int, count: int) -> Intervals:
-    """The union of the set shifted by 0, step, … (count - 1) * step."""
+    """Return the union of the set shifted by 0, step, … (count - 1) * step."""
     if len(intervals) == 1 and intervals[0, 1] - intervals[0, 0] >= step:
         return np.array([[intervals[0, 0], intervals[0, 1] + step * (count - 1)]])
     return shifted(intervals, np.arange(count) * step)
 
 
 def sumset(parts: Sequence[Intervals]) -> Intervals:
-    """All sums of one position from each part (the dimensions of a load add up)."""
+    """Return all sums of one position from each part, as dimensions of a load add up. Known as: Minkowski sum."""
     if any(not len(p) for p in parts):
         return NOTHING
     total: Intervals = np.array([[0, 1]])
@@ -96,7 +96,7 @@ def shifted(intervals: Intervals, offsets: NDArray[np.int64]) -> Intervals:
 
 
 def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Intervals:
-    """The union of ranges, in canonical form."""
+    """Return the union of ranges in canonical form."""
     if not len(starts):
         return NOTHING
     if (starts[1:] < starts[:-1]).any():
@@ -111,7 +111,7 @@ def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Intervals:
 
 
 def _finest(intervals: Intervals) -> int:
-    """The smallest step between members: sets with small steps are summed first, so that their sums run together."""
+    """Return the smallest step between members. Sets of small steps are summed first, so that their sums merge."""
     if len(intervals) and (intervals[:, 1] - intervals[:, 0] > 1).any():
         return 1
     return int((intervals[1:, 0] - intervals[:-1, 0]).min()) if len(intervals) > 1 else 1 << 62
@@ -120,7 +120,7 @@ def _finest(intervals: Intervals) -> int:
 def in_order(
     columns: Sequence[NDArray[np.int64]] | NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The order of rows by the first column, then the second, …; and which of them differ from the one before."""
+    """Return the order of rows by the first column, then the second, …; and a mask of rows unlike the one before."""
     count, number, extent = len(columns[0]), np.zeros(len(columns[0]), np.int64), 1
     for column in columns if count else ():  # rows as numbers of many digits: sorted far faster than by each column
         low, high = int(column.min()), int(column.max())

@@ -1,4 +1,7 @@
-"""The happens-before order of a plan: lane order, barriers, and rPrograms one after another."""
+"""Compute the happens-before order of a plan from lane order, barriers and the sequence of rPrograms.
+
+Known as: vector clocks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Slots = NDArray[np.int64]  # numbers of slots, counted through programs, lanes a
 
 
 class PlanPosition(NamedTuple):
-    """A slot of a plan."""
+    """A slot of a plan: rProgram, vEU, and order in its lane."""
 
     program: int
     veu: int
@@ -27,7 +30,7 @@ class PlanPosition(NamedTuple):
 
 
 class HappensBefore:
-    """Which slot of a plan surely completes before which other one starts, by vector clocks.
+    """Happens-before of a plan's slots by vector clocks: which slot surely completes before another one starts.
 
     Raises VerificationError R102 for a barrier that cannot be met, and R103 for barriers that wait for each other.
     """
@@ -65,7 +68,7 @@ class HappensBefore:
         return PlanPosition(int(self.program[slot]), int(self.veu[slot]), int(self.order[slot]))
 
     def slots(self, *tasks: TaskUid) -> Slots:
-        """The slots of rTasks. Raises VerificationError R106 for one that has none."""
+        """Return the slots of rTasks. Raises VerificationError R106 for an rTask without one."""
         try:
             return np.array([self.task_slots[task] for task in tasks], np.int64)
         except KeyError as error:
@@ -74,11 +77,11 @@ class HappensBefore:
             raise VerificationError("R106", what, hint="append every rTask of every operator once") from None
 
     def before(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
-        """Whether slot first[i] completes before slot second[i] starts, for every i."""
+        """Return whether slot first[i] completes before slot second[i] starts, for every i."""
         return self._before(first, second, self._known[second])
 
     def before_waits(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
-        """The same of what the barrier right before a slot waits for: whether it was known without that barrier."""
+        """Return `before` without the barrier directly before each second[i]: where True, its wait is redundant."""
         behind = (self.order[second] > 0) & self._is_barrier[second - 1]
         row = self._known[np.where(behind, second - 2, second)]
         return self._before(first, second, np.where(behind & (self.order[second] < 2), 0, row))
@@ -93,13 +96,13 @@ class HappensBefore:
         return result
 
     def rank(self, slots: Slots) -> NDArray[np.int64]:
-        """Numbers that grow along every chain of slots of one rProgram: how many slots each knows to be complete."""
+        """Return how many slots of the rProgram each slot knows to be complete. It grows along every chain of slots."""
         row, veu = self._known[slots], self.veu[slots]
         known: NDArray[np.int64] = self._counts[row] - self._clocks[row, veu] + self.order[slots]
         return known
 
     def known(self, slots: Slots) -> NDArray[np.int32]:
-        """[n, num_veus]: how many slots of each vEU are complete when slot slots[i] starts (of its own rProgram)."""
+        """Return [n, num_veus]: how many slots of each vEU, in its rProgram, are complete when slot slots[i] starts."""
         rows: NDArray[np.int32] = self._clocks[self._known[slots]]
         rows[np.arange(len(slots)), self.veu[slots]] = self.order[slots]
         return rows
@@ -117,7 +120,7 @@ class _Barriers:
         self.owner = np.repeat(np.arange(len(slots)), counts)  # of each wait
 
     def before_waits(self) -> Slots:
-        """For each wait, the last barrier at or before its target in the target's lane; -1 if there is none."""
+        """Return, for each wait, the last barrier at or before its target in the target's lane; -1 if there is none."""
         span = max(self.order.max(initial=0), self.waits[:, 1].max(initial=0)) + 1
         found = np.searchsorted(self.veu * span + self.order, self.waits[:, 0] * span + self.waits[:, 1], "right") - 1
         result: Slots = np.where((found >= 0) & (self.veu[found] == self.waits[:, 0]), found, -1)
@@ -125,7 +128,7 @@ class _Barriers:
 
 
 def _clocks(program: RProgram, number: int, barriers: _Barriers, num_veus: int) -> NDArray[np.int32]:
-    """The clock of every barrier of a program: a lane goes on until one that waits for a barrier without a clock."""
+    """Compute the clock of every barrier. A lane proceeds until a barrier that waits for one without a clock."""
     count = len(barriers.veu)
     table = np.zeros((count, num_veus), np.int32)
     if not count:
@@ -196,10 +199,10 @@ def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
 
 
 def _cycle(number: int, barriers: _Barriers, before: Slots, has: NDArray[np.bool_]) -> str:
-    """The slots around which barriers wait for each other, each needing the next."""
-    import networkx as nx  # who only runs programs needs none of it
+    """Return the slots of a cycle of waiting barriers, each needing the next."""
+    import networkx as nx  # imported here: running programs does not need it
 
-    graph = nx.DiGraph()  # of barriers without a clock; an edge has the slot for which one waits
+    graph = nx.DiGraph()  # barriers without a clock; an edge has the slot that its barrier awaits
     graph.add_nodes_from(np.flatnonzero(~has).tolist())
     slots = list(zip(barriers.veu.tolist(), barriers.order.tolist(), strict=True))
     for n in list(graph):

@@ -1,7 +1,7 @@
-"""Parts of operations: what computes a box of a result, from the boxes of its operands that are needed for that.
+"""Cut operations into parts: a part computes a box of a result from the boxes of operands that it needs.
 
-A part is an ordinary operation, so whatever can be done with operations can be done with it. Paper: GraphTurbo §3.3,
-where an instance is a slice of a result with everything that the slice needs.
+A part is an ordinary operation, so whatever applies to operations applies to it. Paper: GraphTurbo §3.3, where an
+instance is a slice of a result with everything that the slice needs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Boxes: TypeAlias = dict[str, Box]
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """All of a tensor."""
+    """Return the box of a whole tensor."""
     return tuple((0, extent) for extent in shape)
 
 
 def needs(expr: TensorExpr, box: Box, dims: Collection[int]) -> Boxes | None:
-    """What is needed of each stage and input for a box of the root: less than all of it along `dims` alone.
+    """Return the box of each stage and input that a box of the root needs; it is cut along `dims` alone.
 
-    None where that cannot be said: an update, or a box for which nothing of an operand is read.
+    None for an update, and for a box that reads nothing of an operand.
     """
     if expr.into is not None:
         return None
@@ -54,16 +54,16 @@ def needs(expr: TensorExpr, box: Box, dims: Collection[int]) -> Boxes | None:
 
 
 def joined(one: Box, other: Box) -> Box:
-    """The smallest box around two."""
+    """Return the smallest box around two."""
     return tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
 
 
 def part(
     operations: Operations, operation: Operation, needed: Boxes, inputs: Sequence[TensorType], output: TensorType
 ) -> Operation:
-    """What computes the box of each stage that is `needed`, from inputs of these types: boxes, or whole ones.
+    """Build the operation that computes the `needed` box of each stage from inputs of these types.
 
-    An input that has the shape of the whole is read at the places where the whole operation reads it.
+    An input is a box, or a whole tensor, which is read at the places where the whole operation reads it.
     """
     expr = operation.expr
     boxes = dict(needed)
@@ -90,7 +90,7 @@ def _part_of_stage(stage: Stage, boxes: Boxes) -> Stage:
 
 
 class _Moved:
-    """Bodies for a box: `moved` says what stands for axes that begin elsewhere, `ranges` where all of them go."""
+    """Rewriter of bodies for a box: `moved` replaces axes that begin elsewhere, `ranges` has the bounds of all axes."""
 
     def __init__(self, boxes: Boxes, moved: Mapping[str, Index], ranges: Mapping[str, tuple[int, int]]) -> None:
         self._boxes, self._moved, self._ranges = boxes, moved, ranges
@@ -117,7 +117,7 @@ class _Moved:
         return substitute(index, self._moved)
 
     def _select(self, where: Sequence[Range], then: Scalar, other: Scalar) -> Scalar:
-        """Without conditions that always hold in the box; the others as if its operands were whole tensors."""
+        """Drop conditions that always hold in the box, and fit the others to operands that are boxes."""
         left: list[Range] = []
         for condition in where:
             moved = Range(self._index(condition.index), condition.low, condition.high)
@@ -131,9 +131,9 @@ class _Moved:
         return Select(tuple(left), self.of(then), self.of(other)) if left else self.of(then)
 
     def _reach(self, index: Index, then: Scalar) -> tuple[int, int] | None:
-        """Between which places of a dimension lies what is read at an index wherever the conditions hold: its box.
+        """Return the span of the dimension that is read at `index` wherever the conditions hold; None if not certain.
 
-        None if nothing surely is. Conditions that reach further say no more than those that end there.
+        Conditions that reach past this span are equivalent to conditions that end there.
         """
         for load, inner in loads(then):
             for place, span in zip(load.index, self._boxes[load.tensor], strict=True):

@@ -1,4 +1,7 @@
-"""The simplifier of tile programs: decides conditions, splits loops where one changes (tails, halos, concat)."""
+"""Simplify tile programs: decide conditions, and split loops where one changes (tails, halos, concatenations).
+
+Known as: constant folding, loop splitting.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,27 @@ MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
 
 class _Lane(tuple[int, int]):
-    """Bounds of a lane that is a vector's part alone: it stays in indices, which say so what moves with it."""
+    """Bounds of a vector's lane. The variable stays in indices even if it has one value, to show what moves with it."""
 
 
 def simplify_body(body: Body, env: Bounds) -> Body:
-    """Decide conditions by interval arithmetic, split loops where a condition changes, drop what does nothing.
+    """Decide conditions by interval arithmetic, split loops where one changes, drop statements without effect.
 
-    Guards of tails and guards that differ inside a register block are split off, uniform ones are not.
-    A factor that padding makes zero removes its product, as if the padding had never been read.
+    Guards of tails and guards that differ inside a register block are split off; uniform guards stay. A factor that
+    padding makes zero removes its product, as if the padding had never been read.
     """
     return tuple(s for stmt in body for s in _simplify(stmt, env))
 
 
 def simplify_index(index: Index, env: Bounds) -> Index:
-    """`simplify` with what stands still as a number; digits come together again: 7 * (x // 7) + x % 7 = x."""
+    """Simplify an index: fix variables of one value, and recombine digits: 7 * (x // 7) + x % 7 = x."""
     index = simplify(_fixed(index, env), env)
     atoms = [a for a, _ in index.terms if not isinstance(a, str)]
     return _recombine(index, env) if len(atoms) > 1 else index
 
 
 def _fixed(index: Index, env: Bounds) -> Index:
-    """The index with variables that have one value replaced by it."""
+    """Replace variables that have only one value by it."""
     const, kept = index.const, []
     for term in index.terms:
         atom, coef = term
@@ -80,7 +83,7 @@ def _recombine(index: Index, env: Bounds) -> Index:
 
 
 def _join(high: Div | Mod, low: Mod, env: Bounds) -> Index | None:
-    """by * high + low as one index, if they are neighbouring digits of one number."""
+    """Return by * high + low as one index if they are neighbouring digits of one number, else None."""
     if isinstance(high, Div):
         return low.arg if high == Div(low.arg, low.by) else None
     whole = low.arg // low.by
@@ -127,7 +130,7 @@ def _simplify_operand(operand: Operand, env: Bounds) -> Operand:
 
 
 def _touches_others(body: Body, own: set[str]) -> bool:
-    """Whether a body does anything but to registers that live inside of it."""
+    """Return whether a body changes anything but registers that live inside it."""
     for stmt in body:
         match stmt:
             case Store(buffer) if buffer in own:
@@ -146,7 +149,7 @@ def _touches_others(body: Body, own: set[str]) -> bool:
 
 
 def undecided(where: tuple[Range, ...], env: Bounds) -> tuple[Range, ...] | None:
-    """The conditions that the bounds do not prove; None if one of them is always false."""
+    """Return the conditions that the bounds do not prove; None if one of them is always false."""
     left = []
     for r in where:
         index = simplify_index(r.index, env)
@@ -185,7 +188,7 @@ def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
 
 
 def _padding(call: Call) -> Scalar:
-    """What padding or a table has decided costs nothing: x*0 = 0, x*1 = x, x+0 = x, max(x, -inf) = x."""
+    """Fold what padding or a table has decided: x*0 = 0, x*1 = x, x+0 = x, max(x, -inf) = x."""
     match call.fn, call.args:
         case "mul", (Const(0) as zero, _) | (_, Const(0) as zero):
             return zero
@@ -201,7 +204,7 @@ def _padding(call: Call) -> Scalar:
 
 
 def _partition(loop: For, env: Bounds) -> Body:
-    """Split a loop at every point where one of its conditions turns from open to decided."""
+    """Split a loop at every point where one of its conditions changes between open and decided."""
     if loop.stop - loop.start == 1:
         return simplify_body(loop.body, {**env, loop.var: (loop.start, loop.start)})
     if loop.stop <= loop.start:
@@ -211,7 +214,7 @@ def _partition(loop: For, env: Bounds) -> Body:
     lanes = {loop.var} if loop.kind in (Kind.VECTOR, Kind.UNROLLED) else set()
     inside = statements(loop.body) if loop.kind is Kind.SERIAL else ()
     vectors = {s.var for s in inside if isinstance(s, For) and s.kind is Kind.VECTOR}
-    single: set[int] = set()  # steps of which each has other lanes outside
+    single: set[int] = set()  # steps that differ in which lanes are outside
     for r in _conditions(loop.body, inner, lanes):
         if r.index.coef(loop.var):
             found = list(_cuts(r, loop.var, inner))
@@ -252,7 +255,7 @@ def _cuts(r: Range, name: str, env: Bounds) -> Iterator[int]:
 
 
 def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str]) -> Iterator[Range]:
-    """Conditions worth splitting for; adds the bounds of the loops inside to env. Outer variables stay ranges."""
+    """Yield conditions worth splitting for; add the bounds of inner loops to `env`. Outer variables stay ranges."""
     for stmt in body:
         match stmt:
             case For():
@@ -270,18 +273,18 @@ def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str]) ->
 
 
 def scalar_conditions(value: Scalar) -> Iterator[Range]:
-    """Every condition inside a scalar."""
+    """Yield every condition inside a scalar."""
     return (r for part in nodes(value) if isinstance(part, Select) for r in part.where)
 
 
 def _looks_up(body: Body, name: str) -> bool:
-    """Whether a table's index depends on a variable."""
+    """Return whether a table's index depends on a variable."""
     values = (part for s in statements(body) if isinstance(s, Store) for part in nodes(s.value))
     return any(isinstance(part, Table) and name in variables(part.index) for part in values)
 
 
 def _picks(body: Body, name: str) -> bool:
-    """Whether a variable decides which elements of a vector the lanes pick: x[16*i + 4*(lane // 4) + name]."""
+    """Return whether a variable decides which elements of a vector the lanes pick: x[16*i + 4*(lane // 4) + name]."""
     for s in statements(body):
         match s:
             case For(lane, _, count, Kind.VECTOR, stores):

@@ -1,4 +1,4 @@
-"""Which tensors own memory, and which elements of it each rTask touches. The planner and the proof both read it."""
+"""Find which tensors own memory, and which elements of it each rTask accesses. The planner and the proof share it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rammer.ir.tensor import Layout, TensorId
 
 
 def memory_owners(graph: Graph) -> list[TensorId]:
-    """Tensors that own memory in the arena: inputs, outputs and intermediates that are neither views nor constants."""
+    """Return tensors that own memory in the arena: inputs, outputs and intermediates, without views and constants."""
     used = [*graph.inputs, *graph.outputs]
     for op in graph.operators:
         used += [*op.inputs, *op.outputs]
@@ -27,7 +27,7 @@ def memory_owners(graph: Graph) -> list[TensorId]:
 
 
 def direct_ports(graph: Graph, least_bytes: int | None) -> list[TensorId]:
-    """Inputs that nothing changes, and outputs, of at least so many bytes: they may stay where the caller has them."""
+    """Return unchanged inputs, and outputs, of at least `least_bytes`: they may stay in the caller's memory."""
     if least_bytes is None:
         return []
     changed = {graph.storage(op.outputs[0]).root for op in graph.operators if op.operation.expr.into}
@@ -36,9 +36,9 @@ def direct_ports(graph: Graph, least_bytes: int | None) -> list[TensorId]:
 
 
 def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple[tuple[TensorId, Layout | None], int]:
-    """What a kernel that reads a constant in `layout` shares with others: (tensor, layout), and its first element.
+    """Return what kernels that read a constant in `layout` share: (tensor, layout), and its first element there.
 
-    A view in its root's own layout lies inside of it; in any other layout it is a constant of its own.
+    A view in its root's own layout lies inside the root. In any other layout it is a constant of its own.
     """
     root, offset = graph.storage(tensor)
     if layout == graph.types[tensor].layout:
@@ -46,12 +46,12 @@ def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple
     return (tensor, layout), 0
 
 
-Hulls = NDArray[np.int64]  # [rTasks, 2] first element, and the end of the last one; both 0 of nothing
+Hulls = NDArray[np.int64]  # [rTasks, 2] first element, and the end of the last one; both 0 for none
 
 
 @remembered(1 << 13)
 def hulls(kernel: RKernel, argument: int) -> Hulls:
-    """Between which physical elements of an argument (outputs, then inputs) lies what each rTask touches."""
+    """Return the range of physical elements of an argument (outputs, then inputs) that each rTask accesses."""
     outputs = len(kernel.operation.outputs)
     elements = written_elements(kernel, argument) if argument < outputs else read_elements(kernel, argument - outputs)
     ends = [(int(s[0, 0]), int(s[-1, 1])) if len(s) else (0, 0) for s in elements.sets]
@@ -61,7 +61,7 @@ def hulls(kernel: RKernel, argument: int) -> Hulls:
 def arguments(
     graph: Graph, kernels: Sequence[RKernel] | Mapping[int, RKernel], operator: int
 ) -> Iterator[tuple[int, TensorId, Hulls]]:
-    """Of arguments that are no constants: (argument, owner of its memory, where each rTask touches the owner)."""
+    """Yield, for each argument that is not constant: (argument, owner of its memory, range of each rTask there)."""
     op = graph.operators[operator]
     for argument, tensor in enumerate((*op.outputs, *op.inputs)):
         root, offset = graph.storage(tensor)
@@ -74,7 +74,7 @@ Numbers = NDArray[np.int64]
 
 
 def accesses(plan: ExecutionPlan, order: HappensBefore, owners: Collection[TensorId]) -> dict[TensorId, Numbers]:
-    """[n, 3] of each owner of memory: the first element that an rTask touches there, the end of the last, its slot."""
+    """Return [n, 3] for each owner: the first element that an rTask accesses, the end of its last one, its slot."""
     graph = plan.graph
     found: dict[TensorId, list[Numbers]] = {owner: [np.zeros((0, 3), np.int64)] for owner in owners}
     for n, (op, kernel) in enumerate(zip(graph.operators, plan.kernels, strict=True)):
@@ -89,7 +89,7 @@ def accesses(plan: ExecutionPlan, order: HappensBefore, owners: Collection[Tenso
 
 
 def must_be_seen(plan: ExecutionPlan) -> dict[TensorId, str]:
-    """Owners that may not lie in scratch, and why."""
+    """Return the owners that may not lie in scratch, each with the reason."""
     graph, found = plan.graph, dict[TensorId, str]()
     for op, kernel in zip(graph.operators, plan.kernels, strict=True):
         if kernel.operation.expr.into or isinstance(kernel.body, ForeignSource):

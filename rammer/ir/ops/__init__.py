@@ -1,4 +1,4 @@
-"""Every operator, once, as a tensor expression."""
+"""Define every operator once, as a tensor expression."""
 
 from __future__ import annotations
 

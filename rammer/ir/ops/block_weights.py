@@ -1,7 +1,8 @@
-"""Matrix products with weights of a few bits, in blocks along the sum that have a scale and a zero point each.
+"""Define products with weights of 2, 4 or 8 bits, in blocks along the sum that have a scale and a zero point each.
 
-Weights lie in words of 32 bits: in each of its four bytes a word has one term after another, the first in the low bits,
-so that bytes of equal rank are neighbours in the sum. Zero points of consecutive blocks share a byte.
+Known as: block-wise quantization. Weights lie in words of 32 bits. Consecutive terms lie in consecutive bytes of a
+word, the first four in the low bits, so that bits of equal rank are neighbours in the sum. Zero points of consecutive
+blocks share a byte.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rammer.ir.tensor import DType, TensorType
 
 BYTES = 4  # of a word
 MOST = 127.0  # of a signed byte
-LEAST = 1e-30  # the largest number of a block from which on it is more than zeros
+LEAST = 1e-30  # least magnitude by which a block is divided
 
 
 def _block_matmul(
@@ -26,10 +27,11 @@ def _block_matmul(
     block: int,
     narrow: bool = False,
 ) -> TensorExpr:
-    """out[…, j] = sum over blocks g of scales[g, j] · sum over k of x[…, g·block + k] (weight[g·block + k, j] - zero).
+    """Build a product of x with quantized weights.
 
-    `words`: int32[terms·bits/32, columns]. `zeros`: uint8[blocks·bits/8, columns]; if not given all are the middle of
-    what `bits` bits hold. `narrow`: blocks of x are rounded as `round_blocks` does, and products are those of bytes.
+    out[…, j] = sum over blocks g of scales[g, j] · sum over k of x[…, g·block + k] (weight[g·block + k, j] - zero).
+    `words`: int32[terms·bits/32, columns]. `zeros`: uint8[blocks·bits/8, columns]; without them, all are the middle of
+    the range of `bits` bits. `narrow`: blocks of x are rounded as by `round_blocks`, and products are those of bytes.
     """
     blocks, columns = _blocks("block_matmul", (x, words, scales, *zeros), bits, block)
     _whole_blocks("block_matmul", x, block, blocks)
@@ -65,7 +67,7 @@ def _block_matmul(
 
 
 def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
-    """Each block along the last dimension rounded to whole multiples of a 127th of its largest number."""
+    """Build x with each block along the last dimension rounded to multiples of 1/127 of its largest magnitude."""
     blocks = x.shape[-1] // block if x.rank and block > 0 else 0
     _whole_blocks("round_blocks", x, block, blocks)
     rows = _rows(x)
@@ -77,7 +79,7 @@ def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
 
 
 def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
-    """The `extent` integers of few bits that the bytes of the last dimension hold, the first in the low bits."""
+    """Build the `extent` integers below 8 bits that bytes of the last dimension hold, the first in the low bits."""
     few = dtype.bits < 8 and not dtype.is_float and x.dtype is DType.U8 and extent >= 0
     per = max(8 // dtype.bits, 1)
     require(few and x.rank > 0 and x.shape[-1] == -(-extent // per), f"unpack_bits: {x} to {extent} of {dtype.value}")
@@ -98,7 +100,7 @@ def _whole_blocks(kind: str, x: TensorType, block: int, blocks: int) -> None:
 
 
 def _blocks(kind: str, types: tuple[TensorType, ...], bits: int, block: int) -> tuple[int, int]:
-    """How many blocks there are, and columns. Raises TypeMismatch."""
+    """Return the number of blocks, and of columns. Raises TypeMismatch."""
     _, words, scales, *zeros = types
     known = bits in (2, 4, 8) and block > 0
     per = 8 * BYTES // bits if known else 1
@@ -112,19 +114,19 @@ def _blocks(kind: str, types: tuple[TensorType, ...], bits: int, block: int) -> 
 
 
 def _largest(rows: tuple[tuple[str, int], ...], blocks: int, block: int) -> Stage:
-    """The largest absolute number of each block."""
+    """Build the largest magnitude of each block."""
     at = (*(var(a) for a, _ in rows), var("g") * block + var("k"))
     return Stage("largest", (*rows, ("g", blocks)), call("abs", Load("x", at)), (("k", block),), "max")
 
 
 def _rounded(lead: tuple[Index, ...], d: Index, g: Index) -> Scalar:
-    """An element of x in 127ths of the largest one of its block, rounded."""
+    """Return an element of x in 127ths of the largest magnitude of its block, rounded."""
     by = call("div", MOST, call("max", Load("largest", (*lead, g)), LEAST))
     return call("min", call("max", call("round", Load("x", (*lead, d)) * by), -MOST), MOST)
 
 
 def _bytes(rows: tuple[tuple[str, int], ...], blocks: int, block: int) -> tuple[Stage, ...]:
-    """Blocks of x rounded to bytes, and their sums."""
+    """Build the stages that round blocks of x to bytes, and sum each block."""
     lead, g, k = tuple(var(a) for a, _ in rows), var("g"), var("k")
     value = Cast(_rounded(lead, g * block + k, g), DType.I8)
     rounded = Stage("rounded", (*rows, ("g", blocks), ("k", block)), value, dtype=DType.I8)
@@ -134,20 +136,20 @@ def _bytes(rows: tuple[tuple[str, int], ...], blocks: int, block: int) -> tuple[
 
 
 def _weight(g: Index, k: Index, bits: int, block: int) -> Scalar:
-    """The weight of term k of block g, in int32."""
+    """Return the weight of term k of block g, in int32."""
     per = 8 * BYTES // bits
     word = Load("words", (g * (block // per) + k // per, var("j")))
     return _bits(word, k % BYTES * 8 + k % per // BYTES * bits, bits)
 
 
 def _zero(g: Index, j: Index, bits: int) -> Scalar:
-    """The zero point of block g, in int32."""
+    """Return the zero point of block g, in int32."""
     per = 8 // bits
     return _bits(Cast(Load("zeros", (g // per, j)), DType.I32), g % per * bits, bits)
 
 
 def _bits(value: Scalar, first: Index, bits: int, *, each_byte: bool = False) -> Scalar:
-    """Some bits of an int32, or of each of its bytes, the lowest of them `first`."""
+    """Extract `bits` bits of an int32, or of each of its bytes, from bit `first` on."""
     mask = ((1 << bits) - 1) * (0x01010101 if each_byte else 1)
     shifted = Call("shift_right", (value, Cast(Iota(first), DType.I32))) if first.terms else value
     return call("bit_and", shifted, mask if mask < 1 << 31 else mask - (1 << 32))

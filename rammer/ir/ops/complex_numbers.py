@@ -1,4 +1,7 @@
-"""Complex numbers as pairs of real ones along a last dimension of 2, and back; all arithmetic is that of the pairs."""
+"""Convert complex numbers to pairs of real ones along a last dimension of 2, and back.
+
+All arithmetic is that of the pairs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from rammer.ir.tensor import DType, TensorType
 
 
 def _view_as_real(x: TensorType) -> TensorExpr:
-    """out[…, 0] and out[…, 1] are the real and the imaginary part of x."""
+    """Build out[…, 0] and out[…, 1], the real and the imaginary part of x."""
     require(x.dtype.is_complex, f"view_as_real: {x}", "it takes complex numbers apart")
     axes = point_axes((*x.shape, 2))
     which, number = axes[-1][0], Load("x", variables_of(axes[:-1]))
@@ -19,7 +22,7 @@ def _view_as_real(x: TensorType) -> TensorExpr:
 
 
 def _view_as_complex(x: TensorType) -> TensorExpr:
-    """x[…, 0] + i · x[…, 1]."""
+    """Build x[…, 0] + i · x[…, 1]."""
     pairs = x.dtype in (DType.F32, DType.F64) and x.shape[-1:] == (2,)
     require(pairs, f"view_as_complex: {x}", "it takes pairs of float32 or float64")
     axes = point_axes(x.shape[:-1])

@@ -1,4 +1,4 @@
-"""Convolution, and what its windows hold."""
+"""Define convolution, and the unfolding of its windows."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def _conv(
     shuffled: int = 1,
     dtype: DType | None = None,
 ) -> TensorExpr:
-    """out[n, o, …] = bias[o] + sum over the window and the group of x[n, c, …] w[o, c, …], as ONNX's Conv.
+    """Build a convolution, as ONNX's Conv.
 
-    `shuffled`: x's channels lie in so many parts, of which the convolution takes one channel each in turn. `dtype`:
-    the type of the result and the bias, to which other x and w are widened; without it all have one type.
+    out[n, o, …] = bias[o] + sum over the window and the group of x[n, c, …] w[o, c, …]. `shuffled`: x's channels lie in
+    that many parts, from which the convolution takes one channel each in turn. `dtype`: the type of the result and the
+    bias, to which other x and w are widened; without it all have one type.
     """
     inputs = [("x", x), ("w", w)] + ([("bias", bias)] if bias else [])
     types = [t for _, t in inputs]
@@ -77,7 +78,10 @@ def _unfold(
     dilations: Shape = (),
     value: float = 0,
 ) -> TensorExpr:
-    """out[n, p * C + c, …] = x[n, c, …] at place p of the window: windows as channels. Past the edge lies `value`."""
+    """Build windows as channels: out[n, p * C + c, …] = x[n, c, …] at place p of the window. Known as: im2col.
+
+    Past the edge lies `value`.
+    """
     view = window("unfold", x, kernel, strides, pads, dilations, rank=x.rank - 2)
     count = x.shape[1]
     places = [var("m") // (count * prod(kernel[n + 1 :])) % extent for n, extent in enumerate(kernel)]

@@ -1,4 +1,4 @@
-"""Element-wise operators: one point-wise stage over the broadcast axes."""
+"""Define element-wise operators: one point-wise stage over the broadcast axes."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def pointwise(
     compute: Callable[..., Scalar],
     dtype: DType,
 ) -> TensorExpr:
-    """out = compute(*inputs) at every point of the broadcast shape."""
+    """Build out = compute(*inputs) at every point of the broadcast shape."""
     axes = point_axes(broadcast(kind, [t for _, t in inputs]))
     loads = [Load(name, broadcast_index(t.shape, axes)) for name, t in inputs]
     return expression(kind, inputs, [Stage("out", axes, compute(*loads), dtype=dtype)])
 
 
 def _unary(kind: str, check: Check, compute: Callable[..., Scalar] | None = None, result: DType | None = None) -> OpDef:
-    """`compute` takes the operand and the operator's attributes; None is the scalar function of the same name."""
+    """Define a unary operator; `compute` takes operand and attributes; None: the scalar function of the same name."""
 
     def express(x: TensorType, **attrs: Any) -> TensorExpr:
         dtype = check(kind, [x])
@@ -70,7 +70,7 @@ def _unary(kind: str, check: Check, compute: Callable[..., Scalar] | None = None
 
 
 def _binary(kind: str, check: Check, result: DType | None = None, *, many: bool = False) -> OpDef:
-    """The scalar function of the same name; with `many`, folded from the left over one or more operands."""
+    """Define an operator by the scalar function of its name; with `many`, folded from the left over its operands."""
 
     def express(*xs: TensorType) -> TensorExpr:
         require(
@@ -112,7 +112,7 @@ def _prelu(x: TensorType, slope: TensorType) -> TensorExpr:
 
 
 def _bound(value: float, dtype: DType, rounding: Callable[[float], int]) -> float | int:
-    """A clipping bound in the operand's type: for integers the nearest one inside, at most the type's limits."""
+    """Return a clipping bound in the operand's type: for integers rounded inwards, and at most the type's limits."""
     if dtype.is_float:
         return float(value)
     info = np.iinfo(dtype.value)
@@ -122,7 +122,7 @@ def _bound(value: float, dtype: DType, rounding: Callable[[float], int]) -> floa
 
 
 def _clip(x: TensorType, *, low: float | None = None, high: float | None = None) -> TensorExpr:
-    """min(max(x, low), high); None is no bound."""
+    """Build min(max(x, low), high); a bound of None does not limit."""
     dtype = numbers_only("clip", [x])
 
     def formula(value: Scalar) -> Scalar:
@@ -140,7 +140,7 @@ def _cast(x: TensorType, *, dtype: DType) -> TensorExpr:
 
 
 def _bit_cast(x: TensorType, *, dtype: DType) -> TensorExpr:
-    """The bits of x, read as another type of their width."""
+    """Build the bits of x, read as another type of their width."""
     require(x.dtype.itemsize == dtype.itemsize, f"bit_cast: {x} to {dtype.value}", "both need the same width")
     require(DType.BOOL not in (x.dtype, dtype), f"bit_cast: {x} to {dtype.value}", "a bool is no number; add a cast")
     return pointwise("bit_cast", [("x", x)], lambda value: Cast(value, dtype, bits=True), dtype)
@@ -161,7 +161,7 @@ def _batch_norm(
     *,
     epsilon: float = 1e-5,
 ) -> TensorExpr:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias along dimension 1 (a vector has one channel)."""
+    """Build (x - mean) / sqrt(var + epsilon) * scale + bias along dimension 1 (a vector has one channel)."""
     inputs = list(zip(("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var_), strict=True))
     dtype = float_only("batch_norm", [t for _, t in inputs])
     channels = x.shape[1] if x.rank > 1 else 1

@@ -1,4 +1,4 @@
-"""Operators that move elements without computing: all are index arithmetic."""
+"""Define operators that move elements without computing: all are index arithmetic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _moved(kind: str, x: TensorType, shape: Shape, index: tuple[Index, ...]) -> 
 
 
 def _transpose(x: TensorType, *, perm: tuple[int, ...]) -> TensorExpr:
-    """Dimension p of the output is dimension perm[p] of x."""
+    """Build x with dimension perm[p] of x as dimension p."""
     require(sorted(perm) == list(range(x.rank)), f"transpose: perm {perm} of {x}", "name every axis of x once")
     return _moved(
         "transpose", x, tuple(x.shape[p] for p in perm), tuple(var(f"a{perm.index(p)}") for p in range(x.rank))
@@ -37,7 +37,7 @@ def _transpose(x: TensorType, *, perm: tuple[int, ...]) -> TensorExpr:
 
 
 def _reshape(x: TensorType, *, shape: Shape) -> TensorExpr:
-    """The same elements in row-major order."""
+    """Build the same elements, in row-major order, with another shape."""
     require(
         min(shape, default=0) >= 0 and prod(shape) == x.size,
         f"reshape: {x} to {shape}",
@@ -59,7 +59,7 @@ def _reshape(x: TensorType, *, shape: Shape) -> TensorExpr:
 
 
 def _slice(x: TensorType, *, starts: Shape, steps: Shape, shape: Shape) -> TensorExpr:
-    """out[i] = x[starts + i * steps], per dimension; a negative step walks backwards."""
+    """Build out[i] = x[starts + i * steps], per dimension; a negative step walks backwards."""
     given = f"slice: {x} from {starts} by {steps} to shape {shape}"
     require(len(starts) == len(steps) == len(shape) == x.rank, given, f"x has {x.rank} dimensions")
     for start, step, extent, full in zip(starts, steps, shape, x.shape, strict=True):
@@ -75,7 +75,7 @@ def _slice(x: TensorType, *, starts: Shape, steps: Shape, shape: Shape) -> Tenso
 
 
 def _concat(*xs: TensorType, axis: int) -> TensorExpr:
-    """The operands one after another along `axis`: a balanced tree of Selects."""
+    """Build the operands one after another along `axis`, as a balanced tree of Selects."""
     require(len(xs) > 0, "concat: no operands", "it takes one or more")
     dtype = same_dtype("concat", xs)
     p = normal_axis("concat", axis, xs[0].rank)
@@ -102,7 +102,7 @@ def _concat(*xs: TensorType, axis: int) -> TensorExpr:
 
 
 def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: complex = 0) -> TensorExpr:
-    """x with `pads` (begin…, end…) more elements on each side; negative ones crop, before anything is added."""
+    """Build x with `pads` (begin…, end…) more elements on each side; negative ones crop, before any are added."""
     given = f"pad: {x} by {pads} in mode {mode!r}"
     require(len(pads) == 2 * x.rank, given, f"x has {x.rank} dimensions: pads needs twice as many numbers")
     require(mode in ("constant", "reflect", "edge", "wrap"), given, "the modes are constant, reflect, edge, wrap")
@@ -140,7 +140,7 @@ def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: complex =
 
 
 def _repeated(mode: str, at: Index, before: int, low: int, extent: int, load_at: Callable[[Index], Load]) -> Scalar:
-    """The element that mode puts at place `at` >= -before of a row that starts at `low` and has `extent` elements."""
+    """Return the element at place `at` >= -before of a padded row, which starts at `low` and has `extent` elements."""
     if mode == "edge":
         upper = Select((Range(at, 0, extent),), load_at(at + low), load_at(Index(low + extent - 1)))
         return Select((Range(at, -before, 0),), load_at(Index(low)), upper) if before else upper
@@ -152,7 +152,7 @@ def _repeated(mode: str, at: Index, before: int, low: int, extent: int, load_at:
 
 
 def _gather(x: TensorType, idx: TensorType, *, axis: int = 0) -> TensorExpr:
-    """x with dimension `axis` replaced by the elements that idx names; negative ones count from the end."""
+    """Build x with dimension `axis` replaced by the elements that idx selects; negative indices count from the end."""
     given = f"gather: {listed([x, idx])} at axis {axis}"
     require(idx.dtype in (DType.I32, DType.I64), given, "indices must be int32 or int64")
     p = normal_axis("gather", axis, x.rank)
@@ -165,7 +165,7 @@ def _gather(x: TensorType, idx: TensorType, *, axis: int = 0) -> TensorExpr:
 
 
 def _literal(value: complex, dtype: DType) -> Scalar:
-    """Of a complex type made of its parts."""
+    """Return a literal of a type; a complex one is made of its parts."""
     if dtype.is_complex:
         return call("complex", Const(value.real, dtype.part), Const(value.imag, dtype.part))
     require(not isinstance(value, complex), f"pad: {value} among {dtype.value}", "give a real number")
@@ -173,7 +173,7 @@ def _literal(value: complex, dtype: DType) -> Scalar:
 
 
 def _expand(x: TensorType, *, shape: Shape) -> TensorExpr:
-    """x broadcast against `shape`, in both directions as ONNX's Expand."""
+    """Build x broadcast against `shape`, in both directions as ONNX's Expand."""
     full = broadcast("expand", [x, TensorType(shape)])
     return _moved("expand", x, full, broadcast_index(x.shape, point_axes(full)))
 

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Define matrix products."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from rammer.ir.tensor import DType, TensorType
 def _matmul(
     a: TensorType, b: TensorType, *, trans_a: bool = False, trans_b: bool = False, dtype: DType | None = None
 ) -> TensorExpr:
-    """out[…, i, j] = sum over k of a[…, i, k] b[…, k, j], as numpy.matmul; trans_* swap an operand's last two axes.
+    """Build a matrix product, as numpy.matmul: out[…, i, j] = sum over k of a[…, i, k] b[…, k, j].
 
-    `dtype`: the type of the result, to which operands of narrower types are widened; without it all have one type.
+    `trans_a` and `trans_b` swap an operand's last two axes. `dtype`: the type of the result, to which operands of
+    narrower types are widened; without it all have one type.
     """
     dtype = wide_enough("matmul", [a, b], dtype)
     shapes = f"matmul: {listed([a, b])}" + ", a transposed" * trans_a + ", b transposed" * trans_b

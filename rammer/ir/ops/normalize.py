@@ -1,4 +1,4 @@
-"""Normalization along rows: softmax and layer normalization."""
+"""Define normalization along rows: softmax and layer normalization."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rammer.ir.tensor import TensorType
 
 def _softmax(kind: str) -> OpDef:
     def express(x: TensorType, *, axis: int = -1) -> TensorExpr:
-        """eˣ / sum of eˣ along `axis`, or its logarithm, with the row's maximum subtracted first."""
+        """Build eˣ / sum of eˣ along `axis`, or its logarithm; the row's maximum is subtracted first."""
         dtype = float_only(kind, [x])
         p = normal_axis(kind, axis, x.rank)
         wide = dtype.accumulator
@@ -58,7 +58,7 @@ def _layer_norm(
     epsilon: float = 1e-5,
     stats: bool = False,
 ) -> TensorExpr:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, with the moments over dimensions axis … last."""
+    """Build (x - mean) / sqrt(variance + epsilon) * scale + bias, with the moments over dimensions axis … last."""
     inputs = [("x", x), ("scale", scale)] + ([("bias", bias)] if bias else [])
     types = [t for _, t in inputs]
     given = f"layer_norm: {listed(types)} at axis {axis}"

@@ -1,4 +1,4 @@
-"""What operator definitions share: checks of operands, axes and indices, and the assembly of an expression."""
+"""Check operands, axes and indices of operator definitions, and assemble their expressions."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ def require(ok: bool, what: str, hint: str = "") -> None:
 
 
 def listed(types: Iterable[TensorType]) -> str:
-    """Operand types for a message."""
+    """Format operand types for a message."""
     return ", ".join(map(str, types))
 
 
 def same_dtype(kind: str, types: Sequence[TensorType]) -> DType:
-    """The one element type of all operands. Raises TypeMismatch."""
+    """Return the one element type of all operands. Raises TypeMismatch."""
     require(len({t.dtype for t in types}) == 1, f"{kind}: operands of several types: {listed(types)}", "add a cast")
     return types[0].dtype
 
 
 def float_only(kind: str, types: Sequence[TensorType]) -> DType:
-    """The one floating-point type of all operands. Raises TypeMismatch."""
+    """Return the one floating-point type of all operands. Raises TypeMismatch."""
     dtype = computed(kind, types)
     require(dtype.is_float, f"{kind}: needs floating-point operands, not {listed(types)}", "add a cast")
     return dtype
 
 
 def computed(kind: str, types: Sequence[TensorType]) -> DType:
-    """The one type of all operands, which must not be one that is only stored. Raises TypeMismatch."""
+    """Return the one type of all operands. Raises TypeMismatch, also for a type that is only stored."""
     dtype = same_dtype(kind, types)
     require(not dtype.only_stored, f"{kind}: {dtype.value} is only stored and converted, not computed", "add a cast")
     return dtype
 
 
 def numbers_only(kind: str, types: Sequence[TensorType]) -> DType:
-    """The one type of all operands, in which there must be arithmetic. Raises TypeMismatch."""
+    """Return the one type of all operands, which must have arithmetic. Raises TypeMismatch."""
     dtype = computed(kind, types)
     require(dtype is not DType.BOOL, f"{kind}: needs numbers, not {listed(types)}", "add a cast")
     return dtype
 
 
 def normal_axis(kind: str, axis: int, rank: int) -> int:
-    """The axis counted from the front. Raises TypeMismatch if it is outside [-rank, rank)."""
+    """Return the axis counted from the front. Raises TypeMismatch if it is outside [-rank, rank)."""
     require(-rank <= axis < rank, f"{kind}: axis {axis} of a tensor of rank {rank}", f"it must be in [{-rank}, {rank})")
     return axis % rank
 
 
 def broadcast(kind: str, types: Sequence[TensorType]) -> Shape:
-    """NumPy's common shape. Raises TypeMismatch."""
+    """Return NumPy's common shape. Raises TypeMismatch."""
     try:
         return tuple(np.broadcast_shapes(*(t.shape for t in types)))
     except ValueError:
@@ -71,7 +71,7 @@ def broadcast(kind: str, types: Sequence[TensorType]) -> Shape:
 
 
 def point_axes(shape: Shape) -> Axes:
-    """Axes a0, a1, … of a point-wise stage."""
+    """Return the axes a0, a1, … of a point-wise stage."""
     return tuple((f"a{p}", extent) for p, extent in enumerate(shape))
 
 
@@ -80,7 +80,7 @@ def variables_of(axes: Axes) -> tuple[Index, ...]:
 
 
 def broadcast_index(shape: Shape, axes: Axes) -> tuple[Index, ...]:
-    """Where an operand of `shape` is read at a point of `axes`, by NumPy's broadcasting."""
+    """Return the index at which an operand of `shape` is read at a point of `axes`, by NumPy's broadcasting."""
     last = axes[len(axes) - len(shape) :]
     return tuple(
         Index() if extent == 1 and full != 1 else var(name) for extent, (name, full) in zip(shape, last, strict=True)
@@ -88,22 +88,25 @@ def broadcast_index(shape: Shape, axes: Axes) -> tuple[Index, ...]:
 
 
 def call(fn: str, *args: Scalar | float) -> Call:
-    """A scalar function applied to scalars and literals."""
+    """Apply a scalar function to scalars and literals."""
     return Call(fn, tuple(scalar(a) for a in args))
 
 
 def widened(value: Scalar, dtype: DType) -> Scalar:
-    """`value` of type `dtype`, in the type that sums are held in."""
+    """Convert `value` of type `dtype` to the type that its sums are held in."""
     return value if dtype.accumulator is dtype else Cast(value, dtype.accumulator)
 
 
 def factor(value: Scalar, kind: TensorType, dtype: DType) -> Scalar:
-    """A factor of type `kind`, in the type that sums of `dtype` are held in."""
+    """Convert a factor of type `kind` to the type that sums of `dtype` are held in."""
     return value if kind.dtype is dtype.accumulator else Cast(value, dtype.accumulator)
 
 
 def wide_enough(kind: str, types: Sequence[TensorType], dtype: DType | None) -> DType:
-    """The type of a product: `dtype`, which holds all that operands hold; or their one type. Raises TypeMismatch."""
+    """Return the type of a product: `dtype` if given, else the one type of its operands.
+
+    Raises TypeMismatch, also if `dtype` does not hold all numbers of the operands.
+    """
     if dtype is None:
         return numbers_only(kind, types)
     computed = not any(t.dtype is DType.BOOL or t.dtype.only_stored for t in types)
@@ -116,17 +119,17 @@ def wide_enough(kind: str, types: Sequence[TensorType], dtype: DType | None) -> 
 
 
 def narrowed(value: Scalar, dtype: DType) -> Scalar:
-    """A value of the accumulator's type, brought back to `dtype`."""
+    """Convert a value of the accumulator's type back to `dtype`."""
     return value if dtype.accumulator is dtype else Cast(value, dtype)
 
 
 def number(value: float, dtype: DType) -> Const:
-    """An untyped literal, written as `dtype` has it."""
+    """Return an untyped literal, written as `dtype` has it."""
     return Const(float(value) if dtype.is_float else bool(value) if dtype is DType.BOOL else int(value))
 
 
 def summed(axes: Axes, body: Scalar, reduce: Axes, dtype: DType, combine: str = "sum") -> tuple[Stage, ...]:
-    """Stage `out`: `body` (of the accumulator's type) combined over `reduce`, and rounded to `dtype`."""
+    """Build the stage `out`: `body` (of the accumulator's type) combined over `reduce`, and rounded to `dtype`."""
     wide = dtype.accumulator
     if wide is dtype:
         return (Stage("out", axes, body, reduce, combine, dtype),)
@@ -137,7 +140,7 @@ def summed(axes: Axes, body: Scalar, reduce: Axes, dtype: DType, combine: str = 
 def expression(
     kind: str, inputs: Iterable[tuple[str, TensorType]], stages: Sequence[Stage], outputs: Sequence[str] = ("out",)
 ) -> TensorExpr:
-    """The operator's expression, with layouts of inputs dropped. Raises TypeMismatch if a tensor is too large."""
+    """Build the operator's expression, without layouts of inputs. Raises TypeMismatch if a tensor is too large."""
     logical = tuple((name, TensorType(t.shape, t.dtype)) for name, t in inputs)
     shapes = [(name, t.shape) for name, t in logical] + [(s.name, s.shape) for s in stages]
     for name, shape in shapes:

@@ -1,4 +1,4 @@
-"""Pooling, and local response normalization."""
+"""Define pooling, and local response normalization."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _max_pool(
     indices: bool = False,
     storage_order: int = 0,
 ) -> TensorExpr:
-    """The maximum of each window; padding never wins, NaN does.
+    """Build the maximum of each window; padding never wins, NaN does.
 
-    With `indices`, a second output: where the maximum lies in x, flat (storage_order 1: spatial part column-major), the
-    first one in row-major order of the window.
+    With `indices`, there is a second output: the flat place of the maximum in x (storage_order 1: spatial part
+    column-major). Of several maxima it is the first one in row-major order of the window.
     """
     dtype = numbers_only("max_pool", [x])
     require(storage_order in (0, 1), f"max_pool: storage_order={storage_order} of {x}", "it must be 0 or 1")
@@ -55,7 +55,7 @@ def _max_pool(
 
 
 def _place(x: TensorType, view: Window, axes: tuple[tuple[str, int], ...], storage_order: int) -> Scalar:
-    """The flat index of the window's element if it is the maximum, otherwise the largest integer."""
+    """Return the flat index of the window's element if it is the maximum, otherwise the largest integer."""
     at = [i - b for i, b in zip(view.index, view.begin, strict=True)]
     spatial = x.shape[2:]
     strides = [prod(spatial[:p]) for p in range(len(spatial))] if storage_order else row_major(spatial)
@@ -82,9 +82,9 @@ def _average_pool(
     count_include_pad: bool = False,
     ceil_extra: Shape = (),
 ) -> TensorExpr:
-    """The mean of each window. `ceil_extra` is the part of the end pads that never counts in the divisor.
+    """Build the mean of each window; 0 for a window with nothing to count.
 
-    A window with nothing to count gives 0.
+    `ceil_extra`: the part of the end pads that never counts in the divisor.
     """
     dtype = float_only("average_pool", [x])
     wide = dtype.accumulator
@@ -125,7 +125,7 @@ def _average_pool(
 
 
 def _runs(index: Index, values: list[int], dtype: DType) -> Scalar:
-    """values[index], as a balanced tree of Selects between runs of equal values."""
+    """Return values[index] as a balanced tree of Selects between runs of equal values."""
     runs: list[tuple[int, int]] = []  # (first position, value)
     for value, group in groupby(range(len(values)), key=values.__getitem__):
         runs.append((next(group), value))
@@ -140,7 +140,7 @@ def _runs(index: Index, values: list[int], dtype: DType) -> Scalar:
 
 
 def _lrn(x: TensorType, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> TensorExpr:
-    """x / (bias + alpha / size * sum of x² over `size` channels around)^beta, as ONNX's LRN."""
+    """Build x / (bias + alpha / size * sum of x² over `size` channels around)^beta, as ONNX's LRN."""
     dtype = float_only("lrn", [x])
     require(
         x.rank >= 2 and size > 0, f"lrn: {x} with size {size}", "x needs a channel dimension, size must be positive"

@@ -1,4 +1,4 @@
-"""Probes: three operators whose only use is to test a backend (rammer.testing)."""
+"""Define probes: three operators whose only use is to test a backend (rammer.testing)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rammer.ir.tensor import DType, Shape, TensorType
 
 
 def _fill(*, shape: Shape, value: float, dtype: DType = DType.F32) -> TensorExpr:
-    """A tensor of one value, from no inputs."""
+    """Build a tensor of one value, from no inputs."""
     literal = Const(number(value, dtype).value, dtype)
     return expression("probe_fill", [], [Stage("out", point_axes(shape), literal, dtype=dtype)])
 
 
 def _sum(*xs: TensorType) -> TensorExpr:
-    """The sum of one or more tensors of one shape."""
+    """Build the sum of one or more tensors of one shape."""
     require(len({t.shape for t in xs}) == 1, f"probe_sum: operands {listed(xs)}", "one or more of one shape")
     dtype = numbers_only("probe_sum", xs)
     axes = point_axes(xs[0].shape)
@@ -37,7 +37,7 @@ def _sum(*xs: TensorType) -> TensorExpr:
 
 
 def _spin(x: TensorType, *, rounds: int) -> TensorExpr:
-    """x after `rounds` dependent multiply-adds of x times zero: finite values come out unchanged, only later."""
+    """Build x plus `rounds` dependent multiply-adds of x times zero: a delay that leaves finite values unchanged."""
     dtype = float_only("probe_spin", [x])
     require(rounds > 0, f"probe_spin: {rounds} rounds of {x}", "rounds must be positive")
     axes = point_axes(x.shape)

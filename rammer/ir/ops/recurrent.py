@@ -1,4 +1,4 @@
-"""Cells of recurrent networks: one step. The frontend makes the steps."""
+"""Define cells of recurrent networks, each as one step. The frontend makes the sequence of steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _operands(
     more: tuple[TensorType, ...],
     last: Mapping[str, Shape],
 ) -> tuple[dict[str, TensorType], DType]:
-    """All operands by name, and the type that is computed in. Raises TypeMismatch."""
+    """Return all operands by name, and the type that is computed in. Raises TypeMismatch."""
     hidden = states["h"][1][-1]
     whole = not r.dtype.is_float
     named = {"r": (gates, hidden, hidden), **({"rs": (gates, hidden)} if whole else {}), **last}
@@ -68,7 +68,7 @@ def _operands(
 
 
 def _scaled(total: Load, inputs: Mapping[str, TensorType], gate: int) -> Scalar:
-    """A sum of products with r, as `rs` scales it."""
+    """Scale a sum of products with r by `rs`, if it is given."""
     return total * Load("rs", (Index(gate), total.index[-1])) if "rs" in inputs else total
 
 
@@ -82,10 +82,11 @@ def _lstm_cell(
     activations: tuple[Activation, ...] = ("sigmoid", "tanh", "tanh"),
     input_forget: bool = False,
 ) -> TensorExpr:
-    """One LSTM step: (c', h'). Gates are in ONNX's order i, o, f, c; gx[B, 4, H] holds x·Wᵀ and both biases.
+    """Build one LSTM step: (c', h').
 
-    r[4, H, H] is (gate, out, in); p[3, H] are the peepholes of i, o, f. With `input_forget`, f = 1 - i.
-    An r of whole numbers of up to 16 bits is followed by rs[4, H], by which sums of products with it are multiplied.
+    Gates are in ONNX's order i, o, f, c. gx[B, 4, H] holds x·Wᵀ and both biases. r[4, H, H] is (gate, out, in); p[3, H]
+    are the peepholes of i, o, f. With `input_forget`, f = 1 - i. An r of integers of up to 16 bits is followed by rs[4,
+    H], by which sums of products with it are multiplied.
     """
     batch, hidden = h.shape if h.rank == 2 else (0, 0)
     operands = {"gx": (gx, (batch, 4, hidden)), "h": (h, (batch, hidden)), "c": (c, (batch, hidden))}
@@ -131,10 +132,11 @@ def _gru_cell(
     clip: float | None = None,
     activations: tuple[Activation, ...] = ("sigmoid", "tanh"),
 ) -> TensorExpr:
-    """One GRU step: h'. Gates are in ONNX's order z, r, h; gx[B, 3, H] holds x·Wᵀ and the input bias.
+    """Build one GRU step: h'.
 
-    r[3, H, H] is (gate, out, in); rb[3, H] is the recurrence bias, for z and r may as well be in gx.
-    An r of whole numbers of up to 16 bits is followed by rs[3, H], by which sums of products with it are multiplied.
+    Gates are in ONNX's order z, r, h. gx[B, 3, H] holds x·Wᵀ and the input bias. r[3, H, H] is (gate, out, in). rb[3,
+    H] is the recurrence bias; that of z and r may be in gx instead. An r of integers of up to 16 bits is followed by
+    rs[3, H], by which sums of products with it are multiplied.
     """
     batch, hidden = h.shape if h.rank == 2 else (0, 0)
     operands = {"gx": (gx, (batch, 3, hidden)), "h": (h, (batch, hidden))}

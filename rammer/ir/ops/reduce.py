@@ -1,4 +1,7 @@
-"""Reductions over axes. Axis a{p} is dimension p of the input where it is kept, k{p} where it is reduced."""
+"""Define reductions over axes.
+
+Axis a{p} is dimension p of the input where it is kept, k{p} where it is reduced.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ _FINISHED = ("mean", "l2", "log_sum", "log_sum_exp")
 
 
 def reduced_axes(x: TensorType, over: tuple[int, ...], keepdims: bool) -> tuple[Axes, Axes, tuple[Index, ...]]:
-    """The output's axes, the reduction's axes, and where x is read at a point of both."""
+    """Return the output's axes, the reduction's axes, and the index of x at a point of both."""
     axes = tuple((f"a{p}", 1 if p in over else e) for p, e in enumerate(x.shape) if keepdims or p not in over)
     reduce = tuple((f"k{p}", x.shape[p]) for p in over)
     return axes, reduce, tuple(var(f"{'k' if p in over else 'a'}{p}") for p in range(x.rank))
 
 
 def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = True) -> TensorExpr:
-    """x combined over `axes`; no axes: every element by itself."""
+    """Build x combined over `axes`; without axes, every element by itself."""
     require(fn in _PLAIN or fn in _FINISHED, f"reduce: fn={fn!r} of {x}", f"one of {', '.join((*_PLAIN, *_FINISHED))}")
     dtype = (computed if fn in ("max", "min") else numbers_only)(f"reduce {fn}", [x])
     require(
@@ -75,9 +78,10 @@ def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = T
 def _accumulate(
     x: TensorType, *, fn: str, axis: int, count: int, step: int = 1, skipped: int = 0, reverse: bool = False
 ) -> TensorExpr:
-    """out[…, i, …] = x[…, i - skipped - k step, …] combined over k in [0, count), where that lies inside x.
+    """Build out[…, i, …] = x[…, i - skipped - k step, …] combined over k in [0, count), where that lies inside x.
 
-    `reverse`: those after i. With one step after the other of 1, `count`, `count`², … all before i are combined.
+    `reverse` combines elements after i instead. Applied with steps 1, `count`, `count`², … in turn, it combines all
+    elements before i. Known as: prefix sum, scan.
     """
     require(fn in ("sum", "prod"), f"accumulate: fn={fn!r} of {x}", "sum or prod")
     dtype = numbers_only("accumulate", [x])
@@ -94,7 +98,7 @@ def _accumulate(
 
 def _arg(kind: str, combine: str) -> OpDef:
     def express(x: TensorType, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> TensorExpr:
-        """The place of the extreme element along `axis`: the first one, or the last one; NaN counts as extreme."""
+        """Build the place of the extreme element along `axis`, the first or the last one; NaN counts as extreme."""
         dtype = numbers_only(kind, [x])
         p = normal_axis(kind, axis, x.rank)
         extent = x.shape[p]

@@ -1,4 +1,4 @@
-"""Interpolation along an axis: of each result a few places are weighed."""
+"""Define interpolation along an axis: each result is a weighted sum of elements at given places."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rammer.ir.tensor import DType, TensorType
 
 
 def _resample(x: TensorType, weights: TensorType, places: TensorType, *, axis: int = 0) -> TensorExpr:
-    """out[…, i, …] = sum over t of weights[i, t] x[…, places[i, t], …], along `axis`."""
+    """Build out[…, i, …] = sum over t of weights[i, t] x[…, places[i, t], …], along `axis`."""
     given = f"resample: {listed([x, weights, places])} along axis {axis}"
     dtype, p = float_only("resample", [x, weights]), normal_axis("resample", axis, x.rank)
     require(weights.rank == 2 and weights.shape == places.shape, given, "weights and places are matrices of one shape")

@@ -1,4 +1,4 @@
-"""Scalar formulas of activations, in forms that neither overflow nor lose the sign of a limit."""
+"""Express activations as scalar formulas that neither overflow nor lose the sign of a limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def hard_swish(x: Scalar) -> Scalar:
 
 
 def softplus(x: Scalar) -> Scalar:
-    """max(x, 0) + log(1 + e) with e = exp(-|x|), which is exact where it is small: 1 + e is rounded, by w - 1 - e."""
+    """Return max(x, 0) + log(1 + e) with e = exp(-|x|), corrected for the rounding of w = 1 + e by w - 1 - e.
+
+    So it stays exact where e is small.
+    """
     e = call("exp", call("neg", call("abs", x)))
     w = ONE + e
     return call("max", x, 0.0) + (call("log", w) + (e - (w - 1.0)) / w)
@@ -48,17 +51,20 @@ def softsign(x: Scalar) -> Scalar:
 
 
 def mish(x: Scalar) -> Scalar:
-    """x tanh(log(1 + eˣ)) = x n / (n + 2) with n = eˣ (eˣ + 2); past 20 the quotient is 1 to double precision."""
+    """Return x tanh(log(1 + eˣ)) = x n / (n + 2) with n = eˣ (eˣ + 2).
+
+    Past 20 the quotient is 1 to double precision.
+    """
     e = call("exp", call("min", x, 20.0))
     n = e * (e + 2.0)
     return x * (n / (n + 2.0))
 
 
 def power(x: Scalar, exponent: float = 1.0) -> Scalar:
-    """x ** exponent without a logarithm, for quarters up to 1 and halves up to 8: products, roots and quotients.
+    """Return x ** exponent without a logarithm: by products, roots and quotients.
 
-    A root of -inf is NaN, as of other negative numbers. Products of up to 8 factors are within 4 ULP of the power.
-    Other exponents take the function `pow`.
+    That covers quarters up to 1 and halves up to 8; other exponents take the function `pow`. A root of -inf is NaN, as
+    of other negative numbers. Products of up to 8 factors are within 4 ULP of the power.
     """
     if -2 <= exponent < 0 and (2 * exponent).is_integer():
         return ONE / power(x, -exponent)

@@ -1,4 +1,7 @@
-"""Sorting along the last axis by counting: where each element belongs, and which element belongs where; and search."""
+"""Sort along the last axis by counting: where each element belongs, and which element belongs where; and search.
+
+Known as: rank sort.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from rammer.ir.tensor import DType, TensorType
 
 
 def _rank(x: TensorType, *, largest: bool = True) -> TensorExpr:
-    """The number of elements of its row that come before each element; of equal ones the first comes first.
+    """Build, per element, how many elements of its row come before it; of equal ones the first comes first.
 
     The ranks of a row are a permutation, unless it has a NaN.
     """
@@ -28,7 +31,7 @@ def _rank(x: TensorType, *, largest: bool = True) -> TensorExpr:
 
 
 def _order(ranks: TensorType, *, count: int) -> TensorExpr:
-    """The places of the elements of ranks 0 … count - 1 in their row, which must be a permutation."""
+    """Build the places of the elements of ranks 0 … count - 1 in their row, which must be a permutation."""
     require(ranks.dtype is DType.I32, f"order: ranks are {ranks}", "make them by rank")
     require(
         ranks.rank > 0 and 0 < count <= ranks.shape[-1],
@@ -39,7 +42,7 @@ def _order(ranks: TensorType, *, count: int) -> TensorExpr:
 
 
 def _last_equal(x: TensorType, *, count: int) -> TensorExpr:
-    """The place of the last element of each row that equals 0 … count - 1; -1 where none does."""
+    """Build the place of the last element of each row that equals 0 … count - 1; -1 where none does."""
     given = f"last_equal: {count} numbers in {x}"
     require(x.dtype is DType.I32, given, "numbers are int32")
     require(x.rank > 0 and count > 0, given, "x has rows, and count is at least 1")
@@ -47,7 +50,7 @@ def _last_equal(x: TensorType, *, count: int) -> TensorExpr:
 
 
 def _places(name: str, operand: str, x: TensorType, count: int, other: int, combine: str) -> TensorExpr:
-    """Of the places of a row that hold a number below `count`, combined with `other` for all that do not."""
+    """Combine, per number below `count`, the places of a row that hold it; all other places count as `other`."""
     axes = point_axes((*x.shape[:-1], count))
     here, place = variables_of(axes), var("k")
     hit = Call("equal", (Load(operand, (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))

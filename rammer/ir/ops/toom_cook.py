@@ -1,6 +1,7 @@
-"""Sums over windows with fewer products: the matrices of F(m, r), by Toom and Cook's construction.
+"""Compute the matrices of F(m, r), which sums over windows with fewer products, by Toom and Cook's construction.
 
-Paper: Lavin and Gray 2015, arXiv:1509.09308. With `m` outputs of `r` taps, y = A' ((G w) * (B' x)), product by product.
+Known as: Winograd convolution. Paper: Lavin and Gray 2015, arXiv:1509.09308. With `m` outputs of `r` taps, y = A' ((G
+w) * (B' x)), product by product.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from functools import cache
 from math import prod
 from typing import NamedTuple
 
-# In sixteenths, by how many there are, but for the one at infinity. These keep errors small: the mean of
-# |A|² |B|² |G|² along the products, and measured sums. B' has fewer numbers where points come in pairs, and where 0 is
-# one of them: so it is of the 5 that kernels look up (`kernels.winograd`).
+# Points in sixteenths, by their number without the one at infinity. They keep errors small, by the mean of
+# |A|² |B|² |G|² along the products and by measured sums. B' has fewer numbers if points come in pairs, and if 0 is one
+# of them: this holds for the 5 points that kernels look up (`kernels.winograd`).
 POINTS = {
     2: (10, -10),
     3: (0, 16, -16),
@@ -24,7 +25,7 @@ POINTS = {
 
 
 class Matrices(NamedTuple):
-    """Row by row: B' of the input, G of the weights, A' of the results."""
+    """Matrices row by row: B' of the input, G of the weights, A' of the results."""
 
     data: tuple[float, ...]
     weights: tuple[float, ...]
@@ -33,7 +34,7 @@ class Matrices(NamedTuple):
 
 @cache
 def matrices(outputs: int, taps: int) -> Matrices:
-    """Those of F(outputs, taps). Raises KeyError where no points are known."""
+    """Return the matrices of F(outputs, taps). Raises KeyError where no points are known."""
     size = outputs + taps - 1
     points = [Fraction(p, 16) for p in POINTS[size - 1]]
 

@@ -1,9 +1,9 @@
-"""What stands before and behind a convolution of 3x3 that computes one of a large filter, in Winograd's form.
+"""Define the transforms around a 3x3 convolution that computes one of a large filter, in Winograd's form.
 
 A filter of up to 3 r taps along each side is cut into pieces of r; outputs are computed r by r. The transformed input
-at position (u, v) serves all pieces: the one that lies a pieces further reads position u + a. So for each of the
-(2 r - 1)^2 products of F(r x r, r x r), sums over pieces and channels are a convolution of 3x3 over positions.
-The matrices are operands: `ir.toom_cook` has them.
+at position (u, v) serves all pieces: the one that lies a pieces further reads position u + a. So for each of the (2 r -
+1)^2 products of F(r x r, r x r), sums over pieces and channels are a convolution of 3x3 over positions. The matrices
+are operands; `ir.ops.toom_cook` computes them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ def _checked(kind: str, given: str, rows: TensorType, columns: TensorType, *pair
 def _input_transform(
     x: TensorType, rows: TensorType, columns: TensorType, *, tile: Shape, strides: Shape, pads: Shape, positions: Shape
 ) -> TensorExpr:
-    """out[n, ((p Q + q) F + f) C + c, u, v] = sum over a, b of rows[p, a] columns[q, b] x[n, c, …], read by (u, v).
+    """Build the transformed input: sums over patches of x, weighted by `rows` and `columns`.
 
-    Position (u, v) reads phase f of the places from (u, v) `tile` on, each `strides` apart. `pads`: zeros above and at
-    the left; beside x there are zeros, too.
+    out[n, ((p Q + q) F + f) C + c, u, v] = sum over a, b of rows[p, a] columns[q, b] x[n, c, …], read by (u, v).
+    Position (u, v) reads phase f of the places from (u, v) `tile` on, with `strides` between them. `pads`: zeros above
+    and at the left; all other places outside x are zero, too.
     """
     types = [x, rows, columns]
     given = f"input_transform: {listed(types)}, tile {tile}, strides {strides}, pads {pads}, positions {positions}"
@@ -53,9 +54,10 @@ def _input_transform(
 
 
 def _output_transform(x: TensorType, rows: TensorType, columns: TensorType, *, shape: Shape) -> TensorExpr:
-    """out[n, o, r u + i, s v + j] = sum over p, q of rows[i, p] columns[j, q] x[n, (p Q + q) O + o, u, v].
+    """Build the results from the transformed products.
 
-    Each position (u, v) of x has a tile of `shape`, whose last ones may overhang.
+    out[n, o, r u + i, s v + j] = sum over p, q of rows[i, p] columns[j, q] x[n, (p Q + q) O + o, u, v]. Each position
+    (u, v) of x has a tile of `shape`, whose last ones may overhang.
     """
     types = [x, rows, columns]
     given = f"output_transform: {listed(types)} to {shape}"

@@ -1,4 +1,7 @@
-"""Elements written into a tensor where data say, in the tensor's own memory: a step of a key-value cache."""
+"""Define updates, which write elements into a tensor at places that data give, in the tensor's own memory.
+
+Known as: scatter. A step of a key-value cache is one.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ COUNTED = ("linear", "circular")
 
 
 def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str) -> TensorExpr:
-    """`data` with each element of `updates` at a place of its own; of several at one place the last one.
+    """Build `data` with each element of `updates` at its own place; of several at one place the last one stays.
 
-    Along dimension d that is the element's own place along dimension moves[d] of `updates`. Where this is negative,
-    `at` says it, and may count from the end: for each element ("elements": its shape is broadcast to that of
-    `updates`; "chosen": neither from the end, nor is it an error if there is no such place), or as component ~moves[d]
-    of the last dimension of what it says for the first dimensions ("vectors"); or it has the first place for each
-    batch, along one dimension, on which the others follow ("linear", "circular").
+    Along dimension d, the place is the element's own along dimension moves[d] of `updates`. If moves[d] is negative,
+    `at` gives the place, which may count from the end; `how` says in which form:
+
+    - "elements": for each element; the shape of `at` is broadcast to that of `updates`.
+    - "chosen": likewise, but never from the end, and a place outside is not an error.
+    - "vectors": as component ~moves[d] of the last dimension of `at`, for the first dimensions of `updates`.
+    - "linear", "circular": the first place for each batch, along one dimension; the others follow it.
     """
     given = f"update: {listed((data, updates, at))} by {moves} {how}"
     require(data.dtype is updates.dtype and len(moves) == data.rank, given, "one move for each dimension of the data")
@@ -42,7 +47,7 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
 
 
 def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int, how: str, given: str) -> Scalar:
-    """What `at` says about a dimension of the data."""
+    """Return the place that `at` gives along a dimension of the data."""
     here = variables_of(point_axes(updates.shape))
     if how in ("elements", "chosen"):
         fits = at.rank == updates.rank and all(p in (1, e) for p, e in zip(at.shape, updates.shape, strict=True))
@@ -65,7 +70,7 @@ def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int
 
 
 def _from_the_front(place: Scalar, dtype: DType, extent: int) -> Scalar:
-    """The place, and no place where it is negative."""
+    """Return the place, or one outside if it is negative."""
     wide = place if dtype is DType.I64 else Cast(place, DType.I64)
     return Call("where", (Call("less", (wide, Const(0, DType.I64))), Const(extent, DType.I64), wide))
 

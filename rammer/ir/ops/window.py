@@ -1,4 +1,4 @@
-"""Sliding windows: what convolution and pooling share."""
+"""Lay out sliding windows for convolution and pooling."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def window(
 
 
 def padded(x: TensorType, begin: Shape, end: Shape, fill: Const) -> tuple[str, tuple[Stage, ...]]:
-    """What to read in padded coordinates in place of x[n, c, *spatial], and the stage that makes it, if any."""
+    """Return what to read in padded coordinates instead of x[n, c, *spatial], and the stage that makes it, if any."""
     if not any((*begin, *end)):
         return "x", ()
     names = spatial_names(x.rank - 2)

@@ -1,4 +1,4 @@
-"""The meaning of a tensor expression, by NumPy."""
+"""Evaluate tensor expressions by NumPy, which defines what they mean. Known as: reference interpreter."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, un
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
-FEW = 1 << 11  # elements that are looked up one by one, as that takes less time than to find out how they lie
-MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
-OFTEN = 8  # operators that read a constant: it is converted once
+FEW = 1 << 11  # elements that are gathered one by one, which is faster than finding their strides
+MOST_SCATTERED = 1 << 20  # terms at single places that are evaluated at once; their inputs are gathered one by one
+OFTEN = 8  # a constant that so many operators read is converted once
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Elements(ABC):
-    """An input that is in no array of its shape: it tells its elements at places that are inside."""
+    """An input without an array of its shape, which computes its elements at places inside."""
 
     kind: TensorType
 
@@ -72,18 +72,18 @@ class Elements(ABC):
 
     @abstractmethod
     def at(self, places: Sequence[NDArray[np.int64]]) -> Array:
-        """The elements at places: an index array per dimension."""
+        """Return the elements at places: an index array per dimension."""
 
 
 @dataclass
 class _Conversions:
-    """What floats become that an integer type does not hold: as NumPy has them, or `other`; `met`: there were some."""
+    """Results of converting floats that an integer type does not hold: NumPy's, or `other`. `met`: there were some."""
 
     other: int | None = None
     met: bool = False
 
     def taken(self, value: Array, dtype: DType) -> Array:
-        """Floats to be converted to an integer type, with those replaced that it does not hold."""
+        """Return floats to be converted to an integer type, with those replaced that it does not hold."""
         outside = ~((value > float(dtype.info.min) - 1) & (value < float(dtype.info.max) + 1))
         self.met = self.met or bool(outside.any())
         return value if self.other is None else np.where(outside, min(self.other, int(dtype.info.max)), value)
@@ -96,10 +96,10 @@ _OTHERS = (0, 1, 1 << 62)  # what devices make of NaN and of what is too large: 
 def evaluate_defined(
     compute: Callable[[], Mapping[Key, Array]],
 ) -> tuple[Mapping[Key, Array], dict[Key, Mask]]:
-    """What `compute` evaluates, and which of its elements are defined: these can be compared.
+    """Return the values of `compute`, and masks of the defined elements, which alone can be compared.
 
-    A float that an integer type does not hold becomes some integer. Where that happens, `compute` runs again with
-    other integers there: elements that then differ depend on what is not defined.
+    A float that an integer type does not hold becomes some integer. Where that happens, `compute` runs again with other
+    integers there: elements that then differ depend on undefined ones.
     """
     conversions = _Conversions()
     token = _CONVERSIONS.set(conversions)
@@ -116,9 +116,10 @@ def evaluate_defined(
 
 
 def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array], grids: Grids | None = None) -> list[Array]:
-    """All outputs for logical (unpacked) inputs. Floats are computed in float64 and rounded to each stage's type.
+    """Return all outputs for logical (unpacked) inputs.
 
-    `grids` are remembered from one call with this expression to the next.
+    Floats are computed in float64 and rounded to each stage's type. `grids` are kept between calls with this
+    expression.
     """
     box = {axis: (0, extent) for axis, extent in expr.root.axes}
     if expr.into is None:
@@ -129,7 +130,7 @@ def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array], grids: Grids | 
 
 
 def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated: Array) -> None:
-    """Do to the (logical) output of an update what one rTask does: the rows of a box go to their places, in order."""
+    """Apply one rTask of an update to its (logical) output: the rows of a box go to their places, in order."""
     assert expr.into is not None
     (value,) = evaluate_box(expr, inputs, box)
     axes = [np.arange(*box[a]) for a, _ in expr.root.axes]
@@ -140,19 +141,19 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
         inside &= (at >= 0) & (at < extent)
     rows = np.flatnonzero(inside)
     flat = np.ravel_multi_index([at[rows] for at in places], updated.shape) if places else np.zeros(len(rows), np.int64)
-    last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not say which of several stays
+    last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not define which of several stays
     updated.reshape(-1)[flat[last]] = value.reshape(-1)[rows[last]]
 
 
 def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:
-    """The outputs inside a box of the root's axes: what one rTask computes. Shapes are the box's."""
+    """Return the outputs inside a box of the root's axes: what one rTask computes. Shapes are the box's."""
     return _evaluate(Evaluator(expr, inputs), box)
 
 
 def stored_at(
     expr: TensorExpr, inputs: Mapping[str, Array | Elements], places: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
-    """The index in the output, dimension by dimension, of the root's elements at single places."""
+    """Return the index in the output, dimension by dimension, of the root's elements at single places."""
     if expr.into is None:
         return list(places.T)
     grid = Grid(dict(zip((a for a, _ in expr.root.axes), places.T, strict=True)))
@@ -160,9 +161,9 @@ def stored_at(
 
 
 def sampled_places(expr: TensorExpr, count: int, seed: int = 0) -> NDArray[np.int64]:
-    """Up to so many places of the root, one a row: at corners, edges and in the middle.
+    """Return up to `count` places of the root, one a row: at corners, edges and in the middle.
 
-    Of an update, where of elements for one place the last one stays, the last ones.
+    For an update, where the last of several elements for one place stays, return last ones.
     """
     shape = expr.root.shape
     if 0 in shape:
@@ -202,7 +203,7 @@ def _evaluate(evaluator: Evaluator, box: Box) -> list[Array]:
 
 
 def _cut(expr: TensorExpr, box: Box) -> str | None:
-    """The axis along which to halve the box, if some stage would need more than MAX_POINTS elements at once."""
+    """Return the axis along which to halve the box, if some stage would need over MAX_POINTS elements at once."""
     if prod(h - low for low, h in box.values()) * max(prod(e for _, e in s.reduce) for s in expr.stages) <= MAX_POINTS:
         return None
     for stage in expr.stages:
@@ -219,7 +220,7 @@ def _cut(expr: TensorExpr, box: Box) -> str | None:
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:
-    """The outputs of a whole graph, operator by operator: the reference for every backend and every pass."""
+    """Return the outputs of a whole graph, operator by operator: the reference for every backend and every pass."""
     memory = Memory(graph)
     for name in graph.inputs:
         memory.write(name, np.asarray(inputs[name]))
@@ -237,7 +238,7 @@ def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, 
 
 
 class Memory:
-    """The tensors of a graph in NumPy arrays: one flat physical array per owner, views inside it."""
+    """Tensors of a graph in NumPy arrays: one flat physical array per owner, with views inside it."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -250,9 +251,9 @@ class Memory:
                 self.write(name, value)
 
     def physical(self, tensor: TensorId) -> Array:
-        """The tensor's physical elements, flat; made (filled with NaN, or 77 for integers) when first asked for.
+        """Return the tensor's physical elements, flat; made (filled with NaN, or 77 for integers) on first use.
 
-        By several threads at once, too: all get the same array.
+        Threads that call it at once all get the same array.
         """
         root, offset = self.graph.storage(tensor)
         kind = self.graph.types[root]
@@ -263,7 +264,7 @@ class Memory:
         return self.arrays[root][offset : offset + self.graph.types[tensor].span]
 
     def read(self, tensor: TensorId) -> Array:
-        """The logical value."""
+        """Return the logical value."""
         return logical(self.physical(tensor), self.graph.types[tensor])
 
     def write(self, tensor: TensorId, value: Array) -> None:
@@ -276,12 +277,12 @@ class Memory:
             self.physical(tensor)[...] = (pack(array, kind.layout) if kind.layout else array).ravel()
 
     def write_box(self, tensor: TensorId, box: Box, value: Array) -> None:
-        """Store the value of a box; elements outside of it stay as they are."""
+        """Store the value of a box; elements outside it stay."""
         put_box(self.physical(tensor), self.graph.types[tensor], box, value)
 
 
 def put_box(flat: Array, kind: TensorType, box: Box, value: Array) -> None:
-    """Store the value of a box in a tensor's physical elements; others stay as they are."""
+    """Store the value of a box in a tensor's physical elements; others stay."""
     spans = tuple(slice(*span) for span in box.values())
     if kind.layout is None:
         flat.reshape(kind.physical_shape)[spans] = value
@@ -292,7 +293,7 @@ def put_box(flat: Array, kind: TensorType, box: Box, value: Array) -> None:
 
 
 def logical(flat: Array, kind: TensorType) -> Array:
-    """A tensor's value, from its physical elements."""
+    """Return a tensor's value from its physical elements."""
     return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
 
 
@@ -303,7 +304,7 @@ def wide_type(dtype: DType) -> np.dtype[Any]:
 
 
 class Evaluator:
-    """Evaluates stages on demand, at broadcastable grids of index arrays."""
+    """Evaluator of stages on demand, at broadcastable grids of index arrays."""
 
     def __init__(
         self,
@@ -318,7 +319,7 @@ class Evaluator:
         self.wholes: dict[str, Array] = {}  # stages computed at all of their points
 
     def grid(self, stage: Stage, spans: tuple[tuple[int, int], ...]) -> Grid:
-        """The grid of a box of a stage's points."""
+        """Return the grid of a box of a stage's points."""
         if (stage.name, spans) not in self.grids:
             axes = np.ogrid[tuple(slice(*s) for s in spans)] if spans else ()
             self.grids[stage.name, spans] = Grid(dict(zip((a for a, _ in stage.axes), axes, strict=True)))
@@ -345,7 +346,7 @@ class Evaluator:
         return self.rounded(value, stage.dtype)
 
     def read(self, tensor: str, places: Places) -> Any:
-        """A tensor at a grid of places. Places outside it stand for "not read": a Select drops what they give."""
+        """Return a tensor at a grid of places. Places outside stand for "not read": a Select drops their values."""
         if tensor in self.stages:
             stage = self.stages[tensor]
             if tensor not in self.wholes and in_parts(stage, places):
@@ -356,7 +357,7 @@ class Evaluator:
         return gathered(array, wide_type(self.expr.type_of(tensor).dtype), places)
 
     def at_once(self, stage: Stage, spans: tuple[tuple[int, int], ...]) -> Any:
-        """A stage in a box. All of its points are remembered, if others read them."""
+        """Return a stage in a box. If the box has all of its points, and there are other stages, it is kept."""
         if len(self.stages) > 1 and spans == whole_of(stage):
             return self.whole(stage)
         return self.stage(stage, self.grid(stage, spans))
@@ -368,7 +369,7 @@ class Evaluator:
         return self.wholes[stage.name]
 
     def places(self, load: Load, grid: Grid) -> Places:
-        """The index in every dimension. Raises InputError for one that data put outside, if that is an error."""
+        """Return the index in every dimension. Raises InputError for a strict one that data place outside."""
         places = grid.once(
             id(load),
             lambda: Places((evaluate(i, grid) for i in load.index), self.expr.type_of(load.tensor).shape),
@@ -388,7 +389,7 @@ class Evaluator:
         return places
 
     def rounded(self, value: Any, dtype: DType) -> Any:
-        """Round to the stage's type, and keep computing wide. What is too large becomes infinite, without a warning."""
+        """Round to the stage's type, and keep computing wide. Overflow becomes infinite, without a warning."""
         value, conversions = np.asarray(value), _CONVERSIONS.get()
         with np.errstate(all="ignore"):
             if conversions and value.dtype.kind == "f" and not (dtype.part.is_float or dtype is DType.BOOL):
@@ -396,7 +397,7 @@ class Evaluator:
             return value.astype(dtype.numpy).astype(wide_type(dtype))
 
     def chosen(self, body: Select, grid: Grid) -> Any:
-        """Where all conditions hold."""
+        """Return where all conditions hold."""
         return grid.once(id(body), lambda: all_hold(body.where, grid), np.size)
 
     def value(self, body: Scalar, grid: Grid) -> Any:
@@ -424,7 +425,7 @@ class Evaluator:
 
 
 def gathered(array: Array | Elements, wide: np.dtype[Any], places: Places) -> Any:
-    """Elements at a grid of places, as a `wide` type; of places outside some element."""
+    """Return elements at a grid of places, as a `wide` type; at places outside, some element."""
     if array.size == 0:
         return np.zeros(places.shape, wide)
     alone = not isinstance(array, np.ndarray) or places.points <= FEW
@@ -446,13 +447,13 @@ def gathered(array: Array | Elements, wide: np.dtype[Any], places: Places) -> An
 
 
 def holds(condition: Range, grid: Mapping[str, Any]) -> Any:
-    """Where the condition is true on a grid."""
+    """Return where the condition is true on a grid."""
     value = evaluate(condition.index, grid)
     return np.logical_and(condition.low <= np.asarray(value), np.asarray(value) < condition.high)
 
 
 def all_hold(where: Sequence[Range], grid: Mapping[str, Any]) -> Any:
-    """Where all conditions are true on a grid."""
+    """Return where all conditions are true on a grid."""
     ok: Any = np.True_
     for condition in where:
         ok = ok & holds(condition, grid)
@@ -460,7 +461,7 @@ def all_hold(where: Sequence[Range], grid: Mapping[str, Any]) -> Any:
 
 
 def happens(path: Path, grid: Mapping[str, Any], shape: Sequence[int]) -> NDArray[np.bool_]:
-    """Where a path of conditions is taken, on a grid of this shape."""
+    """Return where a path of conditions is taken, on a grid of this shape."""
     inside = np.ones(shape, bool)
     for where, wanted in path:
         inside &= all_hold(where, grid) == wanted
@@ -468,7 +469,7 @@ def happens(path: Path, grid: Mapping[str, Any], shape: Sequence[int]) -> NDArra
 
 
 def identity(combine: str, dtype: DType) -> float | int | bool:
-    """The neutral element of a reduction as a number of `dtype`."""
+    """Return the neutral element of a reduction as a number of `dtype`."""
     value = REDUCERS[combine][1]
     if dtype.is_float:
         return value
@@ -479,7 +480,7 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
 
 
 def contract(left: Any, right: Any, full: tuple[int, ...], rank: int) -> Any:
-    """Sum of products over the trailing dimensions of the shape `full`, as one batched matrix product."""
+    """Sum products over the trailing dimensions of the shape `full`, as one batched matrix product."""
     if 0 in full:
         return np.zeros(full[:rank])
     factors: list[Array] = []

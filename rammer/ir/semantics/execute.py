@@ -1,4 +1,4 @@
-"""One rTask at a time in NumPy: all that a vDevice needs whose language is "numpy"."""
+"""Compute one rTask at a time in NumPy: all that a vDevice with the language "numpy" needs."""
 
 from __future__ import annotations
 

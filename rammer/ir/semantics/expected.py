@@ -1,8 +1,9 @@
-"""What a model means on some inputs, and how far the rounding of a device may move its outputs.
+"""Compute what a model's outputs should be, and how far the rounding of a device may move them.
 
-Bounds that follow each value through all operators (`rounding.py`) grow with every layer: of a recurrent network they
-soon allow anything. Here the network is computed twice side by side: as it means, and with every result moved by a
-random share of what rounding in its operator may do. How far outputs differ then says what rounding does to them.
+Bounds that follow each value through all operators (`rounding.py`) grow with every layer: for a recurrent network they
+soon allow anything. Here the network is computed twice, side by side: as defined, and with every result moved by a
+random share of the rounding error of its operator. The distance of outputs then shows what rounding does to them. Known
+as: Monte Carlo arithmetic.
 """
 
 from __future__ import annotations
@@ -22,18 +23,17 @@ from rammer.ir.semantics.evaluate import Memory, evaluate_expr
 from rammer.ir.semantics.rounding import Bounded, differs, moved_by
 from rammer.ir.tensor import Array, DType, TensorId
 
-MOVES = 2.0  # times what moving results did to outputs, at the most
-SOME = 2  # elements of an output may jump where moving results moves none
-USUAL = 0.9  # of the elements of a tensor are no farther off than is usual
+MOVES = 2.0  # tolerance, in multiples of what moving results did to outputs
+SOME = 2  # elements of an output that may jump although moving results moved none
+USUAL = 0.9  # share of a tensor's elements that are off by at most `usual`
 STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
 Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
 
 
 class Meant(NamedTuple):
-    """What an output should be, and how far a device's may be off.
+    """Expected value of an output, and how far a device's may be off.
 
-    No element is farther off than `error`, and most are no farther off than `usual`: moving results moved `jumps`
-    elements farther.
+    No element is off by more than `error`, and most by at most `usual`: moving results moved `jumps` elements farther.
     """
 
     value: Array
@@ -42,12 +42,12 @@ class Meant(NamedTuple):
     jumps: int
 
     def wider(self, other: Meant) -> Meant:
-        """The same value, as far off as this or another evaluation allows."""
+        """Return the same value with the larger tolerance of this and another evaluation."""
         error = np.fmax(self.error, other.error)
         return Meant(self.value, error, max(self.usual, other.usual), max(self.jumps, other.jumps))
 
     def unlike(self, found: Array, least: Array) -> str:
-        """What is wrong with an output that may be off by `least` in any case; nothing if it is right.
+        """Describe the fault of an output that may be off by `least` in any case; empty if it is right.
 
         Rounding takes an element across a step (`round`, a comparison) here and there. An error takes many.
         """
@@ -68,10 +68,10 @@ Expected: TypeAlias = dict[TensorId, Meant]
 
 
 def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: Iterable[TensorId] = ()) -> Expected:
-    """Compute what outputs, and other `tensors`, should be, give or take.
+    """Compute what outputs, and other `tensors`, should be, with tolerances.
 
-    `local(n, operator, operands)` computes results, with bounds of what rounding inside of the operator does.
-    Raises InputError for indices outside.
+    `local(n, operator, operands)` computes results, with bounds of the rounding inside the operator. Raises InputError
+    for indices outside.
     """
     random = np.random.default_rng(0)
     values, moved = Memory(graph), Memory(graph)
@@ -102,7 +102,7 @@ def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: I
 def _jumped(
     expr: TensorExpr, operands: Mapping[str, Array], by: Mapping[str, float], results: list[Array]
 ) -> list[Array]:
-    """The results, with those elements that jump where all operands grow or shrink by so much."""
+    """Return the results, with those elements that jump where all operands grow or shrink by `by`."""
     found = list(results)
     for sign in (1, -1):
         moved = {k: (v + sign * by[k]).astype(v.dtype) if by.get(k) else v for k, v in operands.items()}
@@ -113,7 +113,7 @@ def _jumped(
 
 
 def _moved(value: Array, error: Any, dtype: DType, jumps: bool, random: np.random.Generator) -> Array:
-    """A result, moved: where it may jump anywhere it can, up or down; else upwards, each other element."""
+    """Move a result by its error: up or down if it may jump; else up, at a random half of the elements."""
     if not np.any(error):
         return value
     if dtype.is_float and dtype.bits < 32:  # rounds to one of two neighbours
@@ -128,7 +128,7 @@ def _moved(value: Array, error: Any, dtype: DType, jumps: bool, random: np.rando
 
 
 def _distance(value: Array, moved: Array) -> Array | None:
-    """How far each element was moved, without a bound where it became or was no number; None if none was."""
+    """Return how far each element was moved, infinite where just one of both is a number; None if none was moved."""
     floats = value.dtype.kind in "fc"
     if value is moved or np.array_equal(value, moved, equal_nan=floats):
         return None
@@ -140,7 +140,7 @@ def _distance(value: Array, moved: Array) -> Array | None:
 
 
 def _meant(value: Array, moved: Array) -> Meant:
-    """An output, which may be off as far as any of its elements was moved."""
+    """Return what an output should be: it may be off as far as any of its elements was moved."""
     if (distance := _distance(value, moved)) is None:
         return Meant(value, np.zeros(value.shape), 0.0, 0)
     finite = distance[np.isfinite(distance)]
@@ -150,7 +150,7 @@ def _meant(value: Array, moved: Array) -> Meant:
 
 
 def _jumps(expr: TensorExpr) -> bool:
-    """Whether a result is no continuous function of floats that are read."""
+    """Return whether a result is a discontinuous function of floats that are read."""
     if not any(kind.dtype.is_float for _, kind in expr.inputs):
         return False
     bodies = [node for stage in expr.stages for node in nodes(stage.body)]

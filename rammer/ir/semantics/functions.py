@@ -1,4 +1,4 @@
-"""The scalar functions of expressions: name and NumPy meaning."""
+"""Define the scalar functions of expressions: name and NumPy meaning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A scalar function; operands and result share one type, but for expr.COMPARISONS and what takes numbers apart."""
+    """A scalar function. Operands and result share a type, except for expr.COMPARISONS and parts of complex numbers."""
 
     name: str
     numpy: Callable[..., Any]
@@ -25,7 +25,10 @@ _ERF_SLOPE = 2 / np.sqrt(np.pi) * np.exp(-(_ERF_AT**2))
 
 
 def _erf(x: Any) -> Any:
-    """By Taylor series at the closest of many arguments: within 2e-16 of `math.erf`, and many times as fast."""
+    """Compute erf by Taylor series at the closest of many arguments.
+
+    It is within 2e-16 of `math.erf`, and many times as fast.
+    """
     x = np.asarray(x, np.float64)
     size = np.minimum(np.abs(x), _ERF_END)
     n = np.rint(np.nan_to_num(size) * _ERF_STEPS).astype(np.int64)
@@ -41,7 +44,7 @@ def _integers(*values: Any) -> bool:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Integers divide toward zero, as C and ONNX do; a division by zero gives 0."""
+    """Divide. Integers divide toward zero, as in C and ONNX; a division by zero gives 0."""
     if not _integers(a, b):
         return np.divide(a, b)
     dtype = np.result_type(a, b)
@@ -53,14 +56,14 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _mod(a: Any, b: Any) -> Any:
-    """Integer remainder with the sign of the divisor (Python's %); a zero divisor gives 0."""
+    """Return the integer remainder with the sign of the divisor (Python's %); a zero divisor gives 0."""
     dtype = np.result_type(a, b)
     a, b = np.asarray(a, dtype), np.asarray(b, dtype)
     return np.where(b == 0, dtype.type(0), np.mod(a, np.where(b == 0, dtype.type(1), b)))
 
 
 def _power(a: Any, b: Any) -> Any:
-    """Integer powers wrap; a negative exponent gives 1 / aⁿ rounded toward zero, and 0 for a = 0."""
+    """Raise to a power. Integer powers wrap; a negative exponent gives 1 / aⁿ rounded toward zero, and 0 for a = 0."""
     if not _integers(a, b):
         return np.power(a, b)
     dtype = np.result_type(a, b)
@@ -70,7 +73,7 @@ def _power(a: Any, b: Any) -> Any:
 
 
 def _shift_left(a: Any, b: Any) -> Any:
-    """Bits that leave the type are lost; by a negative amount, or by all bits and more, none is left."""
+    """Shift left. Bits that leave the type are lost; a negative amount, or all bits and more, leaves none."""
     dtype = np.result_type(a, b)
     a, b = np.asarray(a, dtype), np.asarray(b, dtype)
     inside = (b >= 0) & (b < 8 * dtype.itemsize)
@@ -78,7 +81,7 @@ def _shift_left(a: Any, b: Any) -> Any:
 
 
 def _shift_right(a: Any, b: Any) -> Any:
-    """The sign fills up; by a negative amount, or by all bits and more, only the sign is left."""
+    """Shift right, filling with the sign; a negative amount, or all bits and more, leaves only the sign."""
     dtype = np.result_type(a, b)
     a, b = np.asarray(a, dtype), np.asarray(b, dtype)
     inside = (b >= 0) & (b < 8 * dtype.itemsize)
@@ -87,12 +90,12 @@ def _shift_right(a: Any, b: Any) -> Any:
 
 
 def _join_bytes(*parts: Any) -> Any:
-    """An int32 of the low bytes of four numbers, the first one lowest."""
+    """Join the low bytes of four numbers to an int32, the first one lowest."""
     return sum((np.asarray(p, np.int32) & 255) << np.int32(8 * n) for n, p in enumerate(parts))
 
 
 def _dot_bytes(a: Any, b: Any) -> Any:
-    """Of int32: the sum of the products of their four bytes, those of the first unsigned, of the second signed."""
+    """Sum the products of the four bytes of int32: those of `a` are unsigned, those of `b` signed."""
     a, b = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
     pairs = ((a >> n & 255) * (b >> n).astype(np.int8).astype(np.int32) for n in (0, 8, 16, 24))
     return sum(pairs, np.zeros(a.shape, np.int32))
@@ -104,7 +107,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _complex(real: Any, imag: Any) -> Any:
-    """A sum with a product by i would make NaN of an infinite part."""
+    """Build a complex number of two parts. A sum with a product by i would make NaN of an infinite part."""
     real, imag = np.broadcast_arrays(real, imag)
     both = np.empty(real.shape, np.complex128)
     both.real, both.imag = real, imag

@@ -1,6 +1,7 @@
-"""Grids of places that an expression is evaluated at, and what its indices make of them.
+"""Compute the grids of places at which an expression is evaluated, and what its indices select there.
 
-No data decides that, so it is computed once for equal operators: of a recurrent cell it takes longer than the sums do.
+They do not depend on data, so they are computed once for equal operators: for a recurrent cell they take longer than
+its sums.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from rammer.ir.tensor import Array, Shape
 
 Result = TypeVar("Result")
 
-FEW_PARTS = 4  # in which a reduction is read, as the gates of a cell are: then it is computed as a whole
-MOST_KEPT = 1 << 14  # elements of an index array that is remembered
+FEW_PARTS = 4  # a reduction read in up to so many parts, such as the gates of a cell, is computed as a whole
+MOST_KEPT = 1 << 14  # elements of an index array that is cached
 
 
 class Grid(dict[str, Any]):
-    """An index array per axis, and what indices make of them."""
+    """An index array per axis, and cached results of indices on them."""
 
     def __init__(self, axes: Mapping[str, Any]) -> None:
         super().__init__(axes)
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Result], size: Callable[[Result], int] = lambda _: 0) -> Result:
-        """What `make` returns, remembered if it is small."""
+        """Return what `make` returns, cached if it is small."""
         if key in self._made:
             found: Result = self._made[key]
             return found
@@ -52,7 +53,7 @@ class Places(list[Any]):
 
     @cached_property
     def shape(self) -> Shape:
-        """The shape of what is found there."""
+        """Shape of the elements at the places."""
         return np.broadcast_shapes(*map(np.shape, self))
 
     @cached_property
@@ -61,12 +62,12 @@ class Places(list[Any]):
 
     @cached_property
     def size(self) -> int:
-        """Elements of the index arrays."""
+        """Number of elements of the index arrays."""
         return sum(map(np.size, self))
 
     @cached_property
     def inside(self) -> tuple[Any, ...]:
-        """The places; instead of those outside the tensor some inside."""
+        """Places clipped to the tensor."""
         return tuple(np.minimum(np.maximum(p, 0), max(n - 1, 0)) for p, n in zip(self, self.within, strict=True))
 
     @cached_property
@@ -75,7 +76,7 @@ class Places(list[Any]):
         return _progressions(self, self.within)
 
     def grid(self, stage: Stage) -> Grid:
-        """The places inside the stage that they are of, as a grid of its axes."""
+        """Return the places, clipped to the stage that they index, as a grid of its axes."""
         if self._grid is None:
             self._grid = Grid(dict(zip((a for a, _ in stage.axes), self.inside, strict=True)))
         return self._grid
@@ -84,18 +85,18 @@ class Places(list[Any]):
 
 
 def whole_of(stage: Stage) -> tuple[tuple[int, int], ...]:
-    """The box of all of a stage's points."""
+    """Return the box of all of a stage's points."""
     return tuple((0, extent) for extent in stage.shape)
 
 
 def in_parts(stage: Stage, places: Places) -> bool:
-    """Whether a stage is computed at just those places: a reduction is often read in parts, and more than once."""
+    """Return whether to compute a stage at just those places. Reductions are often read in parts, and repeatedly."""
     part, whole = places.points, prod(stage.shape)
     return (part * FEW_PARTS < whole if stage.reduce else part <= whole) or not stage.axes
 
 
 def in_blocks(stage: Stage, grid: Grid) -> Grid:
-    """The grid with two dimensions for an axis that a factor reads in blocks, so that each of these is read once."""
+    """Split an axis that a factor reads in blocks into two dimensions of the grid, so that each block is read once."""
     assert isinstance(stage.body, Call)
     blocks = [(a, n) for factor in stage.body.args for a, n in blocks_of(factor).items() if n > 1 and a in grid]
     if not blocks:
@@ -116,8 +117,7 @@ def _cut_in(array: Array, dim: int, block: int) -> Array:
 
 
 def terms_of(stage: Stage, grid: Grid) -> tuple[Grid, Shape, int]:
-    """The grid of all terms of a reduction at a grid of places: its indices, its shape, and how many dimensions of that
-    are the places'."""
+    """Return the grid of a reduction's terms at a grid of places, its shape, and the rank of the places."""
     return grid.once(stage.name, lambda: _terms_of(stage, grid))
 
 
@@ -134,7 +134,10 @@ def _terms_of(stage: Stage, grid: Grid) -> tuple[Grid, Shape, int]:
 
 
 def blocks_of(factor: Scalar) -> dict[str, int]:
-    """Axes of which loads depend, and how many values of each in a row read the same: those of a group's channels."""
+    """Return the axes on which loads depend, and how many successive values of each read the same.
+
+    Example: the output channels of one group of a convolution read the same input channels.
+    """
     found: dict[str, int] = {}
     for atom in (atom for load, _ in loads(factor) for index in load.index for atom, _ in index.terms):
         names = {atom} if isinstance(atom, str) else variables(atom.arg)
@@ -145,7 +148,7 @@ def blocks_of(factor: Scalar) -> dict[str, int]:
 
 
 def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums products, which NumPy's `matmul` computes."""
+    """Return whether a stage sums products, which NumPy's `matmul` computes."""
     return (
         bool(stage.reduce)
         and stage.combine == "sum"
@@ -156,7 +159,7 @@ def is_contraction(stage: Stage) -> bool:
 
 
 def _progressions(places: list[Any], shape: Shape) -> tuple[list[int], list[list[int]]] | None:
-    """First place, and step per grid dimension, of every index; None unless all are inside and affine in the grid."""
+    """Return the first place, and step per grid dimension, of every index; None unless all are inside and affine."""
     rank = max((np.ndim(p) for p in places), default=0)
     first, steps = [], []
     for place, extent in zip(places, shape, strict=True):

@@ -1,13 +1,13 @@
-"""How far rounding may move what an expression means: a value and a bound of its error, computed side by side.
+"""Bound how far rounding may move an expression: compute a value and a bound of its error, side by side.
 
-A device computes in float32 (of doubles in float64), in an order of its own. The bound follows each value through the
-expression. To first order:
+Known as: running error analysis. A device computes in float32 (doubles in float64), in an order of its own. The bound
+follows each value through the expression. To first order:
 
-* a function adds a rounding of its result, unless float32 holds that of a sum or product, and what its operands' errors
-  make of it (tried at both ends, so that steps of `round`, comparisons and conversions count in full);
+* a function adds a rounding of its result, unless float32 holds that of a sum or product, and the effect of its
+  operands' errors (evaluated at both ends, so that steps of `round`, comparisons and conversions count in full);
 * a sum of n terms adds sqrt(n) roundings of the sum of their magnitudes: partial sums are rounded n times, and errors
   of that many roundings grow as a random walk does;
-* what is only moved has no error, and must be equal bit by bit.
+* a value that is only moved has no error, and must be equal bit by bit.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import Grid, Places, in_parts, is_contraction, terms_of, whole_of
 from rammer.ir.tensor import Array, DType
 
-HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; what is no double is computed in float32
+HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; other types are computed in float32
 FLOAT32_HALF_STEP = 2.0**-24
 FACTOR_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}  # of factors, relative, by the precision of an instruction
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
-LANES = 1, 4, 16  # in which sums are tried, and
-MOST_LOOKED_AT = 16  # elements of which they are
+LANES = 1, 4, 16  # numbers of lanes in which float32 sums are tried
+MOST_LOOKED_AT = 16  # elements, the farthest off, that are checked with careful bounds
 MOST_TRIED = 1 << 22  # terms of sums that are tried
-MOST_WHOLE = 2.0**40  # by which whole numbers are moved
+MOST_WHOLE = 2.0**40  # the most by which integers are moved
 OVERFLOW = 1e300  # the error of what may have become infinite, with its sign
-EXACT = frozenset(  # functions whose result is one of their operands, or a whole number
+EXACT = frozenset(  # functions whose result is one of their operands, or an integer
     {"neg", "abs", "max", "min", "sign", "floor", "ceil", "round", "where", "real", "imag", "complex"}
 )
 BASIC = frozenset({"add", "sub", "mul", "div", "sqrt"})  # rounded once; a quotient may be a product with a reciprocal
 EXACT_IF_HELD = frozenset({"add", "sub", "mul"})  # not rounded where float32 holds the result of exact operands
 RANDOM = 2.0  # six standard deviations of rounding n partial sums of random numbers, each of 0.4 half steps
-OTHERS = 16.0  # half steps of the result by which approximations of other functions are off
+OTHERS = 16.0  # half steps by which results of other functions, which are approximations, are off
 
 
 class Bounded(NamedTuple):
-    """A value (float64, or whole numbers) and how far a device's may be off: 0.0 where it is exact."""
+    """A value (float64, or integers) and how far a device's may be off: 0.0 where it is exact."""
 
     value: Any
     error: Any
@@ -61,12 +61,12 @@ def bounded(
     random: bool = False,
     careful: bool = False,
 ) -> list[Bounded]:
-    """All outputs, at places of the root (one index a column, one place a row) or at all of them.
+    """Return all outputs, at places of the root (one index a column, one place a row) or at all of them.
 
-    `errors` of inputs that are computed themselves; others are exact. `factor_step`: what factors of products are
-    rounded by, relatively, before they are multiplied. `random`: the inputs are random numbers, whose partial sums are
-    no larger than random walks make them; else they may cancel in any order. `careful`: sums are also tried in float32,
-    as roundings of terms that are alike all go one way, unless there are too many terms.
+    `errors`: of inputs that are computed themselves; others are exact. `factor_step`: relative rounding of factors of
+    products before they are multiplied. `random`: the inputs are random numbers, whose partial sums grow only as random
+    walks do; else they may cancel in any order. `careful`: sums are also evaluated in float32, as roundings of equal
+    terms all go one way, unless there are too many terms.
     """
     evaluator = _Bounds(expr, inputs, errors or {}, factor_step, random, careful)
     if places is None:
@@ -83,7 +83,7 @@ def bounded_as(
     places: NDArray[np.int64] | None = None,
     **options: Any,
 ) -> list[Bounded]:
-    """The values of an expression, and the bounds of the form in which it is computed, if that is another one."""
+    """Return the values of an expression, with bounds that cover the form in which it is computed, if any."""
     wanted = bounded(expr, inputs, places, **options)
     if form is None:
         return wanted
@@ -98,9 +98,9 @@ def unexplained(
     places: NDArray[np.int64],
     bound: Callable[[NDArray[np.int64]], list[Bounded]],
 ) -> int | None:
-    """The element of an output at some places that is farthest off its bound, and that nothing explains.
+    """Return the element of an output, at some places, that is farthest off its bound; None if the bounds explain all.
 
-    `bound` gives the careful bounds at some of the places; `number` is the output's.
+    `bound` gives the careful bounds at some of the places. `number` is the output's.
     """
     off = np.flatnonzero(differs(got, want))
     if not len(off):
@@ -114,7 +114,7 @@ def unexplained(
 
 
 def differs(got: Array, want: Bounded) -> NDArray[np.bool_]:
-    """Which elements are farther off than the bound. NaN stands for NaN; whatever is not bounded may be anything."""
+    """Return which elements are off by more than the bound. NaN matches NaN; where there is no bound, anything does."""
     with np.errstate(all="ignore"):
         found = got.astype(np.complex128 if got.dtype.kind == "c" else np.float64)
         wanted = np.asarray(want.value)
@@ -129,7 +129,7 @@ def differs(got: Array, want: Bounded) -> NDArray[np.bool_]:
 
 
 class _Bounds(Evaluator):
-    """An evaluator of pairs."""
+    """Evaluator of pairs of value and error."""
 
     def __init__(
         self,
@@ -148,14 +148,14 @@ class _Bounds(Evaluator):
         self._largest = LARGEST if self._step == FLOAT32_HALF_STEP else np.inf
 
     def everywhere(self) -> list[Bounded]:
-        """The outputs at all places."""
+        """Return the outputs at all places."""
         return [
             Bounded(*(np.array(np.broadcast_to(part, kind.shape)) for part in self._whole(self.stages[name])))
             for name, kind in self.expr.outputs
         ]
 
     def bounded_at(self, places: NDArray[np.int64]) -> list[Bounded]:
-        """The outputs at places of the root."""
+        """Return the outputs at places of the root."""
         results = []
         for name, _ in self.expr.outputs:
             stage = self.stages[name]
@@ -176,7 +176,7 @@ class _Bounds(Evaluator):
         return self._rounded(pair, stage.dtype)
 
     def _products(self, left: Bounded, right: Bounded, full: tuple[int, ...], rank: int) -> Bounded:
-        """A sum of products."""
+        """Return a sum of products."""
         (a, a_off), (b, b_off) = left, right
         with np.errstate(all="ignore"):
             sizes = np.abs(np.asarray(a, np.float64)), np.abs(np.asarray(b, np.float64))
@@ -194,7 +194,7 @@ class _Bounds(Evaluator):
         return Bounded(value, _or_unbounded(error, magnitude))
 
     def _sum_error(self, terms: int, value: Any, magnitude: Any, squares: Any) -> Any:
-        """What rounding does to a sum.
+        """Return the rounding error of a sum.
 
         Partial sums of random numbers are about as large as the root of the sum of their squares, or as the sum itself;
         those of others may be as large as the sum of their magnitudes.
@@ -264,7 +264,7 @@ class _Bounds(Evaluator):
         return self._bounded[stage.name]
 
     def _rounded(self, pair: Bounded, dtype: DType) -> Bounded:
-        """The pair as a stage or a conversion holds it: what is exact is rounded as everywhere."""
+        """Return the pair as a stage or a conversion holds it; exact values round alike everywhere."""
         value, error = pair
         held = self.rounded(value, dtype)
         if np.ndim(error) == 0 and error == 0:
@@ -349,7 +349,7 @@ def _is_real(dtype: DType) -> bool:
 
 
 def _tried(terms: Array, value: Any) -> Any:
-    """How far sums over the last axis, added in float32 one by one or in lanes, are off; twice the most."""
+    """Return twice the largest error of sums over the last axis, added in float32 one by one or in lanes."""
     most: Any = 0.0
     for lanes in LANES:
         padded = np.zeros((*terms.shape[:-1], -(-terms.shape[-1] // lanes) * lanes), np.float32)
@@ -360,7 +360,7 @@ def _tried(terms: Array, value: Any) -> Any:
 
 
 def moved_by(value: Any, by: Any) -> Any:
-    """A value with an error added: of truth values the other one."""
+    """Return a value with an error added; a truth value with an error is flipped."""
     value = np.asarray(value)
     if value.dtype == bool:
         return value ^ (np.asarray(by) != 0)
@@ -374,7 +374,7 @@ def moved_by(value: Any, by: Any) -> Any:
 
 
 def _apart(a: Array, b: Array) -> Any:
-    """How far numbers are from each other; no bound where just one of them is none."""
+    """Return the distance between numbers; infinite where just one of them is a number."""
     if a.dtype == bool:
         return (a != b).astype(np.float64)
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
@@ -384,7 +384,7 @@ def _apart(a: Array, b: Array) -> Any:
 
 
 def _whole_unbounded(error: Any, *args: Bounded) -> Any:
-    """No bound where that of a whole number is none, which cannot be moved so far."""
+    """Make an error infinite where an integer operand's own error is too large to move it so far."""
     for value, off in args:
         if np.asarray(value).dtype.kind in "iu" and np.any(off > MOST_WHOLE):
             error = np.where(off > MOST_WHOLE, np.inf, error)
@@ -392,7 +392,7 @@ def _whole_unbounded(error: Any, *args: Bounded) -> Any:
 
 
 def _subnormal(value: Any) -> Any:
-    """The error of what may be taken for zero."""
+    """Return the error of values that a device may take for zero."""
     if value.dtype.kind not in "fc":
         return 0.0
     small = (np.abs(value) < TINY) & (value != 0)
@@ -400,12 +400,12 @@ def _subnormal(value: Any) -> Any:
 
 
 def _unheld(value: Any, dtype: DType) -> Any:
-    """No bound for numbers that a type of whole numbers does not hold: they become something."""
+    """Return an infinite error for numbers that an integer type does not hold: they become some integer."""
     whole = np.trunc(np.real(value))
     held = (whole >= float(dtype.info.min)) & (whole <= float(dtype.info.max))
     return 0.0 if held.all() else np.where(held, 0.0, np.inf)
 
 
 def _or_unbounded(error: Any, magnitude: Any) -> Any:
-    """An error of a sum: none is bounded where a partial sum may overflow, or is no number."""
+    """Return the error of a sum; infinite where a partial sum may overflow, or is NaN."""
     return np.where(magnitude < LARGEST, error, np.inf)

@@ -1,4 +1,4 @@
-"""The proof of a plan: rules with stable ids, explained in docs/semantics.md."""
+"""Prove a plan by rules with stable ids, explained in docs/semantics.md."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan", "ver
 
 
 class Evidence:
-    """What the rules look at; each part is computed once."""
+    """Facts that the rules look at; each part is computed once."""
 
     def __init__(self, plan: ExecutionPlan, known: Evidence | None = None) -> None:
-        """`known`: of the same plan before its memory was planned."""
+        """Start from `known`, the evidence of the same plan before its memory was planned."""
         self.plan = plan
         self.dependencies: Dependencies = known.dependencies if known else Dependencies(plan.graph, plan.kernels)
         if known:
@@ -42,21 +42,21 @@ class Evidence:
 
     @cached_property
     def slots(self) -> list[Slots]:
-        """Per operator, the slot of each rTask."""
+        """Slots of each rTask, per operator."""
         return [
             self.order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks)))
             for n, kernel in enumerate(self.plan.kernels)
         ]
 
     def task(self, uid: TaskUid) -> str:
-        """An rTask, for people: its operator's name, its number, its slot."""
+        """Name an rTask for messages: its numbers, and its operator's kind and name."""
         op = self.plan.graph.operators[uid.operator_id]
         return f"rTask {uid.operator_id}.{uid.rtask_id} of {op.kind} {op.name!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: `check` raises VerificationError with the rule's id. `memory`: it looks at where tensors lie."""
+    """A rule: `check` raises VerificationError with the rule's id. `memory`: it looks at places of tensors."""
 
     name: str
     check: Callable[[Evidence], None]
@@ -75,7 +75,7 @@ def verify_plan(plan: ExecutionPlan, schedule: Evidence | None = None) -> None:
 
 
 def verify_schedule(plan: ExecutionPlan) -> Evidence:
-    """Check the rules that do not look at memory. Planning memory relies on them: on a slot for each rTask, say.
+    """Check the rules that do not look at memory, on which memory planning relies: a slot for each rTask, for example.
 
     Raises VerificationError at the first one broken.
     """
@@ -197,7 +197,7 @@ def _every_rtask_once(evidence: Evidence) -> None:
 
 
 def _ordered(evidence: Evidence) -> None:
-    """R102 and R103 are what it takes for a happens-before order to exist."""
+    """Build the happens-before order, which exists if R102 and R103 hold."""
     _ = evidence.order
 
 
@@ -234,7 +234,7 @@ def _global_sync_only(evidence: Evidence) -> None:
     for number, program in enumerate(evidence.plan.programs):
         barriers = [[o for o, s in enumerate(lane) if isinstance(s, BarrierRTask)] for lane in program.lanes]
         steps = max(map(len, barriers), default=0)
-        ends = [  # of each step the last slots of lanes that ran rTasks in it
+        ends = [  # per step, the last slots of lanes that ran rTasks in it
             {
                 Position(u, at[step] - 1)
                 for u, at in enumerate(barriers)
@@ -256,7 +256,7 @@ def _global_sync_only(evidence: Evidence) -> None:
 
 
 def _ran(lane: Sequence[Slot], barrier: int) -> bool:
-    """Whether an rTask lies right before a barrier."""
+    """Return whether an rTask lies right before a barrier."""
     return barrier > 0 and isinstance(lane[barrier - 1], RTask)
 
 
@@ -265,7 +265,7 @@ def _covers_reuse(evidence: Evidence) -> None:
 
 
 def _one_place(evidence: Evidence) -> None:
-    """An rTask has one address for each argument, so what it touches of it must lie in one piece."""
+    """Check R111: an rTask has one address for each argument, so what it accesses of it must lie in one piece."""
     plan, memory = evidence.plan, evidence.plan.memory
     if memory is None or not (cut := {**memory.pieces, **memory.near}):
         return
@@ -285,7 +285,7 @@ def _one_place(evidence: Evidence) -> None:
 
 
 def _one_veu(evidence: Evidence) -> None:
-    """What lies in a vEU's scratch is touched by that vEU alone, in one rProgram."""
+    """Check R113: what lies in a vEU's scratch is accessed by that vEU alone, in one rProgram."""
     plan, memory, order = evidence.plan, evidence.plan.memory, evidence.order
     if memory is None or not memory.near:
         return
@@ -405,7 +405,7 @@ def _written_once(evidence: Evidence) -> None:
 
 
 def _updates(graph: Graph, op: ROperator) -> bool:
-    """Whether an operator changes an input in its own memory."""
+    """Return whether an operator changes an input in its own memory."""
     return (
         bool(op.operation.expr.into)
         and op.inputs[0] in graph.inputs
@@ -414,7 +414,7 @@ def _updates(graph: Graph, op: ROperator) -> bool:
 
 
 def _in_place(evidence: Evidence) -> None:
-    """What an input was is gone once it is updated: nobody but the update may refer to it by that name."""
+    """Check R112: an update overwrites an input, so only the update itself may refer to it by its old name."""
     graph = evidence.plan.graph
     for op in graph.operators:
         if not op.operation.expr.into:
@@ -436,7 +436,7 @@ def _in_place(evidence: Evidence) -> None:
 
 
 def _seen_through(graph: Graph, tensor: TensorId, new: TensorId) -> bool:
-    """Whether a view is one of what an update returns."""
+    """Return whether a view is one of what an update returns."""
     while tensor != new and tensor in graph.views:
         tensor = graph.views[tensor].base
     return tensor == new
@@ -451,9 +451,9 @@ def _outputs(plan: ExecutionPlan) -> Iterator[tuple[int, int, TensorId]]:
 def _clash(
     plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Two outputs (operator, number) that are written to the same element of an owner, whose parts are given in order.
+    """Return two outputs (operator, number) written to the same element of an owner, or None; `parts` are in order.
 
-    Where they lie between the same ends, the elements decide.
+    If their ranges overlap and some have a pitch, the elements decide.
     """
     pairs = [(a[2:], b[2:]) for a, b in pairwise(parts) if b[0] < a[1]]
     if not pairs or not any(_pitched(plan.graph, n, position) for _, _, n, position in parts):
@@ -475,7 +475,7 @@ def _pitched(graph: Graph, operator: int, output: int) -> bool:
 
 
 def _hulls(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:
-    """Elements of an owner that lie in outputs which their kernels write from end to end."""
+    """Return the elements of an owner that lie in outputs which their kernels write from end to end."""
     full = [[s, e] for s, e, n, position in parts if num_written(plan.kernels[n], position) == e - s]
     return union([np.array([part]) for part in full])
 
@@ -486,7 +486,7 @@ def _contains(intervals: Intervals, low: int, high: int) -> bool:
 
 
 def _exactly(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:
-    """Elements of an owner that some rTask writes."""
+    """Return the elements of an owner that some rTask writes."""
     return union([union(written_elements(plan.kernels[n], p).sets) + start for start, _, n, p in parts])
 
 

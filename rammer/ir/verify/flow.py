@@ -1,4 +1,7 @@
-"""From which elements of its inputs a tile program computes an output: traced back, statement by statement."""
+"""Trace outputs of a tile program back, statement by statement, to the elements of inputs that they come from.
+
+Known as: reaching definitions, program slicing.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,27 @@ Points: TypeAlias = NDArray[np.int64]
 Loops: TypeAlias = tuple[int, ...]  # numbers of loops
 Instances: TypeAlias = dict[str, Points]  # of a statement: the value of every variable, and TAG, for each instance
 
-TAG = "#"  # which of the elements asked for an instance belongs to
-ROLE = "%"  # what becomes of what it computes: a number, of `Flow.roles`
-ROW = "@"  # what a statement was asked for
-MOST_ROLES = 1 << 10  # told apart
-MAX_INSTANCES = 1 << 18  # of a statement that are looked at together
-ENOUGH = 1 << 13  # of a statement, of more tags than those of the last round
+TAG = "#"  # the traced element that an instance belongs to
+ROLE = "%"  # the role of what it computes: a number of `Flow.roles`
+ROW = "@"  # the request that an instance serves
+MOST_ROLES = 1 << 10  # distinguished
+MAX_INSTANCES = 1 << 18  # of a statement that are traced together
+ENOUGH = 1 << 13  # likewise, while tags of earlier rounds can be dropped
 
 
 _NONE = np.zeros(0, np.int64)
 
 
 class Untraceable(Exception):
-    """A trace that would take too long."""
+    """Error of a trace that would take too long."""
 
 
 class Flow:
     """Traces of one tile program; `inputs` are the buffers at which they end.
 
-    After a trace, `terms` says how many terms the sums in each register buffer have, by tag, if it was `counting`;
-    `unwritten` names an element that was read and that no statement had written, and `roles` are those in which inputs
-    were read. Of more than `most_roles` the first one stands for all.
+    After a trace, `terms` has the number of terms of the sums in each register buffer, by tag, if `counting`.
+    `unwritten` names an element that was read and that no statement had written. `roles` are those in which inputs were
+    read; beyond `most_roles` of them, the first one stands for all.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class Flow:
         self._reads: dict[int, list[Access]] = {}
         self._moving: dict[Access, frozenset[str]] = {}
         self._spans: dict[Access, tuple[int, int]] = {}
-        self._sorted: dict[Hashable, tuple[Points, Points]] = {}  # what `_by_place` says of an index
+        self._sorted: dict[Hashable, tuple[Points, Points]] = {}  # results of `_by_place`
         self._unused: dict[int, frozenset[str]] = {}
         self._updates: set[int] = set()  # statements that read the buffer which they write
         self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
@@ -76,13 +79,13 @@ class Flow:
                         self._plain.add(access.statement)
 
     def sources(self, starts: Mapping[int, Instances], rounds: Points) -> dict[str, Points]:
-        """Of every input the elements from which statements compute what they store: [(tag, role, element)], sorted.
+        """Trace stores back to the elements of every input that they depend on: sorted rows (tag, role, element).
 
-        `starts` has instances of statements, by number. What a statement reads was written by statements before it, so
-        one way back through the program meets all of them. Where a statement would have too many instances, tags are
-        left out: those of the first of `rounds` (by tag), then those of the next one. Nothing of a tag depends on
-        others, so what is left is as if they had not been asked for; `kept` says which, and results number these anew.
-        Raises Untraceable where those of the last round alone are too many.
+        `starts` has instances of statements, by number. A statement reads what earlier statements wrote, so one walk
+        back through the program meets all of them. Where a statement would have too many instances, tags are dropped:
+        those of the first of `rounds` (by tag), then those of the next one. Tags are independent, so the others are as
+        if these had not been requested. `kept` lists the others, and results number them anew. Raises Untraceable where
+        the last round alone has too many.
         """
         found: dict[str, list[Points]] = {name: [] for name in self._inputs}
         wanted: dict[str, dict[Loops, _Wanted]] = {}
@@ -122,7 +125,7 @@ class Flow:
         found: Mapping[str, list[Points]],
         count: int,
     ) -> None:
-        """What is wanted of a statement, and what it wants itself. Raises Untraceable, and then changes nothing."""
+        """Turn requests of a statement's writes into requests of its reads. Raises Untraceable before any change."""
         parts = [start] if start is not None else []
         written: list[tuple[_Wanted, Points]] = []
         for write in self._writes[statement]:
@@ -136,7 +139,7 @@ class Flow:
         if len(now[TAG]) > self._most:
             raise Untraceable("a statement has too many instances")
         asked: list[tuple[Access, Points, Instances]] = []
-        plain = self._sums[statement] if statement in self._plain else None  # what was wanted of it still is
+        plain = self._sums[statement] if statement in self._plain else None  # requests of the sum stay open
         for read in self._reads[statement]:
             if read.buffer == plain:
                 continue
@@ -160,7 +163,7 @@ class Flow:
                 groups[shared].add(places, around)
 
     def _entering(self, role: Role, outer: Points) -> Points:
-        """The roles of what enters computations in a role, whose results have others."""
+        """Return the roles of values that enter computations in a role, given the roles of the results."""
         if not role:
             return outer
         numbers = np.zeros(len(self.roles), np.int64)
@@ -173,15 +176,15 @@ class Flow:
         return numbers[outer]
 
     def _terms(self, statement: int, instances: Instances, count: int) -> Points:
-        """How many terms a sum adds, by tag."""
+        """Count the terms that a sum adds, by tag."""
         own = next(r for r in self._reads[statement] if r.buffer == self._sums[statement])
         _, happening = _places(own, instances)
         tags = _distinct(*_numbered(own, happening).T)[:, 0]
         return np.bincount(tags, minlength=count)
 
     def _written(self, write: Access, group: _Wanted) -> Iterator[tuple[Instances, Points]]:
-        """The instances of a statement that write what is wanted, and the rows of the group that they write."""
-        rows = group.between(*self._span(write))  # mostly none: another write's
+        """Yield the instances of a statement that write wanted elements, and the rows of the group that they write."""
+        rows = group.between(*self._span(write))  # mostly empty: another statement writes them
         if not len(rows):
             return
         names = common_loops(group.read, write)
@@ -191,13 +194,13 @@ class Flow:
             yield {n: v for n, v in made.items() if n != ROW}, made[ROW]
 
     def _span(self, write: Access) -> tuple[int, int]:
-        """The first and the last element that a write may touch."""
+        """Return the first and the last element that a write may access."""
         if write not in self._spans:
             self._spans[write] = bounds(write.index, write.ranges)
         return self._spans[write]
 
     def _writing(self, write: Access, around: Instances, elements: Points) -> Iterator[Instances]:
-        """The instances with which an access touches elements; `around` has the values of its outer loops for each."""
+        """Yield the instances with which an access reaches elements; `around` has the outer loops' values for each."""
         own = self._variables(write)
         moving = [n for n in around if n in own]
         settings: list[Any] = _alike([around[n] for n in moving]) if moving else [slice(None)]
@@ -231,13 +234,13 @@ class Flow:
         return _crossed(values, {n: s for n, s in ranges.items() if n not in own})
 
     def _variables(self, write: Access) -> frozenset[str]:
-        """The variables of a write's index."""
+        """Return the variables of a write's index."""
         if write not in self._moving:
             self._moving[write] = frozenset(variables(write.index))
         return self._moving[write]
 
     def _idle(self, write: Access) -> frozenset[str]:
-        """Variables of the thread's number that a statement does not depend on: one value stands for all."""
+        """Return the thread variables on which a statement does not depend: one value stands for all."""
         if write.statement not in self._unused:
             accesses = [*self._reads[write.statement], *self._writes[write.statement]]
             threads = {lp.var for _, lp in write.loops if lp.kind is Kind.THREAD}
@@ -249,9 +252,9 @@ class Flow:
 
 
 class _Wanted:
-    """What reads ask of a buffer that share the same loops with its writes: element, tag, role, each loop's value.
+    """Requests of a buffer by reads that share the same loops with its writes: element, tag, role, each loop's value.
 
-    The columns are sorted, so that what is wanted of a part of the buffer lies together.
+    Columns are sorted, so that requests of a part of the buffer are contiguous.
     """
 
     def __init__(self, read: Access, shared: int) -> None:
@@ -270,7 +273,7 @@ class _Wanted:
         self._fresh.append(np.stack([places, around[TAG], around[ROLE], *(around[n] for n in self._names)]))
 
     def between(self, low: int, high: int) -> Points:
-        """Numbers of the columns that are still wanted, each once, of the elements from `low` to `high`."""
+        """Return the numbers of the columns that are still wanted, each once, of the elements from `low` to `high`."""
         if high < self._reach[0] or self._reach[1] < low:
             return _NONE
         self._merge()
@@ -293,7 +296,7 @@ class _Wanted:
         self._fresh = []
 
     def keep(self, tags: NDArray[np.bool_]) -> None:
-        """Forget what was wanted for other tags."""
+        """Drop what was wanted for other tags."""
         kept = tags[self.table[1]]
         self.table, self.found, self.closed = self.table[:, kept], self.found[kept], self.closed[kept]
         self._fresh = [rows for part in self._fresh if (rows := part[:, tags[part[1]]]).size]
@@ -303,13 +306,13 @@ class _Wanted:
         return result
 
     def lost(self) -> str:
-        """An element that nothing writes before it is read."""
+        """Name an element that is read before any statement writes it; empty if there is none."""
         self._merge()
         return "" if self.found.all() else f"{self.read.buffer}[{self.table[0, np.argmin(self.found)]}]"
 
 
 def _those(instances: Instances | None, tags: NDArray[np.bool_]) -> Instances | None:
-    """The instances of some tags."""
+    """Return the instances of some tags."""
     if instances is None or tags.all():
         return instances
     kept = tags[instances[TAG]]
@@ -317,7 +320,7 @@ def _those(instances: Instances | None, tags: NDArray[np.bool_]) -> Instances | 
 
 
 def _by_place(index: Index, known: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> tuple[Points, Points]:
-    """The elements that an index names while these variables run, ascending, and the number of each combination."""
+    """Return the elements of an index over all values of variables, ascending, and each combination's number."""
     axes = np.ogrid[tuple(slice(low, high + 1) for low, high in ranges.values())]
     grid: dict[str, Any] = {**known, **dict(zip(ranges, axes, strict=True))}
     shape = [high - low + 1 for low, high in ranges.values()]
@@ -327,21 +330,21 @@ def _by_place(index: Index, known: Mapping[str, int], ranges: Mapping[str, tuple
 
 
 def _alike(columns: Sequence[Points]) -> list[Points]:
-    """Rows that agree in all columns, together."""
+    """Group rows that agree in all columns."""
     order = np.lexsort(columns)
     change = np.any([np.diff(c[order]) != 0 for c in columns], axis=0)
     return np.split(order, np.flatnonzero(change) + 1) if len(order) else []
 
 
 def _distinct(*columns: Points) -> Points:
-    """Every row once, sorted by the first column, then the second, …."""
+    """Return every row once, sorted by the first column, then the second, …."""
     order, first = in_order(columns)
     kept = order[first]
     return np.stack([c[kept] for c in columns], 1)
 
 
 def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instances:
-    """Every instance with every combination of the values of further variables."""
+    """Combine every instance with every combination of the values of further variables."""
     times = prod(max(high - low + 1, 0) for low, high in rest.values())
     count = len(values[TAG]) if times else 0
     if count * times > MAX_INSTANCES:
@@ -360,12 +363,12 @@ def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instance
 
 
 def _inside(access: Access, instances: Instances) -> NDArray[np.bool_]:
-    """The instances in which the access happens."""
+    """Return a mask of the instances in which the access happens."""
     return happens(access.path, instances, (len(instances[TAG]),))
 
 
 def _places(read: Access, instances: Instances) -> tuple[Points, Instances]:
-    """The elements that instances of a statement read, and these instances."""
+    """Return the elements that instances of a statement read, and these instances."""
     values = _crossed(instances, {n: (0, extent - 1) for n, extent in read.more if n not in instances})
     inside = _inside(read, values)
     places = np.broadcast_to(np.asarray(evaluate(read.index, values), np.int64), inside.shape)
@@ -373,7 +376,7 @@ def _places(read: Access, instances: Instances) -> tuple[Points, Instances]:
 
 
 def _numbered(read: Access, instances: Instances) -> Points:
-    """Instances as (tag, number)."""
+    """Return instances as (tag, number)."""
     number = np.zeros(len(instances[TAG]), np.int64)
     for name, (low, high) in read.ranges.items():
         number = number * (high - low + 1) + instances[name] - low

@@ -1,6 +1,6 @@
-"""The proof of an rKernel: rules with stable ids on its tile program, explained in docs/semantics.md.
+"""Prove an rKernel by rules with stable ids on its tile program, explained in docs/semantics.md.
 
-A rule holds, is broken, or cannot be shown; what cannot be shown is named, and left to a check by execution.
+A rule holds, is broken, or cannot be shown. What cannot be shown is named, and left to a check by execution.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from rammer.ir.verify import update as proof_update
 from rammer.ir.verify.flow import ROLE, TAG, Flow, Points, Untraceable
 from rammer.ir.verify.reference import Reference
 
-MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
-INNER_LOOPS = 4  # of a store, both ends of each of which are traced
-MOST_ELEMENTS = 96  # that are traced together
-FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
-FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three and then one
-NEVER = 64  # a round that no store with so many instances comes to
-SWEEP = 24  # values of each of them that are traced in the middle of the others
-MAX_STATES = 1 << 20  # values of the loops around an access that are told apart
+MAX_RTASKS = 64  # that are checked one by one; of more, those at the corners of the digits
+INNER_LOOPS = 4  # innermost loops of a store whose ends are traced
+MOST_ELEMENTS = 96  # elements that are traced together
+FEW_ELEMENTS = 16  # likewise, if elements are computed in thousands of statements
+FEWER, FEWEST = 3, 3  # keep each third instance of a store that has too many, down to three and then one
+NEVER = 64  # a round that is not reached by dropping instances
+SWEEP = 24  # values of each inner loop that are traced with the other loops in the middle
+MAX_STATES = 1 << 20  # values of the loops around an access that are distinguished
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that an rKernel breaks, or (not `broken`) one that could not be shown."""
+    """A rule that an rKernel breaks, or (not `broken`) one that cannot be shown."""
 
     rule: str
     what: str
@@ -51,7 +51,7 @@ class Finding:
 
 
 class Evidence:
-    """What the rules look at; each part is computed once."""
+    """Facts that the rules look at; each part is computed once."""
 
     def __init__(self, kernel: RKernel, program: TileProgram) -> None:
         self.kernel, self.program = kernel, program
@@ -66,7 +66,7 @@ class Evidence:
 
     @cached_property
     def rtasks(self) -> list[int]:
-        """All rTasks, or those at the corners of the digits: first, second, last but one and last."""
+        """All rTasks; of more than MAX_RTASKS, those at the corners of the digits: first, second, last two."""
         digits = self.program.digits
         if self.program.num_rtasks <= MAX_RTASKS:
             return list(range(self.program.num_rtasks))
@@ -75,21 +75,24 @@ class Evidence:
         return sorted(n for n in chosen if n < self.program.num_rtasks)
 
     def touched(self, accesses: Iterable[Access], rtask: int) -> tuple[Intervals, bool]:
-        """The elements that an rTask touches by these accesses, and whether they are exact."""
+        """Return the elements that an rTask touches by these accesses, and whether they are exact."""
         found = [footprint(a, a.of_rtask(rtask)) for a in accesses]
         return union([f.elements for f in found]), all(f.exact for f in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule; `check` yields what breaks it and what it cannot show."""
+    """A rule: `check` yields what breaks it, and what it cannot show."""
 
     name: str
     check: Callable[[Evidence], Iterator[Finding]]
 
 
 def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
-    """The rKernel and what speaks against it; one that only reads too much says so, and plans then know of it."""
+    """Return the rKernel and all findings against it. One that only reads too much is marked `overreads`.
+
+    Plans then include the surplus in its dependencies.
+    """
     findings, program = prove(kernel), kernel.body
     if isinstance(program, TileProgram) and {f.rule for f in findings if f.broken} == {"R204"}:
         kernel = replace(kernel, overreads=True)
@@ -100,7 +103,7 @@ def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
 
 @remembered(1 << 12)
 def prove(kernel: RKernel) -> tuple[Finding, ...]:
-    """All that speaks against an rKernel: nothing, if each rule holds for all of its rTasks."""
+    """Return all findings against an rKernel: none, if each rule holds for all of its rTasks."""
     if not isinstance(kernel.body, TileProgram):
         return (Finding("R201", f"{kernel.name} is foreign text, of which nothing is known", broken=False),)
     evidence = Evidence(kernel, kernel.body)
@@ -144,7 +147,7 @@ def _arguments(evidence: Evidence) -> Iterator[Finding]:
 
 
 def covers(layout: Layout, shape: tuple[int, ...]) -> bool:
-    """Whether a layout has one place for each element: the digits of a dimension follow one another up to its end."""
+    """Return whether a layout has one place for each element: digits of a dimension follow one another to its end."""
     for dim, extent in enumerate(shape):
         end = 1
         for digit in sorted((d for d in layout.digits if d.dim == dim), key=lambda d: d.div):
@@ -194,7 +197,7 @@ def _strides(program: TileProgram) -> list[int]:
 
 
 def _overlapping(access: Access) -> str:
-    """A loop over threads whose digit overlaps another one's, of those that an access depends on."""
+    """Return a thread loop whose digit overlaps another one's, of those on which an access depends; else empty."""
     used = decided_by(access.index, access.path)
     end = 1
     for loop in sorted((lp for _, lp in access.loops if lp.kind is Kind.THREAD), key=lambda lp: lp.stride):
@@ -255,7 +258,7 @@ def _written(evidence: Evidence) -> Iterator[Finding]:
 
 
 def common(first: Intervals, second: Intervals) -> Intervals:
-    """The elements in both sets."""
+    """Return the elements in both sets."""
     return missing(first, missing(first, second))
 
 
@@ -286,7 +289,7 @@ def _reads_declared(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _own_buffers(evidence: Evidence) -> Iterator[tuple[str, list[Access], list[Access]]]:
-    """Buffers of an rTask or a thread, with the statements that write and that read them."""
+    """Yield buffers of an rTask or a thread, with their writes and their reads."""
     arguments = {b.name for b in evidence.program.arguments}
     for name, accesses in evidence.by_buffer.items():
         if name not in arguments:
@@ -295,14 +298,14 @@ def _own_buffers(evidence: Evidence) -> Iterator[tuple[str, list[Access], list[A
 
 def _defined(evidence: Evidence) -> Iterator[Finding]:
     for name, writes, reads in _own_buffers(evidence):
-        # Past an edge threads sum what nobody wrote, as nobody stores it. R207 sees whether somebody does.
+        # Past an edge, threads sum unwritten elements, and do not store the sum. R207 detects it if one does.
         if evidence.program.num_threads > 1:
             writes = [replace(w, path=()) for w in writes]
         spans = [bounds(w.index, w.ranges) for w in writes]
         known: set[tuple[object, ...]] = set()
         for read in reads:
             alike = read.index, read.path, read.more, tuple(read.ranges.items()), evidence.accesses.shared(read)
-            if alike in known:  # in the same loops as what was written before; since then more was
+            if alike in known:  # an equal read came before; since then more was written
                 continue
             known.add(alike)
             low, high = bounds(read.index, read.ranges)
@@ -315,15 +318,15 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
 
 
 def written_before(read: Access, writes: Sequence[Access]) -> bool:
-    """Whether these writes, all before the read, touch all that it does, for each value of the loops around both."""
+    """Return whether `writes`, all before the read, cover it entirely, for each value of the loops around both."""
     return any(_plainly(write, read) for write in writes) or not any(_covered("R205", read, writes, ""))
 
 
 def _plainly(write: Access, read: Access) -> bool:
-    """Whether a write touches all that a read does: by the same index, in loops as long, under no more conditions.
+    """Return whether a write covers a read: the same index, loops as long, and no further conditions.
 
-    Then for each value of a loop that both are in, each step of the read has one of the write at the same element. In
-    its index the write may have loops of its own, of which one step adds nothing.
+    Then for each value of a loop around both, each step of the read has one of the write at the same element. The write
+    may have further loops in its index, of which one step adds nothing.
     """
     of_write, of_read = write.ranges, read.ranges
     if not set(write.path) <= set(read.path) or any(high < low for low, high in of_write.values()):
@@ -340,7 +343,7 @@ def _plainly(write: Access, read: Access) -> bool:
 
 
 def _covered(rule: str, access: Access, others: Sequence[Access], what: str) -> Iterator[Finding]:
-    """Whether all that an access touches is touched by others, for each value of the loops that it shares with them."""
+    """Yield a finding unless others touch all that an access does, for each value of the loops shared with them."""
     near = [(other, common_loops(access, other)) for other in others]
     around = max((names for _, names in near), key=len, default=[])
     found = states([access, *(other for other, _ in near)], around, access.ranges, MAX_STATES)
@@ -387,7 +390,7 @@ def _accumulates(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _alone(access: Access) -> Footprint:
-    """What an access touches while only the variables of its index run."""
+    """Return what an access touches while only the variables of its index run."""
     own = variables(access.index)
     return footprint(access, {n: low for n, (low, _) in access.ranges.items() if n not in own})
 
@@ -460,7 +463,7 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
 def _traces(
     make: Callable[..., Flow], stores: Sequence[Access], kind: TensorType, most: int
 ) -> list[tuple[Flow, Points, dict[str, Points]]]:
-    """What `_traced` says of all stores together, or of each, with all roles as one, where sums are of sums.
+    """Trace all stores together; or each by itself, with all roles as one, if sums of sums take too long.
 
     Raises Untraceable.
     """
@@ -473,10 +476,10 @@ def _traces(
 
 
 def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -> tuple[Points, dict[str, Points]]:
-    """Elements that stores write, by tag, and where these come from; fewer where sums are long. Raises Untraceable."""
+    """Return elements that stores write, by tag, and their sources; fewer where sums are long. Raises Untraceable."""
     corners = [_corners(store, kind) for store in stores]
     rounds = [_rounds(len(instances[TAG])) for instances in corners]
-    if most <= FEW_ELEMENTS:  # each comes from very many others: where these are too many, one of all stores is left
+    if most <= FEW_ELEMENTS:  # each has very many sources: if these are too many, one element of all stores is left
         rounds[1:] = [np.minimum(own, NEVER - 1) for own in rounds[1:]]
     first = 0
     while sum(int((own >= first).sum()) for own in rounds) > max(most, FEWEST * len(stores)):
@@ -496,7 +499,7 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
 
 
 def _rounds(count: int) -> Points:
-    """When each of a store's instances is left out, where there are too many; the first one never is."""
+    """Return the round in which each of a store's instances is dropped, if there are too many; the first never is."""
     rounds, left = np.zeros(count, np.int64), np.arange(count)
     while len(left) > 1:
         left = left[::FEWER]
@@ -506,7 +509,7 @@ def _rounds(count: int) -> Points:
 
 
 def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
-    """Instances of a store: at the ends of its innermost loops, all others at one end; and along each of them."""
+    """Return instances of a store: at the ends of its innermost loops, others at one end; and along each of them."""
     guards = [r for where, wanted in store.path for r in where if wanted]
     ranges = {n: _where_alone(n, span, guards) for n, span in store.ranges.items()}
     inner = [n for n, (low, high) in ranges.items() if low < high][-INNER_LOOPS:]
@@ -523,7 +526,7 @@ def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
 
 
 def _where_alone(name: str, span: tuple[int, int], guards: Sequence[Range]) -> tuple[int, int]:
-    """The first and the last value of a variable by the guards of it alone: a text may be of one rTask."""
+    """Return the first and the last value of a variable that its own guards allow: code may be for one rTask only."""
     own = [r for r in guards if variables(r.index) == {name}]
     if not own or not len(inside := _inside_all(own, {}, name, span)):
         return span
@@ -537,7 +540,7 @@ def _happens(access: Access, row: Mapping[str, int]) -> bool:
 def _last(
     access: Access, row: Mapping[str, int], name: str, span: tuple[int, int], guards: Sequence[Range]
 ) -> dict[str, int] | None:
-    """The row with the last value of a guarded variable with which the access happens, if that ends before its loop."""
+    """Return the row with the last value of a guarded variable at which the access happens, if its loop goes on."""
     if row[name] != span[1] or _happens(access, row):
         return None
     inside = _inside_all(guards, row, name, span)
@@ -545,7 +548,7 @@ def _last(
 
 
 def _inside_all(guards: Sequence[Range], row: Mapping[str, int], name: str, span: tuple[int, int]) -> Points:
-    """The values of a variable with which guards hold, the others as in the row."""
+    """Return the values of a variable at which all guards hold, the others as in the row."""
     values = np.arange(span[0], span[1] + 1)
     return values[np.logical_and.reduce([holds(r, {**row, name: values}) for r in guards])]
 

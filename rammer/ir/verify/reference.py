@@ -1,4 +1,4 @@
-"""What an output's expression reads for one element at a time, to hold the trace of a tile program against."""
+"""Compute what an output's expression reads for single elements, to compare the trace of a tile program with it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rammer.ir.tile import TileProgram
 from rammer.ir.verify.flow import Points
 
 IN_PARTS = "by parts from"
-MOST_ROLES = 256  # in which a stage may be read, told apart
+MOST_ROLES = 256  # of a stage that are distinguished
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What one load of an expression reads for an element: what it must, and what it may."""
+    """Elements that one load of an expression reads for an element: what it must, and what it may."""
 
     role: Role
     least: Intervals
@@ -32,7 +32,7 @@ class _Load:
 
 
 class Reference:
-    """What one output of an rKernel is computed from."""
+    """Sources of one output of an rKernel, by its expression."""
 
     def __init__(self, kernel: RKernel, output: str, kind: TensorType) -> None:
         operation, body = kernel.operation, kernel.body
@@ -53,7 +53,7 @@ class Reference:
     def differs(
         self, elements: Points, sources: Mapping[str, Points], roles: Sequence[Role]
     ) -> tuple[str, bool] | None:
-        """The first element that is not computed from just what it should be, if there is one; and if that is certain.
+        """Describe the first element with wrong sources, and whether that is certain; None if all are right.
 
         Where a program computes in other steps than the expression, roles cannot be compared one by one.
         """
@@ -63,7 +63,7 @@ class Reference:
         for name, (least, most) in self.readers.items():
             pairs = sources[name]
             if self.exact and _all_between(least.of_each(at), most.of_each(at), pairs, held, roles):
-                continue  # as it mostly is
+                continue  # the usual case
             alike = {roles[n] for n in np.unique(pairs[:, 1]).tolist()} == {role for _, role in most.loads}
             starts = np.searchsorted(pairs[:, 0], np.arange(len(places) + 1))
             for tag, place in enumerate(places):
@@ -82,7 +82,7 @@ class Reference:
         return None
 
     def _wrong(self, loads: list[_Load], found: Mapping[Role, Intervals], alike: bool) -> tuple[str, Intervals] | None:
-        """What is read too much, or too little, for one element; in each role apart, where roles are `alike`."""
+        """Return what is read too much, or too little, for one element; per role if roles are `alike`."""
         if len(more := missing(union(list(found.values())), union([ld.most for ld in loads]))):
             return "from", more
         if not self.exact:
@@ -95,7 +95,7 @@ class Reference:
                 return f"({' '.join(role)}) from", more
             if len(less := missing(union([ld.least for ld in own]), found.get(role, NOTHING))):
                 return f"({' '.join(role)}) without", less
-        # Whatever is read together is all that some loads read. Many roles read the same elements.
+        # Elements that are read together must be all that some loads read. Many roles read the same elements.
         distinct = {(ld.least.tobytes(), ld.most.tobytes()): ld for ld in loads}.values()
         for elements in () if alike else {e.tobytes(): e for e in found.values()}.values():
             whole = [ld.most for ld in distinct if not len(missing(ld.least, elements))]
@@ -104,7 +104,7 @@ class Reference:
         return None
 
     def miscounts(self, elements: Points, terms: Mapping[str, Points]) -> str:
-        """The first element of which some sum has other terms than a reduction of the expression."""
+        """Describe the first element for which some sum has other terms than a reduction of the expression."""
         for name, counts in terms.items() if self.counted else ():
             wrong = [tag for tag, n in enumerate(counts.tolist()) if all(n % total for total in self.sums if total)]
             for tag in wrong:
@@ -120,8 +120,9 @@ def _all_between(
     held: NDArray[np.bool_],
     roles: Sequence[Role],
 ) -> bool:
-    """Whether what was found, (tag, role, element), is all that each tag which holds an element must read, in each role
-    apart, and nothing but what it may.
+    """Return whether each tag that holds an element has all reads of `least`, and only reads of `most`, per role.
+
+    `pairs` has rows (tag, role, element).
     """
     if least is None or most is None:
         return False
@@ -143,13 +144,13 @@ def _all_between(
 
 
 def _numbered(rows: Points, span: int) -> Intervals:
-    """Rows of (tag, element), sorted, as numbers."""
+    """Return sorted rows of (tag, element) as numbers."""
     numbers = rows[:, 0] * span + rows[:, 1]
     return merged(numbers, numbers + 1)
 
 
 def _by_role(pairs: Points, roles: Sequence[Role]) -> dict[Role, Intervals]:
-    """Elements by role, of (tag, role, element)."""
+    """Return elements by role, from rows (tag, role, element)."""
     found: dict[Role, Intervals] = {}
     for number in np.unique(pairs[:, 1]).tolist():
         own = pairs[pairs[:, 1] == number, 2]
@@ -158,7 +159,7 @@ def _by_role(pairs: Points, roles: Sequence[Role]) -> dict[Role, Intervals]:
 
 
 def _lazy(expr: TensorExpr) -> TensorExpr:
-    """The expression with less read: beside padding, the other factor of a product is not."""
+    """Return the expression with fewer reads: next to padding, the other factor of a product is not read."""
     padded = {
         s.name: s for s in expr.stages if not s.reduce and isinstance(s.body, Select) and s.body.other == Const(0.0)
     }
@@ -173,7 +174,7 @@ def _lazy(expr: TensorExpr) -> TensorExpr:
 
 
 def _needed(value: Scalar) -> Scalar:
-    """Padding moved out of products."""
+    """Move padding out of products."""
     match value:
         case Call(
             "mul", (Select(where, then, Const(0) as zero), other) | (other, Select(where, then, Const(0) as zero))

@@ -1,4 +1,4 @@
-"""A plan's rTasks one after another: what each operator found and what it left is kept, though memory is reused."""
+"""Replay a plan's rTasks one after another, keeping each operator's operands and results though memory is reused."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ Slots = NDArray[np.int64]  # rows of [program, vEU, order]
 
 
 def in_order(program: RProgram) -> Iterator[tuple[Position, TaskUid]]:
-    """The rTasks of an rProgram in an order that its lanes and waits allow: of those that are ready, one of the first
-    operator, so that operators are mixed as little as possible."""
+    """Yield the rTasks of an rProgram in an order that its lanes and waits allow.
+
+    Of those that are ready, one of the first operator is next, so that operators are mixed as little as possible.
+    """
     done = [0] * len(program)
     waiting: dict[int, list[int]] = defaultdict(list)  # lane -> lanes that wait for it
     ready: list[tuple[int, int]] = []
 
     def look(veu: int) -> None:
-        """Pass barriers that are met, and see what the lane can do next."""
+        """Pass barriers that are met, and queue the lane's next rTask or its unmet wait."""
         lane = program[veu]
         while done[veu] < len(lane):
             slot = lane[done[veu]]
@@ -70,16 +72,16 @@ class Kept(Elements):
         return found
 
     def whole(self) -> Array:
-        """All elements."""
+        """Return all elements."""
         return logical(self.flat, self.kind)
 
 
 class Replay:
-    """Runs the slots of a plan in an `arena` by `run`, and keeps operands and results of the operators that are asked
-    for: iterating gives the number of each when its results are there.
+    """Replay of a plan's slots in an `arena` by `run`, which keeps operands and results of the given operators.
 
-    Results are copied when their operator is done. They are copied rTask by rTask if another operator begins before
-    that and reads some of them, or writes over them (in place, or because the plan is wrong).
+    Iterating yields the number of each when its results are complete. Results are copied when their operator is done.
+    They are copied rTask by rTask if another operator begins before that and reads some of them, or overwrites them (in
+    place, or because the plan is wrong).
     """
 
     def __init__(
@@ -134,17 +136,17 @@ class Replay:
         self.now = -1
 
     def operands(self, operator: int) -> list[Kept | None]:
-        """What an operator reads; None for constants."""
+        """Return what an operator reads; None for constants."""
         inputs = self._graph.operators[operator].inputs
         return [self._kept(t, self._versions.get((operator, self._graph.storage(t).root))) for t in inputs]
 
     def results(self, operator: int) -> list[Kept]:
-        """What it left."""
+        """Return what an operator left."""
         found = [self._kept(t, -1) for t in self._graph.operators[operator].outputs]
         return [kept for kept in found if kept is not None]
 
     def output(self, tensor: TensorId) -> Array | None:
-        """An output of the graph once all is done, where it lies in the arena; None if it is a constant."""
+        """Return an output of the graph after all is done, from the arena; None if it is a constant."""
         kind = self._graph.types[tensor]
         if self._graph.storage(tensor).root in self._graph.constants:
             return None
@@ -158,7 +160,7 @@ class Replay:
         return Kept(kind, self._copies[root][version][begin:end].view(kind.dtype.numpy))
 
     def _begin(self, n: int, begun: dict[int, list[int]], mixed: set[int]) -> None:
-        """Note what an operator reads, and whom it writes over."""
+        """Note what an operator reads, and which running operators it overwrites."""
         op = self._graph.operators[n]
         for tensor in op.inputs:
             root = self._graph.storage(tensor).root
@@ -183,7 +185,7 @@ class Replay:
         begun[n] = []
 
     def _is_scattered(self, tensor: TensorId) -> bool:
-        """Whether other tensors may lie between elements of a tensor: it has a pitch, or lies in pieces."""
+        """Return whether other tensors may lie between elements of a tensor: it has a pitch, or lies in pieces."""
         layout = self._graph.types[tensor].layout
         return bool(layout and layout.pitched) or self._graph.storage(tensor).root in self._memory.pieces
 
@@ -203,12 +205,12 @@ class Replay:
             whole = self._arena[: len(self._arena) // dtype.itemsize * dtype.itemsize].view(dtype)
             for rtask in rtasks:
                 elements = expand(writes(self._plan.kernels[n], position, rtask))
-                first = elements[:1] + begin // dtype.itemsize  # where a tensor lies in pieces, all are in that one's
+                first = elements[:1] + begin // dtype.itemsize  # of a tensor in pieces, all are in one
                 for base in self._memory.bases(root, dtype.itemsize, first).tolist():
                     to[elements] = whole[elements + (base + begin) // dtype.itemsize]
 
     def _span(self, tensor: TensorId) -> tuple[TensorId, int, int]:
-        """The owner of a tensor's memory, and its bytes there."""
+        """Return the owner of a tensor's memory, and its bytes there."""
         if tensor not in self._spans:
             root, low, high = self._graph.extent(tensor)
             itemsize = self._graph.types[tensor].dtype.itemsize
@@ -216,7 +218,7 @@ class Replay:
         return self._spans[tensor]
 
     def _place(self, tensor: TensorId) -> tuple[int, int]:
-        """The bytes of the arena between which a tensor lies."""
+        """Return the bytes of the arena between which a tensor lies."""
         root, begin, end = self._span(tensor)
         if root in self._memory.pieces:
             return 0, len(self._arena)

@@ -1,10 +1,10 @@
-"""The proof that bytes of memory are shared in turns (R107): by the plan's order and by what rTasks touch.
+"""Prove that bytes of memory are shared in turns (R107), by the plan's order and by what rTasks access.
 
-It shares no code with the planner of memory (`memory.py`, `near.py`, `succession.py`): a fault there is seen here.
+It shares no code with the memory planner (`rammer/planner`), so that it sees faults there.
 
 Ranges that cover a byte must be totally ordered: all accesses of one happen before all writes of the next one. That
-order is transitive, as whatever is accessed was written. So it is enough to look at neighbours in the order of first
-writes, while one walks through the arena from its first byte to the last.
+order is transitive, as all that is accessed was written. So it suffices to compare neighbours in the order of first
+writes, while sweeping the arena from its first byte to the last. Known as: sweep line.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rammer.ir.tensor import TensorId, aligned_bytes
 from rammer.ir.tile import TileProgram
 
 Numbers = NDArray[np.int64]
-MOST_NUMBERS = 1 << 24  # clocks that are looked at together
+MOST_NUMBERS = 1 << 24  # clocks that are compared at once
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Bytes [begins, ends) that memory owners, or pieces of them, have, and every access of them.
+    """Bytes [begins, ends) of memory owners, or of pieces of them, and every access of them.
 
     Accesses are rows of `which` (the range), `slots` and `writes`.
     """
@@ -51,7 +51,7 @@ def check_reuse(
 ) -> None:
     """Raise VerificationError R107 unless bytes of the arena, and of each vEU's scratch, are shared in turns.
 
-    `slots` are those of every operator's rTasks; `name` is what people call an rTask.
+    `slots` are those of every operator's rTasks; `name` names an rTask in messages.
     """
     memory = plan.memory
     if memory is None:
@@ -108,8 +108,10 @@ def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: Mapping[TensorI
 
 
 def first_touched(kernel: RKernel, argument: int) -> Numbers:
-    """The first element of an argument (outputs, then inputs) that each rTask touches; -1 of none. R111 asks for the
-    last one."""
+    """Return the first element of an argument (outputs, then inputs) that each rTask accesses; -1 for none.
+
+    R111 requires the last one to lie in the same piece.
+    """
     count = len(kernel.operation.outputs)
     elements = written_elements(kernel, argument) if argument < count else read_elements(kernel, argument - count)
     firsts = np.array([int(s[0, 0]) if len(s) else -1 for s in elements.sets], np.int64)
@@ -117,7 +119,7 @@ def first_touched(kernel: RKernel, argument: int) -> Numbers:
 
 
 class _Turns:
-    """When ranges are used: `precedes` says of pairs whether one is done with before the other one is written."""
+    """Times at which ranges are used: `precedes` decides whether one is done with before another one is written."""
 
     def __init__(self, plan: ExecutionPlan, order: HappensBefore, ranges: Ranges) -> None:
         graph, count = plan.graph, len(ranges.owners)
@@ -140,7 +142,7 @@ class _Turns:
         self.place[place] = np.arange(count)
 
     def precedes(self, pairs: Numbers) -> NDArray[np.bool_]:
-        """Of each (first, second), whether all accesses of the first happen before all writes of the second."""
+        """Return, of each (first, second), whether all accesses of the first happen before all writes of the second."""
         first, second = pairs.T
         found: NDArray[np.bool_] = self.ended[first] < self.begun[second]
         asking = np.flatnonzero((self.ended[first] == self.begun[second]) & (self.begun[second] >= 0))
@@ -165,14 +167,17 @@ class _Turns:
 
 
 def _spans(keys: Numbers, wanted: Numbers) -> tuple[Numbers, Numbers]:
-    """Of each wanted key all places among sorted `keys`: the places, and which of `wanted` each is of."""
+    """Return all places of each wanted key among sorted `keys`, and to which of `wanted` each belongs."""
     low, high = (np.searchsorted(keys, wanted, side) for side in ("left", "right"))
     which = np.repeat(np.arange(len(wanted)), high - low)
     return np.arange(len(which)) + np.repeat(high - np.cumsum(high - low), high - low), which
 
 
 def _of_lanes(order: HappensBefore, which: Numbers, slots: Slots, *, last: bool = False) -> tuple[Numbers, Slots]:
-    """Of slots that access ranges, all of one program each, the first, or the last, of every lane; sorted by range."""
+    """Return the first, or the last, slot of every lane that accesses each range; sorted by range.
+
+    All slots of one range are of one program.
+    """
     by = np.lexsort((order.order[slots], order.veu[slots], which))
     which, slots = which[by], slots[by]
     new = (np.diff(which) > 0) | (np.diff(order.veu[slots]) != 0)
@@ -199,13 +204,13 @@ def _check_arena(
 
 
 def _named(memory: MemoryPlan, ranges: Ranges, n: int) -> str:
-    """A range, for people."""
+    """Name a range for messages."""
     piece = f" from element {ranges.firsts[n]} on" if ranges.owners[n] in memory.pieces else ""
     return f"{ranges.owners[n]!r}{piece} at [{ranges.begins[n]}, {ranges.ends[n]})"
 
 
 def _neighbours(ranges: Ranges, place: Numbers) -> Iterator[tuple[int, int]]:
-    """Pairs of ranges that share a byte, where no third one that has it too is first written between them."""
+    """Yield pairs of ranges that share a byte, and follow one another there in the order of first writes."""
     filled = np.flatnonzero(ranges.ends > ranges.begins)
     address = np.concatenate([ranges.ends[filled], ranges.begins[filled]])
     entering = np.repeat([False, True], len(filled))
@@ -235,8 +240,11 @@ def _succeeds(
     slots: Sequence[Slots],
     pair: tuple[TensorId, TensorId],
 ) -> bool:
-    """Whether a result takes an operand's place element by element: the operand is read there only by the statement
-    that stores the result's element with the same number, and by all others before any of the result is written."""
+    """Return whether a result reuses an operand's memory in place, element by element.
+
+    The operand may be read by the result's rKernel only in the statement that stores the element with the same number,
+    and by all others only before any of the result is written.
+    """
     graph, (old, new) = plan.graph, pair
     kinds = graph.types[old], graph.types[new]
     apart = not plan.spec.succession or pair[0] in memory.pieces or pair[1] in memory.pieces
@@ -250,7 +258,7 @@ def _succeeds(
     own = {n for n, t in enumerate(op.inputs) if graph.storage(t).root == old}
     if any(graph.storage(op.inputs[n]).offset for n in own) or not own <= _read_where_stored(kernel):
         return False
-    # Whoever only wrote the operand need not be asked: R104 has it before each reader of an element.
+    # Operators that only wrote the operand need no check: R104 orders them before each reader of an element.
     readers = [n for n, other in enumerate(graph.operators) if any(graph.storage(t).root == old for t in other.inputs)]
     read = np.concatenate([np.zeros(0, np.int64), *(slots[n] for n in readers if n != makers[0])])
     program = order.program[slots[makers[0]]]
@@ -260,7 +268,7 @@ def _succeeds(
 
 
 def _read_where_stored(kernel: RKernel) -> frozenset[int]:
-    """Inputs of which a kernel reads each element only in the statement that stores the result's element there."""
+    """Return inputs that a kernel reads only in the statement that stores the result's element at the same place."""
     program = kernel.program
     if not isinstance(program, TileProgram) or program.num_outputs != 1 or kernel.operation.expr.into:
         return frozenset()
@@ -284,7 +292,7 @@ def _read_where_stored(kernel: RKernel) -> frozenset[int]:
 def _check_scratch(
     plan: ExecutionPlan, memory: MemoryPlan, order: HappensBefore, ranges: Ranges, name: Callable[[TaskUid], str]
 ) -> None:
-    """What stays in scratch overlaps with nothing that is used there meanwhile: lane order alone counts."""
+    """Check that what stays in scratch overlaps with nothing that is used there meanwhile: lane order alone counts."""
     veus = np.array([veu for pieces in memory.near.values() for veu in pieces.veus], np.int64)
     own = order.veu[ranges.slots] == veus[ranges.which]  # R113 refuses other accesses
     which, slots = ranges.which[own], ranges.slots[own]

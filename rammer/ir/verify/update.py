@@ -1,4 +1,4 @@
-"""The proof of an update's rKernel: each element of the updates goes to its place, several for one place in order."""
+"""Prove an update's rKernel: each element of the updates goes to its place, several for one place in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Numbers = NDArray[np.int64]
 def findings(
     kernel: RKernel, program: TileProgram, writes: list[Access], rtasks: list[int]
 ) -> Iterator[tuple[str, bool]]:
-    """What speaks against the rKernel, and whether that is certain."""
+    """Yield what speaks against the rKernel, and whether that is certain."""
     expr = kernel.operation.expr
     stores = [s for s in statements(program.body) if isinstance(s, Store)]
     body = expr.root.body
@@ -46,7 +46,7 @@ def findings(
 
 
 class _Moves(NamedTuple):
-    """What a store of an rTask moves: the values of its loops, whether it happens, and numbers of the elements."""
+    """Moves of one store in an rTask: the values of its loops, whether it happens, and numbers of the elements."""
 
     store: Store
     access: Access
@@ -56,7 +56,7 @@ class _Moves(NamedTuple):
 
     @classmethod
     def of(cls, kernel: RKernel, store: Store, access: Access, rtask: int) -> _Moves | None:
-        """None where there are too many."""
+        """Return the moves of an rTask; None where there are too many."""
         ranges = {**access.ranges, **{name: (at, at) for name, at in access.of_rtask(rtask).items()}}
         ranges = {lp.var: ranges[lp.var] for _, lp in access.loops}
         shape = [high - low + 1 for low, high in ranges.values()]
@@ -73,7 +73,7 @@ class _Moves(NamedTuple):
 
 
 def _wrong(kernel: RKernel, moves: list[_Moves], rtask: int) -> str:
-    """What is wrong with the moves of one rTask."""
+    """Return what is wrong with the moves of one rTask; empty if nothing is."""
     expr = kernel.operation.expr
     assert isinstance(expr.root.body, Load)
     box, source = kernel.box(rtask), expr.type_of(expr.root.body.tensor)
@@ -96,7 +96,7 @@ def _wrong(kernel: RKernel, moves: list[_Moves], rtask: int) -> str:
 
 
 def _misplaced(expr: TensorExpr, moves: _Moves, axes: Mapping[str, Numbers], box: Mapping[str, tuple[int, int]]) -> str:
-    """What is wrong with where one store's elements go, and when."""
+    """Return what is wrong with where one store's elements go, and when."""
     store, access, loops, inside, _ = moves
     assert expr.into is not None
     if not np.array_equal(_values(store.index, loops, inside), _flat(expr, expr.into, axes, inside)):
@@ -115,7 +115,7 @@ def _misplaced(expr: TensorExpr, moves: _Moves, axes: Mapping[str, Numbers], box
 def _disorder(
     expr: TensorExpr, access: Access, axes: Mapping[str, Numbers], box: Mapping[str, tuple[int, int]], inside: Any
 ) -> str:
-    """Elements that data may send to one place, of which not the last one is sure to be stored last."""
+    """Return what is wrong if, of elements that data may send to one place, the last one may not be stored last."""
     free = {a for a, _ in free_axes(expr)}
     rows = [(a, e) for a, e in expr.root.axes if a not in free]
     if cut := [a for a, extent in rows if box[a] != (0, extent)]:
@@ -135,7 +135,7 @@ def _disorder(
 
 
 def _number(axes: Mapping[str, Numbers], extents: Mapping[str, int], elements: int) -> Numbers:
-    """One number for where elements are along some axes."""
+    """Return one number for where elements are along some axes."""
     number = np.zeros(elements, np.int64)
     for axis, extent in extents.items():
         number = number * extent + axes[axis]
@@ -143,7 +143,7 @@ def _number(axes: Mapping[str, Numbers], extents: Mapping[str, int], elements: i
 
 
 def _alike(numbers: Numbers) -> bool:
-    """Whether threads are at one row at a time."""
+    """Return whether threads are at one row at a time."""
     return len(np.unique(numbers[numbers >= 0])) <= 1
 
 
@@ -155,7 +155,7 @@ def _same(
     axes: Mapping[str, Numbers],
     inside: Any,
 ) -> bool:
-    """Whether a number that a tile program computes is the expression's, for each element that is moved."""
+    """Return whether a number that a tile program computes is the expression's, for each element that is moved."""
 
     def same(a: Scalar, b: Scalar) -> bool:
         match a, b:
@@ -179,7 +179,7 @@ def _values(index: Index, loops: Mapping[str, Numbers], inside: Any) -> Numbers:
 
 
 def _flat(expr: TensorExpr, place: Load, axes: Mapping[str, Numbers], inside: Any) -> Numbers:
-    """The position in memory of a place, as far as the axes say it."""
+    """Return the position in memory of a place, as far as the axes decide it."""
     total = np.zeros(int(np.count_nonzero(inside)), np.int64)
     for index, stride in zip(place.index, row_major(expr.type_of(place.tensor).shape), strict=True):
         total = total + np.asarray(evaluate(index, axes), np.int64) * stride
