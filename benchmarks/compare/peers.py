@@ -180,7 +180,7 @@ def _module(task: Task) -> tuple[Any, Any]:
     """torch and the model's module. Raises RammerError if it has none."""
     import torch
 
-    from benchmarks.models import find
+    from benchmarks.models.build import find
 
     if not task.source:
         raise RammerError("there is no torch module of this model")

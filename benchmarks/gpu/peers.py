@@ -170,7 +170,7 @@ class Torch:
     def __init__(self, task: Task, built: BuiltModel, how: str, tf32: bool) -> None:
         import torch
 
-        from benchmarks.models import find
+        from benchmarks.models.build import find
 
         if not task.module:
             raise RammerError("there is no torch module of this model")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rammer
-from benchmarks.models import build
+from benchmarks.models.build import build
 from rammer.compiler import Compilation, CompileOptions
 from rammer.errors import RammerError
 from rammer.plugins import PluginRegistry

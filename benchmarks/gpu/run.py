@@ -76,7 +76,7 @@ def reference(name: str, scale: Scale, inputs: Arrays, outputs: Arrays) -> Array
     """The outputs in float64, by torch on the CPU; called in a process of its own."""
     import torch
 
-    from benchmarks.models import find
+    from benchmarks.models.build import find
 
     module = find(name).build_module(scale).double()
     (output,) = outputs

@@ -25,13 +25,13 @@ class Entry:
 
 
 def paper_names() -> list[str]:
-    from benchmarks.models import PAPER  # torch takes seconds to import
+    from benchmarks.models.build import PAPER  # torch takes seconds to import
 
     return list(PAPER)
 
 
 def today_names() -> list[str]:
-    from benchmarks.models import TODAY
+    from benchmarks.models.build import TODAY
 
     return list(TODAY)
 
@@ -42,7 +42,7 @@ def light_names() -> list[str]:
 
 def names() -> list[str]:
     """Those of all suites, and what is run with batches alone."""
-    from benchmarks.models import CATALOG
+    from benchmarks.models.build import CATALOG
 
     return [*CATALOG, *light_names()]
 
@@ -52,7 +52,7 @@ def prepare(name: str, batch: int = 1, scale: Scale = "full") -> Entry:
     if name.startswith(LIGHT):
         built = light.build(name.removeprefix(LIGHT))
         return Entry(built, "", 1, count(built.path), ())
-    from benchmarks.models import build, find
+    from benchmarks.models.build import build, find
 
     built = build(name, batch, scale)
     return Entry(built, name, batch, count(built.path), find(name).recurrences(scale))

@@ -146,7 +146,7 @@ MACS: dict[str, Callable[[onnx.NodeProto, Shapes], int]] = {
 @click.option("--batch", default=1, show_default=True)
 def main(names: tuple[str, ...], threads: int, batch: int) -> None:
     """Print the machine's limits and the floors of NAMES (the paper's when empty)."""
-    from benchmarks.models import CATALOG, PAPER, build
+    from benchmarks.models.build import CATALOG, PAPER, build
 
     console = wide_console()
     limits = measure(threads)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.models import CATALOG, find
+from benchmarks.models.build import CATALOG, find
 from benchmarks.models.store import Scale
 
 SEED = 20

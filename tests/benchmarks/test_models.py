@@ -14,7 +14,7 @@ from onnx import numpy_helper
 torch = pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
 
 from benchmarks.micro.limits import Level, Limits  # noqa: E402
-from benchmarks.models import PAPER, build, find  # noqa: E402
+from benchmarks.models.build import PAPER, build, find  # noqa: E402
 from benchmarks.models.store import BuiltModel  # noqa: E402
 from benchmarks.on_paper.floors import Work, count, floor  # noqa: E402
 from rammer.errors import RammerError  # noqa: E402

@@ -13,7 +13,7 @@ pytest.importorskip("iree.runtime", reason="the peer under test")
 from benchmarks.compare import onnx_iree
 from benchmarks.compare.onnx_iree import AS_GIVEN, FORMS, package, runner
 from benchmarks.compare.peers import worst_error
-from benchmarks.models import PAPER, build
+from benchmarks.models.build import PAPER, build
 from rammer.errors import RammerError
 
 QUICK = [("alexnet", form) for form in FORMS] + [("lstm_tc_lstm", AS_GIVEN)]

@@ -11,7 +11,7 @@ pytest.importorskip("jax", reason="the peer under test")
 
 from benchmarks.compare.onnx_jax import translate
 from benchmarks.compare.peers import worst_error
-from benchmarks.models import PAPER, build
+from benchmarks.models.build import PAPER, build
 
 QUICK = ("deepspeech2_unrolled", "lstm_tc_lstm")
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PAPER]

@@ -13,7 +13,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the comparison needs on
 
 import rammer  # noqa: E402
 from benchmarks.compare.peers import worst_error  # noqa: E402
-from benchmarks.models import GRAPHTURBO, TODAY, build, find  # noqa: E402
+from benchmarks.models.build import GRAPHTURBO, TODAY, build, find  # noqa: E402
 from benchmarks.models.spec import Integers  # noqa: E402
 from benchmarks.models.store import BuiltModel  # noqa: E402
 from benchmarks.on_paper.floors import count  # noqa: E402

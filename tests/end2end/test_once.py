@@ -28,7 +28,7 @@ from rammer.ir.verify import replay
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.tools.demo import lstm_stack
-from rammer.vdevice.cpu import plugin
+from rammer.vdevice import c_kernels
 from rammer.vdevice.cpu.codegen import build
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler, Source
 from rammer.vdevice.cpu.device import CpuVDevice
@@ -216,14 +216,14 @@ def with_foreign(body: str) -> PluginRegistry:
 def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error where there is no other one; else another one takes its place."""
     monkeypatch.setattr(once, "PATIENCE_S", 0.5)
-    usual = plugin.rammer_rkernels
+    usual = c_kernels.rammer_rkernels
 
     @hookimpl
     def others(operation: Any, spec: Any, finer: Any) -> Any:
         return [] if operation.kind == "softmax" else usual(operation, spec, finer)
 
     with monkeypatch.context() as alone:
-        alone.setattr(plugin, "rammer_rkernels", others)
+        alone.setattr(c_kernels, "rammer_rkernels", others)
         with pytest.raises(DeviceError, match=f"(?s)softmax.*run once.*{what}"):
             compiled(registry=with_foreign(body))
     monkeypatch.setattr(EstimatingProfiler, "rtask_us", lambda _, kernel: 1.0 if kernel.name == "foreign" else 100.0)

@@ -93,7 +93,7 @@ def test_threads_take_turns(program: rammer.Program) -> None:
         ({"policy": "wavefrnt"}, "did you mean 'wavefront'?"),
         (
             {"policy": "wavefront:selecton=fastest"},
-            "has no option 'selecton', but selection, beyond, plans, sync\n",
+            "has no option 'selecton', but selection, beyond, sync\n",
         ),
         ({"policy": "wavefront:selecton=fastest"}, "did you mean 'selection'?"),
         ({"policy": "wavefront:selection=fast"}, "'interplay' or 'fastest' or 'efficient', not 'fast'\n"),

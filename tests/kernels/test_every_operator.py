@@ -100,6 +100,8 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("clip", "clip", t(50), low=-0.5, high=0.5)
     add("leaky_relu", "leaky_relu", t(50), alpha=0.1)
     add("elu", "elu", t(50), alpha=0.5)
+    for exponent in (3.0, -1.5, 0.75, 2.3):
+        add(f"power {exponent}", "power", t(50), exponent=exponent)
     add("selu", "selu", t(50), alpha=1.5, gamma=1.1)
     add("hard_sigmoid", "hard_sigmoid", t(50), alpha=0.2, beta=0.5)
     add("prelu", "prelu", t(2, 5, 9), t(5, 1))

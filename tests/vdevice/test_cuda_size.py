@@ -32,7 +32,7 @@ def test_models_at_full_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     """LSTM-TC and NASNet for an H200: under 1 MiB of machine code, no spills."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and NVRTC are not installed")
     pytest.importorskip("torch", reason="torch, which builds the model, is not installed")
-    from benchmarks.models import build
+    from benchmarks.models.build import build
 
     monkeypatch.setenv("RAMMER_VERIFY", "0")  # verified elsewhere; here it would take most of the time
     with rammer.compile(build(name).path, "cuda", arch="sm_90", tune_seconds=0) as program:

@@ -18,7 +18,7 @@ from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 
 pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
 
-from benchmarks.models import build
+from benchmarks.models.build import build
 from benchmarks.models.store import BuiltModel, Scale
 
 MODELS = (

@@ -251,12 +251,17 @@ def test_copies_out_of_range_are_refused(wild: tuple[int, int]) -> None:
 
 
 def test_a_lost_copy_shows() -> None:
+    """Each one: what is read instead is NaN, or what another rTask left there."""
     program = recurrent()
     image = make_image(program.plan, make_program(program.plan, CUDA), {})
-    executable = EmulatorExecutable(image, poison=True)
-    stream = executable._stream = executable._stream.copy()
-    stream[np.flatnonzero(stream[:, 0] == KEEP)[0], 0] = -2
-    assert np.isnan(executable.run(inputs_of(program))["y"]).any()
+    wanted = EmulatorExecutable(image, poison=True).run(inputs_of(program))["y"]
+    copies = np.flatnonzero(make_program(program.plan, CUDA).streams.instructions[:, 0] == KEEP)
+    for slot in copies:
+        executable = EmulatorExecutable(image, poison=True)
+        stream = executable._stream = executable._stream.copy()
+        stream[slot, 0] = -2
+        assert not np.array_equal(executable.run(inputs_of(program))["y"], wanted)
+    assert len(copies) >= 3
 
 
 def test_only_what_several_operators_read_is_kept() -> None:

@@ -30,8 +30,8 @@ def difference(kind: TensorType, stored: Array, value: Array) -> str:
     if value.shape != kind.shape or value.dtype != kind.dtype.numpy:
         return f"the constant is {value.dtype}{list(value.shape)}, and {kind} is read"
     if kind.layout is None and kind.nbytes <= MOST_BYTES:
-        apart = flat != np.ascontiguousarray(value).reshape(-1).view(held)
-        return f"element {int(np.argmax(apart))} in memory is not the constant's" if apart.any() else ""
+        wrong = flat.view(np.uint8) != np.ascontiguousarray(value).reshape(-1).view(np.uint8)  # a NaN equals itself
+        return f"element {np.argmax(wrong) // flat.itemsize} in memory is not the constant's" if wrong.any() else ""
     steps, filled = places(kind), 0
     count = np.count_nonzero if len(flat) > kind.size * (encoding.parts if encoding else 1) else lambda _: 0  # padding
     for index, at in _points(kind.shape, steps, sampled=kind.nbytes > MOST_BYTES):
