@@ -60,7 +60,7 @@ def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int
     return [found[n] if n in found else work(item) for n, item in enumerate(items)]
 
 
-class Ahead(Generic[Item, Made]):
+class Background(Generic[Item, Made]):
     """Run `work` of items in a forked child, in the background. `end` stops it.
 
     Nothing is started with one CPU, or without items.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rammer import forkpool as children
-from rammer.forkpool import Ahead, computed
+from rammer.forkpool import Background, computed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 PARENT = os.getpid()
@@ -143,14 +143,14 @@ def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("wanted", [range(0), range(20), range(5, 9)])
 def test_what_was_begun_ahead_is_made_once_by_either(wanted: range) -> None:
     """Of what a child has not begun, just what is wanted; one that fails leaves its part to who asks."""
-    ahead = Ahead(squared, range(20))
+    ahead = Background(squared, range(20))
     found = ahead.results(wanted)
     assert found.keys() >= set(wanted) and all(made == number * number for number, (made, _) in found.items())
     assert {pid for number, (_, pid) in found.items() if number not in wanted} <= {p for _, p in found.values()} - {
         PARENT
     }
     assert ahead.results(wanted) == {}
-    failing = Ahead(failing_in_children, range(20))
+    failing = Background(failing_in_children, range(20))
     time.sleep(0.1)
     assert set(failing.results(range(20)).values()) <= {PARENT}
 
@@ -158,7 +158,7 @@ def test_what_was_begun_ahead_is_made_once_by_either(wanted: range) -> None:
 @pytest.mark.usefixtures("two_cpus")
 def test_what_nobody_has_begun_is_made_by_all() -> None:
     """A child that is held up by its first item leaves the rest to two others."""
-    ahead = Ahead(slowly_squared, range(40))
+    ahead = Background(slowly_squared, range(40))
     time.sleep(0.1)
     found = ahead.results(range(40))
     assert {number: made for number, (made, _) in found.items()} == {n: n * n for n in range(40)}
@@ -183,7 +183,7 @@ def looping(number: int) -> None:
 @pytest.mark.usefixtures("two_cpus")
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="states of processes are read as Linux shows them")
 def test_who_works_ahead_stands_still_while_something_is_measured_and_ends_when_told() -> None:
-    ahead = Ahead(looping, [0])
+    ahead = Background(looping, [0])
     assert ahead._child is not None
     number = ahead._child._number
 
@@ -207,8 +207,8 @@ def test_who_works_ahead_stands_still_while_something_is_measured_and_ends_when_
 
 
 def test_nothing_is_begun_ahead_without_items_or_with_one_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Ahead(squared, []).results([]) == {}
+    assert Background(squared, []).results([]) == {}
     monkeypatch.setattr(children, "usable_cpus", lambda: 1)
-    ahead = Ahead(squared, [1, 2])
+    ahead = Background(squared, [1, 2])
     with ahead.still():
         assert ahead.results([1, 2]) == {}

@@ -15,7 +15,7 @@ from rammer.vdevice.cuda.driver import CudaDriver
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.table import ONLY_WAIT
-from rammer.vdevice.simt.tune.profile import PASSED, TASKS, Timer, lanes
+from rammer.vdevice.simt.tune.profile import PASSED, TASKS, DeviceTimer, lanes
 
 LAUNCHES = 200
 REPEATS = 7
@@ -89,7 +89,7 @@ def slots(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
     block, found = THREADS, []
     code = compile_cubin(program_text([], CUDA, block, 0), arch)
     with closing(CudaDriver(cupy.cuda.runtime.getDevice())) as driver, driver.using("time slots"):
-        timer = Timer(driver, code.data, block, header_bytes(0), num_sms, 256)
+        timer = DeviceTimer(driver, code.data, block, header_bytes(0), num_sms, 256)
 
         def us(instructions: int, waits: int) -> float:
             return timer.launch_us(*lanes(ONLY_WAIT, instructions, 0, num_sms, waits), [0], REPEATS)

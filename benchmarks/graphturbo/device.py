@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Moved
+from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Transfers
 
 CLUSTERS = 4
 NEAR_KIB = 1280  # of a core: inferred
@@ -64,7 +64,9 @@ def byte_ms(spec: VDeviceSpec = STCP920) -> dict[Far, float]:
     return {"shared": 1e-6 / shared.read_gbps, "main": 1e-6 / main.read_gbps}
 
 
-def times(network: Network, moved: Moved, spec: VDeviceSpec = STCP920, layers: Sequence[int] | None = None) -> Times:
+def times(
+    network: Network, moved: Transfers, spec: VDeviceSpec = STCP920, layers: Sequence[int] | None = None
+) -> Times:
     """What a plan takes, or some layers of it, every core busy whenever it computes; work done twice is not counted."""
     work = sum(network.layers[n].mflop for n in (range(len(network.layers)) if layers is None else layers))
     byte = byte_ms(spec)

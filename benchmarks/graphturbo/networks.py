@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, Window
+from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, ReadWindow
 
 HALF = 2  # bytes of a number
-POINT = Window()
+POINT = ReadWindow()
 POINTS: Axes = (0, 1, 2, 3)
 ROWS: Axes = (0, 1, None)  # of words: a layer reads all of a row
 
@@ -46,7 +46,7 @@ class Net:
         shape = n, -(-h // stride), -(-w // stride), channels
         per = size * size * (1 if apart else inputs)
         axes: Axes = POINTS if apart else (0, 1, 2, None)
-        window = Window(stride, size, (size - 1) // 2)
+        window = ReadWindow(stride, size, (size - 1) // 2)
         reads = [Read(x, axes, (POINT, window, window, POINT))]
         if plus is not None:
             reads.append(Read(plus, POINTS))
@@ -54,14 +54,14 @@ class Net:
 
     def pool(self, x: int, size: int, stride: int) -> int:
         n, h, w, c = self.shape(x)
-        window = Window(stride, size, (size - 1) // 2)
+        window = ReadWindow(stride, size, (size - 1) // 2)
         return self.add((n, -(-h // stride), -(-w // stride), c), Read(x, POINTS, (POINT, window, window, POINT)))
 
     def concat(self, x: int, y: int) -> int:
         """Channels of two, in place of the first one's if that dies."""
         *images, first = self.shape(x)
         other = self.shape(y)[3]
-        behind = (POINT, POINT, POINT, Window(before=first))
+        behind = (POINT, POINT, POINT, ReadWindow(before=first))
         reads = Read(x, POINTS, (POINT,) * 4), Read(y, POINTS, behind)
         return self.add((*images, first + other), *reads, takes_over=x)
 
@@ -140,7 +140,7 @@ def bert(batch: int, length: int, layers: int = 12, width: int = 768, heads: int
     for _ in range(layers):
         q, k, v = (net.dense(x, width) for _ in range(3))
         scores = (batch, heads, length, length)
-        by_head = Window(head, head)
+        by_head = ReadWindow(head, head)
         first = Read(q, (0, 2, 1), (POINT, POINT, by_head)), Read(k, (0, 3, 1), (POINT, POINT, by_head))
         weighed = net.add(scores, *first, mflop=mflop)
         weighed = net.add(scores, Read(weighed, (0, 1, 2, None)), takes_over=weighed)

@@ -25,7 +25,7 @@ from benchmarks.graphturbo.transfers import (
 )
 from benchmarks.graphturbo.transfers import searched as searched_timeline
 from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
+from rammer.scheduler.graphturbo.scratchpad import Memories, Transfers
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
 from rammer.scheduler.graphturbo.slices import Step, producers_of, slices
 from rammer.scheduler.graphturbo.split import group_of
@@ -104,7 +104,7 @@ def numbers(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
         }
     concats, moves = copies(network, plans["rules"])
     return {
-        "computing_ms": _digits(times(network, Moved()).computing),
+        "computing_ms": _digits(times(network, Transfers()).computing),
         "least_mb": _digits(network.least_bytes / 1e6),
         "concats": concats,
         "copies": sum(moves.values()),
@@ -122,11 +122,11 @@ def stages(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
     each: dict[str, Any] = {
         "groups": [len(group.layers) for group in groups],
         "instances": [split.factor if split else 1 for split in found["rules"].splits],
-        "computing_ms": [_digits(times(network, Moved(), layers=group.layers).computing) for group in groups],
+        "computing_ms": [_digits(times(network, Transfers(), layers=group.layers).computing) for group in groups],
     }
     for way, by_layer in moved.items():
         sums = [sum((by_layer[n] for n in group.layers), np.zeros(3)) for group in groups]
-        each[way] = [_digits(times(network, Moved(*bytes_), layers=()).moving) for bytes_ in sums]
+        each[way] = [_digits(times(network, Transfers(*bytes_), layers=()).moving) for bytes_ in sums]
     return each
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Move, Moved
+from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Move, Transfers
 from rammer.scheduler.graphturbo.slices import Piece, Step
 
 WINDOWS = (0, 1, 2, 4, 8, 16, 32, 64, 1 << 30)  # steps ahead, or behind: of all transfers alike, where searches begin
@@ -81,7 +81,7 @@ class Costs(NamedTuple):
         return transfer.nbytes * self.byte[transfer.move.memory]
 
 
-def transfers_of(steps: Sequence[Step], moved: Moved, most: int) -> list[Transfer]:
+def transfers_of(steps: Sequence[Step], moved: Transfers, most: int) -> list[Transfer]:
     """How far what a run moves may be moved in time, in parts of so many bytes at most."""
     made = {step.makes.piece: at for at, step in enumerate(steps)}
     loads: dict[Piece, list[int]] = defaultdict(list)
@@ -113,7 +113,7 @@ def transfers_of(steps: Sequence[Step], moved: Moved, most: int) -> list[Transfe
     return found
 
 
-def held(steps: Sequence[Step], moved: Moved) -> dict[str, list[int]]:
+def held(steps: Sequence[Step], moved: Transfers) -> dict[str, list[int]]:
     """Bytes that each step needs in each memory: of the shared one also weights, until they are used no more."""
     found = {"near": [near for near, _ in moved.held], "shared": [shared for _, shared in moved.held]}
     for n, last in _uses(steps, moved).items():
@@ -122,7 +122,7 @@ def held(steps: Sequence[Step], moved: Moved) -> dict[str, list[int]]:
     return found
 
 
-def _uses(steps: Sequence[Step], moved: Moved) -> dict[int, int]:
+def _uses(steps: Sequence[Step], moved: Transfers) -> dict[int, int]:
     """The last step that uses what was loaded of weights, by the number of the move."""
     using: dict[int, list[int]] = defaultdict(list)
     for at, step in enumerate(steps):

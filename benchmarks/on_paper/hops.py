@@ -27,10 +27,10 @@ from rammer.ir.tile import Body, For, Kind, children
 from rammer.scheduler.hand_overs import hops_of
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.spec import choose_gpu
-from rammer.vdevice.simt.codegen.image import Function, SimtProgram
+from rammer.vdevice.simt.codegen.image import ProgramFunction, SimtProgram
 from rammer.vdevice.simt.codegen.megakernel import STOPPED, header_bytes, task_call
 from rammer.vdevice.simt.codegen.prelude import CUDA, Dialect, prelude
-from rammer.vdevice.simt.codegen.printer import EmittedKernel
+from rammer.vdevice.simt.codegen.printer import EmittedFunction
 from rammer.vdevice.simt.tune.rooms import compiled
 
 ENTRY = "hop_"  # before a kernel's symbol, of the function that calls it
@@ -147,7 +147,7 @@ def hops(plan: ExecutionPlan, arch: str, costs: HopCosts | None = None) -> Hops:
     return Hops(tuple(rows), costs.source)
 
 
-def called(program: SimtProgram) -> dict[int, Function]:
+def called(program: SimtProgram) -> dict[int, ProgramFunction]:
     """By operator, the function of the program that most of its rTasks call."""
     streams = program.streams
     numbers: dict[int, Counter[int]] = {}
@@ -157,7 +157,7 @@ def called(program: SimtProgram) -> dict[int, Function]:
     return {n: program.functions[counted.most_common(1)[0][0]] for n, counted in numbers.items()}
 
 
-def way(function: Function, dialect: Dialect) -> Way:
+def way(function: ProgramFunction, dialect: Dialect) -> Way:
     """How a function's machine code is walked, behind its own wait if it has one."""
     kernel = function.built
     return -(-kernel.num_threads // dialect.wave), trips(kernel), function.emitted.waits
@@ -180,7 +180,7 @@ def _whole(threads: int, dialect: Dialect) -> int:
     return -(-threads // dialect.wave) * dialect.wave
 
 
-def standalone_text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
+def standalone_text(kernels: Iterable[EmittedFunction], dialect: Dialect) -> str:
     """A text with a function for each kernel, whose arguments lie in shared memory, as a vEU has them."""
     kernels = list({k.symbol: k for k in kernels}.values())
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED]

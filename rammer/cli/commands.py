@@ -12,7 +12,7 @@ import click
 import rammer
 from rammer import files
 from rammer.cli.cache import cache
-from rammer.cli.console import Group, out, progress_bar
+from rammer.cli.console import CommandGroup, out, progress_bar
 from rammer.cli.doctor import doctor
 from rammer.cli.models import bench, check_command, compile_command, run
 from rammer.cli.plans import show
@@ -21,7 +21,7 @@ from rammer.tools import demo
 COMMANDS = "rammer.commands"  # the entry-point group of plugins that add commands
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", count=True, help="Say more: -v phases and notes, -vv tracebacks.")
 @click.version_option(rammer.__version__)
 @click.pass_context

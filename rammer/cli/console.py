@@ -36,7 +36,7 @@ INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
 AGAIN_S = 0.01  # seconds until a lost signal is sent again
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A command group that prints warnings as lines, and RammerError with its hint, and then exits with 1.
 
     -vv shows tracebacks.

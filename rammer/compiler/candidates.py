@@ -11,7 +11,7 @@ import numpy as np
 
 from rammer.compiler.once import Fault
 from rammer.errors import DeviceError, VerificationError
-from rammer.forkpool import Ahead, computed
+from rammer.forkpool import Background, computed
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
@@ -62,12 +62,12 @@ class Prover:
         self._others_still = still
         self._vdevice, self._check, self._progress = vdevice, check, progress
         self._settled: set[RKernel] = set()
-        self._ahead: Ahead[RKernel, str] | None = None
+        self._ahead: Background[RKernel, str] | None = None
 
     def begin(self, likely: Iterable[RKernel]) -> None:
         """Start to prove what a plan will probably use, in a child process. `end` stops it."""
         recipes = recipe_keys([k for k in dict.fromkeys(likely) if isinstance(k.body, TileProgram)], self._vdevice.spec)
-        self._ahead = Ahead(_proof, _unproven(recipes, _proof_store().verdicts(recipes.values())))
+        self._ahead = Background(_proof, _unproven(recipes, _proof_store().verdicts(recipes.values())))
 
     @contextmanager
     def still(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from rammer.compiler.candidates import (
 )
 from rammer.compiler.clock import Clock
 from rammer.compiler.models import Model, read
-from rammer.compiler.once import Fault, Judge, budget, cpu_s, run_once
+from rammer.compiler.once import Fault, ModelReference, budget, cpu_s, run_once
 from rammer.compiler.options import CompileOptions
 from rammer.compiler.stages import (
     Built,
@@ -108,7 +108,7 @@ class Compilation:
         self._model, self._graph = graph, drop_empty(graph)
         types = [{t: graph.types[t] for t in names} for names in (graph.inputs, graph.outputs)]
         self._state = same_types(checked_pairs(self.options.state, *types), *types)
-        self._judge: Judge | None = None
+        self._judge: ModelReference | None = None
         self._kernels: dict[Operation, Sequence[RKernel]] = {}  # current candidates: proofs and runs reject some
         self._made: dict[Operation, Sequence[RKernel]] = {}  # of operations that a policy makes
         self._notes: list[str] = []  # on rejected rKernels
@@ -312,10 +312,10 @@ class Compilation:
     def _prover(self) -> Prover:
         return Prover(self.device, self._check, self._progress, self._judge.still if self._judge else nullcontext)
 
-    def _begun_judge(self) -> Judge:
+    def _begun_judge(self) -> ModelReference:
         """Return the judge, which computes the model's outputs in the background; start it on the first call."""
         if self._judge is None:
-            self._judge = Judge(self._graph, self.device.spec, self.device.verdicts(), self._check)
+            self._judge = ModelReference(self._graph, self.device.spec, self.device.verdicts(), self._check)
         return self._judge
 
     def _still(self) -> AbstractContextManager[None]:
@@ -432,7 +432,7 @@ class Compilation:
                 verify_plan(plan, evidence)
         return Proven(planned, plan, timeline, evidence)
 
-    def _built(self, proven: Proven, judge: Judge) -> tuple[Built, Fault | None]:
+    def _built(self, proven: Proven, judge: ModelReference) -> tuple[Built, Fault | None]:
         """Return the built program, and what a run has shown to be wrong with it, or None."""
         optimized, plan, evidence, device = self.optimized, proven.plan, proven.evidence, self.device
         with self._clock("build"):

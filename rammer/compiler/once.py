@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import InputError
-from rammer.forkpool import Ahead, alone
+from rammer.forkpool import Background, alone
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
@@ -36,7 +36,7 @@ from rammer.ir.semantics.expected import Expected, expected
 from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded, bounded_as, differs, unexplained
 from rammer.ir.tensor import Array, DType, TensorId, element
 from rammer.ir.tile import Apply, TileProgram, statements
-from rammer.ir.verify.replay import Kept, Replay
+from rammer.ir.verify.replay import Replay, Snapshot
 from rammer.runtime.measure import random_inputs
 from rammer.runtime.report import CHECKED
 from rammer.vdevice.base import Bytes, CompiledOnly, Executable, Image, MayFork, RunsSlots, Stepped, ports_of
@@ -81,7 +81,7 @@ def budget(compiled_s: float) -> float:
     return min(max(SHARE * compiled_s, LEAST_S), MOST_S)
 
 
-class Judge:
+class ModelReference:
     """Compute the outputs that a program should give, in a child process beside its compilation. `end` stops it.
 
     Nothing is started if a program of a model with the same operators was judged before: the verdict is probably
@@ -97,7 +97,7 @@ class Judge:
         digest = hashlib.sha256(f"{operators}{model.types}{check}{spec.precision}{generators()}".encode())
         self._key = f"begun {digest.hexdigest()}"
         begins = check == 1 and self._work_s < BESIDE_S and not store.verdicts([self._key])
-        self._ahead = Ahead(self._meant_beside, [None] if begins else [])
+        self._ahead = Background(self._meant_beside, [None] if begins else [])
         self.still, self.end = self._ahead.still, self._ahead.end
 
     @cached_property
@@ -135,7 +135,7 @@ class Judge:
 
 
 def run_once(
-    executable: Executable, image: Image, judge: Judge, store: ProfileStore, seconds: float, every: bool
+    executable: Executable, image: Image, judge: ModelReference, store: ProfileStore, seconds: float, every: bool
 ) -> tuple[str, Fault | None]:
     """Run a program once. Return the text for its report, and what is wrong, or None.
 
@@ -187,7 +187,13 @@ class _Run:
     """A run of a program, and what it is compared with."""
 
     def __init__(
-        self, executable: Executable, image: Image, plan: ExecutionPlan, judge: Judge, seconds: float, every: bool
+        self,
+        executable: Executable,
+        image: Image,
+        plan: ExecutionPlan,
+        judge: ModelReference,
+        seconds: float,
+        every: bool,
     ) -> None:
         self._executable, self._image, self._plan, self._judge = executable, image, plan, judge
         self._every, self._wanted = every, judge.wanted
@@ -422,7 +428,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
     op, kernel = plan.graph.operators[n], plan.kernels[n]
     expr = op.operation.expr
     names = [name for name, _ in expr.inputs]
-    given: dict[str, Array | Kept] = {
+    given: dict[str, Array | Snapshot] = {
         name: constant_value(plan.graph, t) if kept is None else kept
         for name, t, kept in zip(names, op.inputs, replay.operands(n), strict=True)
     }
@@ -435,7 +441,9 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
         inside = np.all([(e >= 0) & (e < extent) for e, extent in zip(elements, kind.shape, strict=True)], axis=0)
         places, elements = places[inside], [e[inside] for e in elements]
     arrays = (
-        {name: value.whole() if isinstance(value, Kept) else value for name, value in given.items()} if whole else {}
+        {name: value.whole() if isinstance(value, Snapshot) else value for name, value in given.items()}
+        if whole
+        else {}
     )
     wanted = bounded_as(expr, kernel.form, arrays, factor_step=_factor_step(kernel)) if whole else bound(places)
     for number, (tensor, result, both) in enumerate(zip(op.outputs, replay.results(n), wanted, strict=True)):

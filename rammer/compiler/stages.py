@@ -14,7 +14,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorId
-from rammer.ir.verify import Evidence
+from rammer.ir.verify import PlanEvidence
 from rammer.runtime.report import Report
 from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.base import Executable, Image
@@ -94,7 +94,7 @@ class Proven:
     planned: Planned = field(repr=False)
     plan: ExecutionPlan
     timeline: Timeline = field(repr=False)
-    evidence: Evidence | None = field(repr=False, compare=False)
+    evidence: PlanEvidence | None = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         how = "proven" if self.evidence else "not proven (RAMMER_VERIFY=0)"

@@ -212,7 +212,7 @@ def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:
     return touches(kernel, [Address(region, base) for base in bases], in_use), in_use
 
 
-class Pieces:
+class PieceUse:
     """The pieces of a plan's memory: those that each operator's rTasks touch, and the bytes of each that are `in_use`.
 
     Tensors that share bytes of the arena share pieces. Without a memory plan, every tensor counts as separate memory.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.cost.pieces import Pieces, touches_alone
+from rammer.cost.pieces import PieceUse, touches_alone
 from rammer.cost.residency import Residency, levels
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -87,7 +87,7 @@ class Fetches:
 
     def __init__(self, plan: ExecutionPlan, order: Sequence[tuple[int, TaskUid]]) -> None:
         self._spec = plan.spec
-        pieces = Pieces(plan)
+        pieces = PieceUse(plan)
         caches, touched, near = Residency(plan.spec, pieces.in_use), pieces.touched, pieces.near
         for _ in range(RUNS):
             found = [caches.fetch(veu, touched[n][rtask], near[n][rtask]) for veu, (n, rtask) in order]

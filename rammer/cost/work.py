@@ -18,7 +18,7 @@ import numpy as np
 
 from rammer.cost.functions import parts_of, slots_of, slots_of_fold
 from rammer.ir.device import Execution, VDeviceSpec
-from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, loads, nodes
+from rammer.ir.expr import ConstantTable, Iota, Load, Range, Scalar, Select, loads, nodes
 from rammer.ir.index import Bounds, Index, bounds, evaluate, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram, folded
@@ -385,9 +385,11 @@ def _evaluations(part: Scalar, stmt: Store, block: tuple[For, ...], vector: For 
     if any(isinstance(n, Load) and (n.dynamic or n.tensor == stmt.buffer) for n in inside):
         times = _times(loops)
     else:
-        indices = {n.index[0] if isinstance(n, Load) else n.index for n in inside if isinstance(n, Load | Table | Iota)}
+        indices = {
+            n.index[0] if isinstance(n, Load) else n.index for n in inside if isinstance(n, Load | ConstantTable | Iota)
+        }
         times = _places(indices | {r.index for n in inside if isinstance(n, Select) for r in n.where}, loops)
-    for table in (n for n in inside if isinstance(n, Table)):
+    for table in (n for n in inside if isinstance(n, ConstantTable)):
         times *= sum(v != 0 for v in table.values) / len(table.values)
     if isinstance(part, Select):
         lanes = sum(vector is not None and vector.var in variables(r.index) for r in part.where)

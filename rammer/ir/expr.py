@@ -51,7 +51,7 @@ class Iota(Scalar):
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Scalar):
+class ConstantTable(Scalar):
     """Element values[index] of a constant table. Unrolling decides the index; a zero removes its product."""
 
     values: tuple[float, ...]
@@ -207,7 +207,7 @@ def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
     match value:
         case Const(_, dtype):
             return dtype
-        case Table():
+        case ConstantTable():
             return None
         case Iota():
             return DType.I64
@@ -247,8 +247,8 @@ def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index
                 return replace(value, arg=walk(arg))
             case Iota(ix):
                 return Iota(index(ix))
-            case Table(values, ix):
-                return Table(values, index(ix))
+            case ConstantTable(values, ix):
+                return ConstantTable(values, index(ix))
             case Select(where, then, other):
                 return Select(tuple(Range(index(r.index), r.low, r.high) for r in where), walk(then), walk(other))
         return value

@@ -45,7 +45,7 @@ def storage(views: Mapping[TensorId, View], tensor: TensorId) -> Storage:
     return Storage(tensor, offset)
 
 
-class Source(NamedTuple):
+class ProducerOutput(NamedTuple):
     """An output of a producer that shares memory with an input of another operator.
 
     Element e of the input is element e + shift of the output.
@@ -171,11 +171,11 @@ class Graph:
         return bool(np.any(before < np.searchsorted(others[:, 0], own[:, 1], "left")))
 
     @cached_property
-    def sources(self) -> tuple[tuple[Source, ...], ...]:
+    def sources(self) -> tuple[tuple[ProducerOutput, ...], ...]:
         """Sources of every operator: outputs of others that its inputs read."""
         return tuple(
             tuple(
-                Source(position, producer, output, self.storage(tensor).offset - first)
+                ProducerOutput(position, producer, output, self.storage(tensor).offset - first)
                 for position, tensor in enumerate(op.inputs)
                 for producer, output, first in self.writers(tensor)
                 if producer != n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rammer.ir.expr import Axes, Call, Cast, Const, Iota, Load, Range, Scalar, Select, Stage, Table, TensorExpr
+from rammer.ir.expr import Axes, Call, Cast, Const, ConstantTable, Iota, Load, Range, Scalar, Select, Stage, TensorExpr
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.text import printable
@@ -111,7 +111,7 @@ def _scalar(value: Scalar) -> str:
             return f"{number:g}" if isinstance(number, float) else str(number)
         case Iota(index):
             return f"({index})"
-        case Table(_, index):
+        case ConstantTable(_, index):
             return f"table[{index}]"
         case Load(tensor, index, dynamic):
             moved = {d.dim: f" + {_scalar(d.value)}" for d in dynamic}

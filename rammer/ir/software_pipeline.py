@@ -37,7 +37,7 @@ from rammer.ir.tile import (
 BLOCK = 32  # places begin at multiples of so many elements: of a vector, and of a cache line
 
 
-class _Loop(NamedTuple):
+class _PipelinedLoop(NamedTuple):
     """A loop, its copies in each pass, and its computation from these."""
 
     loop: For
@@ -63,7 +63,7 @@ def pipelined(program: TileProgram, places: int) -> TileProgram | None:
     return replace(program, body=body, scratch=scratch, num_block_syncs=block_syncs(body))
 
 
-def _candidates(body: Body, program: TileProgram) -> Iterator[_Loop]:
+def _candidates(body: Body, program: TileProgram) -> Iterator[_PipelinedLoop]:
     for stmt in body:
         if isinstance(stmt, For) and stmt.kind is Kind.SERIAL and (one := _loop(stmt, program)) is not None:
             yield one
@@ -71,7 +71,7 @@ def _candidates(body: Body, program: TileProgram) -> Iterator[_Loop]:
             yield from _candidates(children(stmt), program)
 
 
-def _loop(stmt: For, program: TileProgram) -> _Loop | None:
+def _loop(stmt: For, program: TileProgram) -> _PipelinedLoop | None:
     """Split the loop at its two syncs; None if it cannot be pipelined, or if other statements write what it copies."""
     syncs = [n for n, s in enumerate(stmt.body) if isinstance(s, Sync)]
     if len(syncs) != 2 or syncs[0] != 0 or stmt.start or stmt.stop < 2:
@@ -87,7 +87,7 @@ def _loop(stmt: For, program: TileProgram) -> _Loop | None:
     if not stores or not plain or not nests or contains(rest, Sync):
         return None
     staged = {s.buffer for s in stores}
-    return _Loop(stmt, copies, rest) if not any(_writes(s, staged) for s in statements(rest)) else None
+    return _PipelinedLoop(stmt, copies, rest) if not any(_writes(s, staged) for s in statements(rest)) else None
 
 
 def _is_plain(value: Scalar, arguments: dict[str, Buffer]) -> bool:
@@ -108,7 +108,7 @@ def _writes(stmt: Stmt, staged: set[str]) -> bool:
     return False
 
 
-def _pipeline(one: _Loop, count: int, slots: dict[str, Index]) -> Body:
+def _pipeline(one: _PipelinedLoop, count: int, slots: dict[str, Index]) -> Body:
     loop, name, ahead = one.loop, one.loop.var, count - 1
     # Copies are those of a later pass: the loop's variable in them is that of the pass they are for.
     copied = tuple(_moved(s, slots, written=True) for s in one.copies)

@@ -11,7 +11,19 @@ from enum import Enum
 from math import prod
 from typing import TypeAlias, assert_never
 
-from rammer.ir.expr import REDUCERS, Call, Dynamic, Iota, Load, Range, Scalar, Select, Table, nodes, substitute_axes
+from rammer.ir.expr import (
+    REDUCERS,
+    Call,
+    ConstantTable,
+    Dynamic,
+    Iota,
+    Load,
+    Range,
+    Scalar,
+    Select,
+    nodes,
+    substitute_axes,
+)
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType, Encoding, aligned_bytes
@@ -214,7 +226,7 @@ def indices(stmt: Stmt) -> Iterator[Index]:
                 match part:
                     case Load(_, places):
                         yield from places
-                    case Iota(index) | Table(_, index):
+                    case Iota(index) | ConstantTable(_, index):
                         yield index
                     case Select(where):
                         yield from (r.index for r in where)

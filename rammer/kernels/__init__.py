@@ -15,7 +15,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
 from rammer.kernels import update
-from rammer.kernels.problem import USUAL, Problem, Tuning
+from rammer.kernels.problem import USUAL, KernelProblem, Tuning
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.vectors import (
     block_products,
@@ -55,7 +55,7 @@ def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) 
         return threads.apart(operation, spec) if tuning.every_axis else threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
-    problem = Problem.of(operation, spec, tuning)
+    problem = KernelProblem.of(operation, spec, tuning)
     found: list[RKernel] = []
     for kernels in _proposed(problem):
         found += kernels
@@ -66,7 +66,7 @@ def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) 
     return found
 
 
-def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
+def _proposed(problem: KernelProblem) -> Iterator[list[RKernel]]:
     """Yield the rKernels of one family after another. Later families are needed only if no earlier one fits."""
     if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
         yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
@@ -95,7 +95,9 @@ def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
     yield _kernels(problem.keeping(frozenset()), generic.sparing, few)
 
 
-def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], count: int) -> list[RKernel]:
+def _kernels(
+    problem: KernelProblem, family: Callable[[KernelProblem], Iterator[Schedule]], count: int
+) -> list[RKernel]:
     """Return the rKernels of a family and those for the matrix unit; none if the family has none."""
     schedules = list(islice(family(problem), count))
     if schedules and family is not generic.sparing:
@@ -105,7 +107,7 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
     return _kernels(problem.unmerged, family, count)  # panels end inside of a merged axis
 
 
-def _on_matrix_unit(problem: Problem) -> list[Schedule]:
+def _on_matrix_unit(problem: KernelProblem) -> list[Schedule]:
     """Return schedules for the vEU's matrix units that suit the operation."""
     families = (matrix_unit.schedules, recurrent.schedules, rounded_chain.schedules)
     return [s for unit in matrix_unit.units_of(problem.spec) for family in families for s in family(problem, unit)]

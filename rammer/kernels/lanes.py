@@ -10,13 +10,13 @@ from rammer.cost.functions import slots_of_fold, slots_of_term
 from rammer.cost.work import apart
 from rammer.ir.expr import REDUCERS, Load, Stage, loads
 from rammer.ir.index import var, variables
-from rammer.kernels.problem import OfVector, Problem, all_loads
+from rammer.kernels.problem import KernelProblem, OfVector, all_loads
 
 EVERY_SECOND = 3.0  # two loads, and a choice of their numbers
 NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
-def lane_axis(problem: Problem, stage: Stage, here: Mapping[str, int] = NOWHERE) -> str | None:
+def lane_axis(problem: KernelProblem, stage: Stage, here: Mapping[str, int] = NOWHERE) -> str | None:
     """Return the axis along which vectors cost least; later axes win ties. None for a single point.
 
     `here`: how many points of an axis are computed at a time, for axes that are cut.
@@ -25,7 +25,7 @@ def lane_axis(problem: Problem, stage: Stage, here: Mapping[str, int] = NOWHERE)
     return min(reversed(axes), key=lambda axis: instructions(problem, stage, axis, here), default=None)
 
 
-def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, int] = NOWHERE) -> float:
+def instructions(problem: KernelProblem, stage: Stage, axis: str, here: Mapping[str, int] = NOWHERE) -> float:
     """Return the instructions per term of a stage with vectors along an axis. A part of a vector costs a whole one."""
     extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}
     vectors = -(-extents[axis] // problem.lanes)
@@ -42,7 +42,7 @@ def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, i
     return (arithmetic + own.fetched + stores) * vectors / extents[axis]
 
 
-def _of_vector(problem: Problem, stage: Stage, axis: str) -> OfVector:
+def _of_vector(problem: KernelProblem, stage: Stage, axis: str) -> OfVector:
     """Return the instructions of one vector along an axis. They are cached: all tilings have the same ones."""
     known = problem.of_vectors.get((id(stage), axis))
     if known is None:
@@ -54,12 +54,12 @@ def _of_vector(problem: Problem, stage: Stage, axis: str) -> OfVector:
     return known[1]
 
 
-def stored(problem: Problem, stage: Stage, axis: str) -> float:
+def stored(problem: KernelProblem, stage: Stage, axis: str) -> float:
     """Return the instructions that store one vector of a stage along an axis."""
     return _of_vector(problem, stage, axis).stored
 
 
-def accesses(problem: Problem, stage: Stage, load: Load, axis: str) -> float:
+def accesses(problem: KernelProblem, stage: Stage, load: Load, axis: str) -> float:
     """Return the instructions that load one vector along an axis."""
     if problem.packable(load, axis):
         return 1.0

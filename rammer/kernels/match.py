@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rammer.ir.expr import loads
 from rammer.ir.index import var, variables
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import Product, product
 
 
@@ -22,7 +22,7 @@ class Chain(NamedTuple):
     last: Product
 
 
-class Window(NamedTuple):
+class ChannelWindow(NamedTuple):
     """A sum over neighbouring channels that lie in blocks: operand, its channel dimension, the root's channel axis."""
 
     tensor: str
@@ -33,7 +33,7 @@ class Window(NamedTuple):
 class Matched:
     """The matches of an operation. Each one is computed on first use."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: KernelProblem) -> None:
         self._problem = problem
 
     @cached_property
@@ -76,7 +76,7 @@ class Matched:
         return {} if self._problem.root.reduce else self.products
 
     @cached_property
-    def window(self) -> Window | None:
+    def window(self) -> ChannelWindow | None:
         """A sum over neighbouring channels of one operand, or None."""
         problem, root = self._problem, self._problem.root
         read = [load for load, _ in loads(root.body)]
@@ -93,4 +93,4 @@ class Matched:
         blocked = [d.div for d in kind.layout.digits if d.dim == dim] == [problem.lanes, 1]
         if len(channels) != 1 or not blocked or kind.layout.digits[-1].dim != dim:
             return None
-        return Window(load.tensor, dim, *channels)
+        return ChannelWindow(load.tensor, dim, *channels)

@@ -12,12 +12,12 @@ from math import prod
 
 from rammer.ir.expr import (
     Const,
+    ConstantTable,
     Iota,
     Load,
     Scalar,
     Select,
     Stage,
-    Table,
     TensorExpr,
     held,
     inline,
@@ -165,7 +165,7 @@ def indices(body: Scalar) -> Iterator[Index]:
     """Yield the indices that are used as numbers or in conditions, but not those of loads."""
     for part in nodes(body):
         match part:
-            case Iota(index) | Table(_, index):
+            case Iota(index) | ConstantTable(_, index):
                 yield index
             case Select(where):
                 yield from (r.index for r in where)

@@ -59,7 +59,7 @@ class OfVector(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class KernelProblem:
     """An operation to schedule. `keep`: point-wise stages that are computed once into scratch instead of inlined."""
 
     operation: Operation
@@ -77,7 +77,7 @@ class Problem:
         *,
         keep: frozenset[str] | None = None,
         flat: bool = True,
-    ) -> Problem:
+    ) -> KernelProblem:
         expr = cleaned(operation.expr)
         if keep is None:
             keep = worth_keeping(expr)
@@ -85,16 +85,16 @@ class Problem:
         spans: dict[str, int] = {}
         if flat:
             expr, spans = flattened(expr, 4 * (tuning.tasks or spec.num_veus))
-        return Problem(operation, spec, expr, spans, keep, tuning)
+        return KernelProblem(operation, spec, expr, spans, keep, tuning)
 
-    def keeping(self, keep: frozenset[str]) -> Problem:
+    def keeping(self, keep: frozenset[str]) -> KernelProblem:
         """Return the same operation with other stages kept."""
-        return Problem.of(self.operation, self.spec, self.tuning, keep=keep)
+        return KernelProblem.of(self.operation, self.spec, self.tuning, keep=keep)
 
     @cached_property
-    def unmerged(self) -> Problem:
+    def unmerged(self) -> KernelProblem:
         """The same operation with all of its axes, as before adjacent ones are merged."""
-        return Problem.of(self.operation, self.spec, self.tuning, keep=self.keep, flat=False)
+        return KernelProblem.of(self.operation, self.spec, self.tuning, keep=self.keep, flat=False)
 
     @property
     def rtasks(self) -> int:

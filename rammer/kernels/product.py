@@ -10,7 +10,7 @@ from rammer.ir.analysis.simplify import scalar_conditions
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
 from rammer.ir.index import Div, Index, simplify, substitute, var, variables
 from rammer.kernels.lanes import accesses, instructions, lane_axis, stored
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 
 SHARING = 4  # rows that share a vector of weights, to compare lane axes: register blocks have about as many
 COPY_ROWS = 16  # uses of a weight that pay for copying it
@@ -30,7 +30,7 @@ class Product:
     mixed: bool = False  # a vector holds several narrow groups: each lane picks its x from a vector of channels
 
 
-def product(problem: Problem, stage: Stage) -> Product | None:
+def product(problem: KernelProblem, stage: Stage) -> Product | None:
     """Return the stage as a product that suits register blocks, or None."""
     if stage.combine != "sum" or not stage.reduce:
         return None
@@ -66,7 +66,7 @@ def _factor(value: Scalar) -> Load | None:
     return spread[0] if len(inside) == 1 == len(spread) else None
 
 
-def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, extent: int) -> Product | None:
+def _with_lane(problem: KernelProblem, stage: Stage, x: Load, w: Load, axis: str, extent: int) -> Product | None:
     if not any(ix == var(axis) for ix in w.index):
         return None
     group = _shared(stage, x, axis)
@@ -83,7 +83,7 @@ def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, exte
     return Product(stage, axis, row, x, w, group, size, mixed)
 
 
-def _mixed(problem: Problem, x: Load, axis: str, group: int) -> bool:
+def _mixed(problem: KernelProblem, x: Load, axis: str, group: int) -> bool:
     """Check whether lanes of several groups read one vector of blocked channels, each the channels of its own group."""
     layout = dict(problem.expr.inputs)[x.tensor].layout if x.tensor in dict(problem.expr.inputs) else None
     if layout is None or not 1 < group < problem.lanes or problem.lanes % group or x.dynamic:
@@ -120,7 +120,7 @@ def _groups(index: Index, axis: str) -> Iterator[int]:
             yield from [atom.by] if isinstance(atom, Div) and atom.arg == var(axis) else _groups(atom.arg, axis)
 
 
-def _instructions(problem: Problem, p: Product) -> float:
+def _instructions(problem: KernelProblem, p: Product) -> float:
     """Return the instructions per multiply-add, in a block of up to two vectors and of rows that share weights."""
     rows = min(p.row_group, SHARING)
     weights = accesses(problem, p.stage, p.w, p.lane)
@@ -132,13 +132,13 @@ def _instructions(problem: Problem, p: Product) -> float:
     return (1 + weights / rows + 1 / min(vectors, 2) + stores) * vectors / extent
 
 
-def pays(problem: Problem, p: Product) -> bool:
+def pays(problem: KernelProblem, p: Product) -> bool:
     """Check whether register blocks issue no more instructions than a nest of single vectors along the best axis."""
     lane = lane_axis(problem, p.stage)
     return _instructions(problem, p) <= (instructions(problem, p.stage, lane) if lane else inf)
 
 
-def copyable(problem: Problem, p: Product) -> bool:
+def copyable(problem: KernelProblem, p: Product) -> bool:
     """Check whether enough rows use weights made at run time to pay for a copy with adjacent lanes."""
     rows = prod(e for a, e in p.stage.axes if a not in (p.lane, p.row) and a not in axes_of(p.w)) * p.row_group
     return rows >= COPY_ROWS and any(n == p.w.tensor for n, _ in problem.expr.inputs)

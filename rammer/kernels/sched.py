@@ -17,7 +17,7 @@ from rammer.ir.expr import Stage
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Layout
 from rammer.ir.tile import Kind
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import At, Loop, Packing, Schedule, copied
 from rammer.kernels.tiling import cut, place_one, task_counts
 
@@ -33,7 +33,7 @@ class Sched:
     refers to the innermost loop so far.
     """
 
-    problem: Problem
+    problem: KernelProblem
     stage: Stage | None = None
     loops: tuple[Loop, ...] = ()
     stages: tuple[At, ...] = ()
@@ -130,19 +130,19 @@ class Sched:
         return Schedule(name, self.loops, self.stages, self.packing, self.threads, self.instruction)
 
 
-def begun(problem: Problem, axes: Sequence[Cut]) -> Iterator[Sched]:
+def begun(problem: KernelProblem, axes: Sequence[Cut]) -> Iterator[Sched]:
     """Yield schedules with nothing but tasks: one for each useful number of tasks, without duplicates."""
     found = (Sched(problem).tasks(axes, want) for want in task_counts(problem))
     return iter({s.loops: s for s in found}.values())
 
 
-def cuts(problem: Problem, axes: Iterable[str], multiple: int = 1) -> list[Cut]:
+def cuts(problem: KernelProblem, axes: Iterable[str], multiple: int = 1) -> list[Cut]:
     """Return axes of the root as cuts. Granularity: a multiple of `multiple` and of the span of a merged axis."""
     extents = dict(problem.root.axes)
     return [(axis, extents[axis], lcm(problem.span(axis), multiple)) for axis in axes]
 
 
-def copy_axes(problem: Problem, tensor: str) -> list[str]:
+def copy_axes(problem: KernelProblem, tensor: str) -> list[str]:
     """Return the axes of a stage, or of the stage that copies an input: one for each of its dimensions."""
     stage = problem.stages.get(tensor) or copied(tensor, problem.expr.type_of(tensor))
     return [a for a, _ in stage.axes]

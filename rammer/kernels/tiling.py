@@ -12,7 +12,7 @@ from rammer.ir.tensor import Layout, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import At, Loop
 
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
@@ -24,7 +24,7 @@ MIN_FINER_US = 800.0
 WHOLE = 1.15  # SLACK for leaving the first axis whole, which costs traffic: measured only at 1.33 (ViT's three heads)
 
 
-def task_counts(problem: Problem) -> list[int]:
+def task_counts(problem: KernelProblem) -> list[int]:
     """Return numbers of tasks to aim for: one per vEU (or `tuning.tasks`), then finer; one if the operation is tiny."""
     want = problem.rtasks
     if want == 1 or problem.microseconds <= least_us(problem.spec):
@@ -97,7 +97,7 @@ def even_share(units: int, want: int, veus: int = 1) -> int:
     return min(range(size, (size + 1) // 2 - 1, -1), key=lambda s: (busiest([units], [s], veus), -s))
 
 
-def output_order(problem: Problem) -> list[str]:
+def output_order(problem: KernelProblem) -> list[str]:
     """Return the root's axes in the order of the root's memory, outermost first."""
     kind = problem.expr.outputs[-1][1]
     axes = [a for a, _ in problem.root.axes]
@@ -108,7 +108,7 @@ def output_order(problem: Problem) -> list[str]:
 
 
 def stage_loops(
-    problem: Problem,
+    problem: KernelProblem,
     stage: Stage,
     lane: str | None,
     *,
@@ -160,7 +160,7 @@ def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, 
     return (*(Loop(a) for a in outer), Loop(last, 1, Kind.UNROLLED if unrolled else Kind.SERIAL))
 
 
-def lane_packing(problem: Problem, stage: Stage, lane: str | None) -> tuple[tuple[str, Layout], ...]:
+def lane_packing(problem: KernelProblem, stage: Stage, lane: str | None) -> tuple[tuple[str, Layout], ...]:
     """Return packings, with the lane axis innermost, of static inputs whose lanes are strided."""
     found: dict[str, Layout] = {}
     for load, _ in loads(stage.body):
@@ -181,7 +181,7 @@ def stage_order(stage: Stage, lane: str | None) -> tuple[int, ...]:
     return (*(q for q in range(len(names)) if q != p), p)
 
 
-def place_one(problem: Problem, stage: Stage, loops: Sequence[Loop], depth: int) -> At:
+def place_one(problem: KernelProblem, stage: Stage, loops: Sequence[Loop], depth: int) -> At:
     here = {loop.axis: loop.step for loop in loops[: depth + 1]}
     lane = lane_axis(problem, stage, here)
     extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}

@@ -24,12 +24,12 @@ from rammer.ir.expr import (
     Axes,
     Call,
     Const,
+    ConstantTable,
     Load,
     Range,
     Scalar,
     Select,
     Stage,
-    Table,
     TensorExpr,
     loads,
     rewrite,
@@ -38,7 +38,7 @@ from rammer.ir.expr import (
 from rammer.ir.index import Index, var, variables
 from rammer.ir.ops.toom_cook import matrices
 from rammer.ir.tensor import DType
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import Product
 
 TAPS = 3
@@ -48,7 +48,7 @@ AXES = ("gg", "cc", "kk", "aa", "tt", "ty", "jj", "pp", "qq", "ii", "rr", "ss")
 
 
 @dataclass(frozen=True)
-class Side:
+class ImageAxis:
     """One direction of the image: the output axis, the axis of taps, their extents, and the stride."""
 
     axis: str
@@ -83,8 +83,8 @@ class Convolution:
     batch: tuple[str, ...]
     o: str
     c: str
-    rows: Side
-    columns: Side
+    rows: ImageAxis
+    columns: ImageAxis
     groups: int
 
     @property
@@ -102,7 +102,7 @@ class Convolution:
         return self.extents[self.o] // self.groups
 
 
-def convolution(problem: Problem) -> Convolution | None:
+def convolution(problem: KernelProblem) -> Convolution | None:
     """Return the operation as a convolution that this algorithm can compute, or None."""
     root = problem.root
     if problem.placed or len(problem.expr.outputs) != 1 or len(root.reduce) != 3 or root.dtype is not DType.F32:
@@ -138,7 +138,7 @@ def convolution(problem: Problem) -> Convolution | None:
     return Convolution(root, x, weight, p.w, batch, p.lane, c, rows, columns, groups)
 
 
-def _sides(root: Stage, p: Product, x: Scalar) -> tuple[Side, Side] | None:
+def _sides(root: Stage, p: Product, x: Scalar) -> tuple[ImageAxis, ImageAxis] | None:
     """Return two pairs of an output axis and an axis of taps that x sees only as stride * axis + tap; or None."""
     indices = [ix for ld, _ in loads(x) for ix in ld.index] + [r.index for r in scalar_conditions(x)]
     axes = dict(root.axes)
@@ -153,14 +153,14 @@ def _sides(root: Stage, p: Product, x: Scalar) -> tuple[Side, Side] | None:
         hidden = {n for ix in indices for a, _ in ix.terms if not isinstance(a, str) for n in variables(a.arg)}
         plain = all(ix.coef(tap) in (0, 1) and ix.coef(axis) == stride * ix.coef(tap) for ix in indices)
         if plain and stride > 0 and not hidden & {axis, tap}:
-            sides.append(Side(axis, tap, axes[axis], taps, stride))
+            sides.append(ImageAxis(axis, tap, axes[axis], taps, stride))
     sides.sort(key=lambda side: [*axes].index(side.axis))
     if len(sides) != 2 or sides[0].axis == sides[1].axis:
         return None
     return sides[0], sides[1]
 
 
-def rewritten(problem: Problem, conv: Convolution, m: int, chunk: int) -> TensorExpr:
+def rewritten(problem: KernelProblem, conv: Convolution, m: int, chunk: int) -> TensorExpr:
     """Return the convolution by tiles of m x m outputs.
 
     Channels are summed in the transformed domain `chunk` at a time, for all pieces of a row of taps.
@@ -201,9 +201,9 @@ class _Tiled:
     def weights(self) -> tuple[Stage, Stage]:
         pp, qq, rr, ss = map(var, ("pp", "qq", "rr", "ss"))
         axes = (*self.outs, *self.entries, ("pp", self.size))
-        taps = Table(self.g, pp * TAPS + rr) * _filter(self.conv, self.channel, self.piece)
+        taps = ConstantTable(self.g, pp * TAPS + rr) * _filter(self.conv, self.channel, self.piece)
         rows = Load("wt", (var(self.conv.o), var("cc"), var("aa"), pp, ss))
-        columns = Table(self.g, qq * TAPS + ss) * rows
+        columns = ConstantTable(self.g, qq * TAPS + ss) * rows
         return (
             Stage("wt", (*axes, ("ss", TAPS)), taps, (("rr", TAPS),)),
             Stage("wu", (*axes, ("qq", self.size)), columns, (("ss", TAPS),)),
@@ -219,8 +219,8 @@ class _Tiled:
         rows = Load("xt", (*self.image, gg, self.channel, aa, tt // self.across, column, pp))
         tiles = (*self.entries, *self.tiles, ("pp", size), ("qq", size))
         return (
-            Stage("xt", (*axes, *lines), Table(self.b, pp * size + rr) * _patch(conv, m), (("rr", size),)),
-            Stage("xv", (*axes, *tiles), Table(self.b, qq * size + ss) * rows, (("ss", size),)),
+            Stage("xt", (*axes, *lines), ConstantTable(self.b, pp * size + rr) * _patch(conv, m), (("rr", size),)),
+            Stage("xv", (*axes, *tiles), ConstantTable(self.b, qq * size + ss) * rows, (("ss", size),)),
         )
 
     def products(self) -> Stage:
@@ -236,10 +236,10 @@ class _Tiled:
         m, size, tt, pp, qq, ii = self.m, self.size, var("tt"), var("pp"), var("qq"), var("ii")
         o, h, w = (var(n) for n in (self.conv.o, self.conv.rows.axis, self.conv.columns.axis))
         outer = (*self.image, o, *(var(n) for n, _ in self.sums))
-        rows = Table(self.a, ii * size + pp) * Load("xm", (*outer, tt, pp, qq))
+        rows = ConstantTable(self.a, ii * size + pp) * Load("xm", (*outer, tt, pp, qq))
         tile = Load("yt", (*outer, h // m * self.across + w // m, h % m, qq))
         axes = (*self.batch, *self.outs, *self.sums, *self.tiles, ("ii", m), ("qq", size))
-        columns = Table(self.a, w % m * size + qq) * tile
+        columns = ConstantTable(self.a, w % m * size + qq) * tile
         return (
             Stage("yt", axes, rows, (("pp", size),)),
             Stage("y", self.conv.root.axes, columns, (*self.sums, ("qq", size))),

@@ -20,7 +20,7 @@ from rammer.ir.verify.kernel import written_before
 
 
 @dataclass(slots=True)
-class Unit:
+class StealableStatement:
     """A statement with its loops and conditions, and the arguments and scratch that it reads and writes.
 
     `around`: loops that every participating vEU runs.
@@ -34,7 +34,7 @@ class Unit:
     hands_over: bool = False
 
 
-def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[Unit, ...]:
+def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[StealableStatement, ...]:
     """Return the units whose iterations other vEUs may run, in order. Empty if that is unsafe.
 
     These units store results. They lie outside of loops, except for loops that are `opened`, which every participating
@@ -66,14 +66,14 @@ def has_parts(kernel: RKernel) -> bool:
     return not kernel.unproven and not kernel.operation.expr.into
 
 
-def _of_one(name: str, units: Sequence[Unit], digits: set[str]) -> bool:
+def _of_one(name: str, units: Sequence[StealableStatement], digits: set[str]) -> bool:
     """Return whether an rTask that writes a buffer in a stealable unit touches it in no other unit."""
     touching = [u for u in units if name in u.read | u.written]
     writing = [u for u in touching if u.hands_over and name in u.written]
     return all(u is w or _apart(u, w, digits) for w in writing for u in touching)
 
 
-def _apart(first: Unit, second: Unit, digits: set[str]) -> bool:
+def _apart(first: StealableStatement, second: StealableStatement, digits: set[str]) -> bool:
     """Return whether no rTask runs both units, because their conditions restrict its number to disjoint ranges."""
     for a, b in product(first.where, second.where):
         step = b.index - a.index
@@ -83,7 +83,7 @@ def _apart(first: Unit, second: Unit, digits: set[str]) -> bool:
     return False
 
 
-def _fresh(program: TileProgram, units: Sequence[Unit], digits: set[str], names: set[str]) -> bool:
+def _fresh(program: TileProgram, units: Sequence[StealableStatement], digits: set[str], names: set[str]) -> bool:
     """Return whether units read of these buffers only what their iteration wrote, or every vEU just before."""
     reads: list[list[Access]] = [[] for _ in units]
     writes: list[list[Access]] = [[] for _ in units]
@@ -114,7 +114,7 @@ def _fresh(program: TileProgram, units: Sequence[Unit], digits: set[str], names:
 
 def _units(
     body: Body, around: tuple[For, ...], where: tuple[Range, ...], known: set[str], opened: Callable[[For], bool]
-) -> Iterator[Unit]:
+) -> Iterator[StealableStatement]:
     """Yield the units of a body. Buffers that are not `known` are registers within one unit."""
     for stmt in body:
         match stmt:
@@ -125,10 +125,10 @@ def _units(
             case If(more, then):
                 yield from _units(then, around, (*where, *more), known, opened)
             case _:
-                yield _unit(Unit(stmt, around, where), known)
+                yield _unit(StealableStatement(stmt, around, where), known)
 
 
-def _unit(unit: Unit, known: set[str]) -> Unit:
+def _unit(unit: StealableStatement, known: set[str]) -> StealableStatement:
     for s in statements((unit.stmt,)):
         match s:
             case Store(buffer, _, value, dynamic):

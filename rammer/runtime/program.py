@@ -19,7 +19,7 @@ from rammer.ir.tensor import Array
 from rammer.runtime import artifact
 from rammer.runtime.call import as_array, check_names, on_gpu
 from rammer.runtime.report import Report
-from rammer.runtime.state import Memory, Stateful
+from rammer.runtime.state import Stateful, StreamState
 from rammer.runtime.usage import Usage, usage_of
 from rammer.vdevice import forks
 from rammer.vdevice.base import (
@@ -74,7 +74,7 @@ class Program(Stateful):
         self._lock, self._forks = threading.Lock(), forks.count
         self._ports = {p.name: p for p in self.inputs}
         self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
-        self._memory = Memory(image.state)
+        self._memory = StreamState(image.state)
         self._is_plain = not image.state and image.signature is None  # the vDevice's ports are the program's
         self._takes_turns = isinstance(self._executable, BindsPorts)
         self._keeps_state = isinstance(self._executable, KeepsState)
@@ -175,7 +175,7 @@ class Program(Stateful):
 
         return call
 
-    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
         if self._is_plain and self._fits(inputs):  # fast path, without conversions: a run may take microseconds
             if self._takes_turns:
@@ -196,7 +196,7 @@ class Program(Stateful):
         return {n: deepcopy(found[n]) if n in pairs else found[n] for n in outputs}
 
     def _run_in_rooms(
-        self, executable: KeepsState, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]
+        self, executable: KeepsState, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]
     ) -> dict[str, Any]:
         """Run with state in device buffers: read it in place, and write the next one to another buffer or in place."""
         pairs = {o: n for o, n in self.image.state.items() if self._ports[n].type.size}
@@ -225,7 +225,7 @@ class Program(Stateful):
         found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
         return {name: found[name] for name in outputs}
 
-    def again(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Again | None:
+    def again(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Again | None:
         """Prepare runs that repeat the last one of a stream, with other inputs of the same shapes.
 
         Returns None if state is not in buffers of this program, or if an output has no elements. `outputs` must not
@@ -396,7 +396,7 @@ class Again:
         reads: dict[str, Any],
         writes: dict[str, Any],
         pairs: Mapping[str, str],
-        memory: Memory,
+        memory: StreamState,
         keeper: object,
     ) -> None:
         self._run, self._reads, self._writes, self._pairs = run, reads, writes, tuple(pairs.items())

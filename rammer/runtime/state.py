@@ -22,7 +22,7 @@ _BEFORE = ("past_key_values", "past", "previous", "prev", "initial", "init", "in
 _AFTER = ("present_key_values", "present", "updated", "current", "final", "output", "out", "next", "new", "y")
 
 
-class Memory:
+class StreamState:
     """The state of one stream of runs, by input. Its runs take turns.
 
     A run reads each value where the last run wrote it, and writes the next one over the value before that.
@@ -90,10 +90,10 @@ class Stateful(Runnable):
     State outputs are returned only by name, because that copies them.
     """
 
-    _memory: Memory
+    _memory: StreamState
 
     @abstractmethod
-    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
 
     def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Stateful(Runnable):
 
     def stream(self) -> Stream:
         """Return an independent stream of runs: the same code and weights, with a new state of its own."""
-        return Stream(self, Memory(self._memory.pairs, self._memory.axes))
+        return Stream(self, StreamState(self._memory.pairs, self._memory.axes))
 
     def reset(self, **values: Any) -> None:
         """Drop the state. The next run begins with these values, and with zeros for the others."""
@@ -121,13 +121,13 @@ class Stateful(Runnable):
 class Stream(Stateful):
     """A stream of runs of a Program or a Session, with a state of its own. Streams may run in several threads."""
 
-    def __init__(self, owner: Stateful, memory: Memory) -> None:
+    def __init__(self, owner: Stateful, memory: StreamState) -> None:
         self._owner, self._memory = owner, memory
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._owner._names()
 
-    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         return self._owner.evaluate(memory, inputs, outputs)
 
     def stream(self) -> Stream:

@@ -22,7 +22,7 @@ from rammer.scheduler.select import TIE_US, Assignment, Market, select_veu
 RTaskIds: TypeAlias = NDArray[np.int64]  # of one operator, ascending
 
 
-class Placement(NamedTuple):
+class TaskPlacement(NamedTuple):
     """Where an rTask was placed, and why."""
 
     task: TaskUid
@@ -65,13 +65,13 @@ class Draft:
             self._reload_us[kernel] = reload_us(kernel, self.spec)
         return self._reload_us[kernel]
 
-    def settle(self, placements: Iterable[Placement]) -> None:
+    def settle(self, placements: Iterable[TaskPlacement]) -> None:
         """Record on which vEUs static weights were used."""
         for (operator_id, rtask_id), veu, _ in placements:
             if statics := self._statics[operator_id]:
                 self._homes.setdefault((self.kernels[operator_id], statics), {})[rtask_id] = veu
 
-    def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[Placement]:
+    def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[TaskPlacement]:
         """Append the rTasks of independent operators, each to the vEU that can start it first. Paper: Alg. 1, line 12.
 
         rTasks whose operands are ready earliest come first, and of these the longest first, which balances the lanes.
@@ -92,7 +92,7 @@ class Draft:
         for (_, negative_us), candidates in sorted(alike.items()):
             for task, need, place in _by_weights(candidates, assembly):
                 assembly.place(task, place.veu, -negative_us, need)
-                placements.append(Placement(task, place.veu, place.reason))
+                placements.append(TaskPlacement(task, place.veu, place.reason))
                 if self.gathers:
                     placed.append(Placed(task, place.veu, -negative_us, need))
         if self.gathers:

@@ -44,7 +44,7 @@ class Judged:
         return simulate(self.plan).total_us
 
 
-class Judge:
+class PlanSelector:
     """Compare plans of one problem; each is priced once."""
 
     def __init__(self, problem: Problem) -> None:

@@ -28,9 +28,9 @@ from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
 from rammer.runtime.program import Again
-from rammer.runtime.state import Memory, Stateful, checked_pairs
+from rammer.runtime.state import Stateful, StreamState, checked_pairs
 from rammer.session.buckets import Buckets, Need, cut, fill, length_name, masked, require_prefix
-from rammer.session.cache import Kept, ProgramCache
+from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import Fit, Growing, Grown
 from rammer.session.inputs import Inputs, Request, SessionPort, is_flag, is_small
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
@@ -40,7 +40,7 @@ from rammer.vdevice.base import Progress, silent
 if TYPE_CHECKING:
     import onnx
 
-    from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
+    from rammer.frontend.onnx import Declared, Imported, ModelSource, NotConstant
     from rammer.frontend.onnx.ports import Place
     from rammer.session.control_flow import Stages
 
@@ -77,7 +77,7 @@ class Session(Stateful, InferenceSession):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | ModelSource,
         target: str | None = None,
         *,
         providers: Sequence[Provider] | None = None,
@@ -95,7 +95,7 @@ class Session(Stateful, InferenceSession):
     ) -> None:
         require_compiler()
         # onnx takes 0.2 s to import, and running programs does not need it
-        from rammer.frontend.onnx import Source
+        from rammer.frontend.onnx import ModelSource
 
         if max_programs < 1:
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
@@ -115,7 +115,7 @@ class Session(Stateful, InferenceSession):
         # Raise for a missing or unavailable vDevice now, not in the first run.
         _, vdevice = self._how.open(self._registry)
         vdevice.close()
-        self._source = model if isinstance(model, Source) else Source(model)
+        self._source = model if isinstance(model, ModelSource) else ModelSource(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
@@ -132,7 +132,7 @@ class Session(Stateful, InferenceSession):
         for name, port in self._inputs.ports.items() if bounds else ():
             if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
                 raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
-        self._memory = Memory(pairs, self._growing.axes)
+        self._memory = StreamState(pairs, self._growing.axes)
         self._max_programs, self._max_steps = max_programs, max_steps
         self._stages: Stages | None = None  # set when the model is cut
         self._cutting = threading.Lock()
@@ -177,7 +177,7 @@ class Session(Stateful, InferenceSession):
         inputs = tuple(name for name in self._inputs.ports if name not in pairs.values())
         return inputs, tuple(name for name in self._outputs if name not in pairs)
 
-    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
         if self._stages is None:
             try:
@@ -186,7 +186,7 @@ class Session(Stateful, InferenceSession):
                 self._cut(error)
         return self._evaluate_cut(memory, inputs, outputs)
 
-    def evaluate_uncut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def evaluate_uncut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once with one program, and return these outputs.
 
         Raises Undecided for a loop or a branch that one program cannot contain.
@@ -198,7 +198,7 @@ class Session(Stateful, InferenceSession):
         given = {**kept, **inputs}
         return self._run(self._request(memory, given), memory, inputs, outputs)
 
-    def _request(self, memory: Memory, given: Mapping[str, Any]) -> Request:
+    def _request(self, memory: StreamState, given: Mapping[str, Any]) -> Request:
         """Return the request of a call, with zeros for state that it does not give."""
         shapes, arrays = self._inputs.flat(given)
         extents = self._inputs.extents(shapes)
@@ -221,7 +221,7 @@ class Session(Stateful, InferenceSession):
         with self._cutting:
             self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
 
-    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
+    def _opened(self, source: ModelSource, pairs: Mapping[str, str], fixes: bool) -> Session:
         """Open a session for a part of the model, with the options of this one."""
         limits = self._max_programs, self._max_steps
         part = Session(
@@ -230,7 +230,7 @@ class Session(Stateful, InferenceSession):
         part._fixes = part._fixes or fixes
         return part
 
-    def _evaluate_cut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def _evaluate_cut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         assert self._stages is not None
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         kept = {name: deepcopy(value) for name in memory.inputs if (value := memory.value(name)) is not None}
@@ -246,7 +246,7 @@ class Session(Stateful, InferenceSession):
 
     @contextmanager
     def again(
-        self, memory: Memory, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
+        self, memory: StreamState, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
     ) -> Iterator[Again | None]:
         """Yield a function that repeats the last run of a stream with other values of the `changing` inputs only.
 
@@ -275,7 +275,9 @@ class Session(Stateful, InferenceSession):
         imported = self._import(Request(*self._inputs.flat(inputs)))
         return {name: imported.graph.types[p] for name, p in imported.outputs.items() if isinstance(p, str)}
 
-    def _evaluate_growing(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def _evaluate_growing(
+        self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]
+    ) -> dict[str, Any]:
         """Run once with caches that have `bounds`: their memory is longer than their contents."""
         caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
         lengths = self._growing.lengths(memory, caches)
@@ -349,7 +351,9 @@ class Session(Stateful, InferenceSession):
 
         return load
 
-    def _run(self, exact: Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def _run(
+        self, exact: Request, memory: StreamState, given: Mapping[str, Any], outputs: Sequence[str]
+    ) -> dict[str, Any]:
         """Return outputs by name, from the program of this signature or from one of padded extents."""
         request, true_shapes = self._fitted(exact)
         kept, _ = self._cache.acquire(request)
@@ -363,7 +367,7 @@ class Session(Stateful, InferenceSession):
                 names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
                 tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
                 fed = {name: request.arrays[name] for name in names}
-                found = program.evaluate(memory if inside else Memory(program.state_pairs), fed, tensors)
+                found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
         finally:
             self._cache.release(kept)
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
@@ -435,7 +439,7 @@ class Session(Stateful, InferenceSession):
         values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
         return tuple(sorted(request.shapes.items())), values, request.masks
 
-    def _compile(self, request: Request) -> Kept[_Made]:
+    def _compile(self, request: Request) -> CachedProgram[_Made]:
         start = time.perf_counter()
         grown = None
         if self._growing.axes:
@@ -454,7 +458,7 @@ class Session(Stateful, InferenceSession):
         if graph.outputs and values is None:
             program = compile(graph, state=pairs, how=self._how, registry=self._registry)
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
-        return Kept(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
+        return CachedProgram(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
 
     def _import(self, request: Request) -> Imported:
         """Import the graph for a signature, with the inputs that decide shapes as constants."""
@@ -567,7 +571,7 @@ def _fixed(port: Declared) -> list[int | None] | None:
     return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
 
 
-def _grown(kept: Kept[_Made]) -> Grown:
+def _grown(kept: CachedProgram[_Made]) -> Grown:
     assert kept.info.grown is not None
     return kept.info.grown
 

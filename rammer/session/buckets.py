@@ -46,7 +46,7 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ShiftedTable:
     """A constant that holds rows of a table, from the row at which a cache's new rows begin."""
 
     operator: int
@@ -56,7 +56,7 @@ class Moved:
     table: Array = field(compare=False, repr=False)
 
 
-Need: TypeAlias = Mask | Moved  # what a padded graph needs so that its first elements are those of the exact one
+Need: TypeAlias = Mask | ShiftedTable  # what a padded graph needs so that its first elements are those of the exact one
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class AllRows:
     places: tuple[int, int]
     rows: tuple[int, int]
 
-    def moved(self, operator: int, operand: int, exact: Array, padded: Array) -> Moved | None:
+    def moved(self, operator: int, operand: int, exact: Array, padded: Array) -> ShiftedTable | None:
         """Return both constants as rows of one table of this graph; None if they are not."""
         table = self.graph.constants.get(self.graph.operators[operator].inputs[operand])
         if table is None or table.ndim != padded.ndim or table.dtype != padded.dtype:
@@ -80,7 +80,7 @@ class AllRows:
         for axis in range(table.ndim):
             if all(self._are_rows(table, axis, n, part) for n, part in enumerate((exact, padded))):
                 shape = tuple(e if d == axis else padded.shape[d] for d, e in enumerate(table.shape))
-                return Moved(operator, operand, axis, self.symbol, cut(table, shape))
+                return ShiftedTable(operator, operand, axis, self.symbol, cut(table, shape))
         return None
 
     def _are_rows(self, table: Array, axis: int, which: int, part: Array) -> bool:
@@ -172,7 +172,7 @@ def masked(graph: Graph, needs: Collection[Need], appended: Collection[Appended]
     True extents of symbols and positions of new rows become inputs, int64 scalars, after the others.
     """
     masks = [need for need in needs if isinstance(need, Mask)]
-    moved = [need for need in needs if isinstance(need, Moved)]
+    moved = [need for need in needs if isinstance(need, ShiftedTable)]
     builder = GraphBuilder(graph.name)
     made = {a.output: a for a in appended}
     wholes = {a.cache: graph.types[a.output] for a in appended}

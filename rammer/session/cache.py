@@ -19,7 +19,7 @@ InfoT = TypeVar("InfoT")
 
 
 @dataclass
-class Kept(Generic[InfoT]):
+class CachedProgram(Generic[InfoT]):
     """A compiled signature and the caller's `info` about it. `program` is None if there is nothing to run."""
 
     program: Program | None
@@ -55,17 +55,17 @@ class ProgramCache(Generic[RequestT, InfoT]):
     """
 
     def __init__(
-        self, limit: int, key: Callable[[RequestT], Hashable], compile: Callable[[RequestT], Kept[InfoT]]
+        self, limit: int, key: Callable[[RequestT], Hashable], compile: Callable[[RequestT], CachedProgram[InfoT]]
     ) -> None:
         self._limit, self._key, self._compile = limit, key, compile
-        self._kept: OrderedDict[Hashable, Kept[InfoT]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, CachedProgram[InfoT]] = OrderedDict()
         self._hits = self._misses = self._ahead = self._put_out = 0
         self._compile_s = 0.0
         self._lock = threading.Lock()  # guards everything above, held briefly
         self._compiling = threading.Lock()
         self._closed = False
 
-    def acquire(self, request: RequestT, *, ahead: bool = False) -> tuple[Kept[InfoT], bool]:
+    def acquire(self, request: RequestT, *, ahead: bool = False) -> tuple[CachedProgram[InfoT], bool]:
         """Return the program of a signature, and whether it had to be compiled. It stays open until `release`."""
         kept = self._find(request, ahead)
         if kept is not None:
@@ -74,7 +74,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
             kept = self._find(request, ahead)  # another thread may have compiled it
             return (kept, False) if kept is not None else (self._add(request, ahead), True)
 
-    def release(self, kept: Kept[InfoT], more: int = 0) -> None:
+    def release(self, kept: CachedProgram[InfoT], more: int = 0) -> None:
         """Report that a run is done, and `more` like it."""
         with self._lock:
             kept.users -= 1
@@ -87,7 +87,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
         with self._lock:
             return Counts(self._hits, self._misses, self._ahead, self._put_out, self._compile_s)
 
-    def kept(self) -> tuple[Kept[InfoT], ...]:
+    def kept(self) -> tuple[CachedProgram[InfoT], ...]:
         """Return the programs, the one used last at the end."""
         with self._lock:
             return tuple(self._kept.values())
@@ -98,7 +98,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
             self._closed = True
         self._shrink(0)
 
-    def _find(self, request: RequestT, ahead: bool) -> Kept[InfoT] | None:
+    def _find(self, request: RequestT, ahead: bool) -> CachedProgram[InfoT] | None:
         with self._lock:
             if self._closed:
                 raise closed("session", "open another one")
@@ -111,7 +111,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
                 self._hits += not ahead
             return kept
 
-    def _add(self, request: RequestT, ahead: bool) -> Kept[InfoT]:
+    def _add(self, request: RequestT, ahead: bool) -> CachedProgram[InfoT]:
         kept = self._compile(request)
         kept.users, kept.runs = 1, int(not ahead)
         with self._lock:

@@ -19,12 +19,12 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
 
 from rammer.errors import InputError, ModelError, closed
-from rammer.frontend.onnx import NotConstant, Source, Undecided
+from rammer.frontend.onnx import ModelSource, NotConstant, Undecided
 from rammer.frontend.onnx.handlers.control import scan_ways
-from rammer.frontend.onnx.parts import Part, label_of
+from rammer.frontend.onnx.parts import SubgraphPart, label_of
 from rammer.frontend.onnx.ports import type_of
 from rammer.ir.tensor import Array
-from rammer.runtime.state import Memory
+from rammer.runtime.state import StreamState
 from rammer.session.inputs import Request
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
 # (model, pairs of state, whether all values that decide shapes are part of a signature) -> session
-Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
+Opener: TypeAlias = "Callable[[ModelSource, Mapping[str, str], bool], Session]"
 
 
 class Stages:
@@ -43,7 +43,7 @@ class Stages:
     `max_steps` steps.
     """
 
-    def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
+    def __init__(self, source: ModelSource, opener: Opener, max_steps: int) -> None:
         self._model = _Model(source, opener, max_steps)
         self._whole = _Segment(self._model, self._model.cutter.whole())
 
@@ -93,14 +93,16 @@ class Stages:
 class _Model:
     """The model that is cut, the function that opens sessions of its parts, and the limits of loops."""
 
-    def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
+    def __init__(self, source: ModelSource, opener: Opener, max_steps: int) -> None:
         self.cutter = source.cutter()
         self.opset = source.opset
         self.max_steps, self.max_bytes = max_steps, source.limits.tensor_bytes
         self._source, self._opener = source, opener
         self.is_closed = False
 
-    def open(self, part: Part, types: Mapping[str, TypeProto], pairs: Mapping[str, str], fixes: bool) -> Session:
+    def open(
+        self, part: SubgraphPart, types: Mapping[str, TypeProto], pairs: Mapping[str, str], fixes: bool
+    ) -> Session:
         if self.is_closed:
             raise closed("session", "open another one")
         return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes)
@@ -110,7 +112,7 @@ class _Piece:
     """A part as a session, opened when the types of its inputs are first seen."""
 
     def __init__(
-        self, model: _Model, part: Part, label: str, pairs: Mapping[str, str] | None = None, fixes: bool = False
+        self, model: _Model, part: SubgraphPart, label: str, pairs: Mapping[str, str] | None = None, fixes: bool = False
     ) -> None:
         self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
         self._model = model
@@ -157,14 +159,14 @@ class _Step(ABC):
 class _Segment(_Step):
     """A part between two cuts."""
 
-    def __init__(self, model: _Model, part: Part, label: str = "part", fixes: bool = False) -> None:
+    def __init__(self, model: _Model, part: SubgraphPart, label: str = "part", fixes: bool = False) -> None:
         self._model, self._piece = model, _Piece(model, part, label, fixes=fixes)
         self._lock = threading.Lock()
 
     def run(self, values: Mapping[str, Any]) -> Values:
         part = self._piece.part
         given = {name: values[name] for name in part.inputs}
-        return self._piece.session(given)[0].evaluate_uncut(Memory({}), given, part.outputs)
+        return self._piece.session(given)[0].evaluate_uncut(StreamState({}), given, part.outputs)
 
     def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
         names = self._piece.part.inputs
@@ -221,7 +223,7 @@ class _Control(_Step):
         self.model, self.node, self.label = model, node, label_of(node)
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
-    def body(self, name: str, num_inputs: int, num_outputs: int) -> Part:
+    def body(self, name: str, num_inputs: int, num_outputs: int) -> SubgraphPart:
         """Return a body. Raises ModelError for another number of inputs or outputs."""
         graph: GraphProto = self.attributes[name]
         for what, wanted, seen in (
@@ -266,14 +268,14 @@ class _If(_Control):
     def run(self, values: Mapping[str, Any]) -> Values:
         piece = self._branches[bool(self.number(values, 0, "the condition"))]
         given = {name: values[name] for name in piece.part.inputs}
-        found = piece.session(given)[0].evaluate(Memory({}), given, piece.part.outputs)
+        found = piece.session(given)[0].evaluate(StreamState({}), given, piece.part.outputs)
         return self.results([found[name] for name in piece.part.outputs])
 
     def pieces(self) -> Iterator[_Piece]:
         yield from self._branches
 
 
-class _Loop(_Control):
+class _LoopNode(_Control):
     def __init__(self, model: _Model, node: NodeProto) -> None:
         super().__init__(model, node)
         part = self.body("body", len(node.input), 1 + len(node.output))
@@ -384,7 +386,7 @@ class _Steps:
 
     def _open(self, state: Mapping[str, Any]) -> None:
         self._session, pairs = self._piece.session(self._given)
-        self._memory = Memory(pairs)
+        self._memory = StreamState(pairs)
         self._memory.advance({name: state[name] for name in pairs.values()})
         self._handed = {output: name for output, name in self._piece.pairs.items() if output not in pairs}
         self._wanted = tuple(dict.fromkeys((*self._asked, *self._rows, *self._handed)))
@@ -442,9 +444,9 @@ class _Steps:
         return [np.zeros((0, *types[name].shape), types[name].dtype.numpy) for name in self._rows]
 
 
-def _captured(part: Part, values: Mapping[str, Any]) -> Values:
+def _captured(part: SubgraphPart, values: Mapping[str, Any]) -> Values:
     """Return the outer values that a body uses."""
     return {name: values[name] for name in part.inputs[part.num_formal :]}
 
 
-_KINDS: dict[str, type[_If] | type[_Loop] | type[_Scan]] = {"If": _If, "Loop": _Loop, "Scan": _Scan}
+_KINDS: dict[str, type[_If] | type[_LoopNode] | type[_Scan]] = {"If": _If, "Loop": _LoopNode, "Scan": _Scan}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from rammer.ir.expr import Call, Cast, Const, Dynamic, Iota, Load, Range, Scalar, Select, Stage, Table, nodes
+from rammer.ir.expr import Call, Cast, Const, ConstantTable, Dynamic, Iota, Load, Range, Scalar, Select, Stage, nodes
 from rammer.ir.index import Bounds, Index, bounds, simplify, substitute, var, variables
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Shape
@@ -104,7 +104,7 @@ def _joint_axes(stage: Stage, known: Mapping[str, Embedding]) -> dict[str, Dimen
                         others |= variables(place)
                     elif place != var(name) or dim in moved or axes.setdefault(name, digits) != digits:
                         raise Different("it takes a dimension apart that is joined of padded ones")
-            case Iota(index) | Table(_, index):
+            case Iota(index) | ConstantTable(_, index):
                 others |= variables(index)
             case Select(where):
                 others |= {name for condition in where for name in variables(condition.index)}
@@ -218,8 +218,8 @@ class _Canonical:
                 return Const(repr(value.value), value.dtype)  # type: ignore[arg-type]  # NaN equals itself, 0 not -0
             case Iota(index):
                 return Iota(self.index(index))
-            case Table(values, index):
-                return Table(values, self.index(index))
+            case ConstantTable(values, index):
+                return ConstantTable(values, self.index(index))
             case Load(tensor, index, dynamic):
                 moved = tuple(Dynamic(d.dim, self.scalar(d.value), d.extent, d.stride) for d in dynamic)
                 return Load(tensor, tuple(map(self.index, index)), moved)

@@ -23,7 +23,7 @@ from rammer.errors import InputError, ModelError, did_you_mean
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, TensorId
-from rammer.runtime.state import Memory
+from rammer.runtime.state import StreamState
 from rammer.session.buckets import AllRows, Appended, Mask, Need, length_name, masked, place_name, require_prefix
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Growing:
             self.bounds.pop(symbol, None)
         self.rooms = {symbol: self.bounds[cache] for symbol, cache in self.follows.items()}
 
-    def lengths(self, memory: Memory, given: Mapping[str, Array]) -> dict[str, int]:
+    def lengths(self, memory: StreamState, given: Mapping[str, Array]) -> dict[str, int]:
         """Return the lengths of a stream's caches. Copy caches that are given or reset into arrays of full size."""
         lengths = dict(memory.lengths)
         for name, (axis, symbol) in self.axes.items():
@@ -250,7 +250,7 @@ class Growing:
             tensor = maker.inputs[0]
         return any(isinstance(n, Mask) and (n.operator, n.operand) == (need.operator, 1 - need.operand) for n in needs)
 
-    def tidy(self, memory: Memory, lengths: Extents) -> None:
+    def tidy(self, memory: StreamState, lengths: Extents) -> None:
         """Store zeros where a failed run may have stored rows."""
         for name, (axis, symbol) in self.axes.items():
             if (value := memory.value(name)) is not None:

@@ -240,7 +240,7 @@ def numpy_kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 
 @dataclass
-class _Run:
+class _InterleavedRun:
     """An executable whose every run is another interleaving. The sequence of interleavings is deterministic."""
 
     plan: ExecutionPlan
@@ -268,4 +268,4 @@ class InterpreterVDevice(VDevice):
     def load(self, image: Image) -> Executable:
         if image.plan is None:
             raise DeviceError("the interpreter runs plans, not saved programs", hint="compile again in this process")
-        return _Run(image.plan)
+        return _InterleavedRun(image.plan)

@@ -21,15 +21,15 @@ from rammer.errors import RammerError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.vdevice.sealed import SealedFile, Table, Transaction
+from rammer.vdevice.sealed import SealedFile, SqlTable, Transaction
 
 Answer = TypeVar("Answer")
 Use: TypeAlias = Callable[[Callable[[Transaction], Answer], Callable[[Exception], Answer]], Answer]
 
 EXPORTED = 1  # the form of exported files
 _KEY = ("device TEXT", "toolchain TEXT", "kernel TEXT")
-_TIMES = Table("rtask", (*_KEY, "us REAL", "stored_at REAL"), 3)
-_VERDICTS = Table("verdict", (*_KEY, "wrong TEXT", "stored_at REAL"), 3)
+_TIMES = SqlTable("rtask", (*_KEY, "us REAL", "stored_at REAL"), 3)
+_VERDICTS = SqlTable("verdict", (*_KEY, "wrong TEXT", "stored_at REAL"), 3)
 
 
 def kernel_key(kernel: RKernel, text: str) -> str:
@@ -138,7 +138,7 @@ class ProfileStore:
         """Return the errors of known kernels by their keys; "" for correct ones."""
         return self._known(_VERDICTS, kernels)
 
-    def _known(self, table: Table, kernels: Iterable[str]) -> dict[str, Any]:
+    def _known(self, table: SqlTable, kernels: Iterable[str]) -> dict[str, Any]:
         wanted = list(kernels)
         if not wanted:
             return {}
@@ -168,7 +168,7 @@ class ProfileStore:
         """Store the errors of kernels by their keys."""
         self._store(_VERDICTS, wrong)
 
-    def _store(self, table: Table, values: Mapping[str, float] | Mapping[str, str]) -> None:
+    def _store(self, table: SqlTable, values: Mapping[str, float] | Mapping[str, str]) -> None:
         now = time.time()
         if rows := [(self.device, self.toolchain, kernel, value, now) for kernel, value in values.items()]:
             self._use(self._file.write, lambda all: all.insert(table, rows), None)

@@ -37,7 +37,7 @@ _checked: set[tuple[int, int] | None] = set()  # files that this process found u
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SqlTable:
     """A table: its columns with their SQL types. The first `key` columns are the primary key."""
 
     name: str
@@ -64,7 +64,7 @@ class Transaction:
     def __init__(self, database: sqlite3.Connection, is_checked: bool) -> None:
         self._database, self.is_checked = database, is_checked
 
-    def select(self, table: Table, fixed: Row = (), last: Iterable[str] | None = None) -> list[Row]:
+    def select(self, table: SqlTable, fixed: Row = (), last: Iterable[str] | None = None) -> list[Row]:
         """Return rows whose key begins with `fixed`, continued by one of `last` if given."""
         where = [f"{name} = ?" for name in table.names[: len(fixed)]]
         query = f"SELECT {', '.join(table.names)}, seal FROM {table.name}"
@@ -77,7 +77,7 @@ class Transaction:
             found += self._rows(table, f"{query} WHERE {' AND '.join([*where, among])}", (*fixed, *batch))
         return found
 
-    def _rows(self, table: Table, query: str, arguments: Sequence[str]) -> list[Row]:
+    def _rows(self, table: SqlTable, query: str, arguments: Sequence[str]) -> list[Row]:
         rows = []
         for *values, seal in self._database.execute(query, arguments):
             rows.append(tuple(values))
@@ -85,7 +85,7 @@ class Transaction:
                 raise sqlite3.DatabaseError(f"a row of {table.name} has another content than it was stored with")
         return rows
 
-    def insert(self, table: Table, rows: Iterable[Row]) -> None:
+    def insert(self, table: SqlTable, rows: Iterable[Row]) -> None:
         """Insert rows, replacing those of equal keys.
 
         The first insert of a process checks the whole file, because a damaged one may hide stored rows.
@@ -105,7 +105,7 @@ class SealedFile:
     the file because others may be lost or hidden.
     """
 
-    def __init__(self, path: Path, tables: Sequence[Table]) -> None:
+    def __init__(self, path: Path, tables: Sequence[SqlTable]) -> None:
         self.path = path
         self._tables = tables
 

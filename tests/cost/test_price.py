@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jobs import Job, make_problem
 
-from rammer.cost.pieces import Pieces
+from rammer.cost.pieces import PieceUse
 from rammer.cost.price import MOST_FETCHING, MOST_STALL, Fetches, fit, us_per_byte
 from rammer.cost.residency import Residency
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -172,7 +172,7 @@ def test_a_plan_is_priced_rtask_by_rtask() -> None:
     plan, _ = kernel_of(spec)
     prices = {k: Price(0.001 + 0.002 * n, 0.6 + n, 1.4 - n) for n, k in enumerate(plan.kernels)}
     plan = replace(plan, prices=prices)
-    timeline, pieces = simulate(plan), Pieces(plan)
+    timeline, pieces = simulate(plan), PieceUse(plan)
     caches, alone_us = Residency(spec, pieces.in_use), us_per_byte(spec, 1)
     lanes, barrier = plan.programs[0].lanes, COUNT // 2
     parts = (0, lanes[0][:barrier]), (1, lanes[1]), (0, lanes[0][barrier:])  # each lane goes as far as it can

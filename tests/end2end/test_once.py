@@ -30,7 +30,7 @@ from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice import c_kernels
 from rammer.vdevice.cpu.codegen import build
-from rammer.vdevice.cpu.codegen.compile import KernelCompiler, Source
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler, KernelSource
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime.table import Table
@@ -174,7 +174,7 @@ def test_the_runtime_errs_when_veus_run_together(old: str, new: str, monkeypatch
     """What slots leave one after another is right then: memory begins anew before all run together."""
     library = KernelCompiler._library
 
-    def erring(compiler: KernelCompiler, names: Any) -> Source:
+    def erring(compiler: KernelCompiler, names: Any) -> KernelSource:
         source = library(compiler, names)
         text = source.text.replace(old, new)
         return replace(source, text=text, key=source.key if text == source.text else f"{source.key[:-1]}m")
@@ -284,9 +284,9 @@ def test_the_meaning_of_a_known_model_is_not_begun(monkeypatch: pytest.MonkeyPat
 
     def begins(_: Any, items: Any) -> Any:
         assert not items, "it was begun again"
-        return children.Ahead(len, [])
+        return children.Background(len, [])
 
-    monkeypatch.setattr(once, "Ahead", begins)
+    monkeypatch.setattr(once, "Background", begins)
     compiled().close()
 
 

@@ -25,7 +25,7 @@ from rammer.ir.analysis.dependency import (
 )
 from rammer.ir.analysis.intervals import Intervals, expand, merged, missing, union
 from rammer.ir.expr import Call, Load, Stage, TensorExpr
-from rammer.ir.graph import Graph, Source, View
+from rammer.ir.graph import Graph, ProducerOutput, View
 from rammer.ir.index import Index, evaluate, var
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation, Operations, ROperator, attributes
@@ -329,7 +329,7 @@ def test_what_operators_read_of_others_by_definition(seed: int) -> None:
     graph = random_graph(seed, 12)
     for n, op in enumerate(graph.operators):
         wanted = [
-            Source(position, m, output, graph.storage(tensor).offset - graph.storage(written).offset)
+            ProducerOutput(position, m, output, graph.storage(tensor).offset - graph.storage(written).offset)
             for position, tensor in enumerate(op.inputs)
             for m, other in enumerate(graph.operators)
             for output, written in enumerate(other.outputs)

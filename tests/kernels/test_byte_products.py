@@ -31,7 +31,7 @@ from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType, pack
 from rammer.ir.verify.kernel import prove, settled
 from rammer.kernels import candidates
-from rammer.kernels.vectors.matrix_unit import Unit, units_of
+from rammer.kernels.vectors.matrix_unit import MatrixUnit, units_of
 from rammer.vdevice.cpu.codegen import vnni
 from rammer.vdevice.cpu.codegen.compile import arch_flags
 from rammer.vdevice.cpu.codegen.emit import emit, prelude, translation_unit
@@ -128,7 +128,7 @@ void run(int32_t *sums, const uint8_t *from, uint8_t *to, const int8_t *w, long 
 
 @pytest.mark.parametrize("arch", [BYTES.arch, f"x86-64-avx512vnni@{ELSEWHERE}"], ids=["here", "emulated"])
 @pytest.mark.parametrize(("unit", "product"), PRODUCTS, ids=lambda i: i.name if isinstance(i, Instruction) else "")
-def test_the_text_is_what_instructions_say(unit: Unit, product: Instruction, arch: str) -> None:
+def test_the_text_is_what_instructions_say(unit: MatrixUnit, product: Instruction, arch: str) -> None:
     """Of bytes wherever they are; sums wrap around, where a form that saturates would stop."""
     operands = "w, to" if unit.turned else "to, w"
     lib = library(prelude(BYTES) + EXECUTE.format(copy=unit.copy.name, name=product.name, operands=operands), arch)

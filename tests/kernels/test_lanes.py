@@ -11,7 +11,7 @@ from rammer.ir.expr import Stage, TensorExpr
 from rammer.ir.tensor import TensorType
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.lower import draft
-from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.tiling import lane_packing, stage_loops
 from rammer.passes import optimize
@@ -24,7 +24,7 @@ def issued(found: Work) -> float:
     return found.trips * (own + sum(map(issued, found.inside)))
 
 
-def counted(problem: Problem, stage: Stage, lane: str) -> float:
+def counted(problem: KernelProblem, stage: Stage, lane: str) -> float:
     """Instructions of a nest of the stage alone, vectors along a lane axis."""
     outputs, read = dict(problem.expr.outputs), [ld.tensor for ld, _ in all_loads(stage)]
     inputs = tuple((n, problem.expr.type_of(n)) for n in dict.fromkeys(read) if n != stage.name and problem.is_known(n))
@@ -40,7 +40,7 @@ def test_no_other_axis_issues_less(cpu: MadeUp) -> None:
     ratios = []
     for name in LAYERS:
         for operation in dict.fromkeys(op.operation for op in optimize(layer(name), cpu.spec).operators):
-            problem = Problem.of(operation, cpu.spec)
+            problem = KernelProblem.of(operation, cpu.spec)
             for stage in problem.stages.values():
                 axes = [a for a, extent in (*stage.axes, *stage.reduce) if extent > 1]
                 lane = lane_axis(problem, stage)

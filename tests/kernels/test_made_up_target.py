@@ -32,7 +32,7 @@ from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel
 from rammer.ir.tile import Apply, Kind, TileProgram, contains
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import product
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop
@@ -41,7 +41,7 @@ from rammer.kernels.threads.product import Staging, padded, sides
 from rammer.kernels.vectors import matrix_unit
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
-from rammer.scheduler.policy import Problem as PolicyProblem
+from rammer.scheduler.policy import KernelProblem as PolicyProblem
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
@@ -207,7 +207,7 @@ def price_us(kernel: RKernel, spec: VDeviceSpec) -> float:
 
 def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
     """All ways to cut rows, columns and the batch into tasks of whole blocks; inside as the generator does it."""
-    problem, (unit,) = Problem.of(op, spec), matrix_unit.units_of(spec)
+    problem, (unit,) = KernelProblem.of(op, spec), matrix_unit.units_of(spec)
     p = product(problem, problem.root)
     assert p is not None
     row, extents, (block,) = str(p.row), dict(p.stage.axes), unit.products
@@ -225,7 +225,7 @@ def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
 
 def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
     """All numbers of waves, up to 4 x 4 blocks of each that registers hold, and all chunks of the sum."""
-    problem = padded(Problem.of(op, spec, flat=False))
+    problem = padded(KernelProblem.of(op, spec, flat=False))
     p = sides(problem)
     assert p is not None
     staging = Staging(problem, p)

@@ -39,7 +39,7 @@ from rammer.ir.tile import (
     statements,
     with_children,
 )
-from rammer.ir.verify.kernel import RULES, Evidence, Finding, prove
+from rammer.ir.verify.kernel import RULES, Finding, KernelEvidence, prove
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.codegen import amx
 from rammer.vdevice.cpu.codegen.emit import function, translation_unit
@@ -341,7 +341,7 @@ def accesses(kernel: RKernel) -> list[object]:
 
 
 def broken(kernel: RKernel) -> list[Finding]:
-    return list(RULES["R209"].check(Evidence(kernel, kernel.body)))
+    return list(RULES["R209"].check(KernelEvidence(kernel, kernel.body)))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,7 +14,7 @@ from rammer.ir.device import MemoryLevel
 from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.ir.tile import Kind, TileProgram
 from rammer.kernels import candidates
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.vectors.contraction import schedules
 from rammer.vdevice.cpu.codegen.emit import emit
@@ -24,7 +24,7 @@ SMALL = replace(SPEC, memory=(MemoryLevel("L1", 32 << 10, "veu", 500.0), MemoryL
 
 def product(m: int, k: int, n: int, static: bool = False) -> list[Schedule]:
     op = operation("matmul", TensorType((m, k)), TensorType((k, n)), static=("b",) if static else ())
-    return list(schedules(Problem.of(op, SMALL)))
+    return list(schedules(KernelProblem.of(op, SMALL)))
 
 
 def outside(schedule: Schedule) -> bool:
@@ -96,7 +96,7 @@ def test_drafts_count_about_as_what_they_become(kind: str, cpu: MadeUp) -> None:
         op = operation("conv", TensorType((3, 40, 29, 30)), TensorType((128, 40, 1, 1)), static=("w",))
     else:
         op = operation("matmul", TensorType((200, 320)), TensorType((320, 640)), static=("b",))
-    problem = Problem.of(op, cpu.spec)
+    problem = KernelProblem.of(op, cpu.spec)
     made = [s for s in schedules(problem) if problem.own_packing(s) is not None]
     assert made
     for schedule in made:

@@ -12,7 +12,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.kernels.lanes import lane_axis
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 
 SPECS = {
     "masks": replace(SPEC, masks=True),
@@ -63,7 +63,7 @@ def test_vectors_go_along_rows_where_masks_take_every_second_number(stride: int,
         pads=(1,) * 4,
         group=48,
     )
-    problem = Problem.of(op, SPECS["masks"])
+    problem = KernelProblem.of(op, SPECS["masks"])
     assert lane_axis(problem, problem.root) == axis
-    without = Problem.of(op, SPEC)
+    without = KernelProblem.of(op, SPEC)
     assert lane_axis(without, without.root) == ("w" if stride == 1 else "o")

@@ -11,19 +11,19 @@ from rammer.ir.tensor import Digit, Layout, TensorType
 from rammer.ir.tile import Kind
 from rammer.ir.verify.kernel import prove
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, begun, copy_axes, cuts
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import task_counts
 
 
 @pytest.fixture
-def problem() -> Problem:
+def problem() -> KernelProblem:
     """A product of 75 rows, 200 terms and 96 columns."""
-    return Problem.of(operation("matmul", TensorType((75, 200)), TensorType((200, 96))), SLOW_SPEC)
+    return KernelProblem.of(operation("matmul", TensorType((75, 200)), TensorType((200, 96))), SLOW_SPEC)
 
 
-def test_names_depths_and_counts_are_derived(problem: Problem) -> None:
+def test_names_depths_and_counts_are_derived(problem: KernelProblem) -> None:
     (row, _), (lane, _) = problem.root.axes
     ((deep, _),) = problem.root.reduce
     tasks = Sched(problem).tasks(cuts(problem, [row], 4), want=3)
@@ -51,7 +51,7 @@ def test_names_depths_and_counts_are_derived(problem: Problem) -> None:
     assert (tasks.stages, tasks.packing, len(tasks.loops)) == ((), (), 1)  # verbs leave what they begin with alone
 
 
-def test_each_way_to_cut_is_begun_once(problem: Problem) -> None:
+def test_each_way_to_cut_is_begun_once(problem: KernelProblem) -> None:
     (row, extent), _ = problem.root.axes
     assert len(task_counts(problem)) == 2
     assert [s.num_tasks for s in begun(problem, cuts(problem, [row]))] == [3, 15]
@@ -65,7 +65,7 @@ def test_panels_hold_the_given_digits_and_leave_the_rest_outside() -> None:
     assert panels(load, "n", 4, []) == Layout((Digit(1), Digit(2), Digit(0, 4), Digit(0, 1, 4)))
 
 
-def test_a_nest_by_hand_computes_its_operation(problem: Problem) -> None:
+def test_a_nest_by_hand_computes_its_operation(problem: KernelProblem) -> None:
     (row, _), (lane, _) = problem.root.axes
     ((deep, _),) = problem.root.reduce
     ((weights, _),) = [x for x in problem.expr.inputs if len(x[1].shape) == 2 and x[1].shape[0] == 200]

@@ -22,7 +22,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tile import Apply, Body, Operand, Stmt, TileProgram, children, statements
 from rammer.ir.verify.kernel import prove
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.threads import candidates as threads
 from rammer.kernels.threads import group as threads_group
 from rammer.vdevice.cuda.build import compile_cubin, read_registers
@@ -52,7 +52,7 @@ def spec_of(precision: str) -> VDeviceSpec:
 
 def in_groups(op: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Of all tiles, whether they are worth it or not."""
-    product = threads_group.product(Problem.of(op, spec, flat=False))
+    product = threads_group.product(KernelProblem.of(op, spec, flat=False))
     assert product is not None
     own = [tile for tile in threads_group.tiles(product) if tile.unit.precision == spec.precision]
     return threads.fitting(product.problem, (threads_group.schedule(product, tile) for tile in own))
@@ -168,13 +168,13 @@ def test_other_archs_and_other_products_do_without() -> None:
     for name in GPUS:
         spec = make_spec(GPUS[name])
         assert any("_g" in k.name for k in threads.products(large, spec)) == (spec.arch == "sm_90"), name
-    assert threads_group.product(Problem.of(operation("conv", t(1, 64, 28, 28), t(64, 64, 3, 3)), H200)) is None
-    product = threads_group.product(Problem.of(operation("matmul", t(64, 20), t(20, 64)), H200, flat=False))
+    assert threads_group.product(KernelProblem.of(operation("conv", t(1, 64, 28, 28), t(64, 64, 3, 3)), H200)) is None
+    product = threads_group.product(KernelProblem.of(operation("matmul", t(64, 20), t(20, 64)), H200, flat=False))
     assert product is not None and not threads_group.tiles(product)
 
 
 def test_loops_that_do_not_fit_are_named() -> None:
-    product = threads_group.product(Problem.of(OPERATIONS["matmul"], spec_of("bf16"), flat=False))
+    product = threads_group.product(KernelProblem.of(OPERATIONS["matmul"], spec_of("bf16"), flat=False))
     assert product is not None
     schedule = threads_group.schedule(product, next(t for t in threads_group.tiles(product) if t.unit is SM_90[0]))
     with pytest.raises(LoweringError, match=r"wgmma_bf16_n256 needs steps of \[64, 256, 8, 8, 1, 1\]"):

@@ -22,7 +22,7 @@ from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.kernels import candidates
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import Schedule
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.codegen.mma import SM_80_FP32
@@ -191,15 +191,15 @@ def mismatched() -> Instruction:
 )
 def test_loops_that_do_not_fit_an_instruction_are_named(other: Instruction, needs: str) -> None:
     op, spec = OPERATIONS["matmul"], UNITS["tf32"]
-    seen: list[tuple[Problem, Schedule]] = []
+    seen: list[tuple[KernelProblem, Schedule]] = []
 
-    def noted(problem: Problem, schedule: Schedule) -> RKernel:
+    def noted(problem: KernelProblem, schedule: Schedule) -> RKernel:
         seen.append((problem, schedule))
         return kernel_of(problem, schedule)
 
-    kernel_of = Problem.kernel
+    kernel_of = KernelProblem.kernel
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Problem, "kernel", noted)
+        patch.setattr(KernelProblem, "kernel", noted)
         candidates(op, spec)
     problem, schedule = next((p, s) for p, s in seen if s.instruction)
     with pytest.raises(LoweringError, match=f"{other.name} needs {needs}"):

@@ -15,7 +15,7 @@ from rammer.ir.index import Index
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.threads import product as threads_product
 from rammer.kernels.threads import tensor as threads_tensor
 from rammer.kernels.threads.product import Staging, padded, sides
@@ -44,7 +44,7 @@ OPERATIONS = {
 
 
 def staging(op: Operation, spec: VDeviceSpec) -> Staging:
-    problem = padded(Problem.of(op, spec, flat=False))
+    problem = padded(KernelProblem.of(op, spec, flat=False))
     p = sides(problem)
     assert p is not None
     return Staging(problem, p)

@@ -29,7 +29,7 @@ from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.ir.tile import TileProgram
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates, winograd
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.vectors import winograd_schedule
 
 SMALL_CACHES = replace(SLOW_SPEC, scratch_bytes=256 << 10)  # so small that channels are summed piece by piece
@@ -71,7 +71,7 @@ def with_residual(op: Operation) -> Operation:
 
 def kernels(op: Operation, spec: VDeviceSpec = SLOW_SPEC) -> list[RKernel]:
     """All Winograd kernels of an operation, whether or not they pay."""
-    problem = Problem.of(op, spec, flat=False)
+    problem = KernelProblem.of(op, spec, flat=False)
     return [form.problem.kernel(form.schedule) for form in winograd_schedule.schedules(problem)]
 
 
@@ -117,7 +117,7 @@ def test_narrow_vectors() -> None:
     ids=["11x21", "groups", "rest"],
 )
 def test_parts_of_channels_where_a_row_has_several_pieces(cpu: MadeUp, op: Operation) -> None:
-    problem = Problem.of(op, replace(cpu.spec, clock_ghz=1e-5), flat=False)
+    problem = KernelProblem.of(op, replace(cpu.spec, clock_ghz=1e-5), flat=False)
     found = winograd.convolution(problem)
     assert found is not None and found.columns.pieces > 1
     forms = winograd_schedule.schedules(problem, most=99)
@@ -135,7 +135,7 @@ def test_offered_for_long_filters_where_all_channels_fit_no_scratch() -> None:
     spec = MadeUp("x86-64-avx512", 8, 1024).spec
     for shape, filters in (((150, 86), (21, 11)), ((86, 150), (11, 21))):
         op = conv(32, 32, *shape, kernel=filters, strides=(2, 1), pad=10)
-        forms = winograd_schedule.schedules(Problem.of(op, spec, flat=False))
+        forms = winograd_schedule.schedules(KernelProblem.of(op, spec, flat=False))
         offered = [f.problem.kernel(f.schedule) for f in forms]
         assert offered and all(kernel.scratch_bytes <= spec.scratch_bytes for kernel in offered)
         assert not prove(replace(offered[0], form=forms[0].problem.expr))  # of hundreds of thousands of terms
@@ -164,7 +164,7 @@ def test_reads_only_what_the_dependencies_say(built, name: str) -> None:  # type
 @pytest.mark.parametrize("name", ["odd", "groups-few-tiles", "5x5", "7x7-stride"])
 def test_rewriting_keeps_the_meaning(name: str, m: int) -> None:
     op = CASES[name]
-    problem = Problem.of(op, SPEC, flat=False)
+    problem = KernelProblem.of(op, SPEC, flat=False)
     found = winograd.convolution(problem)
     assert found is not None
     inputs = random_inputs(op)
@@ -196,11 +196,11 @@ def test_scratch_fits(room: int) -> None:
 
 def test_forms_that_multiply_as_often_are_not_tried() -> None:
     """3x3 taps in steps of two are four pieces, which multiply as often together; 5x5 taps save some."""
-    assert winograd_schedule.kernels(Problem.of(conv(64, 64, 56, 56), SPEC))[0]
-    assert not winograd_schedule.kernels(Problem.of(conv(64, 64, 56, 56, strides=(2, 2)), SPEC))[0]
+    assert winograd_schedule.kernels(KernelProblem.of(conv(64, 64, 56, 56), SPEC))[0]
+    assert not winograd_schedule.kernels(KernelProblem.of(conv(64, 64, 56, 56, strides=(2, 2)), SPEC))[0]
     for taps, saves in ((3, False), (5, True)):
         op = conv(64, 64, 56, 56, kernel=(taps, taps), strides=(2, 2))
-        found = winograd.convolution(Problem.of(op, SPEC, flat=False))
+        found = winograd.convolution(KernelProblem.of(op, SPEC, flat=False))
         assert found and winograd_schedule._saves_products(found) == saves
 
 
@@ -209,5 +209,5 @@ def test_register_blocks_end_with_their_group(veus: int) -> None:
     """Three vectors do not divide 64 outputs of a group of 192: the last block read channels of two groups."""
     cpu = MadeUp("x86-64-avx2", veus, 1024)
     op = conv(384, 384, 12, 12, group=2, lanes=8)
-    forms = winograd_schedule.schedules(Problem.of(op, cpu.spec, flat=False), most=40)
+    forms = winograd_schedule.schedules(KernelProblem.of(op, cpu.spec, flat=False), most=40)
     assert any(form.schedule.name.startswith("winograd_f4_") and "strips" in form.schedule.name for form in forms)

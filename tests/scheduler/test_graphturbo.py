@@ -28,7 +28,7 @@ from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances
 from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, network_of
-from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of, group_of, joined
+from rammer.scheduler.graphturbo.split import LayerGroup, Split, Splitter, axes_of, group_of, joined
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler
@@ -69,7 +69,7 @@ class TestRunningExample:
     kernels = image_by_image(graph)
     network = network_of(graph, {k.operation: [k] for k in kernels.values()})
 
-    def cut(self) -> tuple[list[Group], list[Split | None]]:
+    def cut(self) -> tuple[list[LayerGroup], list[Split | None]]:
         alone = replace(self.network, layers=tuple(replace(layer, reads=()) for layer in self.network.layers))
         splitter = Splitter(alone, 8, alone.layers[0].nbytes // 8)  # in the paper's example inputs do not count
         groups = [group_of(self.network, n) for n in range(4)]
@@ -243,7 +243,7 @@ def test_groups_and_splits_keep_what_they_promise(seed: int) -> None:
                 assert (split.num_layers, -split.factor, -split.axis) <= (best.num_layers, -best.factor, -best.axis)
 
 
-def check_split(network: Network, group: Group, split: Split, room: int) -> None:
+def check_split(network: Network, group: LayerGroup, split: Split, room: int) -> None:
     """By definition: every tensor has the axis, the factor divides all, an instance fits, and no smaller one does."""
     axes = axes_of(network, group, split.axis)
     extents = [network.layers[n].shape[a] for n in group.layers if (a := axes[n]) is not None]

@@ -18,7 +18,7 @@ from rammer.ir.plan import Price
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.scheduler.judge import Judge, Judged, takes_less
+from rammer.scheduler.judge import Judged, PlanSelector, takes_less
 from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem
@@ -51,7 +51,7 @@ def priced(seed: int) -> Problem:
 @pytest.mark.parametrize("seed", range(8))
 def test_with_all_operands_near_no_plan_takes_longer(seed: int) -> None:
     problem = priced(seed)
-    judge = Judge(problem)
+    judge = PlanSelector(problem)
     for policy in (SequentialPolicy(), WavefrontPolicy()):
         found = judge.believed(policy.schedule(problem))
         assert 0.0 < found.least_us < found.us
@@ -59,7 +59,7 @@ def test_with_all_operands_near_no_plan_takes_longer(seed: int) -> None:
 
 def test_the_same_plan_is_priced_once() -> None:
     problem = priced(3)
-    judge, plan = Judge(problem), SequentialPolicy().schedule(problem)
+    judge, plan = PlanSelector(problem), SequentialPolicy().schedule(problem)
     first = judge.believed(plan)
     assert judge.believed(replace(plan, notes=("another",), memory=None)) is first
     assert judge.believed(WavefrontPolicy().schedule(problem)) is not first
@@ -68,7 +68,7 @@ def test_the_same_plan_is_priced_once() -> None:
 
 def test_what_is_slower_with_all_near_is_not_followed() -> None:
     problem = priced(3)
-    judge = Judge(problem)
+    judge = PlanSelector(problem)
     fast, slow = (judge.believed(p.schedule(problem)) for p in (WavefrontPolicy(), SequentialPolicy()))
     assert fast.us < slow.least_us
     assert not judge.prefers(slow, fast) and not judge.cheaper(slow, fast)
@@ -103,7 +103,7 @@ def test_of_two_plans_the_smaller_one_is_followed() -> None:
 
 def test_a_plan_is_followed_once() -> None:
     problem = priced(3)
-    judged = Judge(problem).believed(SequentialPolicy().schedule(problem))
+    judged = PlanSelector(problem).believed(SequentialPolicy().schedule(problem))
     assert judged.us > 0
     plan = replace(judged.plan, prices=problem.profiler.prices(judged.plan.kernels) or {})
     timeline = problem.timelines.of(plan)

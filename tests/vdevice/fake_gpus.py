@@ -27,7 +27,7 @@ from rammer.vdevice.cuda.build import Cubin
 from rammer.vdevice.cuda.build import Resources as CudaResources
 from rammer.vdevice.rocm import device as rocm_device
 from rammer.vdevice.rocm.build import CodeObject
-from rammer.vdevice.rocm.build import Resources as RocmResources
+from rammer.vdevice.rocm.build import CodeObjectResources as RocmResources
 from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.runtime.executable import GpuExecutable

@@ -134,7 +134,7 @@ def test_what_is_not_written_is_no_nan(device: CpuVDevice) -> None:
     nan = np.array([np.nan, np.nan])
     sample = check.Sample({}, np.zeros((2, 1), np.int64), [], (Bounded(nan, np.zeros(2)),))
     computed, left = np.float32(np.nan), np.array(-1, np.int32).view(np.float32)
-    trial = check.Trial(good, 0, sample, (0,), None)  # type: ignore[arg-type]
+    trial = check.KernelTrial(good, 0, sample, (0,), None)  # type: ignore[arg-type]
     assert "[0] is not written" in check._differs(trial, [np.array([computed, left])])
 
 
@@ -196,7 +196,7 @@ def test_all_rtasks_are_run_where_they_may_write_so_much(device: CpuVDevice, mon
     every = frozenset([kernel])
     counts: list[int] = []
 
-    def count(tried: list[check.Trial]) -> dict[RKernel, str]:
+    def count(tried: list[check.KernelTrial]) -> dict[RKernel, str]:
         counts.extend(len(trial.rtasks) for trial in tried)
         return {}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel_blocked, unpack
-from rammer.vdevice.cpu.tune.seeded import PAGE, Region, Seeded, Seeds, bytes_at, padded
+from rammer.vdevice.cpu.tune.seeded import PAGE, Seeded, Seeds, TrialMemory, bytes_at, padded
 
 ROWS = Layout((Digit(1, 16), Digit(0), Digit(1, 1, 16)))
 ENCODED = Layout((Digit(1, 32), Digit(0), Digit(1, 1, 32)), Encoding(DType.BF16, 3, 512))
@@ -48,7 +48,7 @@ def seeded(seeds: Seeds, kind: TensorType, order: int = 0) -> Seeded:
 )
 def test_elements_lie_where_they_are_said_to(seeds: Seeds, kind: TensorType) -> None:
     inputs = [seeded(seeds, kind, order) for order in range(3)]
-    region = Region([8], inputs, 0, seeds.nothing())
+    region = TrialMemory([8], inputs, 0, seeds.nothing())
     everywhere = [np.asarray(i) for i in np.indices(kind.shape)]
     wholes = [tensor.at(everywhere) for tensor in inputs]
     for start, whole in zip(region.starts[1:], wholes, strict=False):
@@ -83,7 +83,7 @@ def test_what_is_around_is_guarded(seeds: Seeds, shape: tuple[int, ...]) -> None
     kind = TensorType(shape, layout=ROWS)
     tensor = seeded(seeds, kind)
     assert padded(kind) == (shape == (40, 41))
-    region = Region([4096], [tensor], 64, seeds.nothing())
+    region = TrialMemory([4096], [tensor], 64, seeds.nothing())
     output, given, scratch = region.starts
     assert (bytes_at(output, 4096) == 0xFF).all() and (bytes_at(scratch, 64) == 0xFF).all()
     bytes_at(output, 4096)[:] = bytes_at(scratch, 64)[:] = 0

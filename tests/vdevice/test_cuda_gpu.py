@@ -37,7 +37,7 @@ from rammer.ir.semantics.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.tensor import Array, TensorType
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.threads import candidates as threads
 from rammer.kernels.threads import group as threads_group
 from rammer.planner.memory import plan_memory
@@ -80,7 +80,7 @@ def found(group: str, op: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """All candidates; of `waves` all tiles, whether they are worth it or not."""
     if group != "waves":
         return list(candidates(op, spec))
-    product = threads_group.product(Problem.of(op, spec, flat=False))
+    product = threads_group.product(KernelProblem.of(op, spec, flat=False))
     assert product is not None
     own = [tile for tile in threads_group.tiles(product) if tile.unit.precision == spec.precision]
     return threads.fitting(product.problem, (threads_group.schedule(product, tile) for tile in own))

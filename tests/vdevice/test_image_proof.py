@@ -284,7 +284,7 @@ def test_a_writer_that_errs_is_stopped(target: str, monkeypatch: pytest.MonkeyPa
         else:
             patched.setattr(placement, "arrange", lambda array, layout, out: arrange(np.roll(array, 1), layout, out))
         stopped("R307")
-    finder = ipu_placement._Finder if target == "ipu" else placement.Places
+    finder = ipu_placement._Finder if target == "ipu" else placement.ArenaPlacement
     find = finder.find
     with monkeypatch.context() as patched:
         patched.setattr(finder, "find", lambda self, *of: (find(self, *of)[0], find(self, *of)[1] + 64))

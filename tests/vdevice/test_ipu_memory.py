@@ -20,7 +20,7 @@ from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.ipu.codegen.memory import fits, tile_memory
 from rammer.vdevice.ipu.codegen.placement import place
-from rammer.vdevice.ipu.codegen.program import Placement
+from rammer.vdevice.ipu.codegen.program import PoplarProgram
 from rammer.vdevice.ipu.spec import MODELS, parse_arch
 
 ARCH = "gc2:8"
@@ -154,7 +154,7 @@ def test_the_account_of_memory_is_the_emulators(ipu: VDevice) -> None:
 # memory: every part of the account
 
 
-def account(graph: Graph, arch: str = ARCH) -> tuple[Placement, dict[str, Array]]:
+def account(graph: Graph, arch: str = ARCH) -> tuple[PoplarProgram, dict[str, Array]]:
     with compiled(graph, arch=arch) as program:
         flat = place(program.plan, parse_arch(arch))
     memory = tile_memory(flat)

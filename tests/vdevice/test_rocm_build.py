@@ -21,7 +21,7 @@ from rammer.kernels import candidates
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.rocm import build
-from rammer.vdevice.rocm.build import HSACO, Resources, check_fits, compile_code_object, hip_compiler
+from rammer.vdevice.rocm.build import HSACO, CodeObjectResources, check_fits, compile_code_object, hip_compiler
 from rammer.vdevice.rocm.device import PLATFORM
 from rammer.vdevice.rocm.driver import probe
 from rammer.vdevice.rocm.elf import arch_of, read_kernels
@@ -34,7 +34,7 @@ from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.toolchain import object_store
 
 GRAPH = chain(2)
-FINE = Resources(64, 50, 0, 0, 0, 0, 64, 4, 1000)
+FINE = CodeObjectResources(64, 50, 0, 0, 0, 0, 64, 4, 1000)
 needs_no_gpu = pytest.mark.skipif(probe().ok, reason="this machine has an AMD GPU")
 
 
@@ -180,7 +180,9 @@ def test_without_a_gpu_open_says_why() -> None:
         ({"shared_bytes": 40 << 10}, FINE, 61, "1 on each"),
     ],
 )
-def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resources, num_veus: int, text: str) -> None:
+def test_what_does_not_fit_is_refused(
+    program: dict[str, int], resources: CodeObjectResources, num_veus: int, text: str
+) -> None:
     """Blocks that wait for blocks that are not there would wait for ever."""
     made = make_program(plan(), hip(64))
     check_fits(2, made.threads, made.shared_bytes, choose_gpu("mi50"), FINE)

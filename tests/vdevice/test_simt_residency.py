@@ -31,7 +31,7 @@ from rammer.vdevice.rocm import spec as rocm
 from rammer.vdevice.simt.codegen.image import make_image, make_program
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.residency import make_resident
-from rammer.vdevice.simt.codegen.slices import Slice, slice_of
+from rammer.vdevice.simt.codegen.slices import OperandSlice, slice_of
 from rammer.vdevice.simt.codegen.table import KEEP, Streams
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import gpu_spec
@@ -97,7 +97,7 @@ def operations() -> list[Operation]:
     return [*cells, *products]
 
 
-def elements(part: Slice, rtask: int) -> np.ndarray:
+def elements(part: OperandSlice, rtask: int) -> np.ndarray:
     rows = [
         np.arange(run.nbytes // part.itemsize) + (run.source + n * run.source_step) // part.itemsize
         for run in part.runs(rtask)

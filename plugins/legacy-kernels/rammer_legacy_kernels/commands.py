@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rammer import files
-from rammer.cli.console import Group, err, out
+from rammer.cli.console import CommandGroup, err, out
 from rammer.errors import InputError
 
 
@@ -73,7 +73,7 @@ def convert(
     out.print(f"{escape(line)}; wrote {escape(output)}", highlight=False)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def kernels() -> None:
     """Kernels of others, imported from records: candidates for the operators that they compute, on CUDA and ROCm."""
 

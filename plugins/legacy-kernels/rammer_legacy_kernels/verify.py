@@ -29,7 +29,7 @@ from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.simt.codegen.megakernel import program_text
 from rammer.vdevice.simt.codegen.prelude import CUDA
-from rammer.vdevice.simt.codegen.printer import EmittedKernel
+from rammer.vdevice.simt.codegen.printer import EmittedFunction
 from rammer.vdevice.simt.emulator.compile import FLAGS, host_text
 from rammer.vdevice.toolchain import c_compiler
 from rammer.vdevice.toolchain.library import Library
@@ -113,7 +113,7 @@ class _Bench:
         self.memory = [np.zeros(k.nbytes + 2 * GUARD, np.uint8) for k in kinds]
         self.tensors = [_inside(m, k) for m, k in zip(self.memory, kinds, strict=True)]
         self.num_outputs = len(self.operation.outputs)
-        emitted = EmittedKernel(made.symbol, _COUNTS + made.text, made.num_threads)
+        emitted = EmittedFunction(made.symbol, _COUNTS + made.text, made.num_threads)
         text = program_text([emitted], CUDA, 32, len(kinds))
         harness = files("rammer_legacy_kernels").joinpath("harness.h").read_text(encoding="utf-8")
         whole = f"{host_text(text)}\n{harness.replace('CHECKED_TASK', made.symbol)}"

@@ -18,7 +18,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly, Needs
-from rammer.scheduler.draft import Draft, Placement
+from rammer.scheduler.draft import Draft, TaskPlacement
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import TIE_US, count
@@ -63,7 +63,7 @@ class _Run:
         draft.kernels.update(enumerate(kernels))
         self.draft = draft
         self.assembly = Assembly(draft.spec)
-        self.placements: list[Placement] = []
+        self.placements: list[TaskPlacement] = []
         self._read_dependencies()
         self._rank_us = self._ranks()
         self._pending: list[tuple[float, float, TaskUid]] = []  # (release, -rank, rTask): operands placed, not computed
@@ -179,7 +179,7 @@ class _Run:
         operator_id, rtask_id = task
         needs = self._needs(self._batch[operator_id][rtask_id])
         self.assembly.place(task, veu, self.draft.rtask_us(operator_id), needs)
-        placement = Placement(task, veu, reason)
+        placement = TaskPlacement(task, veu, reason)
         self.placements.append(placement)
         self.draft.settle([placement])
         for batch in self._readers.get(task, ()):

@@ -50,18 +50,18 @@ from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
 
 @dataclass
-class Scope:
+class NameScope:
     """Names of values in one graph or function body. A subgraph sees those of its parent."""
 
     opsets: Opsets
-    parent: Scope | None = None
+    parent: NameScope | None = None
     depth: int = 0
     values: dict[str, Value | None] = field(default_factory=dict)
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)  # of the function call, for ref_attr_name
     declared: dict[str, ValueInfoProto] = field(default_factory=dict)
 
     def find(self, name: str) -> Value | None:
-        scope: Scope | None = self
+        scope: NameScope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]
@@ -99,9 +99,9 @@ class Importer:
             operators=limits.operators,
         )
 
-    def check(self) -> Scope:
+    def check(self) -> NameScope:
         """Return the outermost scope. Raises ModelError for unsupported operators, and for too many nodes."""
-        scope = Scope(opsets_of(self.model.opset_import, "the model"))
+        scope = NameScope(opsets_of(self.model.opset_import, "the model"))
         self.functions.require_small(self.model.graph.node)
         self.functions.require_supported(self.model.graph.node, scope.opsets)
         return scope
@@ -181,7 +181,7 @@ class Importer:
         kind = fixed_type(port, shape, self.dims, self.limits)
         return self.builder.input(name, kind.shape, kind.dtype)
 
-    def _output(self, name: str, scope: Scope) -> Place:
+    def _output(self, name: str, scope: NameScope) -> Place:
         """Make a value an output of the graph, and return its names there."""
         value = self._result(name, scope, "the graph")
         if value is None:
@@ -196,11 +196,11 @@ class Importer:
 
     # values
 
-    def _declare(self, graph: GraphProto, scope: Scope) -> None:
+    def _declare(self, graph: GraphProto, scope: NameScope) -> None:
         for value in (*graph.value_info, *graph.output):
             scope.declared[value.name] = value
 
-    def _initializers(self, graph: GraphProto, scope: Scope) -> set[str]:
+    def _initializers(self, graph: GraphProto, scope: NameScope) -> set[str]:
         if graph.sparse_initializer:
             raise ModelError("the model has sparse initializers", hint="store them as dense tensors")
         names: set[str] = set()
@@ -239,14 +239,14 @@ class Importer:
                     raise ModelError(lie)
                 self.lies[value.name] = lie
 
-    def _result(self, name: str, scope: Scope, what: str) -> Value | None:
+    def _result(self, name: str, scope: NameScope, what: str) -> Value | None:
         if not scope.knows(name):
             raise ModelError(f"output {name!r} of {what} is produced by no node", hint=did_you_mean(name, scope.values))
         return scope.find(name)
 
     # nodes
 
-    def _nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
+    def _nodes(self, nodes: Sequence[NodeProto], scope: NameScope) -> None:
         self.num_nodes += max(len(nodes), 1)  # an empty body counts too: a Loop may repeat it
         if self.num_nodes > self.limits.nodes:
             raise ModelError(f"the model has more than {self.limits.nodes} nodes", hint="raise Limits.nodes")
@@ -269,7 +269,7 @@ class Importer:
                     hint="the node does not follow the ONNX standard, or this is a defect of rammer: please report it",
                 ) from error
 
-    def _sorted(self, nodes: Sequence[NodeProto], scope: Scope) -> Sequence[NodeProto]:
+    def _sorted(self, nodes: Sequence[NodeProto], scope: NameScope) -> Sequence[NodeProto]:
         """Return the nodes in an order that defines names before use.
 
         Raises ModelError for cycles and unknown names.
@@ -311,7 +311,7 @@ class Importer:
                 f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}", node=cycle[0], hint="remove the cycle"
             ) from None
 
-    def _node(self, node: NodeProto, label: str, scope: Scope) -> None:
+    def _node(self, node: NodeProto, label: str, scope: NameScope) -> None:
         domain = domain_of(node.domain)
         inputs = tuple(scope.find(name) if name else None for name in node.input)
         if (function := self.functions.called(node)) is not None:
@@ -330,7 +330,7 @@ class Importer:
                 if (declared := scope.declared.get(name)) is not None:
                     self._check_declared(declared, tensor, computed=True)
 
-    def _resolved(self, node: NodeProto, scope: Scope) -> list[AttributeProto]:
+    def _resolved(self, node: NodeProto, scope: NameScope) -> list[AttributeProto]:
         """Return the node's attributes, with references to the attributes of the enclosing function replaced."""
         found = []
         for attribute in node.attribute:
@@ -344,7 +344,7 @@ class Importer:
         return found
 
     def _operator(
-        self, node: NodeProto, label: str, domain: str, inputs: tuple[Value | None, ...], scope: Scope
+        self, node: NodeProto, label: str, domain: str, inputs: tuple[Value | None, ...], scope: NameScope
     ) -> Sequence[Value | None]:
         opset = scope.opsets.get(domain)
         if opset is None:
@@ -404,15 +404,17 @@ class Importer:
 
     # nested graphs
 
-    def _nested(self, scope: Scope, opsets: Opsets, *, parent: Scope | None) -> Scope:
+    def _nested(self, scope: NameScope, opsets: Opsets, *, parent: NameScope | None) -> NameScope:
         if scope.depth >= self.limits.depth:
             raise ModelError(
                 f"functions and subgraphs are nested deeper than {self.limits.depth}",
                 hint="recursive functions are not allowed; raise Limits.depth if this is none",
             )
-        return Scope(opsets, parent, scope.depth + 1)
+        return NameScope(opsets, parent, scope.depth + 1)
 
-    def _subgraph(self, graph: GraphProto, inputs: Sequence[Value | None], outer: Scope) -> tuple[Value | None, ...]:
+    def _subgraph(
+        self, graph: GraphProto, inputs: Sequence[Value | None], outer: NameScope
+    ) -> tuple[Value | None, ...]:
         """Import a subgraph with these inputs, and return its outputs."""
         scope = self._nested(outer, outer.opsets, parent=outer)
         if len(graph.input) != len(inputs):
@@ -431,7 +433,7 @@ class Importer:
         inputs: Sequence[Value | None],
         outputs: Sequence[str],
         attributes: Mapping[str, AttributeProto],
-        outer: Scope,
+        outer: NameScope,
     ) -> tuple[Value | None, ...]:
         """Import the body of a function at a call, and return its outputs."""
         if len(inputs) > len(function.input):
@@ -454,7 +456,7 @@ class Importer:
         found: Signature,
         attributes: Sequence[AttributeProto],
         inputs: tuple[Value | None, ...],
-        scope: Scope,
+        scope: NameScope,
     ) -> Sequence[Value | None]:
         """Import an operator that the standard defines by other operators, and return its outputs."""
         domain = domain_of(node.domain)

@@ -18,7 +18,7 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 @dataclass(frozen=True)
-class Part:
+class SubgraphPart:
     """Nodes in order, the values that they read from outside, and those that others read from them."""
 
     nodes: tuple[NodeProto, ...]
@@ -84,12 +84,14 @@ class Cutter:
                 known |= {name: node for name in node.output if name}
         return known
 
-    def whole(self) -> Part:
+    def whole(self) -> SubgraphPart:
         """Return all of the graph as a part."""
         nodes = [n for n in self._nodes if not any(name in self._free for name in n.output)]
         return self._part(nodes, [v.name for v in self._graph.output])
 
-    def split(self, part: Part, at: str, *, operands: bool = True) -> tuple[Part, NodeProto, Part]:
+    def split(
+        self, part: SubgraphPart, at: str, *, operands: bool = True
+    ) -> tuple[SubgraphPart, NodeProto, SubgraphPart]:
         """Return the part that does not depend on the node that computes `at`, this node, and the part that does.
 
         The first part outputs the node's operands; with `operands`, constant ones too.
@@ -111,19 +113,19 @@ class Cutter:
         last = self._part(later, [name for n in later for name in n.output if name in part.outputs])
         return first, node, last
 
-    def feeds(self, part: Part, node: NodeProto) -> bool:
+    def feeds(self, part: SubgraphPart, node: NodeProto) -> bool:
         """Check whether a part computes something that a node reads."""
         made = {name for n in part.nodes for name in n.output}
         return not made.isdisjoint(reads(node, self._depth))
 
-    def without(self, whole: Part, *others: Part) -> Part:
+    def without(self, whole: SubgraphPart, *others: SubgraphPart) -> SubgraphPart:
         """Return the nodes of a part that are in none of the others. It outputs what these read from it."""
         gone = {name for part in others for n in part.nodes for name in n.output}
         nodes = [n for n in whole.nodes if gone.isdisjoint(n.output)]
         asked = {*whole.outputs, *(name for part in others for name in part.inputs)}
         return self._part(nodes, [name for n in nodes for name in n.output if name and name in asked])
 
-    def body(self, graph: GraphProto) -> Part:
+    def body(self, graph: GraphProto) -> SubgraphPart:
         """Return a subgraph of a node as a part. Outputs get unique names."""
         formal = [v.name for v in graph.input]
         inner = {*formal, *(t.name for t in graph.initializer), *(name for n in graph.node for name in n.output)}
@@ -138,9 +140,9 @@ class Cutter:
             outputs.append(name)
         outer = [n for n in dict.fromkeys(captures(graph, self._depth)) if n not in self._weights.keys() | self._free]
         nodes = (*in_order(graph.node, self._depth), *copies)
-        return Part(nodes, (*formal, *outer), tuple(outputs), tuple(graph.initializer), len(formal))
+        return SubgraphPart(nodes, (*formal, *outer), tuple(outputs), tuple(graph.initializer), len(formal))
 
-    def graph(self, part: Part, types: Mapping[str, TypeProto]) -> GraphProto:
+    def graph(self, part: SubgraphPart, types: Mapping[str, TypeProto]) -> GraphProto:
         """Return a part as a graph, with everything that it reads; `types` are those of its inputs."""
         needed, wanted = self._needed(part)
         made = GraphProto(name=self._graph.name or "graph")
@@ -153,12 +155,12 @@ class Cutter:
             made.output.add(name=name)
         return made
 
-    def _part(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> Part:
+    def _part(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> SubgraphPart:
         made = {name for n in nodes for name in n.output} | self._weights.keys() | self._free.keys()
         read = dict.fromkeys((*(name for n in nodes for name in reads(n, self._depth)), *outputs))
-        return Part(tuple(nodes), tuple(name for name in read if name not in made), tuple(outputs))
+        return SubgraphPart(tuple(nodes), tuple(name for name in read if name not in made), tuple(outputs))
 
-    def _needed(self, part: Part) -> tuple[Iterable[NodeProto], Collection[str]]:
+    def _needed(self, part: SubgraphPart) -> tuple[Iterable[NodeProto], Collection[str]]:
         """Return the input-independent nodes, in order, and the names of weights that a part reads."""
         own = {*part.inputs, *(t.name for t in part.initializers), *(name for n in part.nodes for name in n.output)}
         wanted = {name for n in part.nodes for name in reads(n, self._depth)} | set(part.outputs)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rammer.ir.analysis.simplify import undecided
-from rammer.ir.expr import Call, Cast, Iota, Load, Range, Scalar, Select, Stage, Table, TensorExpr, loads
+from rammer.ir.expr import Call, Cast, ConstantTable, Iota, Load, Range, Scalar, Select, Stage, TensorExpr, loads
 from rammer.ir.index import Index, bounds, substitute, var
 from rammer.ir.operator import Operation, Operations
 from rammer.ir.tensor import TensorType
@@ -107,8 +107,8 @@ class _Moved:
                 return replace(body, arg=self.of(arg))
             case Iota(index):
                 return Iota(self._index(index))
-            case Table(values, index):
-                return Table(values, self._index(index))
+            case ConstantTable(values, index):
+                return ConstantTable(values, self._index(index))
             case Select(where, then, other):
                 return self._select(where, then, other)
         return body

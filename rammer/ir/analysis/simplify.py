@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
-from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads, nodes
+from rammer.ir.expr import Call, Cast, Const, ConstantTable, Iota, Load, Range, Scalar, Select, loads, nodes
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
 from rammer.ir.tile import (
     Alloc,
@@ -170,9 +170,9 @@ def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
             return Load(tensor, tuple(simplify_index(i, env) for i in index), dynamic)
         case Iota(index):
             return Iota(simplify_index(index, env))
-        case Table(values, index):
+        case ConstantTable(values, index):
             index = simplify_index(index, env)
-            return Table(values, index) if index.terms else Const(values[index.const])
+            return ConstantTable(values, index) if index.terms else Const(values[index.const])
         case Cast(arg):
             return replace(value, arg=simplify_scalar(arg, env))
         case Select(where, then, other):
@@ -280,7 +280,7 @@ def scalar_conditions(value: Scalar) -> Iterator[Range]:
 def _looks_up(body: Body, name: str) -> bool:
     """Return whether a table's index depends on a variable."""
     values = (part for s in statements(body) if isinstance(s, Store) for part in nodes(s.value))
-    return any(isinstance(part, Table) and name in variables(part.index) for part in values)
+    return any(isinstance(part, ConstantTable) and name in variables(part.index) for part in values)
 
 
 def _picks(body: Body, name: str) -> bool:

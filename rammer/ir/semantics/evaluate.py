@@ -19,6 +19,7 @@ from rammer.ir.expr import (
     Call,
     Cast,
     Const,
+    ConstantTable,
     Iota,
     Load,
     Path,
@@ -26,7 +27,6 @@ from rammer.ir.expr import (
     Scalar,
     Select,
     Stage,
-    Table,
     TensorExpr,
     free_axes,
     result_dtype,
@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 Mask: TypeAlias = NDArray[np.bool_]
 
 
-class Elements(ABC):
+class VirtualInput(ABC):
     """An input without an array of its shape, which computes its elements at places inside."""
 
     kind: TensorType
@@ -151,7 +151,7 @@ def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> lis
 
 
 def stored_at(
-    expr: TensorExpr, inputs: Mapping[str, Array | Elements], places: NDArray[np.int64]
+    expr: TensorExpr, inputs: Mapping[str, Array | VirtualInput], places: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
     """Return the index in the output, dimension by dimension, of the root's elements at single places."""
     if expr.into is None:
@@ -309,7 +309,7 @@ class Evaluator:
     def __init__(
         self,
         expr: TensorExpr,
-        inputs: Mapping[str, Array] | Mapping[str, Array | Elements],
+        inputs: Mapping[str, Array] | Mapping[str, Array | VirtualInput],
         grids: Grids | None = None,
     ) -> None:
         self.expr = expr
@@ -351,7 +351,7 @@ class Evaluator:
             stage = self.stages[tensor]
             if tensor not in self.wholes and in_parts(stage, places):
                 return self.stage(stage, places.grid(stage))
-            array: Array | Elements = self.whole(stage)
+            array: Array | VirtualInput = self.whole(stage)
         else:
             array = self.inputs[tensor]
         return gathered(array, wide_type(self.expr.type_of(tensor).dtype), places)
@@ -404,7 +404,7 @@ class Evaluator:
         match body:
             case Const(value, dtype):
                 return np.asarray(value, wide_type(dtype)) if dtype else value
-            case Table(values, index):
+            case ConstantTable(values, index):
                 return np.asarray(values)[evaluate(index, grid)]
             case Iota(index):
                 return np.asarray(evaluate(index, grid), np.int64)
@@ -424,7 +424,7 @@ class Evaluator:
         raise TypeError(f"not a scalar expression: {body!r}")
 
 
-def gathered(array: Array | Elements, wide: np.dtype[Any], places: Places) -> Any:
+def gathered(array: Array | VirtualInput, wide: np.dtype[Any], places: Places) -> Any:
     """Return elements at a grid of places, as a `wide` type; at places outside, some element."""
     if array.size == 0:
         return np.zeros(places.shape, wide)

@@ -21,7 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.expr import COMPARISONS, REDUCERS, Call, Cast, Load, Scalar, Select, Stage, TensorExpr
-from rammer.ir.semantics.evaluate import MOST_SCATTERED, Elements, Evaluator, contract, gathered, identity, wide_type
+from rammer.ir.semantics.evaluate import (
+    MOST_SCATTERED,
+    Evaluator,
+    VirtualInput,
+    contract,
+    gathered,
+    identity,
+    wide_type,
+)
 from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import Grid, Places, in_parts, is_contraction, terms_of, whole_of
 from rammer.ir.tensor import Array, DType
@@ -54,7 +62,7 @@ class Bounded(NamedTuple):
 
 def bounded(
     expr: TensorExpr,
-    inputs: Mapping[str, Array | Elements],
+    inputs: Mapping[str, Array | VirtualInput],
     places: NDArray[np.int64] | None = None,
     errors: Mapping[str, Array] | None = None,
     factor_step: float = 0.0,
@@ -79,7 +87,7 @@ def bounded(
 def bounded_as(
     expr: TensorExpr,
     form: TensorExpr | None,
-    inputs: Mapping[str, Array | Elements],
+    inputs: Mapping[str, Array | VirtualInput],
     places: NDArray[np.int64] | None = None,
     **options: Any,
 ) -> list[Bounded]:
@@ -134,7 +142,7 @@ class _Bounds(Evaluator):
     def __init__(
         self,
         expr: TensorExpr,
-        inputs: Mapping[str, Array | Elements],
+        inputs: Mapping[str, Array | VirtualInput],
         errors: Mapping[str, Array],
         factor_step: float,
         random: bool,

@@ -22,13 +22,13 @@ from rammer.ir.program import BarrierRTask, Position, RTask, Slot, TaskUid
 from rammer.ir.tensor import TensorId, TensorType
 from rammer.ir.verify.reuse import check_reuse
 
-__all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan", "verify_schedule"]
+__all__ = ["RULES", "HappensBefore", "PlanRule", "verify_graph", "verify_plan", "verify_schedule"]
 
 
-class Evidence:
+class PlanEvidence:
     """Facts that the rules look at; each part is computed once."""
 
-    def __init__(self, plan: ExecutionPlan, known: Evidence | None = None) -> None:
+    def __init__(self, plan: ExecutionPlan, known: PlanEvidence | None = None) -> None:
         """Start from `known`, the evidence of the same plan before its memory was planned."""
         self.plan = plan
         self.dependencies: Dependencies = known.dependencies if known else Dependencies(plan.graph, plan.kernels)
@@ -55,38 +55,38 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PlanRule:
     """A rule: `check` raises VerificationError with the rule's id. `memory`: it looks at places of tensors."""
 
     name: str
-    check: Callable[[Evidence], None]
+    check: Callable[[PlanEvidence], None]
     memory: bool = False
 
 
-def verify_plan(plan: ExecutionPlan, schedule: Evidence | None = None) -> None:
+def verify_plan(plan: ExecutionPlan, schedule: PlanEvidence | None = None) -> None:
     """Check every rule, in the order of `RULES`. Raises VerificationError at the first one broken.
 
     `schedule`: what `verify_schedule` returned for the plan before its memory was planned.
     """
-    evidence = Evidence(plan, schedule or verify_schedule(plan))
+    evidence = PlanEvidence(plan, schedule or verify_schedule(plan))
     for rule in RULES.values():
         if rule.memory:
             rule.check(evidence)
 
 
-def verify_schedule(plan: ExecutionPlan) -> Evidence:
+def verify_schedule(plan: ExecutionPlan) -> PlanEvidence:
     """Check the rules that do not look at memory, on which memory planning relies: a slot for each rTask, for example.
 
     Raises VerificationError at the first one broken.
     """
-    evidence = Evidence(plan)
+    evidence = PlanEvidence(plan)
     for rule in RULES.values():
         if not rule.memory:
             rule.check(evidence)
     return evidence
 
 
-def _right_kernels(evidence: Evidence) -> None:
+def _right_kernels(evidence: PlanEvidence) -> None:
     plan = evidence.plan
     operators = plan.graph.operators
     if len(plan.kernels) != len(operators):
@@ -165,7 +165,7 @@ def _layout(kind: TensorType) -> str:
     return " ".join(f"{d.dim}//{d.div}" + f"%{d.mod}" * bool(d.mod) + f"@{d.pitch}" * bool(d.pitch) for d in digits)
 
 
-def _lane_count(evidence: Evidence) -> None:
+def _lane_count(evidence: PlanEvidence) -> None:
     for number, program in enumerate(evidence.plan.programs):
         if len(program) != evidence.plan.spec.num_veus:
             raise VerificationError(
@@ -176,7 +176,7 @@ def _lane_count(evidence: Evidence) -> None:
             )
 
 
-def _every_rtask_once(evidence: Evidence) -> None:
+def _every_rtask_once(evidence: PlanEvidence) -> None:
     kernels = evidence.plan.kernels
     seen: dict[TaskUid, PlanPosition] = {}
     for number, program in enumerate(evidence.plan.programs):
@@ -196,12 +196,12 @@ def _every_rtask_once(evidence: Evidence) -> None:
         )
 
 
-def _ordered(evidence: Evidence) -> None:
+def _ordered(evidence: PlanEvidence) -> None:
     """Build the happens-before order, which exists if R102 and R103 hold."""
     _ = evidence.order
 
 
-def _covers_dependency(evidence: Evidence) -> None:
+def _covers_dependency(evidence: PlanEvidence) -> None:
     order, slots = evidence.order, evidence.slots
     first, second, edges = [], [], []
     for n in range(len(evidence.plan.kernels)):
@@ -228,7 +228,7 @@ def _covers_dependency(evidence: Evidence) -> None:
         bad -= len(pairs)
 
 
-def _global_sync_only(evidence: Evidence) -> None:
+def _global_sync_only(evidence: PlanEvidence) -> None:
     if evidence.plan.spec.sync is not SyncModel.GLOBAL:
         return
     for number, program in enumerate(evidence.plan.programs):
@@ -260,11 +260,11 @@ def _ran(lane: Sequence[Slot], barrier: int) -> bool:
     return barrier > 0 and isinstance(lane[barrier - 1], RTask)
 
 
-def _covers_reuse(evidence: Evidence) -> None:
+def _covers_reuse(evidence: PlanEvidence) -> None:
     check_reuse(evidence.plan, evidence.order, evidence.slots, evidence.task)
 
 
-def _one_place(evidence: Evidence) -> None:
+def _one_place(evidence: PlanEvidence) -> None:
     """Check R111: an rTask has one address for each argument, so what it accesses of it must lie in one piece."""
     plan, memory = evidence.plan, evidence.plan.memory
     if memory is None or not (cut := {**memory.pieces, **memory.near}):
@@ -284,7 +284,7 @@ def _one_place(evidence: Evidence) -> None:
                     )
 
 
-def _one_veu(evidence: Evidence) -> None:
+def _one_veu(evidence: PlanEvidence) -> None:
     """Check R113: what lies in a vEU's scratch is accessed by that vEU alone, in one rProgram."""
     plan, memory, order = evidence.plan, evidence.plan.memory, evidence.order
     if memory is None or not memory.near:
@@ -321,7 +321,7 @@ def _offset(offsets: Mapping[TensorId, int], tensor: TensorId) -> int:
     return offsets[tensor]
 
 
-def _fits_device(evidence: Evidence) -> None:
+def _fits_device(evidence: PlanEvidence) -> None:
     plan = evidence.plan
     for n, kernel in enumerate(plan.kernels):
         for what, wanted, limit in (
@@ -363,7 +363,7 @@ def _fits_device(evidence: Evidence) -> None:
                 raise VerificationError("R108", f"{tensor!r} at {start} is not aligned to {memory.alignment} bytes")
 
 
-def _written_once(evidence: Evidence) -> None:
+def _written_once(evidence: PlanEvidence) -> None:
     plan, graph = evidence.plan, evidence.plan.graph
     given = {graph.storage(t).root for t in graph.inputs} | set(graph.constants)
     written: dict[TensorId, list[tuple[int, int, int, int]]] = {}  # owner -> (start, stop, operator, output)
@@ -413,7 +413,7 @@ def _updates(graph: Graph, op: ROperator) -> bool:
     )
 
 
-def _in_place(evidence: Evidence) -> None:
+def _in_place(evidence: PlanEvidence) -> None:
     """Check R112: an update overwrites an input, so only the update itself may refer to it by its old name."""
     graph = evidence.plan.graph
     for op in graph.operators:
@@ -499,19 +499,19 @@ def _check_defined(reader: str, tensor: TensorId, gaps: Intervals) -> None:
         )
 
 
-RULES: dict[str, Rule] = {
-    "R100": Rule("right-kernel", _right_kernels),
-    "R110": Rule("well-typed", lambda evidence: _check_types(evidence.plan.graph)),
-    "R101": Rule("lane-count", _lane_count),
-    "R106": Rule("every-rtask-once", _every_rtask_once),
-    "R102": Rule("barrier-target", _ordered),
-    "R103": Rule("no-deadlock", _ordered),
-    "R105": Rule("global-sync-only", _global_sync_only),
-    "R109": Rule("written-once", _written_once),
-    "R112": Rule("in-place", _in_place),
-    "R104": Rule("covers-dependency", _covers_dependency),
-    "R108": Rule("fits-device", _fits_device, memory=True),
-    "R111": Rule("one-place", _one_place, memory=True),
-    "R113": Rule("one-veu", _one_veu, memory=True),
-    "R107": Rule("covers-reuse", _covers_reuse, memory=True),
+RULES: dict[str, PlanRule] = {
+    "R100": PlanRule("right-kernel", _right_kernels),
+    "R110": PlanRule("well-typed", lambda evidence: _check_types(evidence.plan.graph)),
+    "R101": PlanRule("lane-count", _lane_count),
+    "R106": PlanRule("every-rtask-once", _every_rtask_once),
+    "R102": PlanRule("barrier-target", _ordered),
+    "R103": PlanRule("no-deadlock", _ordered),
+    "R105": PlanRule("global-sync-only", _global_sync_only),
+    "R109": PlanRule("written-once", _written_once),
+    "R112": PlanRule("in-place", _in_place),
+    "R104": PlanRule("covers-dependency", _covers_dependency),
+    "R108": PlanRule("fits-device", _fits_device, memory=True),
+    "R111": PlanRule("one-place", _one_place, memory=True),
+    "R113": PlanRule("one-veu", _one_veu, memory=True),
+    "R107": PlanRule("covers-reuse", _covers_reuse, memory=True),
 }

@@ -50,7 +50,7 @@ class Finding:
         return f"{self.rule} {RULES[self.rule].name}: {self.what}" + ("" if self.broken else " (not shown)")
 
 
-class Evidence:
+class KernelEvidence:
     """Facts that the rules look at; each part is computed once."""
 
     def __init__(self, kernel: RKernel, program: TileProgram) -> None:
@@ -81,11 +81,11 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KernelRule:
     """A rule: `check` yields what breaks it, and what it cannot show."""
 
     name: str
-    check: Callable[[Evidence], Iterator[Finding]]
+    check: Callable[[KernelEvidence], Iterator[Finding]]
 
 
 def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
@@ -97,7 +97,7 @@ def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
     if isinstance(program, TileProgram) and {f.rule for f in findings if f.broken} == {"R204"}:
         kernel = replace(kernel, overreads=True)
         others = tuple(f for f in findings if f.rule != "R204")
-        findings = (*others, *_reads_declared(Evidence(kernel, program)))
+        findings = (*others, *_reads_declared(KernelEvidence(kernel, program)))
     return kernel, findings
 
 
@@ -106,7 +106,7 @@ def prove(kernel: RKernel) -> tuple[Finding, ...]:
     """Return all findings against an rKernel: none, if each rule holds for all of its rTasks."""
     if not isinstance(kernel.body, TileProgram):
         return (Finding("R201", f"{kernel.name} is foreign text, of which nothing is known", broken=False),)
-    evidence = Evidence(kernel, kernel.body)
+    evidence = KernelEvidence(kernel, kernel.body)
     findings: list[Finding] = []
     for rule in RULES.values():
         findings += rule.check(evidence)
@@ -126,7 +126,7 @@ def _show(elements: Intervals) -> str:
 # R202: the arguments
 
 
-def _arguments(evidence: Evidence) -> Iterator[Finding]:
+def _arguments(evidence: KernelEvidence) -> Iterator[Finding]:
     program, types = evidence.program, evidence.kernel.argument_types()
     for buffer, kind in zip(program.arguments, types, strict=False):
         if kind.layout is not None and any(d.dim >= kind.rank for d in kind.layout.digits):
@@ -162,7 +162,7 @@ def covers(layout: Layout, shape: tuple[int, ...]) -> bool:
 # R206: all threads together
 
 
-def _uniform(evidence: Evidence) -> Iterator[Finding]:
+def _uniform(evidence: KernelEvidence) -> Iterator[Finding]:
     program = evidence.program
     digits = {(d.stride, d.extent) for d in program.digits}
 
@@ -211,7 +211,7 @@ def _overlapping(access: Access) -> str:
 # R201: inside
 
 
-def _inside(evidence: Evidence) -> Iterator[Finding]:
+def _inside(evidence: KernelEvidence) -> Iterator[Finding]:
     for access in evidence.accesses.found:
         size = evidence.accesses.sizes.get(access.buffer)
         verb = "writes" if access.write else "reads"
@@ -234,7 +234,7 @@ def _inside(evidence: Evidence) -> Iterator[Finding]:
 # R203: outputs
 
 
-def _written(evidence: Evidence) -> Iterator[Finding]:
+def _written(evidence: KernelEvidence) -> Iterator[Finding]:
     if evidence.kernel.operation.expr.into:
         return
     for position, kind in enumerate(evidence.kernel.operation.outputs):
@@ -265,7 +265,7 @@ def common(first: Intervals, second: Intervals) -> Intervals:
 # R204: inputs
 
 
-def _reads_declared(evidence: Evidence) -> Iterator[Finding]:
+def _reads_declared(evidence: KernelEvidence) -> Iterator[Finding]:
     outputs = evidence.program.num_outputs
     for position, kind in enumerate(evidence.kernel.input_types()):
         name = evidence.program.arguments[outputs + position].name
@@ -288,7 +288,7 @@ def _reads_declared(evidence: Evidence) -> Iterator[Finding]:
 # R205: scratch and registers
 
 
-def _own_buffers(evidence: Evidence) -> Iterator[tuple[str, list[Access], list[Access]]]:
+def _own_buffers(evidence: KernelEvidence) -> Iterator[tuple[str, list[Access], list[Access]]]:
     """Yield buffers of an rTask or a thread, with their writes and their reads."""
     arguments = {b.name for b in evidence.program.arguments}
     for name, accesses in evidence.by_buffer.items():
@@ -296,7 +296,7 @@ def _own_buffers(evidence: Evidence) -> Iterator[tuple[str, list[Access], list[A
             yield name, [a for a in accesses if a.write], [a for a in accesses if not a.write]
 
 
-def _defined(evidence: Evidence) -> Iterator[Finding]:
+def _defined(evidence: KernelEvidence) -> Iterator[Finding]:
     for name, writes, reads in _own_buffers(evidence):
         # Past an edge, threads sum unwritten elements, and do not store the sum. R207 detects it if one does.
         if evidence.program.num_threads > 1:
@@ -367,7 +367,7 @@ def _covered(rule: str, access: Access, others: Sequence[Access], what: str) -> 
 # R208: sums
 
 
-def _accumulates(evidence: Evidence) -> Iterator[Finding]:
+def _accumulates(evidence: KernelEvidence) -> Iterator[Finding]:
     for name, accesses in evidence.by_buffer.items():
         reads: dict[int, list[Access]] = {}
         for access in accesses:
@@ -398,7 +398,7 @@ def _alone(access: Access) -> Footprint:
 # R210: updates
 
 
-def _updates(evidence: Evidence) -> Iterator[Finding]:
+def _updates(evidence: KernelEvidence) -> Iterator[Finding]:
     if evidence.kernel.operation.expr.into:
         writes = [a for a in evidence.accesses.found if a.write]
         for what, certain in proof_update.findings(evidence.kernel, evidence.program, writes, evidence.rtasks):
@@ -408,7 +408,7 @@ def _updates(evidence: Evidence) -> Iterator[Finding]:
 # R209: prefetches
 
 
-def _prefetched(evidence: Evidence) -> Iterator[Finding]:
+def _prefetched(evidence: KernelEvidence) -> Iterator[Finding]:
     inputs = {b.name for b in evidence.program.arguments[evidence.program.num_outputs :]}
     for hint, asked in evidence.accesses.hints:
         if hint.buffer == NEXT:
@@ -431,7 +431,7 @@ def _prefetched(evidence: Evidence) -> Iterator[Finding]:
 # R207: flows
 
 
-def _flows(evidence: Evidence) -> Iterator[Finding]:
+def _flows(evidence: KernelEvidence) -> Iterator[Finding]:
     kernel, program = evidence.kernel, evidence.program
     if kernel.operation.expr.into:
         return
@@ -553,15 +553,15 @@ def _inside_all(guards: Sequence[Range], row: Mapping[str, int], name: str, span
     return values[np.logical_and.reduce([holds(r, {**row, name: values}) for r in guards])]
 
 
-RULES: Mapping[str, Rule] = {
-    "R202": Rule("arguments", _arguments),
-    "R206": Rule("uniform", _uniform),
-    "R201": Rule("inside", _inside),
-    "R203": Rule("written", _written),
-    "R208": Rule("accumulates", _accumulates),
-    "R210": Rule("updated", _updates),
-    "R209": Rule("prefetched", _prefetched),
-    "R205": Rule("defined", _defined),
-    "R207": Rule("flows", _flows),
-    "R204": Rule("reads-declared", _reads_declared),
+RULES: Mapping[str, KernelRule] = {
+    "R202": KernelRule("arguments", _arguments),
+    "R206": KernelRule("uniform", _uniform),
+    "R201": KernelRule("inside", _inside),
+    "R203": KernelRule("written", _written),
+    "R208": KernelRule("accumulates", _accumulates),
+    "R210": KernelRule("updated", _updates),
+    "R209": KernelRule("prefetched", _prefetched),
+    "R205": KernelRule("defined", _defined),
+    "R207": KernelRule("flows", _flows),
+    "R204": KernelRule("reads-declared", _reads_declared),
 }

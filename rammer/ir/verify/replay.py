@@ -15,7 +15,7 @@ from rammer.ir.analysis.dependency import writes
 from rammer.ir.analysis.intervals import expand
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
-from rammer.ir.semantics.evaluate import Elements, logical
+from rammer.ir.semantics.evaluate import VirtualInput, logical
 from rammer.ir.tensor import Array, TensorId, TensorType, element
 
 Bytes = NDArray[np.uint8]
@@ -61,7 +61,7 @@ def in_order(program: RProgram) -> Iterator[tuple[Position, TaskUid]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Elements):
+class Snapshot(VirtualInput):
     """A tensor as an operator found or left it, in its layout."""
 
     kind: TensorType
@@ -135,12 +135,12 @@ class Replay:
                         yield n
         self.now = -1
 
-    def operands(self, operator: int) -> list[Kept | None]:
+    def operands(self, operator: int) -> list[Snapshot | None]:
         """Return what an operator reads; None for constants."""
         inputs = self._graph.operators[operator].inputs
         return [self._kept(t, self._versions.get((operator, self._graph.storage(t).root))) for t in inputs]
 
-    def results(self, operator: int) -> list[Kept]:
+    def results(self, operator: int) -> list[Snapshot]:
         """Return what an operator left."""
         found = [self._kept(t, -1) for t in self._graph.operators[operator].outputs]
         return [kept for kept in found if kept is not None]
@@ -152,12 +152,12 @@ class Replay:
             return None
         return logical(self._region(tensor).view(kind.dtype.numpy), kind)
 
-    def _kept(self, tensor: TensorId, version: int | None) -> Kept | None:
+    def _kept(self, tensor: TensorId, version: int | None) -> Snapshot | None:
         if version is None:
             return None
         root, begin, end = self._span(tensor)
         kind = self._graph.types[tensor]
-        return Kept(kind, self._copies[root][version][begin:end].view(kind.dtype.numpy))
+        return Snapshot(kind, self._copies[root][version][begin:end].view(kind.dtype.numpy))
 
     def _begin(self, n: int, begun: dict[int, list[int]], mixed: set[int]) -> None:
         """Note what an operator reads, and which running operators it overwrites."""

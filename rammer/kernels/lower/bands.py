@@ -24,7 +24,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class AxisDigits:
     """Parts of the values of a nest's axes: their own digits, numbers over groups of axes, and the blocks left."""
 
     own: Values
@@ -58,7 +58,7 @@ class Nest:
     values: Values
     guards: Guards
     once: tuple[Range, ...]
-    numbers: Numbers
+    numbers: AxisDigits
 
 
 def cut(
@@ -75,7 +75,7 @@ def cut(
     `threads` walk the nest together; 0: all threads of the task.
     """
     left = {**extent, **dict(stage.reduce)}
-    numbers = Numbers({**origin, **{a: Index() for a, _ in stage.reduce}}, {}, left)
+    numbers = AxisDigits({**origin, **{a: Index() for a, _ in stage.reduce}}, {}, left)
     guards: dict[str, list[tuple[Index, int]]] = {a: [] for a in left}
     bands: dict[int, Band] = {}
     # digits of an axis, largest first; a group has what is left of its axes
@@ -127,7 +127,7 @@ def _number_ids(ctx: Context, stage: Stage, bands: list[Band], threads: int) -> 
 
 
 def _guarded(
-    ctx: Context, stage: Stage, bands: list[Band], numbers: Numbers, guards: dict[str, list[tuple[Index, int]]]
+    ctx: Context, stage: Stage, bands: list[Band], numbers: AxisDigits, guards: dict[str, list[tuple[Index, int]]]
 ) -> Nest:
     """Return the nest with the conditions of numbers over groups. Raises LoweringError if points are left out."""
     values = numbers.values(ctx.env)

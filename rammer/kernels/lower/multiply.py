@@ -109,7 +109,7 @@ def _rows_first(sums: Reduction) -> list[Scalar]:
 
 
 class _Loops(NamedTuple):
-    """The innermost loops of a warp-level MMA tile: row blocks, column blocks, a thread's sums, digits of the terms.
+    """The innermost loops of a subgroup's tile: row blocks, column blocks, a thread's sums, digits of the terms.
 
     `threads.tensor` makes them. Digits of the thread's number are the same in all operands.
     """

@@ -17,7 +17,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.software_pipeline import pipelined
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, TileProgram
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule, group
 from rammer.kernels.threads import cell as threads_cell
@@ -43,10 +43,10 @@ KEPT = 4  # results of a reduction that one thread holds at once
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Return one to eight rKernels of `operation`, the best guess first. Raises LoweringError if none fits."""
-    problem = Problem.of(operation, spec)
+    problem = KernelProblem.of(operation, spec)
     found = products(operation, spec)
     if not found:
-        apart, most = Problem.of(operation, spec, flat=False), most_threads(spec)
+        apart, most = KernelProblem.of(operation, spec, flat=False), most_threads(spec)
         found = ranked(apart, threads_cell.schedules(apart, most))[:MOST_CELLS]
         found = found or fitting(apart, threads_moves.schedules(apart, most))
         found = found or fitting(apart, threads_cell.sums(apart, most))
@@ -55,7 +55,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     if not found:
         found = fitting(problem, schedules(problem, FINE))
     if not found and problem.keep:  # recompute what does not fit into scratch
-        problem = Problem.of(operation, spec, keep=frozenset())
+        problem = KernelProblem.of(operation, spec, keep=frozenset())
         found = fitting(problem, schedules(problem, FINE))
     if not found:
         raise LoweringError(
@@ -67,7 +67,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Return kernels with tiles in registers, the best guess first; none if the operation is not a product worth it."""
-    problem = padded(Problem.of(operation, spec, flat=False))
+    problem = padded(KernelProblem.of(operation, spec, flat=False))
     p = sides(problem)
     if p is None:
         return []
@@ -90,14 +90,14 @@ def apart(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
     Tiles of a product stay inside of one image. Other operators are cut by powers of two of their second axis.
     """
-    problem = padded(Problem.of(operation, spec, flat=False))
+    problem = padded(KernelProblem.of(operation, spec, flat=False))
     if (p := sides(problem)) is not None:
         if (inside := threads_product.images_apart(p)) is None:
             return []
         staging = Staging(problem, inside)
         tiles = threads_product.tiles(staging)
         return ranked(problem, map(partial(threads_product.schedule, staging), tiles))[:MOST_APART]
-    problem = Problem.of(operation, spec)
+    problem = KernelProblem.of(operation, spec)
     extents, axes = dict(problem.root.axes), output_order(problem)
     if len(axes) < 3 or not prod(extents.values()):
         return []
@@ -107,7 +107,7 @@ def apart(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     return fitting(problem, chain.from_iterable(found))
 
 
-def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
+def ranked(problem: KernelProblem, schedules: Iterable[Schedule]) -> list[RKernel]:
     """Return the kernels of schedules, and their software pipelines, by price."""
     spec = problem.spec
     kernels = fitting(problem, schedules)
@@ -133,7 +133,7 @@ def in_pipeline(kernel: RKernel, places: int) -> RKernel | None:
     return replace(kernel, name=kernel.name.replace("_x", f"_p{places}_x", 1), schedule=text, places=places)
 
 
-def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
+def fitting(problem: KernelProblem, wanted: Iterable[Schedule]) -> list[RKernel]:
     """Return the kernels of distinct schedules whose scratch fits a vEU."""
     distinct: dict[object, Schedule] = {}
     for schedule in wanted:
@@ -143,7 +143,7 @@ def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
 
 
 def schedules(
-    problem: Problem, counts: Iterable[int] = (), coarse: Mapping[str, int] | None = None
+    problem: KernelProblem, counts: Iterable[int] = (), coarse: Mapping[str, int] | None = None
 ) -> Iterator[Schedule]:
     """Yield schedules whose tasks cut the output's outer axes. Inside, threads count through all points of a stage.
 
@@ -171,7 +171,7 @@ def schedules(
         )
 
 
-def task_counts(problem: Problem, threads: int) -> list[int]:
+def task_counts(problem: KernelProblem, threads: int) -> list[int]:
     """Return numbers of tasks to aim for: enough to fill all vEUs' threads if there is work, then coarser and finer."""
     veus = problem.spec.num_veus
     items = max(
@@ -189,7 +189,7 @@ def points_of(stage: Stage, steps: Mapping[str, int]) -> int:
     return prod(min(e, steps.get(a, e)) for a, e in stage.axes)
 
 
-def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: int) -> int:
+def threads_for(problem: KernelProblem, stage: Stage, steps: Mapping[str, int], most: int) -> int:
     """Return how many threads a stage can keep busy: whole subgroups, a power of two of them."""
     depth = prod(e for _, e in stage.reduce)
     items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
@@ -199,13 +199,13 @@ def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: 
     return least * min(1 << (-(-items // least) - 1).bit_length(), most // least)
 
 
-def wave_of(problem: Problem) -> int:
+def wave_of(problem: KernelProblem) -> int:
     """Return the number of threads of a subgroup. Tasks have whole ones; neighbours in one read adjacent memory."""
     return max(problem.spec.wave, 1)
 
 
 def stage_loops(
-    problem: Problem, stage: Stage, steps: Mapping[str, int], threads: int, packing: dict[str, Layout]
+    problem: KernelProblem, stage: Stage, steps: Mapping[str, int], threads: int, packing: dict[str, Layout]
 ) -> tuple[Loop, ...]:
     """Return loops that spread threads over the points, and over a reduction's terms if there are not enough points.
 
@@ -238,7 +238,7 @@ def stage_loops(
     return (*outer, *pair, Loop(terms, wide * sharing), *held, *vector)
 
 
-def vector_lanes(problem: Problem, stage: Stage) -> int:
+def vector_lanes(problem: KernelProblem, stage: Stage) -> int:
     """Return how many neighbours one thread computes at once: a vector if all operands are contiguous, or one."""
     lanes = problem.spec.lanes
     axis, extent = next(((a, e) for a, e in reversed(stage.axes) if e > 1), ("", 0))
@@ -250,7 +250,9 @@ def vector_lanes(problem: Problem, stage: Stage) -> int:
     return lanes if steps <= {0, 1} else 1
 
 
-def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1) -> int:
+def sharing_threads(
+    problem: KernelProblem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1
+) -> int:
     """Return how many threads share one reduction: a power of two; 1 if there are enough points, coalesced in memory.
 
     Each of them takes `wide` neighbouring terms at once.
@@ -265,7 +267,7 @@ def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, c
     return min(powers(wanted)[-1], most)
 
 
-def contiguous(problem: Problem, stage: Stage) -> str | None:
+def contiguous(problem: KernelProblem, stage: Stage) -> str | None:
     """Return the axis along which the largest operand is contiguous in memory, or None."""
     load = largest(problem, stage)
     if load is None:

@@ -13,7 +13,7 @@ from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import Index, var
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
-from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Schedule, group
 from rammer.kernels.threads.product import powers
@@ -24,7 +24,7 @@ UNITS = (4, 8, 16, 20, 32, 64)  # units of a task: 256 make 13 tasks of 20, if t
 BETWEEN = (20, 32)  # units of a task of plain sums, besides the powers of two of `threads.candidates`
 
 
-def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem, most: int) -> Iterator[Schedule]:
     """Yield tasks of some units each, of at most `most` threads; none if the root is not such a cell."""
     root = problem.root
     products = [s for s in problem.placed if s.reduce]
@@ -62,7 +62,7 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
             yield s.pack(packing.items()).on_threads(threads).build(f"cell{step}_s{sharing}_x{threads}")
 
 
-def sums(problem: Problem, most: int) -> Iterator[Schedule]:
+def sums(problem: KernelProblem, most: int) -> Iterator[Schedule]:
     """Yield tasks of all gates' sums of some units each, if the root is such a product of one row with constants."""
     root, types = problem.root, dict(problem.expr.inputs)
     if len(problem.stages) > 1 or len(root.reduce) != 1 or not problem.spec.folds or not root.axes:
@@ -97,7 +97,7 @@ def _units(s: Sched, lane: str, step: int, threads: int, sharing: int) -> Sched:
     return s.split(lane, step, Kind.TASK).split(lane if step > together else None, together).bind(lane)
 
 
-def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, list[str]]]:
+def _operands(problem: KernelProblem, lane: str) -> Iterator[tuple[str, list[str]]]:
     """Yield inputs that the point-wise part reads at its own point, and the axes of each copy. They are prefetched."""
     inputs = dict(problem.expr.inputs)
     read: dict[str, tuple[Index, ...]] = {}
@@ -111,7 +111,7 @@ def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, list[str]]]:
             yield name, [f"{name}{d}" for d in others]
 
 
-def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
+def _packing(problem: KernelProblem, products: list[Stage]) -> dict[str, Layout]:
     """Return layouts of weights whose terms are strided: an unrolled network has them column by column."""
     found: dict[str, Layout] = {}
     for stage in products:
@@ -133,20 +133,22 @@ def _terms(s: Sched, stage: Stage, packing: Mapping[str, Layout], sharing: int, 
     return s.vectorize(axis) if wide > 1 else s
 
 
-def _sharing(problem: Problem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:
+def _sharing(
+    problem: KernelProblem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int
+) -> int:
     """Return how many threads share each unit: a power of two, at most a subgroup, each with terms to load."""
     deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
     return min(problem.spec.wave, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
 
 
-def _own(problem: Problem, stage: Stage) -> bool:
+def _own(problem: KernelProblem, stage: Stage) -> bool:
     """Check whether a sum over one axis reads memory only, and is read only at the root's own point."""
     known = {name for name, _ in problem.expr.inputs}
     inside = all(ld.tensor in known and not ld.dynamic for ld, _ in loads(stage.body))
     return inside and len(stage.reduce) == 1 and stage.epilogue is None and _at_points(problem, [stage.name])
 
 
-def _at_points(problem: Problem, names: list[str]) -> bool:
+def _at_points(problem: KernelProblem, names: list[str]) -> bool:
     """Check whether stages are read at the root's own point: with its axes as they are, or at constants."""
     axes = {var(a) for a, _ in problem.root.axes}
     lane = var(problem.root.axes[-1][0])

@@ -1,7 +1,8 @@
 """Schedule products by instructions of groups (several subgroups), which read both operands from scratch.
 
-Known as: warpgroup MMA. A task computes a tile of rows x columns. Chunk by chunk, both operands are copied to scratch,
-rounded, in the instruction's layout. A group then multiplies all terms of the chunk at once.
+Known as: asynchronous matrix instructions of a thread group. A task computes a tile of rows x columns. Chunk by chunk,
+both operands are copied to scratch, rounded, in the instruction's layout. A group then multiplies all terms of the
+chunk at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Apply, Kind, TileProgram, statements
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.threads.product import REFINED, STAGED, Sides, sides
@@ -26,7 +27,7 @@ MOST_TERMS = 128  # terms of a chunk
 
 
 @dataclass(frozen=True)
-class Tile:
+class InstructionTile:
     """The instruction, groups and blocks along rows and columns, and the terms of a chunk."""
 
     unit: Instruction
@@ -47,7 +48,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowOperand:
     """An operand: the dimension of its rows (or columns), that of its terms, and whether it is packed."""
 
     load: Load
@@ -57,15 +58,15 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """A product of two matrices, for each point of the batch."""
 
-    problem: Problem
+    problem: KernelProblem
     sides: Sides
     row: str
     column: str
     term: str
-    operands: tuple[Rows, Rows]
+    operands: tuple[RowOperand, RowOperand]
 
     @property
     def extents(self) -> dict[str, int]:
@@ -73,7 +74,7 @@ class Product:
         return dict((*self.sides.stage.axes, *self.sides.stage.reduce))
 
 
-def product(problem: Problem) -> Product | None:
+def product(problem: KernelProblem) -> MatrixProduct | None:
     """Return the root as a product of float32 matrices in memory, or None."""
     p = sides(problem)
     if p is None or p.limits or not p.slow or len(p.stage.reduce) != 1 or p.stage.dtype is not DType.F32:
@@ -92,8 +93,8 @@ def product(problem: Problem) -> Product | None:
         (across,), (deep,) = dims
         if load.index[across] != var(line) or load.index[deep] != var(term):
             return None
-        operands.append(Rows(load, across, deep, problem.packable(load, term)))
-    return Product(problem, p, row, column, term, (operands[0], operands[1]))
+        operands.append(RowOperand(load, across, deep, problem.packable(load, term)))
+    return MatrixProduct(problem, p, row, column, term, (operands[0], operands[1]))
 
 
 def in_groups(kernel: RKernel) -> bool:
@@ -104,13 +105,13 @@ def in_groups(kernel: RKernel) -> bool:
     )
 
 
-def tiles(p: Product) -> list[Tile]:
+def tiles(p: MatrixProduct) -> list[InstructionTile]:
     """Return tiles for different numbers of tasks by the counted work of drafts, those done soonest first.
 
     Drafted are those that copy the fewest bytes per product; of these, the longest chunks and the most threads.
     """
     least: dict[int, tuple[float, int, int]] = {}
-    found: dict[int, list[Tile]] = {}
+    found: dict[int, list[InstructionTile]] = {}
     for tile in _divided(p):
         (rows, columns), (_, kind), count = tile.sizes, tile.unit.tensors[1], tasks(p, tile)
         copied = kind.element_bytes * (1 / rows + 1 / columns), -tile.chunk, -tile.threads
@@ -122,14 +123,14 @@ def tiles(p: Product) -> list[Tile]:
     return sorted((min(same, key=us.__getitem__) for same in found.values()), key=us.__getitem__)[:REFINED]
 
 
-def tasks(p: Product, tile: Tile) -> int:
+def tasks(p: MatrixProduct, tile: InstructionTile) -> int:
     """Return the number of tasks of a tile."""
     (rows, columns), extents = tile.sizes, p.extents
     others = prod(e for a, e in p.sides.stage.axes if a not in (p.row, p.column))
     return others * -(-extents[p.row] // rows) * -(-extents[p.column] // columns)
 
 
-def _divided(p: Product) -> Iterator[Tile]:
+def _divided(p: MatrixProduct) -> Iterator[InstructionTile]:
     """Yield all tiles whose sums fit registers and whose chunks fit scratch, and which do not exceed the product."""
     spec, extents = p.problem.spec, p.extents
     for unit in (i for i in spec.multipliers if i.staged):
@@ -140,7 +141,7 @@ def _divided(p: Product) -> Iterator[Tile]:
             if unit.registers("sums") * prod(blocks) > spec.registers * spec.lanes * 3 // 4:
                 continue
             for chunk in range(depth, min(extents[p.term], MOST_TERMS) + 1, depth):
-                tile = Tile(unit, groups, blocks, chunk)
+                tile = InstructionTile(unit, groups, blocks, chunk)
                 rows, columns = tile.sizes
                 fits = (rows + columns) * chunk * kind.element_bytes <= spec.scratch_bytes * STAGED
                 filled = rows < 2 * extents[p.row] and columns < 2 * extents[p.column]
@@ -148,7 +149,7 @@ def _divided(p: Product) -> Iterator[Tile]:
                     yield tile
 
 
-def schedule(p: Product, tile: Tile) -> Schedule:
+def schedule(p: MatrixProduct, tile: InstructionTile) -> Schedule:
     """Return the loops of a tile."""
     unit, (rows, columns), (down, along) = tile.unit, tile.sizes, tile.blocks
     (_, height), (_, width), _ = unit.axes
@@ -169,7 +170,7 @@ def schedule(p: Product, tile: Tile) -> Schedule:
     return s.build(f"{unit.precision}_g{rows}x{columns}_k{tile.chunk}_x{tile.threads}")
 
 
-def _copied(p: Product, tile: Tile, number: int) -> tuple[Sched, Layout]:
+def _copied(p: MatrixProduct, tile: InstructionTile, number: int) -> tuple[Sched, Layout]:
     """Return the copy of an operand and its layout.
 
     Neighbouring threads write adjacent elements, or read them if transposed.

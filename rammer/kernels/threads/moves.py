@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rammer.ir.expr import Load, loads
 from rammer.ir.tile import Kind
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Schedule, group
 from rammer.kernels.tiling import cut
@@ -15,7 +15,7 @@ SIDE = 32  # points of a tile along each side
 LEAST = 8  # points of the shortest axis that is tiled
 
 
-def schedules(problem: Problem, threads: int) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem, threads: int) -> Iterator[Schedule]:
     """Yield tiles, one schedule per number of tiles in a task; none if all operands have the output's order."""
     root = problem.root
     extents = dict(root.axes)
@@ -41,7 +41,7 @@ def schedules(problem: Problem, threads: int) -> Iterator[Schedule]:
         yield s.on_threads(threads).build(f"turned{SIDE}_x{threads}")
 
 
-def _across(problem: Problem, load: Load, last: str) -> str | None:
+def _across(problem: KernelProblem, load: Load, last: str) -> str | None:
     """Return the root's axis along which the load is contiguous in memory, if that is not the last one."""
     inputs = dict(problem.expr.inputs)
     root = problem.root

@@ -24,7 +24,7 @@ from rammer.ir.index import bounds, simplify, substitute, var, variables
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lower.reduce import WAYS
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule, group
 
@@ -52,7 +52,7 @@ class Sides:
     limits: dict[str, int]
 
 
-def padded(problem: Problem) -> Problem:
+def padded(problem: KernelProblem) -> KernelProblem:
     """Return the problem with the padding of operands in stages of their own, which cover only what is read."""
     keep = set(problem.keep)
     stages: list[Stage] = []
@@ -70,7 +70,7 @@ def padded(problem: Problem) -> Problem:
     return replace(problem, expr=replace(problem.expr, stages=tuple(stages)), keep=frozenset(keep))
 
 
-def _unpadded(problem: Problem, value: Scalar, reader: Stage, name: str) -> tuple[Scalar, Stage | None]:
+def _unpadded(problem: KernelProblem, value: Scalar, reader: Stage, name: str) -> tuple[Scalar, Stage | None]:
     match value:
         case Cast(arg):
             arg, made = _unpadded(problem, arg, reader, name)
@@ -92,7 +92,7 @@ def _unpadded(problem: Problem, value: Scalar, reader: Stage, name: str) -> tupl
     return Load(name, tuple(ix - low for ix, (low, _) in zip(index, spans, strict=True))), made
 
 
-def sides(problem: Problem) -> Sides | None:
+def sides(problem: KernelProblem) -> Sides | None:
     """Return the root as a product that is worth tiling, or None."""
     stage = problem.root
     if stage.combine != "sum" or not stage.reduce or not stage.dtype.is_float or list(scalar_conditions(stage.body)):
@@ -165,7 +165,7 @@ def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
 
 
 @dataclass(frozen=True)
-class Tile:
+class PointTile:
     """The steps of tasks per axis, the terms staged at a time, and the number of tasks. `us`: estimate of one task."""
 
     steps: dict[str, int]
@@ -179,11 +179,11 @@ class Tile:
 
 
 Pair: TypeAlias = tuple[int, int]  # along slow and fast
-T = TypeVar("T", bound=Tile)
+T = TypeVar("T", bound=PointTile)
 
 
 @dataclass(frozen=True)
-class Points(Tile):
+class Points(PointTile):
     """A tile by points per thread, and threads, along slow and fast."""
 
     points: Pair
@@ -212,7 +212,7 @@ class Staged(NamedTuple):
 class Staging:
     """What the tasks of a product copy into scratch, and its cost. It does not depend on the product instructions."""
 
-    def __init__(self, problem: Problem, p: Sides) -> None:
+    def __init__(self, problem: KernelProblem, p: Sides) -> None:
         self.problem, self.p, self.extents = problem, p, dict(p.stage.axes)
         self.deep, self.terms = max(p.stage.reduce, key=lambda axis: axis[1])
         self.window = [a for a, _ in p.stage.reduce if a != self.deep]
@@ -504,7 +504,7 @@ def schedule(staging: Staging, tile: Points) -> Schedule:
     return s.on_threads(threads).build(f"{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}")
 
 
-def copies(s: Sched, staging: Staging, tile: Tile, threads: int, pads: Sequence[int]) -> Sched:
+def copies(s: Sched, staging: Staging, tile: PointTile, threads: int, pads: Sequence[int]) -> Sched:
     """Pack constants, and copy both factors inside the innermost loop so far, with `pads` elements after their rows.
 
     Copies use vectors where possible. If neighbours in memory are not neighbours in scratch, threads copy short runs

@@ -1,6 +1,6 @@
 """Schedule sums of products by instructions that the threads of a subgroup execute together.
 
-Known as: warp MMA, tensor cores. As in `threads.product`, a task computes a tile of `slow` x `fast` points, with both
+Known as: tensor cores. As in `threads.product`, a task computes a tile of `slow` x `fast` points, with both
 operands staged in scratch. Here a subgroup computes blocks of the instruction's size, and each of its threads holds
 some points of every block.
 """
@@ -17,13 +17,13 @@ from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads.product import USUAL, Pair, Staging, Tile, compared, copies, powers
+from rammer.kernels.threads.product import USUAL, Pair, PointTile, Staging, compared, copies, powers
 
 MOST_APPLIED = 32  # instructions of a subgroup that are unrolled
 
 
 @dataclass(frozen=True)
-class Blocks(Tile):
+class Blocks(PointTile):
     """A tile by subgroups along slow and fast, and blocks of each subgroup."""
 
     waves: Pair

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import var
 from rammer.ir.tensor import Digit, DType, Layout
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 
 SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
 
 
-def term_lanes(problem: Problem, stage: Stage, packing: Mapping[str, Layout]) -> int:
+def term_lanes(problem: KernelProblem, stage: Stage, packing: Mapping[str, Layout]) -> int:
     """Return how many neighbouring terms a thread loads at once: a vector if all operands are contiguous, or one."""
     lanes, read = problem.spec.lanes, [ld for ld, _ in loads(stage.body)]
     kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
@@ -23,7 +23,7 @@ def term_lanes(problem: Problem, stage: Stage, packing: Mapping[str, Layout]) ->
     return lanes if extent % lanes == 0 and steps <= {0, 1} else 1
 
 
-def packed_terms(problem: Problem, stage: Stage, packing: dict[str, Layout]) -> str | None:
+def packed_terms(problem: KernelProblem, stage: Stage, packing: dict[str, Layout]) -> str | None:
     """Pack the largest operand with a reduction axis innermost, and return that axis; None if that is not possible."""
     load = largest(problem, stage)
     if load is None or load.dynamic or load.tensor not in problem.static or load.tensor in packing:
@@ -39,7 +39,7 @@ def packed_terms(problem: Problem, stage: Stage, packing: dict[str, Layout]) -> 
     return None
 
 
-def largest(problem: Problem, stage: Stage) -> Load | None:
+def largest(problem: KernelProblem, stage: Stage) -> Load | None:
     """Return the load of the largest tensor that a stage reads."""
     types = dict(problem.expr.inputs)
     read = [ld for ld, _ in loads(stage.body) if ld.tensor in types or ld.tensor in problem.stages]

@@ -17,7 +17,7 @@ from rammer.ir.index import var
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import stage_loops, task_counts
@@ -46,7 +46,7 @@ class BlockProduct(NamedTuple):
         return not self.part.dtype.is_float
 
 
-def block_product(problem: Problem) -> BlockProduct | None:
+def block_product(problem: KernelProblem) -> BlockProduct | None:
     """Return the operation as a product with blocks of weights, or None.
 
     The product is the root, or an output that a point-wise root reads at its own position.
@@ -73,13 +73,13 @@ def block_product(problem: Problem) -> BlockProduct | None:
     return None
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield one schedule per task count; none if the operation is not such a product."""
     if (p := block_product(problem)) is not None:
         yield from distinct(_schedule(problem, p, want) for want in task_counts(problem))
 
 
-def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
+def _schedule(problem: KernelProblem, p: BlockProduct, want: int) -> Schedule:
     extents, lanes = dict(problem.root.axes), problem.lanes
     height, width = extents.get(p.row or "", 1), -(-extents[p.lane] // lanes)
     room = _room(problem, p)
@@ -118,7 +118,7 @@ def _terms(s: Sched) -> Sched:
     return s.reorder(words).unroll(*dict(within))
 
 
-def _room(problem: Problem, p: BlockProduct) -> int:
+def _room(problem: KernelProblem, p: BlockProduct) -> int:
     """Return how many rows fit scratch with the stages that are computed before the product; at least one."""
     before = [s for s in problem.placed if s not in (p.part, p.stage) and p.row in dict(s.axes)]
     each = sum(prod(e for a, e in s.axes if a != p.row) * s.dtype.itemsize for s in before)
@@ -139,7 +139,7 @@ def _register_block(spec: VDeviceSpec, height: int, width: int, exact: bool) -> 
     return min(found, key=lambda block: (cost(*block), -block[0]))
 
 
-def _panels(problem: Problem, p: BlockProduct, panel: int) -> list[tuple[str, Layout]]:
+def _panels(problem: KernelProblem, p: BlockProduct, panel: int) -> list[tuple[str, Layout]]:
     """Return static operands in panels of columns, in the order in which a panel reads them."""
     read = (load for stage in (p.part, p.stage) for load, _ in loads(stage.body))
     return [(load.tensor, panels(load, p.lane, panel)) for load in read if problem.packable(load, p.lane)]

@@ -17,7 +17,7 @@ from rammer.ir.index import var
 from rammer.ir.tensor import Digit
 from rammer.kernels.normal import cleaned
 from rammer.kernels.packing import dim_of, panels
-from rammer.kernels.problem import Problem, worth_keeping
+from rammer.kernels.problem import KernelProblem, worth_keeping
 from rammer.kernels.product import Product, axes_of, terms
 from rammer.kernels.sched import Sched, copy_axes, cuts
 from rammer.kernels.schedule import Schedule, distinct
@@ -28,7 +28,7 @@ LEAST_ROWS = 16  # rows of a block, if there are as many
 MOST_ROWS = 64  # rows of a block: enough arithmetic to hide fetching both matrices
 
 
-def chained(problem: Problem) -> Problem | None:
+def chained(problem: KernelProblem) -> KernelProblem | None:
     """Return the operation with point-wise stages between its reductions kept in scratch; None without two sums."""
     expr = cleaned(problem.operation.expr)
     if sum(s.combine == "sum" and bool(s.reduce) for s in expr.stages) < 2:
@@ -43,14 +43,14 @@ def chained(problem: Problem) -> Problem | None:
     return problem.keeping(worth_keeping(expr) | keep)
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield one schedule per task count; none unless the root is such a product."""
     if (both := problem.matched.chain) is None:
         return
     yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
 
 
-def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Schedule | None:
+def _schedule(problem: KernelProblem, first: Product, last: Product, want: int) -> Schedule | None:
     """Return the two products with blocks of their own. None if scratch does not fit the rows of a block."""
     assert last.row is not None
     row, batch = last.row, batch_axes(problem, last)
@@ -80,19 +80,19 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
     return _nest(s, last, own, batch).build(f"{rows}x{own.vectors * problem.lanes}")
 
 
-def batch_axes(problem: Problem, p: Product) -> list[str]:
+def batch_axes(problem: KernelProblem, p: Product) -> list[str]:
     """Return the axes of the root besides the rows and columns of a product."""
     return [a for a, e in problem.root.axes if a not in (p.row, p.lane) and e > 1]
 
 
-def _most_rows(problem: Problem, row: str, batch: list[str], room: int) -> int:
+def _most_rows(problem: KernelProblem, row: str, batch: list[str], room: int) -> int:
     """Return how many rows fit `room` bytes of scratch."""
     one = dict.fromkeys(batch, 1)
     sizes = (kept_bytes(problem.placed, {**one, row: n}) for n in range(1, MOST_ROWS + 1))
     return sum(size <= room for size in sizes)
 
 
-def _rows(problem: Problem, products: tuple[Product, ...], height: int, most: int) -> int:
+def _rows(problem: KernelProblem, products: tuple[Product, ...], height: int, most: int) -> int:
     """Return how many of a task's rows go through all stages together: in even blocks, with many sums in registers.
 
     0 if register blocks would reach past the rows that fit.
@@ -117,21 +117,21 @@ def _rows(problem: Problem, products: tuple[Product, ...], height: int, most: in
     return min(filter(fits, range(min(height, most), min(height, most) // 2, -1)), key=cost, default=0)
 
 
-def _block(problem: Problem, p: Product, rows: int) -> Block:
+def _block(problem: KernelProblem, p: Product, rows: int) -> Block:
     """Return the register block of a product of `rows` rows."""
     return blocks(problem, _vectors(problem, p), rows)[0]
 
 
-def _vectors(problem: Problem, p: Product) -> int:
+def _vectors(problem: KernelProblem, p: Product) -> int:
     return -(-dict(p.stage.axes)[p.lane] // problem.lanes)
 
 
-def _is_strided(problem: Problem, p: Product) -> bool:
+def _is_strided(problem: KernelProblem, p: Product) -> bool:
     """Check whether the lanes of a product's matrix are strided in memory."""
     return problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1
 
 
-def _in_panels(problem: Problem, p: Product, batch: Collection[str]) -> bool:
+def _in_panels(problem: KernelProblem, p: Product, batch: Collection[str]) -> bool:
     """Check whether a product's matrix is larger than the nearest cache. Its rows are then too strided for a panel."""
     terms, whole = [a for a, _ in p.stage.reduce], _matrix_bytes(p, batch, dict(p.stage.axes)[p.lane])
     found = len(terms) == 1 and p.w.tensor in dict(problem.expr.inputs) and not p.w.dynamic
@@ -144,7 +144,7 @@ def _matrix_bytes(p: Product, batch: Collection[str], columns: int) -> int:
     return 4 * columns * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes)
 
 
-def _copied_bytes(problem: Problem, p: Product, batch: Collection[str]) -> int:
+def _copied_bytes(problem: KernelProblem, p: Product, batch: Collection[str]) -> int:
     """Return the most bytes of a matrix's copy: the last panel is whole."""
     columns, panel = dict(p.stage.axes)[p.lane], min(MAX_VECTORS, _vectors(problem, p)) * problem.lanes
     return _matrix_bytes(p, batch, -(-columns // panel) * panel if _in_panels(problem, p, batch) else columns)
@@ -166,7 +166,7 @@ def _copy(s: Sched, p: Product, block: Block, batch: Collection[str]) -> Sched:
     return s.compute_at(tensor, nest, depth=depth, layout=layout)
 
 
-def _squares(problem: Problem, p: Product) -> tuple[Sched, tuple[int, ...]]:
+def _squares(problem: KernelProblem, p: Product) -> tuple[Sched, tuple[int, ...]]:
     """Copy a matrix with strided lanes in squares, so that each fetched line is used at once. Return its order, too."""
     lanes, dim = problem.lanes, dim_of(p.w, p.lane)
     *others, last = (a for d, a in enumerate(copy_axes(problem, p.w.tensor)) if d != dim)

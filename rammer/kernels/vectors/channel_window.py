@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, begun, copy_axes, cuts
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.tiling import output_order
@@ -12,7 +12,7 @@ from rammer.kernels.tiling import output_order
 PLACES = 4  # places that share a register block: their sums hide each other's latency
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield schedules with vectors along the channels, by task count; none unless it is such a sum of one operand."""
     if (found := problem.matched.window) is None:
         return

@@ -20,7 +20,7 @@ from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.packing import dim_of, panels
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import Product, copyable, pays
 from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, copied, distinct
@@ -39,7 +39,7 @@ class Block:
     rows: int
 
 
-def blocks(problem: Problem, width: int, height: int) -> list[Block]:
+def blocks(problem: KernelProblem, width: int, height: int) -> list[Block]:
     """Return register blocks for `width` vectors and `height` rows, the cheapest first by a model of issue slots."""
     limit = problem.spec.registers - 3
     found: list[tuple[float, int, Block]] = []
@@ -67,7 +67,7 @@ def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
     return pass_cycles(issued, spec, sums=True, streamed=4.0 * vectors * spec.lanes)
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield schedules by task count and register block; none if the root is not a product."""
     p = problem.matched.output
     if p is None or not pays(problem, p):
@@ -80,7 +80,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     )
 
 
-def _by_rows(problem: Problem, p: Product, want: int) -> bool:
+def _by_rows(problem: KernelProblem, p: Product, want: int) -> bool:
     """Check whether a matrix that fits the private cache is cut by rows anyway, because there are enough rows.
 
     Alone, columns may be as fast. But readers of single rows then wait for all columns, and read lines of two vEUs.
@@ -88,13 +88,13 @@ def _by_rows(problem: Problem, p: Product, want: int) -> bool:
     return _near_matrix(problem, p) and max(e for a, e in p.stage.axes if a != p.lane) >= MANY_ROWS * want
 
 
-def _near_matrix(problem: Problem, p: Product) -> bool:
+def _near_matrix(problem: KernelProblem, p: Product) -> bool:
     """Check whether rows lie along a single axis, and all weights fit half of a vEU's private cache."""
     weights = problem.expr.type_of(p.w.tensor).nbytes
     return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.spec.own_cache / 2
 
 
-def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
+def _schedule(problem: KernelProblem, p: Product, want: int, second: bool) -> Schedule | None:
     """Return one schedule; None if no register block fits. `second`: cut tasks by the other axis."""
     stage, lanes, extents = p.stage, problem.lanes, dict(p.stage.axes)
     tasks, block = _tasks(problem, p, want, second)
@@ -132,7 +132,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     return sums(s if shown else s.nest(reduce)).build(f"{block.rows}x{panel}")
 
 
-def _tasks(problem: Problem, p: Product, want: int, second: bool) -> tuple[Sched, Block | None]:
+def _tasks(problem: KernelProblem, p: Product, want: int, second: bool) -> tuple[Sched, Block | None]:
     """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are.
 
     Returns the tasks and a register block that fits them, or None for the block.
@@ -170,7 +170,7 @@ def _tasks(problem: Problem, p: Product, want: int, second: bool) -> tuple[Sched
     return s, (fitting[0] if fitting else None)
 
 
-def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
+def _small(ranked: list[Block], problem: KernelProblem, p: Product) -> list[Block]:
     """Return the register blocks that touch at most `tuning.most_bytes`; the smallest one if all touch more."""
     if not problem.tuning.most_bytes or not ranked:
         return ranked
@@ -179,7 +179,7 @@ def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
     return fitting or [min(ranked, key=lambda b: touched[b])]
 
 
-def _touched(b: Block, problem: Problem, p: Product) -> int:
+def _touched(b: Block, problem: KernelProblem, p: Product) -> int:
     """Return the bytes of a register block's sums and of all it reads: all terms of a panel and of the rows."""
     extents = {a: 1 for a, _ in p.stage.axes} | dict(p.stage.reduce)
     extents |= {p.lane: b.vectors * problem.lanes} | ({p.row: b.rows} if p.row else {})
@@ -192,7 +192,7 @@ def _touched(b: Block, problem: Problem, p: Product) -> int:
     return nbytes
 
 
-def _is_shown(problem: Problem, p: Product) -> bool:
+def _is_shown(problem: KernelProblem, p: Product) -> bool:
     """Check whether the product is an output that the root reads."""
     return p.stage.name != problem.root.name
 
@@ -207,7 +207,7 @@ def _fits(b: Block, steps: dict[str, int], p: Product, lanes: int) -> bool:
     return p.row not in steps or min(steps[p.row], p.row_group) >= b.rows
 
 
-def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:
+def _reduction(problem: KernelProblem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:
     """Return the reduction loops, outermost first, and the same order as digits of the packed weights.
 
     Axes that pick a place in x come outside of those that walk along memory. Channels are blocked as in x.
@@ -238,7 +238,7 @@ def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Di
     return tuple(loops), tuple(digits)
 
 
-def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> list[tuple[str, Layout]]:
+def epilogue_packing(problem: KernelProblem, stage: Stage, lane: str, panel: int) -> list[tuple[str, Layout]]:
     """Return packings of static vectors along the lane axis, padded to whole panels: the last panel needs no guard."""
     if stage.epilogue is None or dict(stage.axes)[lane] % panel == 0:
         return []

@@ -8,7 +8,7 @@ from math import lcm
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var
 from rammer.kernels.lanes import lane_axis
-from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.tiling import kept_bytes, lane_packing, output_order, stage_loops, task_counts
@@ -16,7 +16,7 @@ from rammer.kernels.tiling import kept_bytes, lane_packing, output_order, stage_
 FOLDED = 8  # rows: measured for a softmax of 42 (Zen 5): 2.1 times as fast as one, of 4 1.8, of 16 2.0
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield one schedule per task count: tasks cut from the output's outer axes, vectors along the best lane axis."""
     yield from _schedules(problem, sparing=False)
     if problem.tuning.every_axis:
@@ -24,7 +24,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
             yield from _schedules(problem, sparing=False, first=axis)
 
 
-def sparing(problem: Problem) -> Iterator[Schedule]:
+def sparing(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield the same schedules with no more in scratch than one row or one vector needs.
 
     Weights may be read more often.
@@ -32,7 +32,7 @@ def sparing(problem: Problem) -> Iterator[Schedule]:
     return _schedules(problem, sparing=True)
 
 
-def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[Schedule]:
+def _schedules(problem: KernelProblem, *, sparing: bool, first: str = "") -> Iterator[Schedule]:
     root = problem.root
     crossing = _crossing(problem)
     lane = crossing[0] if crossing else lane_axis(problem, root)
@@ -77,7 +77,7 @@ def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[
         yield s.build(f"{lane or 'point'}{problem.lanes * unroll}")
 
 
-def _together(problem: Problem, axis: str, lane: str | None, steps: Mapping[str, int]) -> int:
+def _together(problem: KernelProblem, axis: str, lane: str | None, steps: Mapping[str, int]) -> int:
     """Return how many rows' stages are computed before any root: sums of one row then overlap folds of another."""
     root, one = problem.root, {a: 1 for a, _ in problem.root.axes if a != lane}
     extents = dict((*root.axes, *root.reduce))
@@ -88,7 +88,7 @@ def _together(problem: Problem, axis: str, lane: str | None, steps: Mapping[str,
     return max(1, min(rows, FOLDED, fitting))
 
 
-def _grain(problem: Problem, axis: str, lane: str | None, unroll: int, whole: bool) -> int:
+def _grain(problem: KernelProblem, axis: str, lane: str | None, unroll: int, whole: bool) -> int:
     """Return the granularity of tasks along an axis, in points. `whole`: in whole vectors, too."""
     span = problem.span(axis)
     if axis != lane:
@@ -97,7 +97,7 @@ def _grain(problem: Problem, axis: str, lane: str | None, unroll: int, whole: bo
     return lcm(width, span) if whole else -(-width // span) * span
 
 
-def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:
+def _tile(problem: KernelProblem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:
     """Return a register block of a reduction along an output axis: neighbours hide the latency of adding."""
     if not root.reduce or lane is None or lane in dict(root.reduce):
         return None
@@ -108,13 +108,13 @@ def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]
     return (axis, max(n for n in range(1, 9) if n <= extent and (extent % n == 0 or n == 4 or n < 4)))
 
 
-def _neighbours(problem: Problem, root: Stage, lane: str) -> list[tuple[str, int]]:
+def _neighbours(problem: KernelProblem, root: Stage, lane: str) -> list[tuple[str, int]]:
     """Return output axes besides the lanes, if neighbours along the last one can share a register block; else none."""
     others = [(a, e) for a, e in root.axes if a != lane and e > 1]
     return others if others and problem.span(others[-1][0]) == 1 else []
 
 
-def _crossing(problem: Problem) -> tuple[str, str] | None:
+def _crossing(problem: KernelProblem) -> tuple[str, str] | None:
     """Return two axes of a transposition: the output is contiguous along the first, its operand along the second."""
     root = problem.root
     if root.reduce or not isinstance(root.body, Load) or root.body.dynamic:
@@ -126,7 +126,7 @@ def _crossing(problem: Problem) -> tuple[str, str] | None:
     return (out[0], into[0]) if out and into and out[0] != into[0] else None
 
 
-def _shared(problem: Problem, sparing: bool) -> list[str]:
+def _shared(problem: KernelProblem, sparing: bool) -> list[str]:
     """Return the axes along which kept stages are read at the root's own position.
 
     One point at a time is kept, in cache. Empty if a stage is a product with weights, which whole tiles must share,
@@ -152,7 +152,7 @@ def _is_product(stage: Stage) -> bool:
 
 
 def _block(
-    problem: Problem,
+    problem: KernelProblem,
     shared: list[str],
     lane: str | None,
     tile: tuple[str, int] | None,

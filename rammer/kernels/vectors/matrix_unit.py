@@ -1,4 +1,4 @@
-"""Schedule products by matrix instructions of one thread, such as AMX, whose operands have special layouts.
+"""Schedule products by matrix instructions of one thread whose operands have special layouts.
 
 A task copies some rows of x, and multiplies them by all panels of weights. Weights are static: they lie as the
 instruction needs them, or are encoded at run time, which takes longer and needs less memory. If vectors lie along x,
@@ -17,7 +17,7 @@ from rammer.ir.expr import Call, Cast, Load, result_dtype
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, aligned_bytes
-from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.product import Product
 from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
@@ -34,7 +34,7 @@ LEAST_PIECE = 256  # terms of a k-block: sums are loaded and stored for each
 ON_THE_WAY = 1.06  # of the time with pre-encoded weights: up to that, encoding at run time wins, as it saves memory
 
 
-class Unit(NamedTuple):
+class MatrixUnit(NamedTuple):
     """A matrix unit: the instruction that copies rows, and its product instructions, the fastest first."""
 
     copy: Instruction
@@ -90,17 +90,17 @@ class Unit(NamedTuple):
         return self.copy.meaning.inputs[0][1].physical_shape[-1]
 
 
-def units_of(spec: VDeviceSpec) -> list[Unit]:
+def units_of(spec: VDeviceSpec) -> list[MatrixUnit]:
     """Return the fastest unit for each kind of operands, at the spec's precision."""
     alone = [i for i in spec.multipliers if i.threads == 1]
-    found: dict[tuple[DType, ...], Unit] = {}
+    found: dict[tuple[DType, ...], MatrixUnit] = {}
     for best in alone:
         for turned in (False, True) if best.operands not in found else ():
             layout = best.lines(turned)
             copies = [i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == layout]
             if copies:
                 same = tuple(i for i in alone if i.lines(turned) == layout)
-                found[best.operands] = Unit(copies[0], same, turned)
+                found[best.operands] = MatrixUnit(copies[0], same, turned)
     return list(found.values())
 
 
@@ -130,13 +130,13 @@ class Side(NamedTuple):
     name: str
 
 
-def sides(p: Product, unit: Unit) -> tuple[Side, Side]:
+def sides(p: Product, unit: MatrixUnit) -> tuple[Side, Side]:
     """Return the operand that is copied, and the static one."""
     rows, columns = Side(p.x, str(p.row), "row"), Side(p.w, p.lane, "column")
     return (columns, rows) if unit.turned else (rows, columns)
 
 
-def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem, unit: MatrixUnit) -> Iterator[Schedule]:
     """Yield one schedule per task count for a sum of products with a point-wise epilogue; none if it does not suit."""
     p = problem.matched.root
     if p is not None and p.row is None and unit.exact:
@@ -152,7 +152,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     yield from distinct(_cheapest(problem, p, unit, want) for want in task_counts(problem))
 
 
-def schedule(s: Sched, p: Product, unit: Unit, block: Instruction, encode: Instruction | None) -> Schedule | None:
+def schedule(s: Sched, p: Product, unit: MatrixUnit, block: Instruction, encode: Instruction | None) -> Schedule | None:
     """Return a product in blocks. `s` holds its tasks. Weights beyond the private cache are read as rarely as possible.
 
     `encode`: encodes weights at run time, a panel at a time. None if it would do so for several strips of rows.
@@ -183,7 +183,7 @@ def schedule(s: Sched, p: Product, unit: Unit, block: Instruction, encode: Instr
     return s.build(f"{block.extent('row')}x{block.extent('column')}_{unit.operands}")
 
 
-def _piece(problem: Problem, p: Product, unit: Unit, lines: int, sums: int) -> int:
+def _piece(problem: KernelProblem, p: Product, unit: MatrixUnit, lines: int, sums: int) -> int:
     """Return the terms of a task's encoded lines that fit scratch: all, or a k-block if the sums can wait in cache."""
     ((_, depth),) = p.stage.reduce
     room, waiting = int(problem.spec.scratch_bytes * ENCODED_SHARE), aligned_bytes(4 * sums)
@@ -200,19 +200,19 @@ def _of_one_row(p: Product) -> Product:
     return replace(p, row=row)
 
 
-def near(problem: Problem, p: Product, unit: Unit) -> bool:
+def near(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     """Check whether encoded weights fit a vEU's private cache."""
     weights = dict(problem.expr.inputs)[sides(p, unit)[1].load.tensor]
     return prod(weights.shape) * unit.copied.element_bytes <= problem.spec.own_cache
 
 
-def encoded_bytes(p: Product, unit: Unit, rows: int) -> int:
+def encoded_bytes(p: Product, unit: MatrixUnit, rows: int) -> int:
     """Return the bytes of `rows` encoded rows."""
     ((_, depth),) = p.stage.reduce
     return rows * depth * unit.copied.element_bytes
 
 
-def suits(problem: Problem, p: Product, unit: Unit) -> bool:
+def suits(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     """Check whether the unit can compute a product."""
     stage, extents = p.stage, dict(p.stage.axes)
     if unit.neighbours not in (1, problem.lanes) or p.row is None or p.mixed or len(stage.reduce) != 1:
@@ -237,7 +237,7 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
     return whole and packable and readers == 1 and fits and rows
 
 
-def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
+def gates_block(problem: KernelProblem, p: Product, unit: MatrixUnit) -> Instruction | None:
     """Return the instruction for a product whose rows a task takes all at once; None if it does not suit the unit."""
     if not suits(problem, p, unit) or not near(problem, p, unit):
         return None
@@ -250,7 +250,7 @@ def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
     return fits[-1] if fits and rows <= MOST_ROWS else None
 
 
-def fitting(problem: Problem, p: Product, unit: Unit) -> list[Instruction]:
+def fitting(problem: KernelProblem, p: Product, unit: MatrixUnit) -> list[Instruction]:
     """Return the blocks whose columns divide the product's, or pad them where that is allowed; the better first."""
     columns = dict(p.stage.axes)[p.lane]
     if columns < problem.lanes:
@@ -265,13 +265,13 @@ def inner_loops(s: Sched, p: Product) -> Sched:
     return s.reorder(deep, p.row).vectorize(p.lane, s.problem.lanes)
 
 
-def encoded(s: Sched, p: Product, unit: Unit) -> Sched:
+def encoded(s: Sched, p: Product, unit: MatrixUnit) -> Sched:
     """Copy x for the unit inside the innermost loop so far."""
     moving, _ = sides(p, unit)
     return s.compute_at(moving.load.tensor, order=_dims(p, moving), instruction=unit.copy)
 
 
-def packed(p: Product, unit: Unit, block: Instruction) -> Layout:
+def packed(p: Product, unit: MatrixUnit, block: Instruction) -> Layout:
     """Return the layout of weights in which the data of one block are contiguous."""
     _, still = sides(p, unit)
     ((deep, _),) = p.stage.reduce
@@ -290,7 +290,7 @@ def _dims(p: Product, side: Side) -> tuple[int, int]:
     return side.load.index.index(var(side.axis)), side.load.index.index(var(deep))
 
 
-def in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
+def in_rows(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     """Check whether rows have one stride, and terms have one stride or are contiguous, per row or per block."""
     ((deep, _),), (side, _) = p.stage.reduce, sides(p, unit)
     moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]
@@ -308,7 +308,7 @@ def in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
     return blocks and [d for d in layout.digits if d.dim == row] == [Digit(row)]
 
 
-def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule | None:
+def _cheapest(problem: KernelProblem, p: Product, unit: MatrixUnit, want: int) -> Schedule | None:
     """Return the schedule with pre-encoded weights, or one that encodes at run time.
 
     The second wins if weights exceed the private cache, and if it takes at most ON_THE_WAY times as long.
@@ -328,7 +328,7 @@ class _Priced(NamedTuple):
 
 
 def _of_tasks(
-    problem: Problem, p: Product, unit: Unit, want: int, blocks: Mapping[Instruction, Instruction | None]
+    problem: KernelProblem, p: Product, unit: MatrixUnit, want: int, blocks: Mapping[Instruction, Instruction | None]
 ) -> _Priced | None:
     """Return the best schedule of tasks by rows or by columns. `blocks`: each with its encoder of columns, if any.
 
@@ -354,7 +354,7 @@ def _of_tasks(
     return best[int(by_columns)] if best else None
 
 
-def _fetching_us(s: Sched, p: Product, unit: Unit, own: Schedule) -> float:
+def _fetching_us(s: Sched, p: Product, unit: MatrixUnit, own: Schedule) -> float:
     """Return the microseconds of fetching weights from shared memory, for each strip of rows and each batch point.
 
     0 if they fit the private cache. `s`: the tasks alone. vEUs did not write the weights, so that these come from the
@@ -382,7 +382,7 @@ def _rows(s: Sched, side: Side, height: int) -> int:
     return -(-s.left(side.axis) // height) * height
 
 
-def _cuts(problem: Problem, p: Product, unit: Unit, block: Instruction, by_rows: bool) -> list[Cut]:
+def _cuts(problem: KernelProblem, p: Product, unit: MatrixUnit, block: Instruction, by_rows: bool) -> list[Cut]:
     (moving, still), extents = sides(p, unit), dict(p.stage.axes)
     span, height = problem.span(moving.axis), block.extent(moving.name)
     rows = (moving.axis, extents[moving.axis], span * -(-height // span))

@@ -9,7 +9,7 @@ from math import prod
 
 from rammer.ir.expr import Load
 from rammer.ir.index import var, variables
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import Product, axes_of, terms
 from rammer.kernels.schedule import Loop
 
@@ -30,7 +30,7 @@ class Orders:
     loops over the panels of a task, `within` those over the rows of one panel.
     """
 
-    problem: Problem
+    problem: KernelProblem
     p: Product
     panel: int
     rows: int

@@ -14,13 +14,13 @@ from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import Product
 from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_counts
 from rammer.kernels.vectors import matrix_unit
-from rammer.kernels.vectors.matrix_unit import Unit
+from rammer.kernels.vectors.matrix_unit import MatrixUnit
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a hardware prefetcher follows
 MOST_GATES = 4
@@ -34,14 +34,14 @@ class Cell(NamedTuple):
     `unit` and `blocks`: the matrix unit, if any.
     """
 
-    problem: Problem
+    problem: KernelProblem
     products: Mapping[str, Product]
     lane: str
-    unit: Unit | None
+    unit: MatrixUnit | None
     blocks: Mapping[str, Instruction]  # the unit's instruction for each product
 
 
-def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem, unit: MatrixUnit | None = None) -> Iterator[Schedule]:
     """Yield one schedule per task count, cut by units first; none if no stage is a product.
 
     With `unit` it computes the products; none unless it suits all of them.
@@ -94,7 +94,7 @@ def _cut(cell: Cell, want: int) -> Sched | None:
     return s.nest(pieces)
 
 
-def _tasks(problem: Problem, axes: list[Cut], want: int) -> Sched:
+def _tasks(problem: KernelProblem, axes: list[Cut], want: int) -> Sched:
     """Cut tasks along one axis if it can be cut. Along two, several tasks would read every weight."""
     s = Sched(problem).tasks(axes[:1], want)
     return s if s.loops else s.tasks(axes, want)
@@ -137,7 +137,7 @@ def _pieces(s: Sched, lane: str) -> tuple[Loop, ...]:
     return tuple(Loop(a, piece[a]) for a in (*rows, lane) if piece[a] < steps[a])
 
 
-def _unit_gates(s: Sched, p: Product, unit: Unit, block: Instruction) -> Sched:
+def _unit_gates(s: Sched, p: Product, unit: MatrixUnit, block: Instruction) -> Sched:
     """Copy x for the matrix unit, and compute a product by it, inside a task."""
     nest = Sched(s.problem, p.stage).reorder(*(a for a, _ in p.stage.axes if a not in (p.lane, p.row)))
     nest = nest.split(p.lane, block.extent("column")).split(p.row, block.extent("row"))
@@ -147,7 +147,7 @@ def _unit_gates(s: Sched, p: Product, unit: Unit, block: Instruction) -> Sched:
     return s.pack([(still.load.tensor, matrix_unit.packed(p, unit, block))])
 
 
-def _independent_rows(problem: Problem, products: Iterable[Product], want: int) -> bool:
+def _independent_rows(problem: KernelProblem, products: Iterable[Product], want: int) -> bool:
     """Check whether each task can own enough rows, and its private cache holds the weights, which it reads whole."""
     products = list(products)
     shared = {p.row for p in products}
@@ -158,7 +158,7 @@ def _independent_rows(problem: Problem, products: Iterable[Product], want: int) 
     return extents[row] % want == 0 and extents[row] // want >= ENOUGH_ROWS
 
 
-def _stay(problem: Problem, products: Iterable[Product]) -> bool:
+def _stay(problem: KernelProblem, products: Iterable[Product]) -> bool:
     """Check whether all weights stay in the private cache from step to step, beside other data.
 
     A cache loses part of what fills more than a quarter of it. Many sums per weight hide that: then half counts.
@@ -169,12 +169,12 @@ def _stay(problem: Problem, products: Iterable[Product]) -> bool:
     return _weights(products, problem) <= problem.spec.own_cache / (2 if rows >= SOME_ROWS else 4)
 
 
-def _weights(products: Iterable[Product], problem: Problem) -> int:
+def _weights(products: Iterable[Product], problem: KernelProblem) -> int:
     """Return the bytes of the weights of all products."""
     return sum(problem.expr.type_of(p.w.tensor).nbytes for p in products)
 
 
-def _reads_all(problem: Problem, name: str) -> bool:
+def _reads_all(problem: KernelProblem, name: str) -> bool:
     """Check whether a product reads a kept stage along its reduction. Then every task needs all of that stage."""
     return any(name in (p.x.tensor, p.w.tensor) for p in problem.matched.products.values())
 

@@ -13,16 +13,16 @@ from rammer.ir.expr import Call, Load
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType
-from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.product import Product
 from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, task_counts
 from rammer.kernels.vectors import chain
-from rammer.kernels.vectors.matrix_unit import Unit, copy_of_columns, in_rows, inner_loops
+from rammer.kernels.vectors.matrix_unit import MatrixUnit, copy_of_columns, in_rows, inner_loops
 
 
-def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem, unit: MatrixUnit) -> Iterator[Schedule]:
     """Yield one schedule per task count; none unless the operation is such a chain and the unit copies columns."""
     copies = ((block, copy_of_columns(problem.spec, block)) for block in unit.products)
     by = next((_By(unit.copy, columns, block) for block, columns in copies if columns is not None), None)
@@ -32,7 +32,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     yield from distinct(_schedule(problem, *both, by, want) for want in task_counts(problem))
 
 
-def _suits(problem: Problem, first: Product, last: Product, unit: Unit) -> bool:
+def _suits(problem: KernelProblem, first: Product, last: Product, unit: MatrixUnit) -> bool:
     """Check whether both products are of float32 matrices in plain rows and columns, each read only once."""
     kinds = dict(problem.expr.inputs)
     matrices = first.x.tensor, first.w.tensor, last.w.tensor
@@ -69,7 +69,7 @@ class _By(NamedTuple):
     block: Instruction
 
 
-def _schedule(problem: Problem, first: Product, last: Product, by: _By, want: int) -> Schedule | None:
+def _schedule(problem: KernelProblem, first: Product, last: Product, by: _By, want: int) -> Schedule | None:
     """Return a schedule. None if scratch does not fit both matrices and the rows of a block."""
     row, batch = str(last.row), chain.batch_axes(problem, last)
     width, height = by.block.extent("column"), by.block.extent("row")
@@ -101,7 +101,7 @@ def _dims(p: Product, load: Load, across: str) -> tuple[int, int]:
     return load.index.index(var(across)), load.index.index(var(deep))
 
 
-def _most_rows(problem: Problem, products: tuple[Product, Product], batch: list[str], by: _By) -> int:
+def _most_rows(problem: KernelProblem, products: tuple[Product, Product], batch: list[str], by: _By) -> int:
     """Return how many rows, in whole blocks, fit scratch beside both matrices; 0 if none does."""
     height = by.block.extent("row")
     sums = height * by.block.extent("column") * DType.F32.itemsize

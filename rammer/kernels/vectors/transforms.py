@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from rammer.ir.expr import Stage, loads
 from rammer.ir.index import var
-from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched, begun
 from rammer.kernels.schedule import Schedule
 
 KINDS = frozenset({"input_transform", "output_transform"})
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield for each task count tasks of whole rows of tiles, with vectors along channels if these lie in blocks.
 
     For operations of `KINDS` with unmerged axes. None if a matrix has a single column: that is not a sum.
@@ -29,7 +29,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         yield (_input if into else _output)(s, lines, lanes).build(f"{channel}{lanes}")
 
 
-def _in_blocks(problem: Problem, lines: Stage) -> bool:
+def _in_blocks(problem: KernelProblem, lines: Stage) -> bool:
     """Check whether vectors of channels are contiguous, in the first stage's input and in the last stage's output."""
     root, channel, c = problem.root, problem.root.axes[1][0], lines.axes[1][0]
     own = tuple(var(a) for a, _ in root.axes)
@@ -44,7 +44,7 @@ def _order(lines: Stage, *last: str) -> tuple[int, ...]:
     return tuple(axes.index(a) for a in (*(a for a in axes if a not in last), *last))
 
 
-def _results(problem: Problem, lines: Stage) -> int:
+def _results(problem: KernelProblem, lines: Stage) -> int:
     """Return how many numbers the second matrix makes of a line."""
     (matrix,) = {load.tensor for load, _ in loads(problem.root.body)} - {lines.name}
     return problem.expr.type_of(matrix).shape[0]

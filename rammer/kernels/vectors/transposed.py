@@ -9,7 +9,7 @@ from rammer.ir.expr import Load, loads
 from rammer.ir.index import var, variables
 from rammer.ir.tensor import DType
 from rammer.kernels.packing import dim_of
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, begun, copy_axes, cuts
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.tiling import output_order
@@ -23,7 +23,7 @@ class _Across(NamedTuple):
     into: str
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
+def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield for each task count squares of a vector's width, in scratch; none if no operand is transposed."""
     if (found := _across(problem)) is None:
         return
@@ -39,7 +39,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         yield s.build(f"{out}{lanes}x{into}")
 
 
-def _across(problem: Problem) -> _Across | None:
+def _across(problem: KernelProblem) -> _Across | None:
     """Return the only operand whose memory order differs from the output's, if vectors of it lie along another axis."""
     root = problem.root
     if root.reduce or problem.placed or isinstance(root.body, Load):
@@ -62,5 +62,5 @@ def _across(problem: Problem) -> _Across | None:
     return None
 
 
-def _together(problem: Problem, load: Load, lane: str) -> bool:
+def _together(problem: KernelProblem, load: Load, lane: str) -> bool:
     return problem.packable(load, lane) or problem.lane_stride(load.tensor, load.index, lane, problem.root) in (0, 1)

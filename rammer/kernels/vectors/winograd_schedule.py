@@ -13,7 +13,7 @@ from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, Layout
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.tiling import cut, least_us, task_counts
@@ -64,12 +64,12 @@ class Plan:
 class Form(NamedTuple):
     """The rewritten convolution, its schedule, and its microseconds on vEUs without other work."""
 
-    problem: Problem
+    problem: KernelProblem
     schedule: Schedule
     alone_us: float
 
 
-def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
+def kernels(problem: KernelProblem) -> tuple[list[RKernel], bool]:
     """Return rKernels, the fastest first, and whether the direct form need not be offered.
 
     One of a single rTask is added where cutting costs much. None if the direct form is as fast, tiny, or the only one
@@ -94,7 +94,7 @@ def _saves_products(conv: Convolution) -> bool:
     return PLANES * conv.rows.pieces * conv.columns.pieces < TILE * TILE * conv.rows.taps * conv.columns.taps
 
 
-def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
+def schedules(problem: KernelProblem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
     """Return up to `most` forms that take at most `worth_us` by their counted work, the fastest first.
 
     One of a single rTask is added if cutting repeats much work, for graphs that have other work at the same time.
@@ -126,11 +126,11 @@ def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES
     return chosen
 
 
-def _vectors(problem: Problem, channels: int) -> int:
+def _vectors(problem: KernelProblem, channels: int) -> int:
     return -(-channels // problem.lanes)
 
 
-def _plans(problem: Problem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
+def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
     """Yield ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
     extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
     plane, deep = 4 * PLANES, held * side
@@ -159,7 +159,7 @@ def _plans(problem: Problem, conv: Convolution, order: Order, chunk: int, held: 
                 yield plan
 
 
-def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
+def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
     """Yield loop orders, each with the channels of a part and the channels whose weights are held."""
     lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
     if conv.rows.pieces == 1:
@@ -199,13 +199,13 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
     return 4 * TILE * TILE * tiles * outs
 
 
-def _block(problem: Problem, conv: Convolution, plan: Plan) -> Block:
+def _block(problem: KernelProblem, conv: Convolution, plan: Plan) -> Block:
     """Return the best register block of products that does not reach into the next group and its other channels."""
     found = blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)
     return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
 
 
-def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
+def _schedule(problem: KernelProblem, conv: Convolution, plan: Plan) -> Schedule:
     """Return the schedule of the rewritten problem."""
     lanes, rows, columns = problem.lanes, conv.rows.axis, conv.columns.axis
     block = _block(problem, conv, plan)

@@ -28,7 +28,7 @@ CELLS = {"lstm_cell": 3, "gru_cell": 2}  # kind -> the operand that multiplies t
 
 def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Keep weights of products as integers of 8 or 16 bits."""
-    narrower, known = _Narrower(Editor(graph)), known_tensors(graph)
+    narrower, known = _ByteWeights(Editor(graph)), known_tensors(graph)
     floats = any(i.operands == (DType.F32, DType.F32) for i in spec.multipliers)
     for n in list(narrower.editor.operators):
         op = narrower.editor.operators[n]
@@ -64,7 +64,7 @@ def whole_weights(editor: Editor, tensor: TensorId, summed: tuple[int, ...], lea
     return Whole(numbers.astype(np.int8, order="C") if fits else numbers, np.ascontiguousarray(scale))
 
 
-class _Narrower:
+class _ByteWeights:
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
         self.made: dict[tuple[TensorId, Shape], tuple[TensorId, TensorId] | None] = {}  # numbers and scale

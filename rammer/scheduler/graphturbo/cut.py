@@ -14,7 +14,7 @@ from rammer.scheduler.graphturbo.in_parts import InParts
 from rammer.scheduler.graphturbo.instances import Instance
 from rammer.scheduler.graphturbo.network import Network, step_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
-from rammer.scheduler.graphturbo.split import Group, Split, axes_of
+from rammer.scheduler.graphturbo.split import LayerGroup, Split, axes_of
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Option
 
@@ -31,7 +31,7 @@ class Cut(NamedTuple):
     """
 
     what: str
-    groups: Sequence[Group]
+    groups: Sequence[LayerGroup]
     splits: Sequence[Split | None]
     order: str
     bound: bool = False
@@ -64,7 +64,7 @@ class Cut(NamedTuple):
         place = {n: at for group in self.groups for at, n in enumerate(group.layers)}
         place |= {n: place[parted.operators[-1]] for parted in found.groups for n in parted.operators}
 
-        def layers(group: Group) -> tuple[int, ...]:
+        def layers(group: LayerGroup) -> tuple[int, ...]:
             numbers = sorted((place[n], number) for n in group.layers for number in found.numbers[n])
             return tuple(number for _, number in numbers)
 
@@ -99,7 +99,7 @@ def near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
 
 
 def fine_options(
-    problem: Problem, market: Market, network: Network, groups: Sequence[Group], splits: Sequence[Split | None]
+    problem: Problem, market: Market, network: Network, groups: Sequence[LayerGroup], splits: Sequence[Split | None]
 ) -> tuple[dict[int, list[Option]], dict[int, int]]:
     """Return, per operator, the rKernels no coarser than its group's split, and the number of instances."""
     found: dict[int, list[Option]] = {}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from math import inf
 
 from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.split import Group, Splitter, group_of, joined
+from rammer.scheduler.graphturbo.split import LayerGroup, Splitter, group_of, joined
 
 
-def grouped(network: Network, splitter: Splitter) -> list[Group]:
+def grouped(network: Network, splitter: Splitter) -> list[LayerGroup]:
     """Return all layers in groups, in topological order of their results. Joins patterns until none is left."""
     return _Grouping(network, splitter).run()
 
@@ -27,7 +27,7 @@ class _Grouping:
         self._groups = {n: group_of(network, n) for n in range(len(network.layers))}
         self._owner = list(range(len(network.layers)))
 
-    def run(self) -> list[Group]:
+    def run(self) -> list[LayerGroup]:
         before = -1
         while before != len(self._groups):
             before = len(self._groups)
@@ -47,7 +47,7 @@ class _Grouping:
         readers = {self._owner[n] for n in self._network.readers[key]}
         return readers == {consumer} and not self._network.layers[key].is_result
 
-    def _factor(self, group: Group) -> float:
+    def _factor(self, group: LayerGroup) -> float:
         best = self._splitter.best(group)
         return inf if best is None else best.factor
 
@@ -98,7 +98,7 @@ class _Grouping:
         if self._factor(both) <= most and self._factor(both) < inf:
             self._replace(paths, both)
 
-    def _replace(self, gone: list[int], group: Group) -> None:
+    def _replace(self, gone: list[int], group: LayerGroup) -> None:
         for key in gone:
             for n in self._groups.pop(key).layers:
                 self._owner[n] = group.result

@@ -35,7 +35,7 @@ class InParts(NamedTuple):
     numbers: tuple[tuple[int, ...], ...]
 
 
-class Needed(NamedTuple):
+class PartNeeds(NamedTuple):
     """The boxes that a part needs, of each operator's stages and inputs, and of each tensor."""
 
     stages: Mapping[int, dict[str, Box]]
@@ -50,7 +50,7 @@ def can_be_cut(kind: TensorType) -> bool:
     return not kind.layout.encoding and len({d.dim for d in digits}) == len(digits) and all(d.div == 1 for d in digits)
 
 
-def needed(graph: Graph, operators: Sequence[int], box: Box) -> Needed | None:
+def needed(graph: Graph, operators: Sequence[int], box: Box) -> PartNeeds | None:
     """Return the boxes of a group that a box of its result needs, or None if they are unknown."""
     tensors = {graph.operators[operators[-1]].outputs[0]: box}
     stages = {}
@@ -63,7 +63,7 @@ def needed(graph: Graph, operators: Sequence[int], box: Box) -> Needed | None:
         for tensor, (name, kind) in zip(op.inputs, op.operation.expr.inputs, strict=True):
             read = found.get(name, whole(kind.shape))
             tensors[tensor] = joined(tensors[tensor], read) if tensor in tensors else read
-    return Needed(stages, tensors)
+    return PartNeeds(stages, tensors)
 
 
 def in_parts(graph: Graph, groups: Sequence[Parted]) -> InParts:
@@ -114,7 +114,7 @@ class _Cutter:
             self.operators.append(ROperator(f"{op.name} {_places(box)}", operation, inputs, (output,)))
         return tuple(range(begin, len(self.operators)))
 
-    def _boxes(self, operator: int, found: Needed) -> dict[str, Box]:
+    def _boxes(self, operator: int, found: PartNeeds) -> dict[str, Box]:
         """Return the boxes that an operator's stages compute, and those that its operands have."""
         op = self._graph.operators[operator]
         names = (name for name, _ in op.operation.expr.inputs)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.kernel import RKernel
-from rammer.scheduler.graphturbo.split import Group, Split
+from rammer.scheduler.graphturbo.split import LayerGroup, Split
 
 Slices = NDArray[np.int64]  # the slice of each rTask of an operator
 
@@ -30,7 +30,10 @@ class Instance(NamedTuple):
 
 
 def instances(
-    groups: Sequence[Group], splits: Sequence[Split | None], kernels: Mapping[int, RKernel], dependencies: Dependencies
+    groups: Sequence[LayerGroup],
+    splits: Sequence[Split | None],
+    kernels: Mapping[int, RKernel],
+    dependencies: Dependencies,
 ) -> tuple[list[Instance], list[set[int]]]:
     """Return the instances of all groups, group by group, and for each one those that it reads from.
 
@@ -59,7 +62,7 @@ def instances(
 
 
 def _slices(
-    group: Group, split: Split | None, kernels: Mapping[int, RKernel], dependencies: Dependencies
+    group: LayerGroup, split: Split | None, kernels: Mapping[int, RKernel], dependencies: Dependencies
 ) -> dict[int, Slices]:
     """Return, for each operator's rTasks, the first slice that needs them."""
     factor = split.factor if split else 1

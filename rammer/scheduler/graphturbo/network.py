@@ -20,7 +20,7 @@ Axes = tuple[int | None, ...]
 Span = tuple[int, int]
 
 
-class Window(NamedTuple):
+class ReadWindow(NamedTuple):
     """The places of an axis that place p of its reader's axis reads: `extent` of them from p · stride - before."""
 
     stride: int = 1
@@ -43,7 +43,7 @@ class Read:
 
     source: int
     axes: Axes
-    windows: tuple[Window, ...] = ()
+    windows: tuple[ReadWindow, ...] = ()
 
     def box(self, wanted: Box, shape: Sequence[int], read: Sequence[int]) -> Box:
         """Return the box of a source (of shape `read`) that a box of the reader (of `shape`) reads; may be empty."""

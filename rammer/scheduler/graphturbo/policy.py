@@ -29,7 +29,7 @@ from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced,
 from rammer.scheduler.graphturbo.split import Splitter
 from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
-from rammer.scheduler.judge import Judge
+from rammer.scheduler.judge import PlanSelector
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
@@ -141,7 +141,7 @@ class GraphTurboPolicy:
         """
         if not problem.profiler.prices(whole.kernels):
             return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
-        judge = Judge(problem)
+        judge = PlanSelector(problem)
         known, other = judge.believed(whole), judge.believed(cut.plan)
         return other.plan if judge.prefers(other, known) else known.plan
 

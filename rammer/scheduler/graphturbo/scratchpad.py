@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.slices import Part, Piece, Slice, Step
+from rammer.scheduler.graphturbo.slices import Piece, Slice, SlicePart, Step
 
 Victim: TypeAlias = Literal["life", "next use"]
 Far: TypeAlias = Literal["shared", "main"]
@@ -47,7 +47,7 @@ class Move(NamedTuple):
 
 
 @dataclass(slots=True)
-class Moved:
+class Transfers:
     """Bytes moved from and to each memory, the peak of local memory, and where every result was placed.
 
     `held`: by step, bytes in local memory and bytes of tensors in shared memory.
@@ -75,7 +75,7 @@ def run(
     victim: Victim = "next use",
     *,
     keeps: bool = True,
-) -> Moved:
+) -> Transfers:
     """Run slices in an order and return what they move.
 
     `victim` selects what is spilled: the longest lifetime (§4.3), or the latest next use (Belady). `keeps`: a loaded
@@ -93,7 +93,7 @@ class _Machine:
     def __init__(
         self, network: Network, steps: Sequence[Step], memories: Memories, victim: Victim, keeps: bool
     ) -> None:
-        self.steps, self.moved = steps, Moved()
+        self.steps, self.moved = steps, Transfers()
         self._network, self._memories, self._victim, self._keeps = network, memories, victim, keeps
         self._uses: dict[Piece, list[int]] = defaultdict(list)  # steps that read a piece, descending
         self._born: dict[Piece, int] = {}
@@ -128,14 +128,16 @@ class _Machine:
             if self._last[piece] == at:
                 self._drop(piece)
 
-    def _move(self, kind: Literal["load", "spill", "result"], memory: Far, part: Part, *, kept: bool = False) -> None:
+    def _move(
+        self, kind: Literal["load", "spill", "result"], memory: Far, part: SlicePart, *, kept: bool = False
+    ) -> None:
         if memory == "shared":
             self.moved.shared += part.nbytes
         else:
             self.moved.main += part.nbytes
         self.moved.moves.append(Move(self._at, kind, memory, part.nbytes, part.piece, kept))
 
-    def _read(self, part: Part, now: set[Piece], at: int) -> None:
+    def _read(self, part: SlicePart, now: set[Piece], at: int) -> None:
         piece = part.piece
         if piece in self._near:
             return
@@ -216,11 +218,11 @@ class _Machine:
         if self._shared_bytes + nbytes <= self._memories.shared:
             self._shared[piece] = nbytes
             self._shared_bytes += nbytes
-            self._move("spill", "shared", Part(piece, nbytes))
+            self._move("spill", "shared", SlicePart(piece, nbytes))
             self.moved.levels[piece] = "shared"
             self._shed_weights()
         else:
-            self._move("spill", "main", Part(piece, nbytes))
+            self._move("spill", "main", SlicePart(piece, nbytes))
             self.moved.levels[piece] = "main"
 
     def _drop(self, piece: Piece) -> None:

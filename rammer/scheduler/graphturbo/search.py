@@ -17,9 +17,9 @@ import numpy as np
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import breadth_first, depth_first
 from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories, Moved, run
+from rammer.scheduler.graphturbo.scratchpad import Memories, Transfers, run
 from rammer.scheduler.graphturbo.slices import Known, needed, producers_of, slices
-from rammer.scheduler.graphturbo.split import Group, Split, Splitter, divisors, group_of, joined
+from rammer.scheduler.graphturbo.split import LayerGroup, Split, Splitter, divisors, group_of, joined
 
 MOST_STEPS = 16_000  # simulated from each start: a number, not a time, so that a busy machine finds the same plan
 MOST_CUTS = 20  # narrow places that are considered
@@ -34,10 +34,10 @@ State: TypeAlias = tuple[tuple[int, Split], ...]  # per group: its last block, a
 class Paper(NamedTuple):
     """A simulated plan: groups, their splits, the order of their slices, and what it moves."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
     splits: tuple[Split | None, ...]
     order: str
-    moved: Moved
+    moved: Transfers
     cost: float
 
 
@@ -52,7 +52,7 @@ def by_rules(
 
 def priced(
     network: Network,
-    groups: Sequence[Group],
+    groups: Sequence[LayerGroup],
     splits: Sequence[Split | None],
     memories: Memories,
     orders: Sequence[str] = tuple(ORDERS),
@@ -103,7 +103,7 @@ class _Search:
     def __init__(self, network: Network, memories: Memories, orders: Sequence[str], recomputed: float) -> None:
         self._network, self._memories, self._orders, self._recomputed = network, memories, orders, recomputed
         self._blocks = _blocks(network)
-        self._groups: dict[tuple[int, int], list[Group]] = {}
+        self._groups: dict[tuple[int, int], list[LayerGroup]] = {}
         self._plans: dict[State, Paper] = {}
         self._known: Known = {}
         self._splitter = Splitter(network, memories.cores, memories.near)
@@ -199,7 +199,7 @@ class _Search:
 
     def _cost(self, state: State) -> float:
         if state not in self._plans:
-            groups: list[Group] = []
+            groups: list[LayerGroup] = []
             splits: list[Split | None] = []
             begin = 0
             for end, split in state:
@@ -251,7 +251,7 @@ class _Search:
             self._splits[begin, end] = self._ways(group) if group else [Split(1, 1, 0)]
         return self._splits[begin, end]
 
-    def _ways(self, group: Group) -> list[Split]:
+    def _ways(self, group: LayerGroup) -> list[Split]:
         count = len(group.layers)
         along = [v for v in divisors(group.cuts[0]) if v <= group.parts[0]] if group.cuts else []
         outer = max(along, default=1)
@@ -263,7 +263,7 @@ class _Search:
                     found.setdefault(split.factor, split)
         return [found[factor] for factor in sorted(found)]
 
-    def _is_lean(self, group: Group, split: Split) -> bool:
+    def _is_lean(self, group: LayerGroup, split: Split) -> bool:
         """Return whether recomputing rows that several instances need is cheap.
 
         Checks a middle instance, which has such rows on both sides.
@@ -278,12 +278,12 @@ class _Search:
         mine = sum(self._network.share(n, part) * self._network.layers[n].mflop for n, part in wanted if n >= 0)
         return split.factor * mine <= self._recomputed * work
 
-    def _group(self, begin: int, end: int) -> Group | None:
+    def _group(self, begin: int, end: int) -> LayerGroup | None:
         """Return blocks as one group, or None if they cannot be one."""
         found = self._of(begin, end)
         return found[0] if len(found) == 1 else None
 
-    def _of(self, begin: int, end: int) -> list[Group]:
+    def _of(self, begin: int, end: int) -> list[LayerGroup]:
         """Return blocks as one group, or as one group per layer if another result of the network lies inside."""
         if (begin, end) not in self._groups:
             self._groups[begin, end] = _as_one(self._network, self._blocks[begin].start, self._blocks[end].stop)
@@ -317,7 +317,7 @@ def _blocks(network: Network) -> list[range]:
     return [range(begin, end) for begin, end in pairwise(begins)]
 
 
-def _as_one(network: Network, begin: int, end: int) -> list[Group]:
+def _as_one(network: Network, begin: int, end: int) -> list[LayerGroup]:
     """Return layers as one group if only the last one's result is read after them, else one group per layer."""
     readers = network.readers
     if any(network.layers[n].is_result or not readers[n] or readers[n][-1] >= end for n in range(begin, end - 1)):

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from rammer.ir.analysis.parts import Box, joined
 from rammer.scheduler.graphturbo.network import Network, Span
-from rammer.scheduler.graphturbo.split import Group, Split
+from rammer.scheduler.graphturbo.split import LayerGroup, Split
 
 Name = int  # of a slice: the group's result times MOST, plus the number of the slice in the group
 Piece = tuple[Name, int]  # the slice that makes or loads it, and the layer, or ~input
 MOST = 1 << 20
 
 
-class Part(NamedTuple):
+class SlicePart(NamedTuple):
     """The bytes of a piece that are read."""
 
     piece: Piece
@@ -30,8 +30,8 @@ class Part(NamedTuple):
 class Step(NamedTuple):
     """One layer of one slice: the piece that it makes, its reads, and the piece whose memory its result may reuse."""
 
-    makes: Part
-    reads: tuple[Part, ...]
+    makes: SlicePart
+    reads: tuple[SlicePart, ...]
     mflop: float
     takes_over: Piece | None
 
@@ -40,7 +40,7 @@ class Slice(NamedTuple):
     """A box of a group's result, the steps that compute it, and the slices that made its operands."""
 
     name: Name
-    group: Group
+    group: LayerGroup
     box: Box
     steps: tuple[Step, ...]
     producers: frozenset[Name]
@@ -51,7 +51,7 @@ Known = dict[tuple[object, ...], list[Slice]]
 
 
 def slices(
-    network: Network, groups: Sequence[Group], splits: Sequence[Split | None], known: Known | None = None
+    network: Network, groups: Sequence[LayerGroup], splits: Sequence[Split | None], known: Known | None = None
 ) -> list[Slice]:
     """Return the slices of all groups, group by group. `known` memoizes slices between plans of the same network."""
     known = {} if known is None else known
@@ -97,7 +97,7 @@ def _overlapping(counts: Counts, shape: Sequence[int], box: Box) -> Iterator[tup
         yield part, places
 
 
-def needed(network: Network, group: Group, box: Box) -> dict[int, Box]:
+def needed(network: Network, group: LayerGroup, box: Box) -> dict[int, Box]:
     """Return the box of every tensor, in the group and just outside of it, that a box of its result needs."""
     wanted: dict[int, Box] = {group.result: box}
     for n in reversed(group.layers):
@@ -110,7 +110,7 @@ def needed(network: Network, group: Group, box: Box) -> dict[int, Box]:
     return wanted
 
 
-def _sliced(network: Network, group: Group, box: Box, name: Name, made: Mapping[int, Counts]) -> Slice:
+def _sliced(network: Network, group: LayerGroup, box: Box, name: Name, made: Mapping[int, Counts]) -> Slice:
     wanted = needed(network, group, box)
     inside = frozenset(group.layers)
     found, producers = [], set[int]()
@@ -124,13 +124,13 @@ def _sliced(network: Network, group: Group, box: Box, name: Name, made: Mapping[
             if any(low >= high for low, high in part):
                 continue
             if source in inside or source < 0:
-                reads.append(Part((name, source), network.nbytes_of(source, part)))
+                reads.append(SlicePart((name, source), network.nbytes_of(source, part)))
                 continue
             nbytes, whole = network.layers[source].nbytes, prod(shape)
             for k, places in _overlapping(made[source], shape, part):
-                reads.append(Part((source * MOST + k, source), nbytes * places // whole))
+                reads.append(SlicePart((source * MOST + k, source), nbytes * places // whole))
                 producers.add(source * MOST + k)
         over = (name, layer.takes_over) if layer.takes_over in inside else None
-        makes = Part((name, n), network.nbytes_of(n, wanted[n]))
+        makes = SlicePart((name, n), network.nbytes_of(n, wanted[n]))
         found.append(Step(makes, tuple(reads), layer.mflop * network.share(n, wanted[n]), over))
     return Slice(name, group, box, tuple(found), frozenset(producers))

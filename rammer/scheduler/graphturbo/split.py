@@ -28,7 +28,7 @@ class Outside(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LayerGroup:
     """A sub-graph: layers in topological order; only the last one's result is read outside.
 
     `cuts`: by axis of the result, the greatest common divisor of all tensors' extents along that axis; 0 if some tensor
@@ -63,17 +63,17 @@ class Split(NamedTuple):
         return {axis: count for axis, count in found.items() if count > 1}
 
 
-def group_of(network: Network, number: int) -> Group:
+def group_of(network: Network, number: int) -> LayerGroup:
     """Return a layer as a group."""
     layer = network.layers[number]
     outside: dict[int, Outside] = {}
     for read in layer.reads:
         found = tuple(_only(k for k, a in enumerate(read.axes) if a == axis) for axis in range(len(layer.shape)))
         _meet(outside, read.source, Outside(found, number))
-    return Group((number,), layer.shape, layer.parts or layer.shape, outside)
+    return LayerGroup((number,), layer.shape, layer.parts or layer.shape, outside)
 
 
-def joined(producer: Group, consumer: Group) -> Group:
+def joined(producer: LayerGroup, consumer: LayerGroup) -> LayerGroup:
     """Return two groups as one. Only the consumer may read the producer's result."""
     outside = dict(consumer.outside)
     axes = outside.pop(producer.result).axes
@@ -82,7 +82,7 @@ def joined(producer: Group, consumer: Group) -> Group:
     parts = tuple(min(p, f) for p, (_, f) in zip(consumer.parts, followed, strict=True))
     for source, read in producer.outside.items():
         _meet(outside, source, Outside(tuple(None if a is None else read.axes[a] for a in axes), read.last))
-    return Group(tuple(sorted((*producer.layers, *consumer.layers))), cuts, parts, outside)
+    return LayerGroup(tuple(sorted((*producer.layers, *consumer.layers))), cuts, parts, outside)
 
 
 def _meet(outside: dict[int, Outside], source: int, read: Outside) -> None:
@@ -98,7 +98,7 @@ def _only(found: Iterator[int]) -> int | None:
     return some[0] if len(some) == 1 else None
 
 
-def axes_of(network: Network, group: Group, axis: int) -> dict[int, int | None]:
+def axes_of(network: Network, group: LayerGroup, axis: int) -> dict[int, int | None]:
     """Return, for every layer of a group, the axis that follows `axis` of its result (`match_dim`)."""
     found: dict[int, int | None] = {group.result: axis}
     inside = frozenset(group.layers)
@@ -125,14 +125,14 @@ class Splitter:
         self._last = np.array([max(readers, default=-1) for readers in network.readers], np.int64)
         self._best: dict[tuple[int, ...], Split | None] = {}
 
-    def best(self, group: Group) -> Split | None:
+    def best(self, group: LayerGroup) -> Split | None:
         """Return the best split by Eq. (1): most layers, fewest instances, outermost axis; None if nothing fits."""
         if group.layers not in self._best:
             found = self.splits(group)
             self._best[group.layers] = max(found, key=lambda s: (s.num_layers, -s.factor, -s.axis), default=None)
         return self._best[group.layers]
 
-    def splits(self, group: Group) -> list[Split]:
+    def splits(self, group: LayerGroup) -> list[Split]:
         """Return, by axis, the fewest instances of which one fits into the local memories.
 
         Paper: Algorithm 1, SplitInfo.
@@ -145,14 +145,14 @@ class Splitter:
         axes = range(outer > 1, len(group.cuts))
         return [found for axis in axes if (found := self._along(group, axis, outer))]
 
-    def peak(self, group: Group, split: Split) -> float:
+    def peak(self, group: LayerGroup, split: Split) -> float:
         """Return the most bytes that live while one of a split's instances runs, without halos."""
         inner = split.factor // split.outer
         live = self._live(group, (0, split.axis))
         parts = [(split.outer if first else 1) * (inner if second else 1) for first, second in live]
         return float(np.sum([b / n for b, n in zip(live.values(), parts, strict=True)], axis=0).max())
 
-    def _along(self, group: Group, axis: int, outer: int) -> Split | None:
+    def _along(self, group: LayerGroup, axis: int, outer: int) -> Split | None:
         """Return the fewest instances along an axis, in each of `outer` parts of the outermost one."""
         cut, most = group.cuts[axis], group.parts[axis]
         for factor in (1, *(v for v in divisors(cut) if 1 < v <= most and self._balances(v))):
@@ -165,7 +165,7 @@ class Splitter:
         """Return whether slices distribute evenly over cores: at least as many as cores, or a power of two."""
         return factor >= self._cores or factor & (factor - 1) == 0
 
-    def _live(self, group: Group, axes: tuple[int, int]) -> dict[tuple[bool, bool], Bytes]:
+    def _live(self, group: LayerGroup, axes: tuple[int, int]) -> dict[tuple[bool, bool], Bytes]:
         """Return the bytes that live while each layer runs, by which of two axes of the result split them."""
         layers = np.array(group.layers, np.int64)
         inside = np.cumsum(self._sizes[layers])

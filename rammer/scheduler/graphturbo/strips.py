@@ -30,7 +30,7 @@ from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.cut import CACHED
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, can_be_cut, in_parts, needed
-from rammer.scheduler.policies.waves import Trial
+from rammer.scheduler.policies.waves import WaveTrial
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
 
@@ -261,7 +261,7 @@ def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
         end = parts[0][0] if parts else len(problem.graph.operators)
         for wave in _waves(problem.graph, range(begin, end)):
             options = {n: market.options(problem.graph.operators[n].operation) for n in wave}
-            Trial(draft, options, assembly, "interplay").accept()
+            WaveTrial(draft, options, assembly, "interplay").accept()
         for veu, operators in _in_turn(parts, problem.spec.num_veus):
             for n in operators:
                 rtasks = np.arange(draft.kernels[n].num_rtasks)

@@ -11,7 +11,7 @@ from rammer.cost.weights import recurrent_operators
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
-from rammer.scheduler.judge import Judge, Judged
+from rammer.scheduler.judge import Judged, PlanSelector
 from rammer.scheduler.plugin import BUILT_IN
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Policy, Problem, images_of
@@ -52,7 +52,7 @@ class AutoPolicy:
         if problem.spec.private:
             plan = BUILT_IN["graphturbo"]().schedule(problem)
             return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})")
-        judge = Judge(problem)
+        judge = PlanSelector(problem)
         best = judge.believed(WavefrontPolicy().schedule(problem.usual))
         tried = []
         for policy in _all(problem) if self.tries == "all" else _few(problem, best):

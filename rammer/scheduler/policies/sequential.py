@@ -8,7 +8,7 @@ from typing import Literal
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RTask, TaskUid
 from rammer.scheduler.draft import Draft
-from rammer.scheduler.judge import Judge
+from rammer.scheduler.judge import PlanSelector
 from rammer.scheduler.policies.waves import draw_best
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
@@ -31,7 +31,7 @@ class SequentialPolicy:
     def schedule(self, problem: Problem) -> ExecutionPlan:
         draft = Draft(problem)
         if self.kernels == "selected":
-            selected = draw_best(problem, self.name, Judge(problem)).plan
+            selected = draw_best(problem, self.name, PlanSelector(problem)).plan
             draft.kernels.update(enumerate(selected.kernels))
         else:
             options = (draft.market.options(op.operation) for op in problem.graph.operators)

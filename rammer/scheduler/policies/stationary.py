@@ -39,7 +39,8 @@ class StationaryPolicy:
         fastest = {n: draft.market.options(op.operation).fastest.kernel for n, op in enumerate(draft.graph.operators)}
         choices = [fastest | chosen for chosen in _tilings(problem, groups)] or [fastest]
         homes, kernels = min(
-            ((_Homes(problem, groups, kernels), kernels) for kernels in choices), key=lambda found: found[0].bound_us
+            ((_TileHomes(problem, groups, kernels), kernels) for kernels in choices),
+            key=lambda found: found[0].bound_us,
         )
         draft.kernels.update(kernels)
         assembly = Assembly(problem.spec)
@@ -79,7 +80,7 @@ def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Itera
         }
 
 
-class _Homes:
+class _TileHomes:
     """The vEU of each weight tile, for one choice of rKernels."""
 
     def __init__(self, problem: Problem, groups: Mapping[Weights, Sequence[int]], kernels: Mapping[int, RKernel]):

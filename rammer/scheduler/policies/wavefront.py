@@ -8,7 +8,7 @@ from typing import Literal
 
 from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
-from rammer.scheduler.judge import Judge
+from rammer.scheduler.judge import PlanSelector
 from rammer.scheduler.policies.algorithm1 import algorithm_1
 from rammer.scheduler.policies.locality import consumed_near
 from rammer.scheduler.policies.sequential import SequentialPolicy
@@ -61,7 +61,7 @@ class WavefrontPolicy:
 
     def _best(self, problem: Problem, policy: str) -> ExecutionPlan:
         """Return the cheapest waves, or operators one by one if parallel branches evict each other from caches."""
-        judge = Judge(problem)
+        judge = PlanSelector(problem)
         best = draw_best(problem, policy, judge)
         plan = best.plan
         if _is_crowded(problem) and problem.profiler.prices(plan.kernels):

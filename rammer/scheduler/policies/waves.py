@@ -10,8 +10,8 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
 from rammer.scheduler.assembly import Assembly, Undone
-from rammer.scheduler.draft import Draft, Placement
-from rammer.scheduler.judge import Judge, Judged
+from rammer.scheduler.draft import Draft, TaskPlacement
+from rammer.scheduler.judge import Judged, PlanSelector
 from rammer.scheduler.policies.chains import chains, feeders, ran_alone
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Options, SelectBy, count, explain, select_rkernels, wave_bound_us
@@ -21,7 +21,7 @@ SELECTIONS: tuple[SelectBy, ...] = (INTERPLAY, "efficient", "fastest")
 Held: TypeAlias = Mapping[int, Options]  # restricted choices by operator
 
 
-def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
+def draw_best(problem: Problem, policy: str, judge: PlanSelector) -> Judged:
     """Return the cheapest of plans with rKernels chosen per wave ("interplay"), or all fastest or all most efficient.
 
     A wave decides by the rProgram that ends with it. It does not know what its vEUs will lack in later waves.
@@ -40,7 +40,9 @@ def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
     return _with_chains(problem, policy, judge, market, best, by)
 
 
-def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, best: Judged, by: SelectBy) -> Judged:
+def _with_chains(
+    problem: Problem, policy: str, judge: PlanSelector, market: Market, best: Judged, by: SelectBy
+) -> Judged:
     """Schedule again with restricted rKernels for steps of long chains, and keep the result if it is faster.
 
     The best rKernel for one step at a time keeps every vEU busy with one chain. For chains to run side by side, all
@@ -121,17 +123,17 @@ def draw_below(
     draft = Draft(problem, market)
     current = Assembly(problem.spec)
     programs: list[RProgram] = []
-    trials: list[Trial] = []
+    trials: list[WaveTrial] = []
     done_us = 0.0
     noise = problem.profiler.noise if problem.spec.launch_us > problem.spec.barrier_us else 1.0
     for wave, later_us in zip(problem.graph.wavefronts(), draft.market.later_work_us, strict=True):
         before, before_us = current.mark(), current.time_us
         options = {n: draft.market.options(problem.graph.operators[n].operation) for n in wave}
         options |= {n: held[n] for n in wave if held and n in held}
-        trial = Trial(draft, options, current, by)
+        trial = WaveTrial(draft, options, current, by)
         wave_us = (current.time_us - before_us) / noise
         if before_us and wave_us > problem.spec.launch_us + trial.bound_us:
-            alone = Trial(draft, options, Assembly(problem.spec), by)
+            alone = WaveTrial(draft, options, Assembly(problem.spec), by)
             if wave_us > alone.assembly.time_us:
                 current.undo(before)
                 programs.append(current.build())
@@ -156,16 +158,16 @@ def draw_below(
     return draft.finish(policy, programs, done_us + current.time_us, notes)
 
 
-class Trial:
+class WaveTrial:
     """One wave appended to an rProgram with the rKernels that suit both; not yet final."""
 
     def __init__(self, draft: Draft, options: Mapping[int, Options], assembly: Assembly, by: SelectBy) -> None:
         self.draft = draft
         self.assembly = assembly
-        self.placements: list[Placement] = []
+        self.placements: list[TaskPlacement] = []
         self.bound_us = wave_bound_us(list(options.values()), draft.spec.num_veus)
         before = assembly.mark()
-        tried: list[tuple[dict[int, RKernel], list[Placement], Undone]] = []
+        tried: list[tuple[dict[int, RKernel], list[TaskPlacement], Undone]] = []
         present: dict[int, RKernel] = {}
 
         def price(kernels: dict[int, RKernel]) -> float:

@@ -20,7 +20,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-class Bound(NamedTuple):
+class PortBinding(NamedTuple):
     """The arguments that refer to a port which may lie elsewhere: their numbers, their offsets in it, and its home."""
 
     args: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Bound(NamedTuple):
 
 def bound_ports(
     ports: Sequence[tuple[str, int, tuple[int, int]]], alone: Collection[str], base: Array, offset: Array
-) -> dict[str, Bound]:
+) -> dict[str, PortBinding]:
     """Return the arguments that refer to each port in `alone`.
 
     A port is its name, bytes and place; arguments are given by their bases and offsets.
@@ -39,5 +39,5 @@ def bound_ports(
     for name, nbytes, (where, begin) in ports:
         if where == ARENA and name in alone:
             args = np.flatnonzero((base == ARENA) & (offset >= begin) & (offset < begin + nbytes))
-            found[name] = Bound(args, offset[args] - begin, begin)
+            found[name] = PortBinding(args, offset[args] - begin, begin)
     return found

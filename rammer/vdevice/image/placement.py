@@ -39,7 +39,7 @@ class Operands(NamedTuple):
     chosen: list[int]  # rTask -> entry of `places`
 
 
-class Places:
+class ArenaPlacement:
     """Places of tensors: in the arena, or in a constant. Each constant is packed once per layout."""
 
     def __init__(self, plan: ExecutionPlan, memory: MemoryPlan) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 from dataclasses import dataclass
 
 from rammer.errors import DeviceError
-from rammer.vdevice.ipu.spec import MODELS, Arch
+from rammer.vdevice.ipu.spec import MODELS, IpuModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def find_hardware() -> Hardware:
         return Hardware(None, reason=f"poptorch, which could tell, fails: {error}")
 
 
-def require_hardware(arch: Arch) -> Hardware:
+def require_hardware(arch: IpuModel) -> Hardware:
     """Return what poptorch found. Raises DeviceError if it finds no IPU, or one of another generation than `arch`."""
     found = find_hardware()
     if found.available is False:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rammer.errors import DeviceError, ToolchainError
 from rammer.files import temporary_folder
-from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.ipu.spec import IpuModel
 from rammer.vdevice.toolchain import MACHINE_CODE, ask, c_compiler, fingerprint, object_store, read_made, run
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ class Sdk:
     popc: str
     root: Path | None
 
-    def commands(self, arch: Arch, folder: str = ".") -> list[list[str]]:
+    def commands(self, arch: IpuModel, folder: str = ".") -> list[list[str]]:
         """Return the commands that build a program: codelets, then the host program as a shared library."""
         own = [f"-I{self.root}/include", f"-L{self.root}/lib"] if self.root else []
         return [
@@ -70,7 +70,7 @@ def find_sdk() -> Sdk | None:
     return None
 
 
-def require_sdk(arch: Arch) -> Sdk:
+def require_sdk(arch: IpuModel) -> Sdk:
     """Return the SDK. Raises DeviceError with a hint."""
     if (sdk := find_sdk()) is None:
         raise DeviceError(
@@ -81,7 +81,7 @@ def require_sdk(arch: Arch) -> Sdk:
     return sdk
 
 
-def build_with_sdk(sdk: Sdk, arch: Arch, files: dict[str, str]) -> dict[str, bytes]:
+def build_with_sdk(sdk: Sdk, arch: IpuModel, files: dict[str, str]) -> dict[str, bytes]:
     """Compile codelets and host program. Raises ToolchainError with the compilers' log."""
     with temporary_folder("ipu", ToolchainError) as folder:
         for name, text in files.items():

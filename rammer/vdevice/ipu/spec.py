@@ -36,7 +36,7 @@ MODELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Arch:
+class IpuModel:
     """A model, the number of its tiles in use, and the vEUs per tile: one, or one per worker."""
 
     model: Model
@@ -61,7 +61,7 @@ class Arch:
         return cycles / (1e3 * self.model.clock_ghz)
 
 
-def parse_arch(text: str | None) -> Arch:
+def parse_arch(text: str | None) -> IpuModel:
     """Parse `gc2`, `gc200:64` (64 of its tiles), `gc2x6` (a vEU per worker). Raises DeviceError."""
     found = re.fullmatch(r"([a-z0-9]+?)(?::(\d+))?(?:x(\d+))?", text or "gc2")
     name = found.group(1) if found else ""
@@ -77,10 +77,10 @@ def parse_arch(text: str | None) -> Arch:
             f"arch {text!r}: {model.name} has {model.tiles} tiles of {WORKERS} workers",
             hint=f"tiles are 1 … {model.tiles}, vEUs per tile 1 or {WORKERS}",
         )
-    return Arch(model, tiles, veus)
+    return IpuModel(model, tiles, veus)
 
 
-def make_spec(arch: Arch) -> VDeviceSpec:
+def make_spec(arch: IpuModel) -> VDeviceSpec:
     """Return the spec that kernels and policies see. A vEU is a tile, or one worker of it."""
     model = arch.model
     macs = 1 / (CYCLES_PER_MAC * arch.veus_per_tile)  # of a vEU in a cycle, all its workers together

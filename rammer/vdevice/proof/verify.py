@@ -53,13 +53,13 @@ def verify_decoded(
     memory = plan.memory
     if memory is None:
         raise VerificationError("R301", "the plan has no memory")
-    evidence = Evidence(decoded, plan, memory, image, order)
+    evidence = ImageEvidence(decoded, plan, memory, image, order)
     for rule in RULES.values():
         rule.check(evidence)
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ImageEvidence:
     """The facts that rules check, computed on demand."""
 
     decoded: DecodedImage
@@ -160,14 +160,14 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ImageRule:
     """A rule. `check` raises VerificationError with the rule's id."""
 
     name: str
-    check: Callable[[Evidence], None]
+    check: Callable[[ImageEvidence], None]
 
 
-def _readable(evidence: Evidence) -> None:
+def _readable(evidence: ImageEvidence) -> None:
     """Check R301: numbers in the image are valid indices."""
     decoded = evidence.decoded
     slots, columns = decoded.slots, [getattr(decoded.slots, f.name) for f in fields(decoded.slots)]
@@ -179,7 +179,7 @@ def _readable(evidence: Evidence) -> None:
             raise VerificationError("R301", "a row of the image belongs to no slot", hint=HINT)
 
 
-def _same_slots(evidence: Evidence) -> None:
+def _same_slots(evidence: ImageEvidence) -> None:
     """Check R302: each lane holds the plan's slots, in its order."""
     decoded, plan = evidence.decoded, evidence.plan
     wanted, _ = evidence.wanted
@@ -206,7 +206,7 @@ def _same_slots(evidence: Evidence) -> None:
         raise VerificationError("R302", f"the image has {len(found)} slots, the plan has {len(wanted)}", hint=HINT)
 
 
-def _right_functions(evidence: Evidence) -> None:
+def _right_functions(evidence: ImageEvidence) -> None:
     """Check R303: a slot calls the function of its operator's rKernel, with all operands."""
     decoded, plan = evidence.decoded, evidence.plan
     rows, _ = evidence.wanted
@@ -233,7 +233,7 @@ def _right_functions(evidence: Evidence) -> None:
             )
 
 
-def _ready(evidence: Evidence) -> None:
+def _ready(evidence: ImageEvidence) -> None:
     """Check R311: inputs that a function reads before it waits are written without that wait."""
     decoded, plan, graph = evidence.decoded, evidence.plan, evidence.plan.graph
     rows, _ = evidence.wanted
@@ -271,7 +271,7 @@ def _distinct(first: Numbers, second: Numbers, slots: Numbers) -> Iterator[tuple
     yield from zip(first[at].tolist(), second[at].tolist(), slots[at].tolist(), strict=True)
 
 
-def _same_waits(evidence: Evidence) -> None:
+def _same_waits(evidence: ImageEvidence) -> None:
     """Check R304: a barrier waits for exactly the slots that the plan lists."""
     _, wanted = evidence.wanted
     found = evidence.decoded.waits
@@ -299,7 +299,7 @@ def _only(some: Numbers, others: Numbers) -> Numbers:
     return some[~np.isin(mine, theirs)]
 
 
-def _published(evidence: Evidence) -> None:
+def _published(evidence: ImageEvidence) -> None:
     """Check R305: a slot that others wait for signals its completion, and no slot signals more."""
     rows, waits = evidence.wanted
     slots = evidence.decoded.slots
@@ -322,7 +322,7 @@ def _published(evidence: Evidence) -> None:
         )
 
 
-def _operands(evidence: Evidence) -> None:
+def _operands(evidence: ImageEvidence) -> None:
     """Check R306: each operand is the address range of its tensor, in the arena, its vEU's scratch or a constant."""
     decoded, memory, graph = evidence.decoded, evidence.memory, evidence.plan.graph
     if decoded.arena_bytes < memory.arena_bytes:
@@ -356,7 +356,9 @@ def _operands(evidence: Evidence) -> None:
         _in_pieces(evidence, row, apart)
 
 
-def _misplaced(evidence: Evidence, slot: int, row: int, found: tuple[int, int], wanted: tuple[int, int] | None) -> None:
+def _misplaced(
+    evidence: ImageEvidence, slot: int, row: int, found: tuple[int, int], wanted: tuple[int, int] | None
+) -> None:
     _, argument, tensor, _ = evidence.operands[0][row]
     said = f", and it lies at {_place(*wanted)}" if wanted else ", which is no place of it"
     raise VerificationError(
@@ -369,7 +371,7 @@ def _place(base: int, offset: int) -> str:
     return f"byte {offset} {where}"
 
 
-def _in_pieces(evidence: Evidence, row: int, apart: Mapping[TensorId, Pieces]) -> None:
+def _in_pieces(evidence: ImageEvidence, row: int, apart: Mapping[TensorId, Pieces]) -> None:
     """Check that each rTask finds the elements of an argument in pieces, or resident in scratch, in their piece."""
     graph, (arguments, _) = evidence.plan.graph, evidence.operands
     n, argument, tensor, kind = arguments[row]
@@ -388,7 +390,7 @@ def _in_pieces(evidence: Evidence, row: int, apart: Mapping[TensorId, Pieces]) -
         _misplaced(evidence, int(tasks[b]), row, (int(found[b, 0]), int(found[b, 1])), (base, int(wanted[b])))
 
 
-def _constants(evidence: Evidence) -> None:
+def _constants(evidence: ImageEvidence) -> None:
     """Check R307: a constant that an rTask reads is the plan's, in the layout that its rKernel reads, bit for bit."""
     decoded, graph = evidence.decoded, evidence.plan.graph
     arguments, _ = evidence.operands
@@ -428,7 +430,7 @@ def _of_constant(stored: list[Array], kind: TensorType, place: tuple[int, int], 
     return difference(kind, stored[base][offset:], value)
 
 
-def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tuple[int, int]]]:
+def _copied(evidence: ImageEvidence) -> Iterator[tuple[TensorId, TensorType, str, tuple[int, int]]]:
     """Yield the constants that rTasks read in copies: (tensor, type, reader, place that the copy came from)."""
     decoded, kernels = evidence.decoded, evidence.plan.kernels
     rows, _ = evidence.wanted
@@ -460,7 +462,7 @@ def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tup
             yield tensor, kernel.input_types()[position], who, place
 
 
-def _near(evidence: Evidence) -> Numbers:
+def _near(evidence: ImageEvidence) -> Numbers:
     """Return the slots that touch results resident in scratch, and the bytes of the piece that they touch: [n, 3]."""
     graph, held, found = evidence.plan.graph, evidence.memory.near, [np.zeros((0, 3), np.int64)]
     for n, argument, tensor, kind in evidence.operands[0] if held else ():
@@ -475,7 +477,7 @@ def _near(evidence: Evidence) -> Numbers:
     return np.concatenate(found)
 
 
-def _ports(evidence: Evidence) -> None:
+def _ports(evidence: ImageEvidence) -> None:
     """Check R308: inputs, outputs and state lie where the plan says; ports that may move share no byte."""
     decoded, plan, memory, graph = evidence.decoded, evidence.plan, evidence.memory, evidence.plan.graph
     found = [*zip(graph.inputs, decoded.inputs, strict=False), *zip(graph.outputs, decoded.outputs, strict=False)]
@@ -522,7 +524,7 @@ def _spans(plan: ExecutionPlan, memory: MemoryPlan) -> Iterator[tuple[int, int, 
             yield offset - first * kind.element_bytes, offset + (end - first) * kind.element_bytes, owner
 
 
-def _scratch(evidence: Evidence) -> None:
+def _scratch(evidence: ImageEvidence) -> None:
     """Check R309: each vEU has its own scratch, large enough for all rTasks it may run and for resident results."""
     decoded, plan, memory = evidence.decoded, evidence.plan, evidence.memory
     own = decoded.scratch
@@ -556,7 +558,7 @@ def _scratch(evidence: Evidence) -> None:
         )
 
 
-def _hints(evidence: Evidence) -> None:
+def _hints(evidence: ImageEvidence) -> None:
     """Check R310: prefetches lie in their memory; only tickets that an rKernel offers can be stolen."""
     decoded, plan = evidence.decoded, evidence.plan
     sizes = np.array([*(c.nbytes for c in decoded.constants), decoded.arena_bytes], np.int64)  # ARENA is the last
@@ -588,16 +590,16 @@ def _hints(evidence: Evidence) -> None:
         )
 
 
-RULES: dict[str, Rule] = {
-    "R301": Rule("readable", _readable),
-    "R302": Rule("same-slots", _same_slots),
-    "R303": Rule("right-functions", _right_functions),
-    "R304": Rule("same-waits", _same_waits),
-    "R305": Rule("published", _published),
-    "R306": Rule("operands", _operands),
-    "R307": Rule("constants", _constants),
-    "R308": Rule("ports", _ports),
-    "R309": Rule("scratch", _scratch),
-    "R310": Rule("hints", _hints),
-    "R311": Rule("ready", _ready),
+RULES: dict[str, ImageRule] = {
+    "R301": ImageRule("readable", _readable),
+    "R302": ImageRule("same-slots", _same_slots),
+    "R303": ImageRule("right-functions", _right_functions),
+    "R304": ImageRule("same-waits", _same_waits),
+    "R305": ImageRule("published", _published),
+    "R306": ImageRule("operands", _operands),
+    "R307": ImageRule("constants", _constants),
+    "R308": ImageRule("ports", _ports),
+    "R309": ImageRule("scratch", _scratch),
+    "R310": ImageRule("hints", _hints),
+    "R311": ImageRule("ready", _ready),
 }

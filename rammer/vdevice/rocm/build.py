@@ -13,7 +13,7 @@ from pathlib import Path
 from rammer import config, files
 from rammer.errors import ArtifactError, DeviceError, ToolchainError
 from rammer.vdevice.base import Registers
-from rammer.vdevice.rocm.elf import Kernel, arch_of, read_kernels
+from rammer.vdevice.rocm.elf import KernelResources, arch_of, read_kernels
 from rammer.vdevice.rocm.spec import FAMILIES
 from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.gpu import Gpu, check_resident
@@ -48,7 +48,7 @@ _INSTALL = "install ziglang (pip install ziglang), or set RAMMER_HIPCC to a HIP 
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class CodeObjectResources:
     """What the megakernel needs per thread (per wave for SGPRs), by the code object. Sizes are in bytes.
 
     `blocks_per_cu`: blocks that a CU holds by registers. `code_bytes`: machine code.
@@ -78,7 +78,7 @@ class CodeObject:
     """Machine code of a program: an ELF file that drivers load."""
 
     data: bytes
-    resources: Resources
+    resources: CodeObjectResources
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def read_registers(text: str, arch: str) -> dict[str, Registers]:
     return found
 
 
-def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
+def resources(kernels: dict[str, KernelResources], arch: str) -> CodeObjectResources:
     """Return the megakernel's needs. Raises ToolchainError if the kernel is missing."""
     if ENTRY not in kernels:
         raise ToolchainError(f"the code object has no kernel {ENTRY!r}, only {sorted(kernels)}", hint=_INSTALL)
@@ -187,12 +187,12 @@ def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
     given = -(-max(k.vgprs, 1) // family.granule) * family.granule
     waves = min(family.max_waves, family.vgpr_file // given)
     per_cu = family.simds * waves // -(-k.max_threads // k.wave)
-    return Resources(
+    return CodeObjectResources(
         k.vgprs, k.sgprs, k.spilled_vgprs, k.spilled_sgprs, k.stack_bytes, k.lds_bytes, k.wave, per_cu, k.code_bytes
     )
 
 
-def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: Resources) -> None:
+def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: CodeObjectResources) -> None:
     """Raise DeviceError unless every vEU's block fits on the GPU at once, without spilled registers."""
     if needs.spilled_vgprs:
         raise DeviceError(
@@ -203,7 +203,7 @@ def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: 
     check_resident(num_veus, threads, shared_bytes + needs.lds_bytes, gpu, needs.vgprs, needs.blocks_per_cu)
 
 
-def check_code(code: bytes, needs: Resources, gpu: Gpu) -> None:
+def check_code(code: bytes, needs: CodeObjectResources, gpu: Gpu) -> None:
     """Raise ArtifactError for a code object of another arch."""
     if (arch := arch_of(code)) != gpu.arch:
         raise ArtifactError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.rocm.build import (
     HSACO,
-    Resources,
+    CodeObjectResources,
     check_code,
     check_fits,
     compile_code_object,
@@ -21,7 +21,7 @@ PLATFORM = Platform(
     label="ROCm",
     brand="AMD",
     code_file=HSACO,
-    resources=Resources,
+    resources=CodeObjectResources,
     probe=probe,
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,

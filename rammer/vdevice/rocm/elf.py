@@ -16,7 +16,7 @@ ARCHS = {0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x4C: "gfx942", 0x41: "
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelResources:
     """Resources of a kernel. Registers include those for accumulators. `code_bytes` is that of the whole file."""
 
     vgprs: int
@@ -36,7 +36,7 @@ def arch_of(data: bytes) -> str:
     return ARCHS.get(data[0x30], "")
 
 
-def read_kernels(data: bytes) -> dict[str, Kernel]:
+def read_kernels(data: bytes) -> dict[str, KernelResources]:
     """Return the kernels of a code object by name. Raises ToolchainError."""
     _header(data)
     try:
@@ -77,8 +77,8 @@ def _notes(data: bytes) -> Iterator[dict[str, Any]]:
         at += -(-size // 4) * 4
 
 
-def _kernel(k: dict[str, Any], code_bytes: int) -> Kernel:
-    return Kernel(
+def _kernel(k: dict[str, Any], code_bytes: int) -> KernelResources:
+    return KernelResources(
         vgprs=k[".vgpr_count"],
         sgprs=k[".sgpr_count"],
         spilled_vgprs=k.get(".vgpr_spill_count", 0),

@@ -107,7 +107,7 @@ def read_made(path: Path, argv: Sequence[str], begins: tuple[bytes, ...] = (b"",
     return data
 
 
-class _Calls:
+class _RunningCompilers:
     """The compilers that one group of threads runs, to be ended together."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class _Calls:
 class _Thread(threading.local):
     """The calls that this thread's compilers belong to."""
 
-    calls: _Calls | None = None
+    calls: _RunningCompilers | None = None
 
 
 _thread = _Thread()
@@ -147,7 +147,7 @@ class Beside(Generic[Item, Made]):
 
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> None:
         self._work, self._items = work, items
-        self._calls = calls = _Calls()
+        self._calls = calls = _RunningCompilers()
 
         def join() -> None:
             _thread.calls = calls

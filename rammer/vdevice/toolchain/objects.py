@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from rammer import files
 from rammer.errors import ToolchainError
-from rammer.vdevice.sealed import SealedFile, Table
+from rammer.vdevice.sealed import SealedFile, SqlTable
 
-_KERNELS = Table("kernels", ("key TEXT", "object TEXT"), 1)
+_KERNELS = SqlTable("kernels", ("key TEXT", "object TEXT"), 1)
 
 
 class ObjectStore:

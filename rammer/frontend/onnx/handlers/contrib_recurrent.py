@@ -5,7 +5,7 @@ from __future__ import annotations
 from rammer.frontend.onnx.handlers.contrib import contrib
 from rammer.frontend.onnx.handlers.contrib_fused import bytes_by_range
 from rammer.frontend.onnx.handlers.quantized import shifted
-from rammer.frontend.onnx.handlers.recurrent import Layer, activated, layer
+from rammer.frontend.onnx.handlers.recurrent import RecurrentNode, activated, layer
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
@@ -43,7 +43,7 @@ def dynamic_quantize_lstm(n: Node) -> list[TensorId | None]:
     return rnn.run(step, "h", "c")
 
 
-def _product(rnn: Layer, x: TensorId, position: int, scale: int, d: int, depth: int) -> TensorId:
+def _product(rnn: RecurrentNode, x: TensorId, position: int, scale: int, d: int, depth: int) -> TensorId:
     """Multiply x by a direction's weights [depth, gates * hidden].
 
     Their scale and zero point are operands from `scale` on.
@@ -66,7 +66,9 @@ def _product(rnn: Layer, x: TensorId, position: int, scale: int, d: int, depth: 
     return n.add("mul", n.cast(total, DType.F32), n.add("mul", step, own))
 
 
-def _cell(rnn: Layer, total: TensorId, c: TensorId, peepholes: TensorId | None, d: int) -> tuple[TensorId, TensorId]:
+def _cell(
+    rnn: RecurrentNode, total: TensorId, c: TensorId, peepholes: TensorId | None, d: int
+) -> tuple[TensorId, TensorId]:
     """Return the states h and c after a step, given its sums of gates [batch, 4 * hidden] and the old c."""
     n, hidden = rnn.node, rnn.hidden
     first, candidate, last = rnn.activations[d]

@@ -28,7 +28,7 @@ _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class RecurrentNode:
     """A recurrent node. x is [T, B, I]; weights are per direction and gate."""
 
     node: Node
@@ -170,7 +170,7 @@ _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False,
 _DIRECTIONS["foward"] = (False,)  # GRU's default in opsets 1 and 3, misspelt
 
 
-def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> Layer:
+def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> RecurrentNode:
     """Read what the three operators share. `per_direction` is the number of activations, `default` their names."""
     if len(n.shape()) != 3 or len(n.shape(2)) != 3:
         raise n.fail(f"X is {n.type(n.tensor(0))} and R is {n.type(n.tensor(2))}; both need rank 3")
@@ -193,7 +193,7 @@ def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> 
     clip = n.attrs.get("clip")
     if clip is not None and not clip > 0:
         raise n.fail(f"clip is {clip}", hint="it must be positive")
-    return Layer(
+    return RecurrentNode(
         node=n,
         x=x,
         steps=steps,

@@ -22,7 +22,7 @@ from rammer.vdevice.cpu.codegen.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.runtime.table import ABI, PUBLISH, RUNTIME, TABLE, Table, fingerprint
 from rammer.vdevice.image.arena import ALIGNMENT, ARENA, aligned
 from rammer.vdevice.image.memory import allocate
-from rammer.vdevice.image.placement import Places, ports_alone
+from rammer.vdevice.image.placement import ArenaPlacement, ports_alone
 
 
 def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
@@ -37,7 +37,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     compiler.forget(but=kernels)
     numbers = {kernel: n for n, kernel in enumerate(kernels)}
 
-    places = Places(plan, plan.memory)
+    places = ArenaPlacement(plan, plan.memory)
     first_args: list[list[int]] = []
     args: list[tuple[int, int]] = []
     for n in range(len(graph.operators)):

@@ -44,7 +44,7 @@ GROUP = 16  # kernels per object of a saved program: fixed, so that the file doe
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KernelSource:
     """C text of a kernel, and the cache key of its object."""
 
     key: str
@@ -58,7 +58,7 @@ class Source:
         return self.emitted is None or len(self.text) > LONG_BYTES
 
 
-Part: TypeAlias = tuple[Sequence[Source], bytes | ToolchainError]  # sources, and their object or error
+Part: TypeAlias = tuple[Sequence[KernelSource], bytes | ToolchainError]  # sources, and their object or error
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class CompiledKernels:
     tickets: Mapping[RKernel, tuple[int, ...]]
 
 
-def _located(sources: Mapping[RKernel, Source], found: Mapping[str, tuple[str, bytes]]) -> CompiledKernels:
+def _located(sources: Mapping[RKernel, KernelSource], found: Mapping[str, tuple[str, bytes]]) -> CompiledKernels:
     where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
     capacity = {kernel: s.emitted.capacity if s.emitted else 0 for kernel, s in sources.items()}
     tickets = {kernel: s.emitted.tickets if s.emitted else () for kernel, s in sources.items()}
@@ -94,9 +94,11 @@ class KernelCompiler:
             self._compiler.version, self._compiler.family, *self._compiler.flags, *self._flags, headers_fingerprint()
         )
         self._prelude = fingerprint(self._context, prelude(spec))
-        self._beside: Beside[list[Source], list[Part]] | None = None
+        self._beside: Beside[list[KernelSource], list[Part]] | None = None
         self._begun: set[str] = set()  # keys of sources that compile in the background
-        self._sources: dict[RKernel, Source] = {}  # emitted since the last build: trials, timing and build share them
+        self._sources: dict[
+            RKernel, KernelSource
+        ] = {}  # emitted since the last build: trials, timing and build share them
 
     def begin(self) -> None:
         """Start compiling, in the background, the libraries that measuring needs. Raises none of its errors."""
@@ -125,9 +127,9 @@ class KernelCompiler:
             raise refused[source.key]
         return found[source.key][1]
 
-    def _library(self, names: Sequence[str]) -> Source:
+    def _library(self, names: Sequence[str]) -> KernelSource:
         text = "\n".join(files("rammer.vdevice.cpu").joinpath(n).read_text(encoding="utf-8") for n in names)
-        return Source(fingerprint(self._context, text), "", None, text)
+        return KernelSource(fingerprint(self._context, text), "", None, text)
 
     def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
         """Return the key of each kernel's machine code: a hash of its text, the compiler and its flags."""
@@ -191,7 +193,7 @@ class KernelCompiler:
         objects = {name: self._read(name) for name in set(found.values())}
         return _located(sources, {s.key: (found[n], objects[found[n]]) for n, batch in named.items() for s in batch})
 
-    def _emitted(self, kernels: Sequence[RKernel]) -> dict[RKernel, Source]:
+    def _emitted(self, kernels: Sequence[RKernel]) -> dict[RKernel, KernelSource]:
         texts = {id(k.body): source for k, source in self._sources.items()}
         fresh = list({id(k.body): k for k in kernels if id(k.body) not in texts}.values())
         texts |= {id(k.body): source for k, source in zip(fresh, computed(self._source, fresh), strict=True)}
@@ -199,11 +201,11 @@ class KernelCompiler:
         self._sources |= found
         return found
 
-    def _source(self, kernel: RKernel) -> Source:
+    def _source(self, kernel: RKernel) -> KernelSource:
         body = kernel.body
         if not isinstance(body, ForeignSource):
             emitted = emit(kernel, self.spec)
-            return Source(
+            return KernelSource(
                 fingerprint(self._prelude, emitted.symbol, emitted.text), emitted.symbol, emitted, emitted.text
             )
         if body.language != "c":
@@ -214,10 +216,10 @@ class KernelCompiler:
         key = fingerprint(self._context, body.symbol, body.text)
         symbol = f"{body.symbol}_{key[:16]}"
         text = f'#define {body.symbol} {symbol}\n#line 1 "{body.symbol}"\n{body.text}\n'
-        return Source(key, symbol, None, text)
+        return KernelSource(key, symbol, None, text)
 
     def _compile(
-        self, sources: Sequence[Source], progress: Progress
+        self, sources: Sequence[KernelSource], progress: Progress
     ) -> tuple[dict[str, tuple[str, bytes]], dict[str, ToolchainError]]:
         """Compile sources. Returns key -> (content hash, bytes) of the object that holds each, and errors by key."""
         store = object_store()
@@ -250,14 +252,14 @@ class KernelCompiler:
         objects = {name: self._read(name) for name in set(found.values())}
         return {key: (name, objects[name]) for key, name in found.items()}, refused
 
-    def _results_of_begun(self) -> Iterator[tuple[list[Source], list[Part]]]:
+    def _results_of_begun(self) -> Iterator[tuple[list[KernelSource], list[Part]]]:
         try:
             if self._beside is not None:
                 yield from self._beside.results()
         finally:
             self.end()
 
-    def _compile_apart(self, batch: Sequence[Source]) -> list[Part]:
+    def _compile_apart(self, batch: Sequence[KernelSource]) -> list[Part]:
         """Compile a batch into one object; on an error compile each kernel alone, to find the faulty one."""
         try:
             return [(batch, self._compile_together(batch))]
@@ -266,7 +268,7 @@ class KernelCompiler:
                 return [(batch, error)]
         return [part for source in batch for part in self._compile_apart([source])]
 
-    def _compile_together(self, batch: Sequence[Source]) -> bytes:
+    def _compile_together(self, batch: Sequence[KernelSource]) -> bytes:
         emitted = [s.emitted for s in batch if s.emitted is not None]
         text = translation_unit(emitted, self.spec) if emitted else batch[0].text
         cpu_s = KERNEL_S + MORE_S * (len(batch) - 1)
@@ -287,12 +289,12 @@ def in_c(kernels: Iterable[RKernel]) -> list[RKernel]:
     return [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
 
 
-def _only(batch: Sequence[Source]) -> str:
+def _only(batch: Sequence[KernelSource]) -> str:
     """Return the name of an object of exactly these kernels in this order."""
     return fingerprint("only", *(s.key for s in batch))
 
 
-def _show(sources: Sequence[Source]) -> None:
+def _show(sources: Sequence[KernelSource]) -> None:
     """Log C texts for RAMMER_DEBUG=4 and write them to RAMMER_DUMP_DIR, cached ones included."""
     log.listen()
     for source in sources if log.hears(log.COMPILE, log.SOURCE) else ():

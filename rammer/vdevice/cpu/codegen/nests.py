@@ -20,7 +20,7 @@ _ADDED = re.compile(r" \+ @(\d+)@")
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class NestFunction:
     """The lines of a function without its head, and the parameters that it has besides those of the kernel."""
 
     name: str
@@ -38,7 +38,7 @@ class NestPrinter(CFamilyPrinter):
         self._held: list[str] | None = None  # contents of the holes of the current template
         self._calls: dict[int, str] = {}  # by the id of the statement that a call replaces
 
-    def share(self, prefix: str, handed: str) -> list[Nest]:
+    def share(self, prefix: str, handed: str) -> list[NestFunction]:
         """Return the nests that several cases share, with prefixed names.
 
         Each takes the `handed` arguments, then its numbers.
@@ -50,12 +50,12 @@ class NestPrinter(CFamilyPrinter):
             lines, held = self._template(stmt)
             if len(lines) >= FEWEST_LINES:
                 groups.setdefault(lines, []).append((stmt, held))
-        nests: list[Nest] = []
+        nests: list[NestFunction] = []
         for lines, members in groups.items():
             if len(members) > 1 and (made := _common(lines, [held for _, held in members], _arrays(members[0][0]))):
                 texts, rows = made
                 numbers = tuple(f"long rammer_p{n}" for n in range(len(rows)))
-                nest = Nest(f"{prefix}nest{len(nests)}", (*self.scratch(), *texts), numbers)
+                nest = NestFunction(f"{prefix}nest{len(nests)}", (*self.scratch(), *texts), numbers)
                 nests.append(nest)
                 for n, (stmt, _) in enumerate(members):
                     self._calls[id(stmt)] = f"{nest.name}({', '.join([handed, *(row[n] for row in rows)])});"

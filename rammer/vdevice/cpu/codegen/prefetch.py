@@ -60,7 +60,7 @@ MAX_ROWS = 4  # sums for each vector of streamed weights: with more, arithmetic 
 Position: TypeAlias = tuple[int, ...]  # path to a statement: its number in each body, outermost first
 
 
-class Loop(NamedTuple):
+class LoopSite(NamedTuple):
     """A loop of a program, with its position."""
 
     at: Position
@@ -72,13 +72,13 @@ class Site(NamedTuple):
 
     at: Position
     stmt: Stmt
-    around: tuple[Loop, ...]
+    around: tuple[LoopSite, ...]
 
 
 class VectorLoad(NamedTuple):
     """A load of a vector loop, with the loops around it, outermost first."""
 
-    around: tuple[Loop, ...]
+    around: tuple[LoopSite, ...]
     buffer: str
     element: Index
 
@@ -96,12 +96,12 @@ class VectorLoad(NamedTuple):
 class PanelLoad(NamedTuple):
     """A load of a panel of weights: the loop that walks past the panel, and inner loops that index the load."""
 
-    walk: Loop
-    inside: tuple[Loop, ...]
+    walk: LoopSite
+    inside: tuple[LoopSite, ...]
     element: Index
 
     @property
-    def serial(self) -> tuple[Loop, ...]:
+    def serial(self) -> tuple[LoopSite, ...]:
         return _serial(self.inside)
 
     @property
@@ -187,7 +187,9 @@ class _Prefetcher:
         inputs = program.arguments[program.num_outputs :]
         self.inputs = {b.name: b for b in inputs if b.scope is Scope.ARGUMENT and b.dtype.itemsize == 4}
         self.sites = list(_sites(program.body))
-        self.serial = [Loop(s.at, s.stmt) for s in self.sites if isinstance(s.stmt, For) and s.stmt.kind is Kind.SERIAL]
+        self.serial = [
+            LoopSite(s.at, s.stmt) for s in self.sites if isinstance(s.stmt, For) and s.stmt.kind is Kind.SERIAL
+        ]
         self.loads: dict[Position, list[VectorLoad]] = {}  # by loop: loads inside, with the loops in between
         for load in self._vector_loads(self.sites):
             for n, (at, _) in enumerate(load.around):
@@ -226,7 +228,7 @@ class _Prefetcher:
             if buffer.size <= SMALL and name not in fetched:
                 yield Prefetch(name, Index(), buffer.size)
 
-    def _stream(self, loop: Loop) -> Iterator[Prefetch]:
+    def _stream(self, loop: LoopSite) -> Iterator[Prefetch]:
         """Yield prefetches, some distance ahead, for a loop that reads large weights once and contiguously."""
         sums = register_block(loop.loop.body) * self.lanes
         outer = [other.loop.var for other in self.serial if other.at == loop.at[: len(other.at)] and other != loop]
@@ -239,7 +241,7 @@ class _Prefetcher:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
                 yield Prefetch(buffer, start + AHEAD, step, 2, once=self.reads_once)
 
-    def _next_panels(self, outer: Loop) -> Iterator[Hint]:
+    def _next_panels(self, outer: LoopSite) -> Iterator[Hint]:
         """Yield prefetches of the panel of weights for a loop's next iteration, if inner loops walk past this one's."""
         found: dict[tuple[str, Position, Position], list[PanelLoad]] = {}  # by nests that walk past the panel
         for path, buffer, index in self.loads.get(outer.at, ()):
@@ -281,7 +283,7 @@ class _Prefetcher:
             each = min(each, MAX_LINES)
             yield turns[-1].at, (replace(burst, index=index + turn * (each * LINE), size=each * LINE),)
 
-    def _next_encoded_panel(self, product: Apply, blocks: Loop, outer: tuple[Loop, ...]) -> Iterator[Hint]:
+    def _next_encoded_panel(self, product: Apply, blocks: LoopSite, outer: tuple[LoopSite, ...]) -> Iterator[Hint]:
         """Yield prefetches of the next panel of weights, encoded or to be encoded, while rows use this one."""
         panel, (*_, (_, kind)) = product.operands[-1], product.instruction.types(product.sizes)
         if copy := self.encoders.get(panel.buffer):
@@ -319,13 +321,13 @@ class _Prefetcher:
             line = Prefetch(NEXT, turn + step // ASKING_STEPS, 1, 2)
             yield sums.at, (If((Range(step % ASKING_STEPS, 0, 1),), (line,)),)
 
-    def _longest_sums(self, least: int) -> tuple[tuple[Loop, ...], Loop] | None:
+    def _longest_sums(self, least: int) -> tuple[tuple[LoopSite, ...], LoopSite] | None:
         """Return the loop of sums inside of others that runs the most steps, and all serial loops around it."""
         suited = [(outer, steps) for _, steps, outer in self.products] or self._long_sums(least)
         suited = [(outer, sums) for outer, sums in suited if outer]
         return max(suited, key=lambda found: _count(lp for _, lp in (*found[0], found[1])), default=None)
 
-    def _next_parts(self, outer: tuple[Loop, ...], sums: Loop) -> Iterator[Hint]:
+    def _next_parts(self, outer: tuple[LoopSite, ...], sums: LoopSite) -> Iterator[Hint]:
         """Yield prefetches, by sums, of the next part of large weights that are transformed right before them."""
         found: dict[str, list[VectorLoad]] = {}
         for load in self._vector_loads(self.sites):
@@ -342,7 +344,7 @@ class _Prefetcher:
             if sums.loop not in path:
                 yield from _step_by_step([(sums,)], _next_part(loads, moving, path, blocks))
 
-    def _long_sums(self, least: int) -> list[tuple[tuple[Loop, ...], Loop]]:
+    def _long_sums(self, least: int) -> list[tuple[tuple[LoopSite, ...], LoopSite]]:
         """Return loops that accumulate a register block for many steps, each with all serial loops around it.
 
         Loops that stream cold weights are excluded: they have no spare memory bandwidth. So are loops with partial
@@ -354,11 +356,11 @@ class _Prefetcher:
                 case For(_, start, stop, Kind.SERIAL, inner) if register_block(inner) >= LEAST_SUMS:
                     plain = all(lp.kind in (Kind.SERIAL, Kind.TASK) for _, lp in around)
                     whole = stop - start >= least and (stop - start) % ASKING_STEPS == 0
-                    if plain and whole and not has_pieces(inner) and not any(self._stream(Loop(at, stmt))):
-                        found.append((_serial(around), Loop(at, stmt)))
+                    if plain and whole and not has_pieces(inner) and not any(self._stream(LoopSite(at, stmt))):
+                        found.append((_serial(around), LoopSite(at, stmt)))
         return found
 
-    def _following(self, sums: tuple[Loop, ...], nest: Site) -> Iterator[tuple[list[VectorLoad], Hint]]:
+    def _following(self, sums: tuple[LoopSite, ...], nest: Site) -> Iterator[tuple[list[VectorLoad], Hint]]:
         """Yield prefetches, during blocks of sums, of at most MAX_LINES lines that the next nest loads.
 
         The nest would wait for most of them in turn. Larger sets are left to the core: they would evict the weights.
@@ -420,7 +422,7 @@ def _digits(number: Index, loops: Sequence[For]) -> dict[str, Index]:
     return {lp.var: number // _count(loops[n + 1 :]) % (lp.stop - lp.start) + lp.start for n, lp in enumerate(loops)}
 
 
-def _step_by_step(paths: Sequence[tuple[Loop, ...]], burst: Prefetch) -> list[Hint]:
+def _step_by_step(paths: Sequence[tuple[LoopSite, ...]], burst: Prefetch) -> list[Hint]:
     """Spread the lines of a burst evenly over the steps of register blocks' sums; [] if there are not enough steps.
 
     Each path's innermost loop accumulates sums; consecutive ones share the lines. As one burst they would fill the
@@ -447,7 +449,7 @@ def _step_by_step(paths: Sequence[tuple[Loop, ...]], burst: Prefetch) -> list[Hi
     return hints
 
 
-def _common(paths: Sequence[tuple[Loop, ...]]) -> tuple[Loop, ...]:
+def _common(paths: Sequence[tuple[LoopSite, ...]]) -> tuple[LoopSite, ...]:
     """Return the loops with which all paths begin."""
     same = takewhile(lambda loops: len({at for at, _ in loops}) == 1, zip(*paths, strict=False))
     return tuple(loops[0] for loops in same)
@@ -478,21 +480,21 @@ def _sites(body: Body) -> Iterator[Site]:
 def _sites_in(site: Site) -> Iterator[Site]:
     """Yield a statement and all statements inside of it."""
     yield site
-    around = (*site.around, Loop(site.at, site.stmt)) if isinstance(site.stmt, For) else site.around
+    around = (*site.around, LoopSite(site.at, site.stmt)) if isinstance(site.stmt, For) else site.around
     for n, stmt in enumerate(children(site.stmt)):
         yield from _sites_in(Site((*site.at, n), stmt, around))
 
 
-def _products(sites: Iterable[Site]) -> Iterator[tuple[Apply, Loop, tuple[Loop, ...]]]:
+def _products(sites: Iterable[Site]) -> Iterator[tuple[Apply, LoopSite, tuple[LoopSite, ...]]]:
     """Yield products on the matrix unit, each with the loop over its blocks of terms and all serial loops around it."""
     for at, stmt, around in sites:
         if isinstance(stmt, Apply) and stmt.meanwhile:
-            yield stmt, Loop((*at, 0), stmt.meanwhile), _serial(around)
+            yield stmt, LoopSite((*at, 0), stmt.meanwhile), _serial(around)
 
 
-def _followers(body: Body, at: Position) -> Iterator[tuple[tuple[Loop, ...], Site]]:
+def _followers(body: Body, at: Position) -> Iterator[tuple[tuple[LoopSite, ...], Site]]:
     """Yield serial loops around a block of sums, with each later nest of the same body that has no sums."""
-    blocks: tuple[Loop, ...] = ()
+    blocks: tuple[LoopSite, ...] = ()
     for n, s in enumerate(body):
         here = (*at, n)
         match s:
@@ -509,12 +511,12 @@ def _followers(body: Body, at: Position) -> Iterator[tuple[tuple[Loop, ...], Sit
                 yield from _followers(children(s), here)
 
 
-def _block_path(at: Position, nest: For) -> tuple[Loop, ...]:
+def _block_path(at: Position, nest: For) -> tuple[LoopSite, ...]:
     """Return the serial loops from a nest down to a register block; () if they do more than that."""
-    path: list[Loop] = []
+    path: list[LoopSite] = []
     body: Body = (nest,)
     while len(body) == 1 and isinstance(loop := body[0], For) and loop.kind is Kind.SERIAL:
-        path.append(Loop(at, loop))
+        path.append(LoopSite(at, loop))
         at, body = (*at, 0), loop.body
         if any(isinstance(s, Alloc) for s in body):
             return tuple(path)
@@ -526,7 +528,7 @@ def _sums(body: Body) -> bool:
     return any(isinstance(s, Alloc) and s.buffer.scope is Scope.REGISTER for s in statements(body))
 
 
-def _serial(loops: Iterable[Loop]) -> tuple[Loop, ...]:
+def _serial(loops: Iterable[LoopSite]) -> tuple[LoopSite, ...]:
     return tuple(loop for loop in loops if loop.loop.kind is Kind.SERIAL)
 
 

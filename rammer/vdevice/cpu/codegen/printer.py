@@ -26,7 +26,7 @@ from rammer.ir.tile import (
     statements,
     uses,
 )
-from rammer.vdevice.cpu.codegen.nests import Nest, NestPrinter
+from rammer.vdevice.cpu.codegen.nests import NestFunction, NestPrinter
 from rammer.vdevice.cpu.codegen.prefetch import has_pieces, in_blocks, loaded, register_block, steps
 from rammer.vdevice.cpu.codegen.rolled import rolled
 from rammer.vdevice.cpu.codegen.tickets import tickets
@@ -55,7 +55,7 @@ class CpuPrinter(NestPrinter):
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
-        self.loops: list[Nest] = []  # loops that are outlined into functions
+        self.loops: list[NestFunction] = []  # loops that are outlined into functions
         self._handed: tuple[str, str] | None = None  # prefix of the functions' names, and their common arguments
         self._scopes: dict[str, tuple[Buffer, Body]] = {}  # register buffers, with the bodies of their scopes
         many = self.numbers(program.body)[1] > MAX_GATHERED
@@ -89,13 +89,13 @@ class CpuPrinter(NestPrinter):
         numbers = [v for v in self.env if v not in inside and uses(found.body, v)]
         vectors = [f"const {self.vectors[copy.dtype]} *restrict {copy.name}" for copy in found.copies]
         prefix, handed = self._handed
-        nest = Nest(f"{prefix}loop{len(self.loops)}", lines, (*vectors, *(f"long {n}" for n in numbers)))
+        nest = NestFunction(f"{prefix}loop{len(self.loops)}", lines, (*vectors, *(f"long {n}" for n in numbers)))
         self.loops.append(nest)
         called = ", ".join([handed, *(copy.name for copy in found.copies), *numbers])
         copies = [self.alloc(copy) for copy in found.copies]
         return ["{", *("  " + line for line in copies), *self.body(found.copying, 1), f"  {nest.name}({called});", "}"]
 
-    def share(self, prefix: str, handed: str) -> list[Nest]:
+    def share(self, prefix: str, handed: str) -> list[NestFunction]:
         self._handed = prefix, handed
         return [] if self._on_unit else super().share(prefix, handed)  # tile registers belong to this function
 

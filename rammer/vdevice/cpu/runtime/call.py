@@ -62,7 +62,7 @@ class _Given(ctypes.Structure):
     )
 
 
-class _Made(ctypes.Structure):
+class _MadeStruct(ctypes.Structure):
     """`made` of call.c."""
 
     _fields_ = (("name", _POINTER), ("copy", _POINTER))
@@ -107,7 +107,7 @@ class _Function:
         self.function: Callable[..., Any] = make(ctypes.addressof(self._method), ctypes.addressof(struct), None)
 
 
-class Call(_Function):
+class DirectCall(_Function):
     """A call of a program whose ports are all small: `function(inputs)` copies inputs, runs, and copies outputs.
 
     It returns a dict of outputs, or an int code of a failure. It returns None if `inputs` is not a dict of C-contiguous
@@ -127,7 +127,9 @@ class Call(_Function):
                 for (name, array), kind, shape in zip(inputs, kinds, shapes, strict=True)
             )
         )
-        made = (_Made * len(outputs))(*(_Made(id(n), id(c)) for (n, _), c in zip(outputs, copies, strict=True)))
+        made = (_MadeStruct * len(outputs))(
+            *(_MadeStruct(id(n), id(c)) for (n, _), c in zip(outputs, copies, strict=True))
+        )
         counts, places = (len(inputs), len(outputs)), (ctypes.addressof(given), ctypes.addressof(made))
         struct = _Call(ctypes.addressof(_python()), ctypes.addressof(pool), table, *counts, *places, None)
         kept = (pool, given, made, kinds, shapes, copies, inputs, outputs)

@@ -18,7 +18,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes, Stepped
 from rammer.vdevice.cpu.host import Host, known_arch
-from rammer.vdevice.cpu.runtime.call import BoundCall, Call, is_possible
+from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, is_possible
 from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
 from rammer.vdevice.cpu.runtime.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
 from rammer.vdevice.image.arena import bound_ports
@@ -150,11 +150,11 @@ class CpuExecutable(HostRooms):
     def _find_pool(self) -> Pool:
         return pool_for(self._runtime, self._host.cpus, self._cpus, self._num_veus)
 
-    def _small_call(self) -> Call | None:
+    def _small_call(self) -> DirectCall | None:
         """Return the one-step call if all ports are small enough to be copied, else None."""
         if self._direct or not is_possible(view for _, view in self._inputs):
             return None
-        return Call(self._runtime.library, self._pool_at, self._address, self._inputs, self._outputs)
+        return DirectCall(self._runtime.library, self._pool_at, self._address, self._inputs, self._outputs)
 
     def _use(self, pool: Pool | None) -> None:
         """Run on this pool's threads from now on. None closes the program."""

@@ -28,7 +28,7 @@ from rammer.ir.tensor import Array, DType, TensorType, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler, in_c
-from rammer.vdevice.cpu.tune.seeded import Numbers, Region, Seeded, Seeds, bytes_at, padded
+from rammer.vdevice.cpu.tune.seeded import NumberFile, Seeded, Seeds, TrialMemory, bytes_at, padded
 from rammer.vdevice.profiles import profile_store, recipe_keys
 from rammer.vdevice.toolchain.library import Library
 
@@ -173,19 +173,19 @@ def _nbytes(kinds: Iterable[TensorType]) -> int:
 
 
 @dataclass(frozen=True)
-class Trial:
+class KernelTrial:
     """An rKernel, its machine code, and the rTasks to run."""
 
     kernel: RKernel
     address: int
     sample: Sample
     rtasks: tuple[int, ...]
-    nothing: Numbers  # initial content of outputs and scratch
+    nothing: NumberFile  # initial content of outputs and scratch
 
 
 def trials(
     kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel], seeds: Seeds
-) -> list[Trial]:
+) -> list[KernelTrial]:
     """Return the trial of each kernel: the rTasks of sampled elements, or all rTasks."""
     samples: dict[Hashable, Sample] = {}
     made = []
@@ -199,7 +199,7 @@ def trials(
             samples[key] = sample(*recipe, seeds, form=kernel.form, step=step)
         whole = kernel in every and _all_fit(kernel)
         tasks = range(kernel.num_rtasks) if whole else _rtasks(kernel, samples[key].places)
-        made.append(Trial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
+        made.append(KernelTrial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
     return made
 
 
@@ -240,7 +240,7 @@ def _owners(kernel: RKernel, places: Places) -> list[int]:
     return found
 
 
-def try_out(tried: Sequence[Trial]) -> dict[RKernel, str]:
+def try_out(tried: Sequence[KernelTrial]) -> dict[RKernel, str]:
     """Run the trials. Returns the errors of rKernels that crash, hang or compute wrong values."""
     wrong: dict[RKernel, str] = {}
     results = _Results(tried)
@@ -259,7 +259,7 @@ def try_out(tried: Sequence[Trial]) -> dict[RKernel, str]:
 class _Results:
     """The sampled elements, in memory shared with the child that computes them."""
 
-    def __init__(self, tried: Sequence[Trial]) -> None:
+    def __init__(self, tried: Sequence[KernelTrial]) -> None:
         sizes = [[len(t.sample.places) * o.dtype.itemsize for o in t.kernel.operation.outputs] for t in tried]
         shared = mmap.mmap(-1, HEADER + sum(-(-n // 8) * 8 for row in sizes for n in row))
         whole = np.frombuffer(shared, np.uint8)
@@ -274,7 +274,7 @@ class _Results:
                 at += -(-nbytes // 8) * 8
             self.outputs.append(arrays)
 
-    def run(self, tried: Sequence[Trial], start: int) -> tuple[int, str]:
+    def run(self, tried: Sequence[KernelTrial], start: int) -> tuple[int, str]:
         """Run the trials from `start` in a child. Returns the first that failed, and how it ended.
 
         Raises DeviceError if there is not enough memory.
@@ -314,14 +314,14 @@ class _Results:
                 return now, f"it did not come back within {PATIENCE * PATIENCE_S:g} s"
             time.sleep(0.0005)
 
-    def _work(self, tried: Sequence[Trial], start: int) -> None:
+    def _work(self, tried: Sequence[KernelTrial], start: int) -> None:
         """Run trials in the child. It may crash, so it prints no traceback."""
         faulthandler.disable()
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
         for n, trial in enumerate(tried[start:], start):
             kinds = trial.kernel.operation.outputs
-            region = Region(
+            region = TrialMemory(
                 [kind.nbytes for kind in kinds],
                 list(trial.sample.inputs.values()),
                 trial.kernel.scratch_bytes,
@@ -348,7 +348,7 @@ class _Results:
             self._progress[0] = n + 1
 
 
-def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
+def _differs(trial: KernelTrial, outputs: Sequence[Array]) -> str:
     """Return the first sampled element that is wrong, as text; "" if all are right."""
     expr = trial.kernel.operation.expr
     sample, step = trial.sample, _results_step(trial.kernel)

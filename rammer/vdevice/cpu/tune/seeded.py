@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.semantics.evaluate import Elements
+from rammer.ir.semantics.evaluate import VirtualInput
 from rammer.ir.tensor import Array, DType, Encoding, TensorType, element
 from rammer.vdevice.image.arena import aligned
 from rammer.vdevice.image.placement import arrange
@@ -31,7 +31,7 @@ FIXED = 0x10  # mmap's MAP_FIXED, which Python does not name
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class NumberFile:
     """A period of numbers, and the file that holds them as they lie in memory."""
 
     values: Array
@@ -52,14 +52,14 @@ class Numbers:
 
 
 @dataclass(frozen=True, eq=False)
-class Seeded(Elements):
+class Seeded(VirtualInput):
     """An input as a kernel reads it: physical element i is number `first` + i of a period.
 
     For a layout that pads, elements are numbered in row-major order instead, then packed with zeros added.
     """
 
     kind: TensorType
-    numbers: Numbers
+    numbers: NumberFile
     page: int
     first: int
 
@@ -93,7 +93,7 @@ class Seeds:
     """The numbers of trials. Each kind is generated once."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Hashable, Numbers] = {}
+        self._kinds: dict[Hashable, NumberFile] = {}
         self._files = ExitStack()
 
     def __enter__(self) -> Self:
@@ -133,11 +133,11 @@ class Seeds:
 
         return self._seeded(kind, order, self._numbers((kind.dtype, low, high), draw))
 
-    def nothing(self) -> Numbers:
+    def nothing(self) -> NumberFile:
         """Return the content of unwritten memory: all bits set, which is NaN in floats."""
         return self._numbers(None, lambda: np.full(PERIOD, 0xFF, np.uint8))
 
-    def _numbers(self, key: Hashable, draw: Callable[[], Array], encoding: Encoding | None = None) -> Numbers:
+    def _numbers(self, key: Hashable, draw: Callable[[], Array], encoding: Encoding | None = None) -> NumberFile:
         if key not in self._kinds:
             values = draw()
             data = (encoding.encode(values) if encoding else values).tobytes()
@@ -145,11 +145,11 @@ class Seeds:
             file = self._files.enter_context(_unnamed())
             file.write(data)
             file.flush()
-            self._kinds[key] = Numbers(values, file, len(data))
+            self._kinds[key] = NumberFile(values, file, len(data))
         return self._kinds[key]
 
     @staticmethod
-    def _seeded(kind: TensorType, order: int, numbers: Numbers) -> Seeded:
+    def _seeded(kind: TensorType, order: int, numbers: NumberFile) -> Seeded:
         """Return a tensor that ends with a page, from a page of the file on; if encoded, it begins with a block."""
         page = APART * order
         if padded(kind):
@@ -163,13 +163,13 @@ class Seeds:
         return Seeded(kind, numbers, page, (page * PAGE + into) // kind.element_bytes)
 
 
-class Region:
+class TrialMemory:
     """Memory of a trial: the outputs, the read-only inputs, and scratch, with guard pages.
 
     Each tensor ends right before an inaccessible page and begins after one.
     """
 
-    def __init__(self, outputs: Sequence[int], inputs: Sequence[Seeded], scratch: int, nothing: Numbers) -> None:
+    def __init__(self, outputs: Sequence[int], inputs: Sequence[Seeded], scratch: int, nothing: NumberFile) -> None:
         tensors: list[tuple[int, Seeded | None]] = [(nbytes, None) for nbytes in outputs]
         tensors += [*((t.kind.nbytes, t) for t in inputs), (scratch, None)]
         self._nbytes = sum(_room(nbytes) + PAGE for nbytes, _ in tensors) + PAGE

@@ -9,11 +9,11 @@ from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.ipu.codegen.codelets import registrations, source
 from rammer.vdevice.ipu.codegen.memory import check_memory, fits
 from rammer.vdevice.ipu.codegen.placement import place
-from rammer.vdevice.ipu.codegen.program import Placement
+from rammer.vdevice.ipu.codegen.program import PoplarProgram
 from rammer.vdevice.ipu.codegen.sets import ROUND
 from rammer.vdevice.ipu.codegen.tables import plan_text
 from rammer.vdevice.ipu.sdk import HOST, build_emulated, build_with_sdk, require_sdk
-from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.ipu.spec import IpuModel
 
 ABI = 3
 CODELETS, HOST_CPP, TABLES = "codelets.cpp", "host.cpp", "plan.txt"
@@ -27,7 +27,7 @@ def fingerprint(device: str, arch: str) -> str:
     return f"ipu-abi{ABI}-{device}-{arch}"
 
 
-def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
+def emit(plan: ExecutionPlan, arch: IpuModel) -> tuple[PoplarProgram, dict[str, str]]:
     """Return the placed plan and its program's texts. Raises LoweringError, or DeviceError if a tile is too full."""
     if plan.spec.num_veus != arch.num_veus:
         raise DeviceError(f"the plan is for {plan.spec.num_veus} vEUs, {arch.name} has {arch.num_veus}")
@@ -43,12 +43,12 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
     return placed, texts
 
 
-def has_room(plan: ExecutionPlan, arch: Arch) -> bool:
+def has_room(plan: ExecutionPlan, arch: IpuModel) -> bool:
     """Return whether some placement of a plan fits. Raises LoweringError."""
     return fits(_fitting(plan, arch))
 
 
-def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
+def _fitting(plan: ExecutionPlan, arch: IpuModel) -> PoplarProgram:
     """Return the first placement that fits.
 
     Tries weights spread evenly, then levelled, and then the same with fewer rTasks of a tile per compute set. If none
@@ -65,7 +65,7 @@ def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
     return first
 
 
-def build_image(plan: ExecutionPlan, arch: Arch, device: str, progress: Progress) -> Image:
+def build_image(plan: ExecutionPlan, arch: IpuModel, device: str, progress: Progress) -> Image:
     """Emit and compile a plan. Raises LoweringError, DeviceError, ToolchainError."""
     progress("emitting IPU program", 0, 2)
     placed, texts = emit(plan, arch)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.vdevice.ipu.codegen.program import Placement
-from rammer.vdevice.ipu.spec import MODELS, Arch
+from rammer.vdevice.ipu.codegen.program import PoplarProgram
+from rammer.vdevice.ipu.spec import MODELS, IpuModel
 
 Bytes = NDArray[np.int64]
 SPARE = 1.25  # tiles never fill evenly
@@ -43,7 +43,7 @@ class TileMemory:
         return "\n".join(lines)
 
 
-def tile_memory(placed: Placement) -> TileMemory:
+def tile_memory(placed: PoplarProgram) -> TileMemory:
     """Count weights, code, vertex state, live variables and exchange buffers of every tile."""
     tiles = placed.arch.tiles
     fixed = {name: np.zeros(tiles, np.int64) for name in ("weights", "code", "state")}
@@ -97,7 +97,7 @@ def tile_memory(placed: Placement) -> TileMemory:
     )
 
 
-def _lives(placed: Placement) -> tuple[Bytes, Bytes, dict[int, int]]:
+def _lives(placed: PoplarProgram) -> tuple[Bytes, Bytes, dict[int, int]]:
     """Return first and last use of every variable, and the time of every compute set; inputs arrive at time 0."""
     touched: list[dict[int, None]] = [{} for _ in range(placed.num_sets)]
     for group in placed.groups:
@@ -130,13 +130,13 @@ def _worst(scratch: dict[tuple[int, int], int], tiles: int) -> Bytes:
     return found
 
 
-def fits(placed: Placement) -> bool:
+def fits(placed: PoplarProgram) -> bool:
     """Return whether every tile can hold its data and code."""
     memory = tile_memory(placed)
     return bool((memory.total <= memory.limit).all())
 
 
-def check_memory(placed: Placement) -> TileMemory:
+def check_memory(placed: PoplarProgram) -> TileMemory:
     """Return the memory of all tiles. Raises DeviceError with a table of the fullest ones if one is too full."""
     memory = tile_memory(placed)
     over = int((memory.total > memory.limit).sum())
@@ -157,11 +157,11 @@ def check_memory(placed: Placement) -> TileMemory:
     )
 
 
-def _larger(arch: Arch, nbytes: int) -> Iterator[Arch]:
+def _larger(arch: IpuModel, nbytes: int) -> Iterator[IpuModel]:
     """Yield each model with the tiles that hold these bytes and a margin, if it has them and they are more than now."""
     have = arch.tiles * (arch.model.tile_bytes - arch.model.reserve)
     for model in MODELS.values():
         of_tile = model.tile_bytes - model.reserve
         tiles = -(-int(max(nbytes, have) * SPARE) // of_tile)
         if tiles <= model.tiles:
-            yield Arch(model, tiles, arch.veus_per_tile)
+            yield IpuModel(model, tiles, arch.veus_per_tile)

@@ -11,17 +11,17 @@ from rammer.ir.analysis.dependency import written_elements
 from rammer.ir.analysis.storage import constant_key, memory_owners
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import Array, DType, Layout, TensorId, pack
-from rammer.vdevice.image.placement import Places, constant_value
+from rammer.vdevice.image.placement import ArenaPlacement, constant_value
 from rammer.vdevice.ipu.codegen.access import accesses, working_sets
 from rammer.vdevice.ipu.codegen.narrow import on_tile, to_tile
-from rammer.vdevice.ipu.codegen.program import Group, Homes, Placement, Variable, vertex_table
+from rammer.vdevice.ipu.codegen.program import Homes, OperatorVertices, PoplarProgram, Variable, vertex_table
 from rammer.vdevice.ipu.codegen.sets import ROUND, ComputeSets, compute_sets
-from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.ipu.spec import IpuModel
 
 GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 
 
-def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False, share: float = ROUND) -> Placement:
+def place(plan: ExecutionPlan, arch: IpuModel, *, level: bool = False, share: float = ROUND) -> PoplarProgram:
     """Give every rTask and every element a tile. Raises LoweringError, DeviceError.
 
     `level`: fill the emptiest tiles with weights that have no tile yet. That fits more than an even spread, and sends
@@ -56,10 +56,10 @@ def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False, share: float 
         cursor = spread(home, arch.tiles, cursor)
         variables.append(Variable(name, dtype, len(home), home, finder.values.get(name), made))
     groups = tuple(
-        Group(op.kind, vertex_table(kernel), arguments[n], sets.sets[n], tiles[n])
+        OperatorVertices(op.kind, vertex_table(kernel), arguments[n], sets.sets[n], tiles[n])
         for n, (op, kernel) in enumerate(zip(graph.operators, plan.kernels, strict=True))
     )
-    return Placement(plan, arch, tuple(variables), groups, sets.count, tuple(range(sets.count)), ports)
+    return PoplarProgram(plan, arch, tuple(variables), groups, sets.count, tuple(range(sets.count)), ports)
 
 
 def _place_read(
@@ -97,7 +97,7 @@ def _place_read(
         homes[v][shared & ~written[v]] = -1
 
 
-def _room(plan: ExecutionPlan, sets: ComputeSets, tiles: list[NDArray[np.int64]], arch: Arch) -> NDArray[np.int64]:
+def _room(plan: ExecutionPlan, sets: ComputeSets, tiles: list[NDArray[np.int64]], arch: IpuModel) -> NDArray[np.int64]:
     """Return the bytes of every tile beside its largest set of rTasks; a quarter is kept for spread elements."""
     worst = np.zeros((sets.count, arch.tiles), np.int64)
     for kernel, step, tile in zip(plan.kernels, sets.sets, tiles, strict=True):
@@ -132,7 +132,7 @@ def _fill(home: Homes, load: NDArray[np.int64], itemsize: int) -> None:
     load += np.bincount(tiles, minlength=len(load)) * itemsize
 
 
-class _Finder(Places):
+class _Finder(ArenaPlacement):
     """Numbers of variables by tensor. A constant has one variable for each layout in which it is read."""
 
     def __init__(self, plan: ExecutionPlan) -> None:

@@ -17,7 +17,7 @@ from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.vdevice.ipu.codegen.access import Levels, Pattern, accesses
 from rammer.vdevice.ipu.codegen.codelets import EmittedCodelet, codelets
-from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.ipu.spec import IpuModel
 
 Homes: TypeAlias = NDArray[np.int32]  # the tile of every element
 Numbers: TypeAlias = NDArray[np.int64]
@@ -54,7 +54,7 @@ class VertexTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class OperatorVertices:
     """Vertices of one operator: their operands, and by rTask the compute set and tile."""
 
     kind: str
@@ -65,13 +65,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PoplarProgram:
     """A plan as a Poplar program. `steps`: compute sets in execution order; `ports`: graph inputs and outputs."""
 
     plan: ExecutionPlan
-    arch: Arch
+    arch: IpuModel
     variables: tuple[Variable, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[OperatorVertices, ...]
     num_sets: int
     steps: tuple[int, ...]
     ports: dict[TensorId, Location]

@@ -14,7 +14,7 @@ from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.vdevice.ipu.codegen.access import working_sets
-from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.ipu.spec import IpuModel
 
 Numbers = NDArray[np.int64]
 ROUND = 0.4  # share of a tile's bytes that the rTasks of one set may touch, if the plan fits
@@ -29,7 +29,7 @@ class ComputeSets:
     count: int
 
 
-def compute_sets(plan: ExecutionPlan, arch: Arch, share: float = ROUND) -> ComputeSets:
+def compute_sets(plan: ExecutionPlan, arch: IpuModel, share: float = ROUND) -> ComputeSets:
     """Assign each rTask a level: 1 + the highest level that it depends on in its part; one compute set per level.
 
     Parts end at global barriers and at ends of rPrograms. Inside a part, a lane's order is kept only where data depends

@@ -8,13 +8,13 @@ import numpy as np
 
 from rammer.ir.tensor import DType
 from rammer.vdevice.ipu.codegen.narrow import poplar
-from rammer.vdevice.ipu.codegen.program import Placement, VertexTable, runs_of
+from rammer.vdevice.ipu.codegen.program import PoplarProgram, VertexTable, runs_of
 
 
 class _Scratch:
     """The scratch of all tiles' vertices, in one variable per element type."""
 
-    def __init__(self, placed: Placement) -> None:
+    def __init__(self, placed: PoplarProgram) -> None:
         tiles = placed.arch.tiles
         most: dict[DType, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
         used: dict[tuple[DType, int, int], int] = {}
@@ -37,12 +37,12 @@ def aligned(elements: int) -> int:
     return -(-elements // 8) * 8
 
 
-def plan_text(placed: Placement) -> str:
+def plan_text(placed: PoplarProgram) -> str:
     """Return the text that host.cpp reads, in its order."""
     return "\n".join(_lines(placed)) + "\n"
 
 
-def _lines(placed: Placement) -> Iterator[str]:
+def _lines(placed: PoplarProgram) -> Iterator[str]:
     plan, arch = placed.plan, placed.arch
     scratch = _Scratch(placed)
     model = arch.model

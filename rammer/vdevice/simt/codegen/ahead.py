@@ -10,7 +10,7 @@ import hashlib
 from rammer.ir.index import Div, Index, Mod
 from rammer.ir.kernel import RKernel
 from rammer.ir.tile import TileProgram
-from rammer.vdevice.simt.codegen.slices import Slice, slice_of
+from rammer.vdevice.simt.codegen.slices import OperandSlice, slice_of
 
 LEAST_BYTES = 1024  # a smaller part arrives in time without a prefetch
 MOST_BYTES = 256 << 10  # more would evict what is needed first
@@ -40,7 +40,7 @@ def ahead(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str
     return name, f"MK_TASK void {name}(void *const *args, int rtask, int tid) {{\n{text}}}\n"
 
 
-def _asking(part: Slice, argument: int, block: int) -> str:
+def _asking(part: OperandSlice, argument: int, block: int) -> str:
     step = SECTOR_BYTES // part.itemsize
     return (
         f"  for (int n = tid; n < {-(-part.size // step)}; n += {block}) {{\n"
@@ -51,7 +51,7 @@ def _asking(part: Slice, argument: int, block: int) -> str:
     )
 
 
-def element_text(part: Slice, place: str) -> str:
+def element_text(part: OperandSlice, place: str) -> str:
     """Return the C expression of the operand's element at position `place` of an rTask's compact copy."""
     values = {name: f"(rtask / {stride} % {extent})".replace(" / 1 ", " ") for name, stride, extent in part.digits}
     for distance, row in reversed(part.folds):

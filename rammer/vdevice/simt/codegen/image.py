@@ -16,15 +16,15 @@ from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.planner.near import scratch_ends, stays
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.image.arena import SCRATCH, Bound, aligned, bound_ports
-from rammer.vdevice.image.placement import Operands, Places, ports_alone
+from rammer.vdevice.image.arena import SCRATCH, PortBinding, aligned, bound_ports
+from rammer.vdevice.image.placement import ArenaPlacement, Operands, ports_alone
 from rammer.vdevice.simt.codegen.ahead import ahead
 from rammer.vdevice.simt.codegen.early import early_words
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.codegen.prelude import Dialect
-from rammer.vdevice.simt.codegen.printer import EmittedKernel, emit
+from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit
 from rammer.vdevice.simt.codegen.ready import early_operands, loading_early
-from rammer.vdevice.simt.codegen.residency import Residency, make_resident
+from rammer.vdevice.simt.codegen.residency import ConstantResidency, make_resident
 from rammer.vdevice.simt.codegen.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.codegen.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
@@ -32,12 +32,12 @@ TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the la
 NONE: frozenset[int] = frozenset()
 
 
-class Function(NamedTuple):
+class ProgramFunction(NamedTuple):
     """An rKernel of the plan, its variant with rewritten loads (`built`), and the emitted text of that."""
 
     kernel: RKernel
     built: RKernel
-    emitted: EmittedKernel
+    emitted: EmittedFunction
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SimtProgram:
     notes: tuple[str, ...] = ()  # decisions made here, for the log
     early: Mapping[RKernel, int] = field(default_factory=dict)  # words per thread, if loads precede the wait
     memory: MemoryPlan | None = None  # where tensors lie
-    functions: tuple[Function, ...] = ()  # by the function number of instructions
+    functions: tuple[ProgramFunction, ...] = ()  # by the function number of instructions
 
     @property
     def threads(self) -> int:
@@ -84,12 +84,12 @@ def make_program(
             "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
         )
     memory = plan.memory
-    places = Places(plan, memory)
+    places = ArenaPlacement(plan, memory)
     operands = [places.operands(n) for n in range(len(graph.operators))]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
     held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
     base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
-    kept = Residency(end=base)
+    kept = ConstantResidency(end=base)
     if resident:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
         bases = [aligned(k.scratch_bytes) for k in plan.kernels]
@@ -105,7 +105,7 @@ def make_program(
         )
     if rooms is None:
         rooms = dict.fromkeys(plan.kernels, early_words(spec.registers, spec.lanes))
-    calls = _Calls(plan, dialect, block, operands, kept, rooms)
+    calls = _TaskCalls(plan, dialect, block, operands, kept, rooms)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -143,7 +143,7 @@ def make_program(
     return SimtProgram(text, streams, weights, tuple(notes), early, memory, tuple(calls.functions))
 
 
-class _Calls:
+class _TaskCalls:
     """Emitted functions and arguments of a plan's rTasks. Equal calls are stored once."""
 
     def __init__(
@@ -152,10 +152,10 @@ class _Calls:
         dialect: Dialect,
         block: int,
         operands: Sequence[Operands],
-        kept: Residency,
+        kept: ConstantResidency,
         rooms: Mapping[RKernel, int],
     ) -> None:
-        self.functions: list[Function] = []
+        self.functions: list[ProgramFunction] = []
         self._rooms, self._early = rooms, early_operands(plan, rooms) if rooms else {}
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
@@ -206,7 +206,7 @@ class _Calls:
                 made = replace(made, ahead=name, ahead_text=text)
             if (made.symbol, made.ahead) not in self._numbers:
                 self._numbers[made.symbol, made.ahead] = len(self.functions)
-                self.functions.append(Function(kernel, used, made))
+                self.functions.append(ProgramFunction(kernel, used, made))
             self._emitted[key] = self._numbers[made.symbol, made.ahead]
         return self._emitted[key]
 
@@ -248,7 +248,7 @@ def port_places(image: Image, streams: Streams) -> Iterator[list[tuple[Port, tup
         yield [(p, (int(b), int(o))) for p, (b, o) in zip(ports, streams.header[places], strict=True)]
 
 
-def bound_in(image: Image, streams: Streams) -> dict[str, Bound]:
+def bound_in(image: Image, streams: Streams) -> dict[str, PortBinding]:
     """Return, per port that may lie outside of the arena, the arguments that refer to it."""
     ports = [(p.name, p.type.nbytes, place) for places in port_places(image, streams) for p, place in places]
     return bound_ports(ports, streams.header.get("alone", ()), streams.arg_base, streams.arg_offset)

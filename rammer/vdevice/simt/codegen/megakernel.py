@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
-from rammer.vdevice.simt.codegen.printer import EmittedKernel
+from rammer.vdevice.simt.codegen.printer import EmittedFunction
 from rammer.vdevice.simt.codegen.table import ABI, END, KEEP, LINE
 
 ENTRY = "rammer_run"
@@ -26,7 +26,7 @@ def header_bytes(max_args: int) -> int:
 
 
 def program_text(
-    kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, *, copies: bool = False
+    kernels: Sequence[EmittedFunction], dialect: Dialect, block: int, max_args: int, *, copies: bool = False
 ) -> str:
     """Return the table-driven program. Its size does not depend on the number of rTasks. `copies`: KEEPs occur."""
     cases = "".join(f"      case {n}: {task_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
@@ -41,7 +41,7 @@ def program_text(
     return _text(kernels, dialect, block, max_args, body, sum({k.symbol: len(k.text) for k in kernels}.values()))
 
 
-def task_call(kernel: EmittedKernel, args: str, rtask: str) -> str:
+def task_call(kernel: EmittedFunction, args: str, rtask: str) -> str:
     """Return the call of a task, guarded so that only its own threads run it."""
     tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
     guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
@@ -49,7 +49,9 @@ def task_call(kernel: EmittedKernel, args: str, rtask: str) -> str:
     return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status{', pc' if kernel.waits else ''});{rest}"
 
 
-def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str, called: int) -> str:
+def _text(
+    kernels: Sequence[EmittedFunction], dialect: Dialect, block: int, max_args: int, body: str, called: int
+) -> str:
     """Return the whole program; `called`: characters of all tasks, which decide whether they are inlined."""
     texts = {k.symbol: k.text for k in kernels}
     asking = {k.ahead: k.ahead_text for k in kernels if k.ahead}

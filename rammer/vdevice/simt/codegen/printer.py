@@ -21,7 +21,7 @@ PLACEHOLDER = "rammer_kernel"
 
 
 @dataclass(frozen=True, slots=True)
-class EmittedKernel:
+class EmittedFunction:
     """`void symbol(void *const *args, char *scratch, int rtask, int tid, int *status)`, a device function.
 
     All threads of the block call it. Those from `num_threads` on take part in its block syncs at most. One that `waits`
@@ -44,7 +44,7 @@ def emit(
     block: int,
     loose: frozenset[int] = frozenset(),
     copied: frozenset[int] = frozenset(),
-) -> EmittedKernel:
+) -> EmittedFunction:
     """Emit the text of a kernel for blocks of `block` threads. Equal bodies get equal symbols.
 
     `loose`: arguments that may not start at a multiple of 16 bytes. `copied`: arguments in the block's shared memory,
@@ -63,7 +63,7 @@ def emit(
             )
         guarded = body.num_threads < block
         extra = body.num_block_syncs or 0 if guarded and counted else 0
-        return EmittedKernel(body.symbol, body.text, body.num_threads, guarded, extra)
+        return EmittedFunction(body.symbol, body.text, body.num_threads, guarded, extra)
     inputs = zip(body.arguments[body.num_outputs :], kernel.operation.static, strict=True)
     quiet = {b.name for b, static in inputs if static}
     if dialect.quiet_arguments:
@@ -72,7 +72,7 @@ def emit(
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     waits = any(isinstance(s, Sync) and s.waits for s in statements(body.body))
     text = text.replace(PLACEHOLDER, symbol)
-    return EmittedKernel(symbol, text, body.num_threads, waits=waits)
+    return EmittedFunction(symbol, text, body.num_threads, waits=waits)
 
 
 def in_language(kernels: Iterable[RKernel], dialect: Dialect) -> list[RKernel]:

@@ -18,7 +18,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.planner.near import Lane
-from rammer.vdevice.simt.codegen.slices import Run, Slice, slice_of
+from rammer.vdevice.simt.codegen.slices import OperandSlice, Run, slice_of
 
 LEAST_BYTES = 512  # for a smaller part, the load costs more than it saves
 
@@ -34,7 +34,7 @@ class KeptRows:
 
 
 @dataclass(slots=True)
-class Residency:
+class ConstantResidency:
     """The loads before each rTask, and the copies that rTasks read instead of operands."""
 
     loads: dict[TaskUid, list[KeptRows]] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class Residency:
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _WantedPart:
     """A part of a constant on one vEU, and the orders of the rTasks that read it."""
 
     source: Pointer
-    part: Slice
+    part: OperandSlice
     rtask: int  # one of those that read it
     readers: list[tuple[int, TaskUid, int]] = field(default_factory=list)  # order, rTask, input position
     offset: int = 0
@@ -80,21 +80,21 @@ def make_resident(
     bases: Sequence[int],
     room: int,
     taken: Mapping[Lane, NDArray[np.int64]] | None = None,
-) -> Residency:
+) -> ConstantResidency:
     """Choose the constants that stay in shared memory, below byte `room` from the start of the scratch.
 
     They lie behind the scratch that rTasks use meanwhile: `bases` has its end by operator, `taken` slot by slot where
     results stay there too. `sources` has, by operator, the begin of each input. A part is kept only if
     `spec.kept_reads` operators read it: rTasks of one operator read it at short intervals and hit a cache.
     """
-    found = Residency(end=max(bases, default=0))
+    found = ConstantResidency(end=max(bases, default=0))
     if not plan.spec.kept_reads:
         return found
     least = min(bases, default=0)
-    parts: dict[tuple[RKernel, int], tuple[Slice, list[int]] | None] = {}
+    parts: dict[tuple[RKernel, int], tuple[OperandSlice, list[int]] | None] = {}
     for p, program in enumerate(plan.programs):
         for veu, lane in enumerate(program.lanes):
-            wanted: dict[object, _Wanted] = {}
+            wanted: dict[object, _WantedPart] = {}
             used = taken[Lane(p, veu)].tolist() if taken else [0] * len(lane)
             for order, slot in enumerate(lane):
                 if not isinstance(slot, RTask):
@@ -113,13 +113,13 @@ def make_resident(
                     source = sources[n][position]
                     key = (source, part.folds, part.size, part.itemsize, starts[rtask])
                     if key not in wanted:
-                        wanted[key] = _Wanted(source, part, rtask)
+                        wanted[key] = _WantedPart(source, part, rtask)
                     wanted[key].readers.append((order, slot.uid, position))
             _keep(found, (p, veu), list(wanted.values()), used, room, plan.spec.kept_reads)
     return found
 
 
-def _part(kernel: RKernel, position: int, room: int) -> tuple[Slice, list[int]] | None:
+def _part(kernel: RKernel, position: int, room: int) -> tuple[OperandSlice, list[int]] | None:
     part = slice_of(kernel, position)
     if part is None or not LEAST_BYTES <= part.nbytes <= room:
         return None
@@ -127,14 +127,19 @@ def _part(kernel: RKernel, position: int, room: int) -> tuple[Slice, list[int]] 
 
 
 def _keep(
-    found: Residency, where: tuple[int, int], wanted: list[_Wanted], used: Sequence[int], room: int, reads: int
+    found: ConstantResidency,
+    where: tuple[int, int],
+    wanted: list[_WantedPart],
+    used: Sequence[int],
+    room: int,
+    reads: int,
 ) -> None:
     """Place parts so that none overlaps another one needed at the same time, the most useful first.
 
     `used`: bytes of the scratch that each slot of the lane takes.
     """
     several = [w for w in wanted if len({uid.operator_id for _, uid, _ in w.readers}) >= reads]
-    kept: list[_Wanted] = []
+    kept: list[_WantedPart] = []
     for w in sorted(several, key=lambda w: (-w.gain, -w.part.nbytes, w.first)):
         offset = max(used[w.first : w.last + 1])
         for other in sorted(kept, key=lambda o: o.offset):

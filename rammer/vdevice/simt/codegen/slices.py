@@ -41,7 +41,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class OperandSlice:
     """The part of an operand that an rTask reads. Only its begin differs between rTasks.
 
     Element x of the part, counted from its begin, has place y in the copy. Each of `folds` removes the gaps between
@@ -80,7 +80,7 @@ class Slice:
 
 
 @lru_cache(maxsize=1 << 14)
-def _runs(part: Slice, start: int) -> tuple[Run, ...]:
+def _runs(part: OperandSlice, start: int) -> tuple[Run, ...]:
     place: Array = np.arange(part.size, dtype=np.int64)
     element = place
     for distance, row in reversed(part.folds):
@@ -116,7 +116,7 @@ def _join(run: Run, row: Run) -> Run | None:
 
 
 @remembered(1 << 12)
-def slice_of(kernel: RKernel, position: int) -> Slice | None:
+def slice_of(kernel: RKernel, position: int) -> OperandSlice | None:
     """Return what rTasks read of input number `position`; None unless it is one part that moves with the rTask."""
     body = kernel.body
     if not isinstance(body, TileProgram):
@@ -154,7 +154,7 @@ def slice_of(kernel: RKernel, position: int) -> Slice | None:
     size, folds = _compact([(begin.const - low, rest) for begin, rest in forms], unit)
     used = variables(first)
     elements = prod(kernel.input_types()[position].physical_shape)
-    return Slice(
+    return OperandSlice(
         Index(low, first.terms),
         tuple(sorted(d for name, d in digits.items() if name in used)),
         folds,
@@ -199,7 +199,7 @@ def reading_copies(kernel: RKernel, positions: frozenset[int]) -> RKernel:
     """Return the kernel that reads these inputs from their copies."""
     body = kernel.body
     assert isinstance(body, TileProgram)
-    parts: dict[str, Slice] = {}
+    parts: dict[str, OperandSlice] = {}
     for position in positions:
         part = slice_of(kernel, position)
         assert part is not None

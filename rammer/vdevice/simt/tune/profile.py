@@ -16,7 +16,7 @@ from rammer.vdevice.base import Progress
 from rammer.vdevice.image.arena import aligned
 from rammer.vdevice.profiles import kernel_key, profile_store
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
-from rammer.vdevice.simt.codegen.printer import EmittedKernel, emit, in_language
+from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit, in_language
 from rammer.vdevice.simt.codegen.table import END, LINE, ONLY_WAIT
 from rammer.vdevice.simt.runtime.driver import Driver, run_arguments, uploaded
 
@@ -63,7 +63,7 @@ def measure_kernels(
 
 
 def _measure(
-    batch: Sequence[RKernel], emitted: Mapping[RKernel, EmittedKernel], vdevice: GpuVDevice, block: int
+    batch: Sequence[RKernel], emitted: Mapping[RKernel, EmittedFunction], vdevice: GpuVDevice, block: int
 ) -> dict[RKernel, float]:
     functions = list(dict.fromkeys(emitted[k] for k in batch))
     max_args = max(len(k.argument_types()) for k in batch)
@@ -80,7 +80,7 @@ def _measure(
         return {**first, **rest}
     nbytes = max(sum(aligned(t.nbytes) for t in k.argument_types()) for k in batch)
     with closing(vdevice.driver()) as driver, driver.using("time kernels"):
-        timer = Timer(driver, code.data, block, shared, num_veus, nbytes)
+        timer = DeviceTimer(driver, code.data, block, shared, num_veus, nbytes)
         waits, slots = (timer.launch_us(*lanes(ONLY_WAIT, num_veus, 0, num_veus, n), [0]) for n in (len(PASSED), 0))
         empty = timer.launch_us(*lanes(0, 0, 0, num_veus), [0]) + waits - slots  # a wait is not part of its rTask
         times = {}
@@ -91,7 +91,7 @@ def _measure(
         return times
 
 
-class Timer:
+class DeviceTimer:
     """Timer of the tasks of one compiled text.
 
     Every vEU runs tasks one after another. Each follows a wait that is already satisfied, and that empties the first

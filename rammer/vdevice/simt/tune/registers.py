@@ -10,7 +10,7 @@ from rammer.ir.tile import Alloc, Body, TileProgram, children, contains
 from rammer.vdevice.base import Progress, Registers
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, task_call
 from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
-from rammer.vdevice.simt.codegen.printer import EmittedKernel, emit, in_language
+from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit, in_language
 from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
 BATCH = 8  # kernels of one compiler call
@@ -34,7 +34,7 @@ def read_registers(
     deadline = time.monotonic() + budget_s
     found: dict[str, Registers] = {}
 
-    def read(batch: list[EmittedKernel]) -> Mapping[str, Registers]:
+    def read(batch: list[EmittedFunction]) -> Mapping[str, Registers]:
         return compile(_text(batch, dialect, block)) if time.monotonic() < deadline else {}
 
     for done, (_, part) in enumerate(in_parallel(read, batches, parallel_jobs()), 1):
@@ -59,11 +59,11 @@ def _words(body: Body) -> int:
     return max((size + _words(children(s)) for size, s in zip(own, body, strict=True)), default=0)
 
 
-def _entry(kernel: EmittedKernel) -> str:
+def _entry(kernel: EmittedFunction) -> str:
     return f"alone_{kernel.symbol}"
 
 
-def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int) -> str:
+def _text(kernels: Sequence[EmittedFunction], dialect: Dialect, block: int) -> str:
     """Return a text with one kernel per task, inlined as in a program of moderate size."""
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
     for k in kernels:

@@ -15,7 +15,7 @@ from rammer import config
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.simt.codegen.early import early_words
-from rammer.vdevice.simt.codegen.image import Function, SimtProgram, make_program
+from rammer.vdevice.simt.codegen.image import ProgramFunction, SimtProgram, make_program
 from rammer.vdevice.simt.codegen.megakernel import program_text
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.toolchain import in_parallel, parallel_jobs
@@ -68,7 +68,7 @@ def compiled(
         functions = [f for f in part.functions if f.kernel in early and (f.kernel in part.early or not rooms)]
         arguments = int(part.streams.header["max_args"])
 
-        def needs(function: Function) -> Alone:
+        def needs(function: ProgramFunction) -> Alone:
             text = program_text([function.emitted], dialect, part.threads, arguments, copies=True)
             resources = compile(text).resources
             return Alone(resources.spill_bytes, resources.registers)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rammer.ir.tensor import Array
-from rammer.vdevice.cpu.codegen.compile import Source
+from rammer.vdevice.cpu.codegen.compile import KernelSource
 from rammer.vdevice.cpu.runtime.table import PUBLISH, TICKETS
-from rammer.vdevice.ipu.codegen.program import Placement
+from rammer.vdevice.ipu.codegen.program import PoplarProgram
 from rammer_testing.mutate.bug import HOST, IPU, SIMT, Bug, Hit, Plant, afterwards, bug, once
 
 HOSTED = (*HOST, *SIMT)  # targets whose operands have addresses
@@ -70,7 +70,7 @@ PACKING: tuple[Bug, ...] = (
     bug(
         "packing",
         "two constants are exchanged",
-        "rammer.vdevice.image.placement:Places.pack",
+        "rammer.vdevice.image.placement:ArenaPlacement.pack",
         afterwards(_packed),
         HOSTED,
     ),
@@ -228,7 +228,7 @@ TABLES: tuple[Bug, ...] = (
 def _library(change: Callable[[str], str]) -> Plant:
     """Change the C text of the runtime."""
 
-    def found(source: Source) -> Source | None:
+    def found(source: KernelSource) -> KernelSource | None:
         text = change(source.text)
         return replace(source, text=text, key=f"{source.key[:-1]}m") if text != source.text else None
 
@@ -306,7 +306,7 @@ PLACED = "rammer.vdevice.ipu.codegen.build:place"
 def _group(change: Callable[[Any], Any]) -> Plant:
     """Change the first group of a placement to which `change` applies."""
 
-    def changed(placed: Placement) -> Placement | None:
+    def changed(placed: PoplarProgram) -> PoplarProgram | None:
         for n, group in enumerate(placed.groups):
             other = change(group)
             if other is not None:
@@ -329,7 +329,7 @@ def _argument(group: Any) -> Any:
     return replace(group, arguments=(*group.arguments[:2], (variable, max(base - 1, 0) or 1), *group.arguments[3:]))
 
 
-def _value(placed: Placement) -> Placement | None:
+def _value(placed: PoplarProgram) -> PoplarProgram | None:
     """Change a constant on its tile."""
     for n, v in enumerate(placed.variables):
         if v.value is not None and v.count > 16 and v.value.dtype.kind == "f":
@@ -339,7 +339,7 @@ def _value(placed: Placement) -> Placement | None:
     return None
 
 
-def _steps(placed: Placement) -> Placement | None:
+def _steps(placed: PoplarProgram) -> PoplarProgram | None:
     """Run two compute sets in the wrong order."""
     if len(placed.steps) < 2:
         return None

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
-from rammer.ir.expr import Const, Dynamic, Iota, Range, Select, Table
+from rammer.ir.expr import Const, ConstantTable, Dynamic, Iota, Range, Select
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
@@ -53,7 +53,7 @@ def _sites(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
     if isinstance(node, tuple):
         for n, part in enumerate(node):
             yield from _sites(part, (*path, n))
-    elif is_dataclass(node) and not isinstance(node, (Index, Instruction, Encoding, Table, Iota)):
+    elif is_dataclass(node) and not isinstance(node, (Index, Instruction, Encoding, ConstantTable, Iota)):
         for field in fields(node):
             yield from _sites(getattr(node, field.name), (*path, field.name))
 

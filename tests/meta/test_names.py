@@ -1,0 +1,18 @@
+"""One word, one meaning: classes have names of their own."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_class_name_twice() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "rammer").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(path.relative_to(ROOT).as_posix())
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
