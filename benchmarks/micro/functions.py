@@ -20,7 +20,8 @@ import numpy as np
 from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.tensor import Array
 from rammer.vdevice.cpu.codegen.emit import prelude
-from rammer.vdevice.cpu.spec import choose_arch, host, make_spec
+from rammer.vdevice.cpu.host import choose_arch, host
+from rammer.vdevice.cpu.spec import make_spec
 from rammer.vdevice.toolchain import c_compiler
 
 UNARY = ("exp", "log", "sigmoid", "tanh", "erf", "sqrt", "sin", "cos", "asin", "acos", "atan")

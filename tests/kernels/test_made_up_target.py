@@ -41,7 +41,7 @@ from rammer.kernels.threads.product import Staging, padded, sides
 from rammer.kernels.vectors import matrix_unit
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
-from rammer.scheduler.policy import KernelProblem as PolicyProblem
+from rammer.scheduler.policy import Problem as PolicyProblem
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan

@@ -175,7 +175,7 @@ def test_no_memory_is_no_fault_of_a_kernel(device: CpuVDevice, monkeypatch: pyte
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOMEM, "memory cannot be mapped")
 
-    monkeypatch.setattr(check, "Region", refuse)
+    monkeypatch.setattr(check, "TrialMemory", refuse)
     (good, *_) = kernels_of(device, "relu", F((64,)))
     with pytest.raises(DeviceError, match="cannot be tried out: Cannot allocate memory"):
         device.rkernels_wrong([good])

@@ -160,9 +160,9 @@ def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: si
 UNHEARD = """
 import os, signal, time, weakref
 import click
-from rammer.cli.console import Group
+from rammer.cli.console import CommandGroup
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def main(): pass
 
 class Thing: pass
