@@ -74,7 +74,7 @@ def read(
             "example= is for modules and TorchScript files", hint="shapes= fixes what an ONNX model leaves open"
         )
     # onnx takes 0.2 s to import; a loaded Program needs none of it
-    from rammer.frontend.onnx import ModelSource
+    from rammer.frontend.onnx import Source
 
-    imported = ModelSource(model).load(shapes=shapes, dims=dims, constants=constants)
+    imported = Source(model).load(shapes=shapes, dims=dims, constants=constants)
     return imported.graph, imported.files

@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helpe
 from onnx.backend.base import Backend, BackendRep
 
 from rammer.errors import InputError, ModelError
-from rammer.frontend.onnx import ModelSource
+from rammer.frontend.onnx import Source
 from rammer.runtime import devices
 from rammer.session import Session
 
@@ -44,7 +44,7 @@ class RammerBackend(Backend):
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Check whether rammer supports every operator of the model."""
         try:
-            ModelSource(model).check()
+            Source(model).check()
         except ModelError:
             return False
         return True

@@ -40,7 +40,7 @@ from rammer.vdevice.base import Progress, silent
 if TYPE_CHECKING:
     import onnx
 
-    from rammer.frontend.onnx import Declared, Imported, ModelSource, NotConstant
+    from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
     from rammer.frontend.onnx.ports import Place
     from rammer.session.control_flow import Stages
 
@@ -77,7 +77,7 @@ class Session(Stateful, InferenceSession):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | onnx.ModelProto | ModelSource,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
         target: str | None = None,
         *,
         providers: Sequence[Provider] | None = None,
@@ -95,7 +95,7 @@ class Session(Stateful, InferenceSession):
     ) -> None:
         require_compiler()
         # onnx takes 0.2 s to import, and running programs does not need it
-        from rammer.frontend.onnx import ModelSource
+        from rammer.frontend.onnx import Source
 
         if max_programs < 1:
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
@@ -115,7 +115,7 @@ class Session(Stateful, InferenceSession):
         # Raise for a missing or unavailable vDevice now, not in the first run.
         _, vdevice = self._how.open(self._registry)
         vdevice.close()
-        self._source = model if isinstance(model, ModelSource) else ModelSource(model)
+        self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
@@ -221,7 +221,7 @@ class Session(Stateful, InferenceSession):
         with self._cutting:
             self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
 
-    def _opened(self, source: ModelSource, pairs: Mapping[str, str], fixes: bool) -> Session:
+    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
         """Open a session for a part of the model, with the options of this one."""
         limits = self._max_programs, self._max_steps
         part = Session(

@@ -19,7 +19,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
 
 from rammer.errors import InputError, ModelError, closed
-from rammer.frontend.onnx import ModelSource, NotConstant, Undecided
+from rammer.frontend.onnx import NotConstant, Source, Undecided
 from rammer.frontend.onnx.handlers.control import scan_ways
 from rammer.frontend.onnx.parts import SubgraphPart, label_of
 from rammer.frontend.onnx.ports import type_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
 # (model, pairs of state, whether all values that decide shapes are part of a signature) -> session
-Opener: TypeAlias = "Callable[[ModelSource, Mapping[str, str], bool], Session]"
+Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
 
 
 class Stages:
@@ -43,7 +43,7 @@ class Stages:
     `max_steps` steps.
     """
 
-    def __init__(self, source: ModelSource, opener: Opener, max_steps: int) -> None:
+    def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
         self._model = _Model(source, opener, max_steps)
         self._whole = _Segment(self._model, self._model.cutter.whole())
 
@@ -93,7 +93,7 @@ class Stages:
 class _Model:
     """The model that is cut, the function that opens sessions of its parts, and the limits of loops."""
 
-    def __init__(self, source: ModelSource, opener: Opener, max_steps: int) -> None:
+    def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
         self.cutter = source.cutter()
         self.opset = source.opset
         self.max_steps, self.max_bytes = max_steps, source.limits.tensor_bytes

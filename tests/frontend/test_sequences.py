@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from rammer.errors import ModelError
-from rammer.frontend.onnx import ModelSource
+from rammer.frontend.onnx import Source
 from rammer.ir.semantics.evaluate import evaluate_graph
 
 F32 = np.float32
@@ -97,14 +97,14 @@ BAD = {
 def test_sequences_mean_what_the_standard_says(name: str) -> None:
     x = np.random.default_rng(2).standard_normal((5, 3)).astype(F32)
     (wanted,) = ReferenceEvaluator(GOOD[name]).run(None, {"x": x})
-    found = evaluate_graph(ModelSource(GOOD[name]).load().graph, {"x": x})["y"]
+    found = evaluate_graph(Source(GOOD[name]).load().graph, {"x": x})["y"]
     np.testing.assert_array_equal(found, wanted)
     assert found.dtype == np.asarray(wanted).dtype
 
 
 def test_an_optional_value_is_itself() -> None:
     x = np.ones((5, 3), F32)
-    graph = ModelSource(made("Optional x -> o", "OptionalGetElement o -> p", "Neg p -> y")).load().graph
+    graph = Source(made("Optional x -> o", "OptionalGetElement o -> p", "Neg p -> y")).load().graph
     np.testing.assert_array_equal(evaluate_graph(graph, {"x": x})["y"], -x)
 
 
@@ -112,5 +112,5 @@ def test_an_optional_value_is_itself() -> None:
 def test_malformed_sequences_are_refused(name: str) -> None:
     model, message = BAD[name]
     with pytest.raises(ModelError, match=message) as caught:
-        ModelSource(model).load()
+        Source(model).load()
     assert caught.value.node

@@ -18,7 +18,7 @@ import rammer
 from rammer.cli.console import Plain
 from rammer.compiler import compilation
 from rammer.errors import InputError, ModelError, ModelWarning, RammerError
-from rammer.frontend.onnx import ModelSource, load, tensors
+from rammer.frontend.onnx import Source, load, tensors
 
 F32 = np.float32
 W = np.ones((2, 3), F32)
@@ -45,7 +45,7 @@ def test_a_string_that_is_not_utf8_is_refused_by_its_field(place: str) -> None:
     made.opset_import.insert(0, helper.make_opsetid("doma", 1))
     made.graph.doc_string = made.producer_name = "what only describes may be anything"
     data = made.SerializeToString().replace(b"anything", b"\xff" * 8)
-    ModelSource(data)  # descriptions that are not UTF-8
+    Source(data)  # descriptions that are not UTF-8
     with pytest.raises(ModelError, match=re.escape(place) + r" is not UTF-8: '\\xffxx\\xfe'"):
         load(data.replace(STRINGS[place], b"\xffxx\xfe"))
 

@@ -11,10 +11,10 @@ from onnx import ModelProto
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.node import Node, NotConstant, Undecided, handles
 from rammer.frontend.onnx.ports import Declared
-from rammer.frontend.onnx.source import Imported, ModelSource
+from rammer.frontend.onnx.source import Imported, Source
 from rammer.ir.graph import Graph
 
-__all__ = ["Declared", "Imported", "Limits", "ModelSource", "Node", "NotConstant", "Undecided", "handles", "load"]
+__all__ = ["Declared", "Imported", "Limits", "Node", "NotConstant", "Source", "Undecided", "handles", "load"]
 
 
 def load(
@@ -32,5 +32,5 @@ def load(
     that decide shapes (these are then not inputs of the result). External data is read from the model's folder, or from
     `base_dir` for bytes and messages. Raises ModelError, and no other error, for a model that cannot be imported.
     """
-    opened = ModelSource(source, limits=limits, base_dir=base_dir)
+    opened = Source(source, limits=limits, base_dir=base_dir)
     return opened.load(shapes=shapes, dims=dims, constants=constants).graph

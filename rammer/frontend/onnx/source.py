@@ -41,7 +41,7 @@ class Imported:
     files: tuple[str, ...]
 
 
-class ModelSource:
+class Source:
     """A model: a path, serialized bytes, or a message. Raises ModelError for anything else.
 
     A path may also lead to a TensorFlow model. `weights` has the raw data of a message's initializers that have none
@@ -123,13 +123,13 @@ class ModelSource:
             self._model = inline_local_functions(self._model)
         return Cutter(self._model.graph, self._limits.depth)
 
-    def part(self, graph: GraphProto) -> ModelSource:
+    def part(self, graph: GraphProto) -> Source:
         """Return a part of the graph as a model of its own, with the weights of this one."""
         model = ModelProto(ir_version=self._model.ir_version, graph=graph)
         model.opset_import.extend(self._model.opset_import)
         names = {t.name for t in graph.initializer}
         weights = {name: data for name, data in self._weights.items() if name in names}
-        return ModelSource(model, limits=self._limits, base_dir=self._folder, weights=weights)
+        return Source(model, limits=self._limits, base_dir=self._folder, weights=weights)
 
     def check(self) -> None:
         """Raise one ModelError that lists every unsupported operator."""

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rammer.errors import ModelError
-from rammer.frontend.onnx import ModelSource
+from rammer.frontend.onnx import Source
 from rammer.frontend.torch.decompositions import decompositions
 from rammer.frontend.torch.importer import import_nodes, reason_against
 from rammer.ir.graph import Graph
@@ -109,4 +109,4 @@ def _from_script(module: Any, arguments: tuple[Any, ...]) -> Graph:
         warnings.simplefilter("ignore")
         named = {"input_names": inputs[: len(arguments)], "output_names": outputs}
         torch.onnx.export(module, arguments, file, dynamo=False, **named)
-    return ModelSource(file.getvalue()).load().graph
+    return Source(file.getvalue()).load().graph

@@ -9,7 +9,7 @@ from typing import Any
 from onnx import helper
 from torch import fx
 
-from rammer.frontend.onnx import ModelSource
+from rammer.frontend.onnx import Source
 from rammer.frontend.torch.writer import CODES, DTYPE, OPSET, Unsupported, Writer
 from rammer.ir.graph import Graph
 
@@ -56,7 +56,7 @@ def import_nodes(
         writer.initializers,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-    return ModelSource(model, weights=writer.weights).load().graph
+    return Source(model, weights=writer.weights).load().graph
 
 
 def _port(name: str, node: fx.Node) -> Any:
