@@ -167,7 +167,7 @@ def test_what_cannot_be_imported_is_listed(tmp_path: Path) -> None:
     torch.save(nn.ReLU(), tmp_path / "pickled.pt")
     with pytest.raises(ModelError, match=r"pickled\.pt: no file of TorchScript(.|\n)*torch\.load"):
         rammer.compile(tmp_path / "pickled.pt", example=x)
-    with pytest.raises(ModelError, match=r"is a zip(.|\n)*TorchScript needs example="):
+    with pytest.raises(ModelError, match=r"is a ZIP archive(.|\n)*TorchScript needs example="):
         rammer.compile(tmp_path / "pickled.pt")
     with pytest.raises(ModelError, match=r"type ReLU is not an ONNX model(.|\n)*example="):
         rammer.Session(nn.ReLU())  # type: ignore[arg-type]
