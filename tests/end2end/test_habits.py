@@ -65,7 +65,7 @@ def test_calls_by_name_and_in_order(program: rammer.Program) -> None:
 
 
 def test_arrays_that_fit_are_not_converted(program: rammer.Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run may take microseconds: what is just as the vDevice takes it goes straight there, whoever calls."""
+    """A run may take microseconds: an array in the vDevice's own form goes straight there, from each way to call."""
     monkeypatch.setattr(rammer.Program, "_checked", lambda *_: pytest.fail("arrays were looked at one by one"))
     arrays = {name: np.asarray(value) for name, value in GIVEN.items()}
     with rammer.Session(scaled("rows"), "cpu", device=2, tune_seconds=0) as session:

@@ -166,7 +166,7 @@ def test_a_crash_in_a_batch_is_the_fault_of_its_case_alone(monkeypatch: pytest.M
 def test_a_case_that_was_silent_in_a_batch_counts_as_what_it_gives_alone(
     end: Callable[[], object], outcome: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A machine that has no time for a child is no fault of ours; a crash is one, though it does not come again."""
+    """A machine without time for a child is not a fault; a crash is one, even if it happens once."""
     names = [f"views:{n}" for n in range(3)]
     met = tmp_path / "met"
 

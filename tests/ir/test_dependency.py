@@ -342,7 +342,7 @@ def test_what_operators_read_of_others_by_definition(seed: int) -> None:
 
 
 def test_writers_of_places_that_overlap() -> None:
-    """Updates write into the same place again, and views lie inside of it: whoever reaches into a tensor is found."""
+    """Find all accesses to a tensor: updates write into the same memory again, and views lie inside of it."""
     views = {"x": View("all", 0), "y": View("all", 8), "z": View("all", 0), "part": View("all", 6)}
     types = {"all": TensorType((16,)), "x": TensorType((4,)), "y": TensorType((8,)), "z": TensorType((16,))}
     operators = tuple(ROperator(t, define("abs", types[t].shape), ("in",), (t,)) for t in ("x", "y", "z"))

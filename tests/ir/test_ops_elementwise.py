@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -276,3 +277,24 @@ def test_wrong_operands_are_refused_with_their_types(
     with pytest.raises(TypeMismatch, match=kind) as caught:
         OPS[kind].express(*types, **attrs)
     assert "hint" in str(caught.value)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.0, 3.0, 7.0, 8.0, -1.0, -2.0, -3.0, 0.25, 1.5, -0.5, 9.0, 0.0])
+def test_powers_by_constants_have_the_zeros_and_infinities_of_pow(exponent: float) -> None:
+    x = np.concatenate([SPECIAL, FLOATS.ravel()])
+    with np.errstate(all="ignore"):
+        got = evaluate("power", x, exponent=exponent)
+        wanted = np.array([pow_of(float(v), exponent) for v in x])
+    np.testing.assert_allclose(got, wanted, rtol=4e-7, atol=2e-38)
+    zeros = wanted == 0
+    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(wanted[zeros]))
+
+
+def pow_of(x: float, exponent: float) -> float:
+    """As C's pow: Python raises where that has an infinity or NaN."""
+    try:
+        return math.pow(x, exponent)
+    except (ValueError, OverflowError):
+        if x == 0:  # a pole
+            return math.copysign(math.inf, x) if exponent % 2 == 1 else math.inf
+        return math.nan

@@ -171,7 +171,7 @@ def test_a_missing_wait_is_caught() -> None:
 
 
 def test_a_piece_elsewhere_is_caught() -> None:
-    """A line further, in the place of the one before or after it, or out of the arena."""
+    """A line further, where the one before or after it lies, or out of the arena."""
     plan = plan_on_paper()
     firsts, offsets = memory_of(plan).pieces[RING].firsts, memory_of(plan).pieces[RING].offsets
     begins = [offset - skew(first) for first, offset in zip(firsts, offsets, strict=True)]

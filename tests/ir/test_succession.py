@@ -1,4 +1,4 @@
-"""Results in the place of operands: right in any interleaving, and no fault of them that is not caught."""
+"""Results in place of their operands are right in any interleaving, and each fault of them is caught."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_random_moves_keep_their_meaning(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(0, 400, 7))
 def test_what_a_pass_fuses_has_no_kind_of_an_operator_with_attributes(seed: int) -> None:
-    """Whoever looks for a kind finds the attributes that this kind has."""
+    """A search for a kind finds the attributes that this kind has."""
     for op in optimize(Chains(seed).graph(12), SPEC).operators:
         if op.kind in OPS and op.kind not in ("copy", "convert"):
             made = Operations(OPS).define(op.kind, op.operation.inputs, op.operation.attrs)

@@ -209,7 +209,7 @@ def test_machine_code_has_matrix_instructions(arch: str, precision: str, wanted:
 @pytest.fixture(scope="module")
 def own_math() -> Library:
     """The device's functions, compiled for the host."""
-    ones = ("exp", "log", "sin", "cos", "tanh", "erf")
+    ones = ("exp", "log", "sin", "cos", "asin", "acos", "tanh", "erf")
     text = f"#define INLINE static inline\ntypedef long long int64_t;\n{MATH}\n"
     text = text.replace("INFINITY", "__builtin_inf()").replace("NAN", '__builtin_nan("")')
     text += "".join(f"double t_{f}(double x) {{ return mk_{f}(x); }}\n" for f in ones)
@@ -229,6 +229,8 @@ EDGES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e308, -1e308, 5e-324, 710
         ("log", np.log, 1e-15),
         ("sin", np.sin, 1e-13),
         ("cos", np.cos, 1e-13),
+        ("asin", np.arcsin, 1e-13),
+        ("acos", np.arccos, 1e-13),
         ("tanh", np.tanh, 1e-15),
         ("erf", np.vectorize(erf), 1e-14),
         ("erff", np.vectorize(erf), 3e-7),

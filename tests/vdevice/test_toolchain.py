@@ -98,7 +98,7 @@ def test_a_compiler_that_hangs_is_killed_with_its_children(cache: Path, tmp_path
 def test_a_compiler_that_computed_before_its_caller_ran_again_was_stopped_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine a compiler may have had its second before whoever started it looks at a clock."""
+    """On a busy machine a compiler may have had its second before its parent looks at a clock."""
     start = subprocess.Popen
 
     def started_late(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:

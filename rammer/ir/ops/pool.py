@@ -154,7 +154,10 @@ def _lrn(x: TensorType, *, size: int, alpha: float = 1e-4, beta: float = 0.75, b
     wider = (axes[0], ("c", x.shape[1] + size - 1), *axes[2:])
     value = widened(Load("xp", (var("n"), var("c") + var("k"), *rest)), dtype)
     total = Load("sum", variables_of(axes))
-    scaled = widened(Load("x", variables_of(axes)), dtype) / scalars.power(total * (alpha / size) + bias, beta)
+    norm = total * (alpha / size) + bias
+    root = call("sqrt", norm)
+    power = root * call("sqrt", root) if beta == 0.75 else scalars.power(norm, beta)
+    scaled = widened(Load("x", variables_of(axes)), dtype) / power
     return expression(
         "lrn",
         [("x", x)],

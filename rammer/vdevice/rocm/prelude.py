@@ -173,6 +173,8 @@ INLINE double mk_atan(double x) {  // by angles of 90 and 45 degrees to |t| < 0.
   double y = t * p + (high ? 0.78539816339744828 : 0.0);
   return copysign(a > 1 ? 1.5707963267948966 - y : y, x);
 }
+INLINE double mk_asin(double x) { return mk_atan(x / sqrt((1 - x) * (1 + x))); }
+INLINE double mk_acos(double x) { return 2 * mk_atan(sqrt((1 - x) / (1 + x))); }
 INLINE double mk_erf(double x) {  // 2 / sqrt(pi) e^-xx sum of x (2xx)^k / (2k + 1)!!: nothing cancels
   double a = fabs(x), term = a, sum = a;
   if (a > 6) return copysign(1.0, x);
@@ -197,8 +199,8 @@ INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double
 #define sin mk_sin
 #define cos mk_cos
 #define atan mk_atan
-#define asin(x) mk_atan((x) / sqrt((1 - (x)) * (1 + (x))))
-#define acos(x) (2 * mk_atan(sqrt((1 - (x)) / (1 + (x)))))
+#define asin mk_asin
+#define acos mk_acos
 #define tanh mk_tanh
 #define erf mk_erf
 #define pow mk_pow
