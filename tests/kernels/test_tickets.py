@@ -79,7 +79,7 @@ def handed(op: Operation, kernels: list[RKernel], built: Built, symbols: list[st
 
 @pytest.mark.parametrize("arch", ["x86-64-avx512", "x86-64-avx2"])
 def test_parts_of_every_operator_do_not_need_those_before(arch: str) -> None:
-    """A thread that takes tickets from some one on, with scratch of NaN, stores all their results, the last one's too."""
+    """A thread takes tickets from some number on, with scratch of NaN: it stores all their results, to the last."""
     lanes = 8 if arch.endswith("2") else 16
     spec = replace(SLOW_SPEC, arch=runnable(arch), lanes=lanes, registers=2 * lanes)
     found = {name: (op, candidates(op, spec)) for name, op in cases(lanes).items()}
