@@ -181,3 +181,14 @@ def test_masks_next_to_the_largest_number_say_nothing_of_others() -> None:
     expr = OPS["softmax"].express(TensorType(scores.shape), axis=1)
     (want,) = bounded(expr, {expr.inputs[0][0]: scores})
     assert np.asarray(want.error).max() < 1e-5
+
+
+def test_constants_are_rounded_too() -> None:
+    """A third of all float32 numbers give an exact sixth; 1/6 itself is not a float32, which the sum then magnifies."""
+    x = np.float32(-3) + np.arange(1, 1 << 12, dtype=np.float32) * np.float32(2**-18)
+    sixth = Call("mul", (X, Const(1 / 6)))
+    expr, inputs = pointwise(Call("add", (sixth, Const(0.5))), DType.F32, (x, DType.F32))
+    (want,) = bounded(expr, inputs)
+    for factor in (1 / 6, np.float32(1 / 6)):  # multiply and add at once, as devices do
+        assert not differs((x.astype(np.float64) * factor + 0.5).astype(np.float32), want).any()
+    assert want.error.max() < 1e-6

@@ -20,7 +20,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.expr import COMPARISONS, REDUCERS, Call, Cast, Load, Scalar, Select, Stage, TensorExpr
+from rammer.ir.expr import (
+    COMPARISONS,
+    REDUCERS,
+    Call,
+    Cast,
+    Const,
+    ConstantTable,
+    Load,
+    Scalar,
+    Select,
+    Stage,
+    TensorExpr,
+)
 from rammer.ir.semantics.evaluate import (
     MOST_SCATTERED,
     Evaluator,
@@ -313,7 +325,17 @@ class _Bounds(Evaluator):
                 (a, a_off), (b, b_off) = self._value(then, grid), self._value(other, grid)
                 exact = not np.any(a_off) and not np.any(b_off)
                 return Bounded(np.where(ok, a, b), 0.0 if exact else np.where(ok, a_off, b_off))
+            case Const() | ConstantTable():
+                value = self.value(body, grid)
+                return Bounded(value, self._constant_error(np.asarray(value)))
         return Bounded(self.value(body, grid), 0.0)
+
+    def _constant_error(self, value: Array) -> Any:
+        """Return how far constants are off on a device that computes in float32."""
+        if value.dtype.kind != "f" or self._step < FLOAT32_HALF_STEP:
+            return 0.0
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(np.abs(value - value.astype(np.float32)), nan=0.0, posinf=OVERFLOW)
 
     def _call(self, fn: str, args: Sequence[Bounded]) -> Bounded:
         apply = FUNCTIONS[fn].numpy
