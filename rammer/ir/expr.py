@@ -270,21 +270,24 @@ def rename_tensors(body: Scalar, names: Mapping[str, str]) -> Scalar:
     return rewrite(body, lambda ld: Load(names.get(ld.tensor, ld.tensor), ld.index, ld.dynamic))
 
 
+def inside(value: Scalar) -> tuple[Scalar, ...]:
+    """Return the operands of a scalar expression, dynamic indices included."""
+    match value:
+        case Call(_, args):
+            return args
+        case Cast(arg, _):
+            return (arg,)
+        case Select(_, then, other):
+            return then, other
+        case Load(_, _, dynamic):
+            return tuple(d.value for d in dynamic)
+    return ()
+
+
 def nodes(value: Scalar) -> Iterator[Scalar]:
     """Yield a scalar expression and everything inside it, dynamic indices included; parents first."""
     yield value
-    match value:
-        case Call(_, args):
-            inner: tuple[Scalar, ...] = args
-        case Cast(arg, _):
-            inner = (arg,)
-        case Select(_, then, other):
-            inner = then, other
-        case Load(_, _, dynamic):
-            inner = tuple(d.value for d in dynamic)
-        case _:
-            inner = ()
-    for part in inner:
+    for part in inside(value):
         yield from nodes(part)
 
 

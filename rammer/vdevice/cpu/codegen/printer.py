@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import Call, Cast, Const, Load, Scalar
+from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, inside
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
 from rammer.ir.tensor import DType, Encoding, TensorType
@@ -42,6 +43,8 @@ MAX_NUMBERS = 64  # scalar stores of an unrolled loop: hundreds of them took cla
 TICKETS = "rammer_tickets"  # of the rTask: the next one of this vEU
 TAKE = f"{TICKETS}->mine = rammer_take({TICKETS})"
 FEW_GATHERED = 128  # scalars gathered into vectors by an unrolled loop: clang searches for patterns among them all
+MOST_NODES = 500  # of a value that is printed as it is: the functions of larger ones took clang minutes to inline
+LEAST_NODES = 6  # of a part of such a value that gets a name
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
 
 
@@ -65,6 +68,7 @@ class CpuPrinter(NestPrinter):
         self._many = max(self._sums.values(), default=0)
         self._asking = ""  # the variable of the loop that prefetches for later rTasks
         self._tickets, self.tickets = tickets(program)
+        self._names: dict[Scalar, tuple[str, bool, str | None]] | None = None  # of repeated parts of a large value
 
     def declare(self, buffer: Buffer, body: Body) -> None:
         super().declare(buffer, body)
@@ -111,6 +115,7 @@ class CpuPrinter(NestPrinter):
                 if s.buffer in self.wide and count in (0, self.lanes):
                     sums, *pair = (self.wide_text(x, lane, count, DType.I32) for x in (held, a, b))
                     return f"{sums} = vadd_dot_bytes({sums}, {', '.join(pair)});"
+        self._names = {} if _size(s.value, {}) > MOST_NODES else None
         return super().store(s, lane, count)
 
     def square(self, loop: For) -> str | None:
@@ -146,7 +151,25 @@ class CpuPrinter(NestPrinter):
                 return f"vlow_bits({bits}, {mask}, {self.literal(zero, DType.F32)})", True
         if (first := self._four_bytes(value, lane)) is not None:
             return f"four_bytes(&{self.place(first.tensor, self.index(first.index[0]), 4)})", False
+        if self._names is not None and isinstance(value, Call):
+            return self._with_names(value, lane, count, like, self._names)
         return super().scalar(value, lane, count, like)
+
+    def _with_names(
+        self, value: Call, lane: str | None, count: int, like: DType, names: dict[Scalar, tuple[str, bool, str | None]]
+    ) -> tuple[str, bool]:
+        """Print a value with its repeated parts computed first, once. Known as: common subexpression elimination."""
+        if (found := names.get(value)) and found[2] == lane:
+            return found[:2]
+        part = _repeated(value, names)
+        if part is None:
+            return super().scalar(value, lane, count, like)
+        text, wide = self.scalar(part, lane, count, self.type_of(part) or like)
+        name = f"rammer_value{len(names)}"
+        names[part] = name, wide, lane
+        rest, rest_wide = self.scalar(value, lane, count, like)
+        del names[part]
+        return f"({{ const __auto_type {name} = {text}; {rest}; }})", rest_wide
 
     def _four_bytes(self, value: Scalar, lane: str | None) -> Load | None:
         """Return the first of four bytes that are adjacent in memory and joined to a word."""
@@ -312,6 +335,30 @@ class CpuPrinter(NestPrinter):
             f"{NEXT}->from + {LINE_BYTES} * rammer_asked;",
             f"const long rammer_step = rammer_asked < 0 ? 0 : {LINE_BYTES};",
         ]
+
+
+def _size(value: Scalar, known: dict[int, int]) -> int:
+    """Return the number of nodes of a value as a tree. `known` has those of its parts by id."""
+    if id(value) not in known:
+        known[id(value)] = 1 + sum(_size(part, known) for part in inside(value))
+    return known[id(value)]
+
+
+def _repeated(value: Scalar, but: Container[Scalar]) -> Scalar | None:
+    """Return the largest part that a value computes twice, in any case; None if there is none."""
+    counts: Counter[Scalar] = Counter()
+    left = list(inside(value))
+    while left:
+        part = left.pop()
+        if part in but or isinstance(part, Select | Load) or (isinstance(part, Cast) and part.bits):
+            continue  # it has a name; or its parts are not computed in any case, or not for all lanes
+        if isinstance(part, Call):
+            counts[part] += 1
+        left += inside(part)
+    known: dict[int, int] = {}
+    sizes = {part: _size(part, known) for part, count in counts.items() if count > 1}
+    found = max(sizes, key=lambda part: sizes[part], default=None)
+    return found if found is not None and sizes[found] >= LEAST_NODES else None
 
 
 def _sums(body: Body, times: int) -> dict[int, int]:
