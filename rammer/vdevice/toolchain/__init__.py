@@ -248,7 +248,7 @@ def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int
             if calls is not None:
                 calls.add(process)
             if cpu_s is not None:
-                _limit(process, cpu_s)
+                cpu_s = _limit(process, cpu_s)
             code = _waited(process, timeout_s)
         except subprocess.TimeoutExpired:
             raise ToolchainError(
@@ -293,18 +293,23 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> None:
-    """Limit the CPU time and memory of a compiler and its children, if the system can (Linux)."""
+def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> int:
+    """Limit the CPU time and memory of a compiler and its children, if the system can (Linux).
+
+    Returns the limit of CPU time in seconds: that of this process, if it is lower.
+    """
     if sys.platform != "linux":
-        return
+        return cpu_s
     try:
         for kind, most in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, MEMORY_BYTES)):
             soft, hard = (
                 most if limit == resource.RLIM_INFINITY else min(most, limit) for limit in resource.getrlimit(kind)
             )
             resource.prlimit(process.pid, kind, (soft, hard))
+            cpu_s = soft if kind == resource.RLIMIT_CPU else cpu_s
     except ProcessLookupError:
-        return  # it has ended
+        pass  # it has ended
+    return cpu_s
 
 
 TICKS = 0.9  # part of the CPU limit that counts as reached: systems count in whole ticks
