@@ -447,7 +447,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
     )
     wanted = bounded_as(expr, kernel.form, arrays, factor_step=_factor_step(kernel)) if whole else bound(places)
     for number, (tensor, result, both) in enumerate(zip(op.outputs, replay.results(n), wanted, strict=True)):
-        got, want = result.flat[element(result.kind, elements)], Bounded(*map(np.ravel, both))
+        got, want = np.atleast_1d(result.flat[element(result.kind, elements)]), Bounded(*map(np.ravel, both))
         at = unexplained(got, want, number, places, partial(bound, careful=True))
         if at is not None:
             return (

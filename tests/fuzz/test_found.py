@@ -298,6 +298,24 @@ def a_maximum_of_everything(s: Sketch) -> list[str]:
     return [s.node("ReduceMax", s.input((2, 32, 16, 16)), keepdims=0)]
 
 
+@found(arch=runnable("x86-64-avx2"))
+def functions_of_functions(s: Sketch) -> list[str]:
+    """Each of them reads its operand several times: a text of 64 kB, with 144 exponentials, took clang 25 s."""
+    x, slope = s.input((1, 26, 2)), s.weights(26, 1)
+    cubed = s.node("Pow", x, s.constant(3.0))
+    soft = s.node("Softplus", s.node("Mish", s.node("PRelu", cubed, slope)))
+    root = s.node("Sqrt", s.node("Add", s.node("Abs", x), s.constant(0.5)))
+    total = s.node("Sum", root, soft, soft, soft)
+    return [s.node("Softsign", s.node("Mul", total, total))]
+
+
+@found(arch=runnable("x86-64"), veus=2, check=1)
+def a_scalar_whose_rounding_is_looked_at_carefully(s: Sketch) -> list[str]:
+    """One of no dimensions has no elements to be chosen from."""
+    x, least = s.input((1, 384, 224, 1)), s.node("Clip", s.input(()), s.constant(0.0), s.constant(100.0))
+    return [s.node("Sigmoid", least), s.node("ReduceMean", s.node("Clip", x, least), keepdims=0)]
+
+
 def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """N: a proof compared what is read in each of 91 roles with each of 91 loads, for every element: 70 seconds."""
     asked = 0

@@ -192,3 +192,11 @@ def test_constants_are_rounded_too() -> None:
     for factor in (1 / 6, np.float32(1 / 6)):  # multiply and add at once, as devices do
         assert not differs((x.astype(np.float64) * factor + 0.5).astype(np.float32), want).any()
     assert want.error.max() < 1e-6
+
+
+def test_a_number_that_may_be_zero_has_no_sure_truth() -> None:
+    """A sigmoid below the normal numbers is zero, and so false, on devices that flush them."""
+    x = np.asarray([-100.0, -90.0, -80.0, 0.0], np.float32)
+    expr, inputs = pointwise(Cast(Call("exp", (X,)), DType.BOOL), DType.BOOL, (x, DType.F32))
+    (want,) = bounded(expr, inputs)
+    assert want.error.tolist() == [1.0, 1.0, 0.0, 0.0]

@@ -297,6 +297,8 @@ class _Bounds(Evaluator):
             if dtype is DType.F32:
                 error = np.where(error == 0, 0.0, error + FLOAT32_HALF_STEP * np.abs(held) + TINY)
                 return Bounded(held, np.where(np.abs(value) + error < LARGEST, error, np.fmax(error, OVERFLOW)))
+            if dtype is DType.BOOL and np.asarray(value).dtype != bool:
+                return Bounded(held, np.where((np.abs(value) <= error) & (error > 0), 1.0, 0.0))  # it may be zero
             ends = [self.rounded(moved_by(value, sign * error), dtype) for sign in (-1, 1)]
             error = _whole_unbounded(np.maximum(*(_apart(end, held) for end in ends)), pair)
             if not dtype.part.is_float and dtype is not DType.BOOL and np.asarray(value).dtype.kind == "f":
