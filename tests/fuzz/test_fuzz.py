@@ -410,7 +410,8 @@ def test_formulas_of_doubles_are_of_doubles() -> None:
     x, image = s.input((5, 37), DOUBLE, -7.0, 7.0), s.input((2, 7, 5, 3), DOUBLE)
     erf, gelu, smooth = s.node("Erf", x), s.node("Gelu", x), s.node("Gelu", x, approximate="tanh")
     norm = s.node("LRN", image, size=4, alpha=0.25, beta=0.75, bias=1.5)
-    model = s.model([erf, gelu, smooth, norm])
+    sizes = s.node("LpNormalization", x, axis=0, p=1)
+    model = s.model([erf, gelu, smooth, norm, sizes])
     inputs = {name: port.draw(s.numpy) for name, port in s.inputs.items()}
     a, b = inputs[x], inputs[image]
     around = [np.sum(b[:, max(c - 1, 0) : c + 3] ** 2, 1) for c in range(7)]  # ⌊3/2⌋ channels before, ⌈3/2⌉ after
@@ -418,10 +419,20 @@ def test_formulas_of_doubles_are_of_doubles() -> None:
         erf: 1 - np.vectorize(erfc)(a),
         gelu: a / 2 * np.vectorize(erfc)(-a / sqrt(2)),
         smooth: a / (1 + np.exp(-2 * sqrt(2 / pi) * (a + 0.044715 * a**3))),
+        sizes: a / np.abs(a).sum(0),
         norm: b / (1.5 + 0.25 / 4 * np.stack(around, 1)) ** 0.75,
     }
     for name, value in evaluator(model, inputs).items():
         np.testing.assert_allclose(value, wanted[name], rtol=1e-12, atol=1e-14)
+
+
+def test_indices_of_elements_may_be_fewer_along_other_axes() -> None:
+    s = Sketch("made:13")
+    x = s.input((5, 7), DOUBLE)
+    y = s.node("GatherElements", x, s.constant(np.array([[1, 2, -1], [0, 3, 2]])), axis=0)
+    inputs = {x: s.inputs[x].draw(s.numpy)}
+    wanted = [[inputs[x][n, c] for c, n in enumerate(row)] for row in ((1, 2, -1), (0, 3, 2))]
+    assert np.array_equal(evaluator(s.model([y]), inputs)[y], wanted)
 
 
 def test_a_vector_of_zero_points_belongs_to_rows_on_the_left_and_to_columns_on_the_right() -> None:

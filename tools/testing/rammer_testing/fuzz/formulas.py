@@ -2,7 +2,8 @@
 
 It lacks quantised operators of ONNX Runtime's domain, and applies a vector of zero points for rows to columns. Its
 Erf computes in float32 even for doubles, and so does Gelu's; Gelu's other constants are float32 too. Its LRN computes
-as many channels as a batch has images.
+as many channels as a batch has images, and its LpNormalization takes L1 norms with
+signs. Its GatherElements refuses indices that are shorter along other axes.
 """
 
 from __future__ import annotations
@@ -154,7 +155,29 @@ class LRN(OpRun):
         return ((x / (float(bias) + scale * squares) ** float(beta)).astype(x.dtype),)
 
 
+class LpNormalization(OpRun):
+    """x / (the sum of |x| ** p along an axis) ** (1 / p); zeros stay zeros."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axis: int = -1, p: int = 2) -> tuple[Array]:
+        norm = np.sum(np.abs(x.astype(np.float64)) ** p, axis, keepdims=True) ** (1 / p)
+        return ((x / np.where(norm == 0, 1, norm)).astype(x.dtype),)
+
+
+class GatherElements(OpRun):
+    """Elements at indices along an axis. Other axes of the indices may be shorter."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, indices: Array, axis: int = 0) -> tuple[Array]:
+        along = axis % x.ndim
+        covered = x[tuple(slice(None if d == along else n) for d, n in enumerate(indices.shape))]
+        return (np.take_along_axis(covered, indices, along),)
+
+
 _erf = np.vectorize(erf, otypes=[np.float64])
 FORMULAS: list[type[OpRun]] = [
     *(MatMulInteger, QLinearMatMul, QGemm, MatMulIntegerToFloat, QLinearAdd, QLinearMul, Erf, Gelu, LRN),
+    *(LpNormalization, GatherElements),
 ]

@@ -29,6 +29,7 @@ PERTURBED = 12  # runs of the oracle on inputs and constants that differ in thei
 ROUNDS = 6  # of such runs, while some elements have not moved: of many thousand at a border, some rarely do
 LARGE = 1 << 20  # elements of inputs and outputs; above it, a quarter of these runs is enough
 NARROW_TIMES = 4.0  # of 16-bit types, whose tolerance is of so many roundings
+LEAST_SQUARED = 2.0**-63  # the square of a smaller float32 is not a normal number
 MOST_WINDOWS = 20_000  # elements of pools that ONNX's evaluator may compute, at about 0.2 ms each
 SLACK = 8.0  # allowed error of an element, in multiples of its movement in perturbed runs
 EPSILON: dict[int, float] = {
@@ -39,7 +40,7 @@ EPSILON: dict[int, float] = {
 }
 ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
 _STASHED = (  # float32 inside, even of doubles: its numbers, or a constant
-    *("LayerNormalization", "GroupNormalization", "RMSNormalization", "HardSwish", "Attention"),
+    *("LayerNormalization", "GroupNormalization", "RMSNormalization", "HardSwish", "Shrink", "Attention"),
 )
 _ONCE = (  # operators that round each element once: their 16-bit results are exact to the last bit
     *("Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Relu", "Sqrt", "Identity", "Cast", "Where", "Reshape", "Slice"),
@@ -48,6 +49,7 @@ _ONCE = (  # operators that round each element once: their 16-bit results are ex
 _WINDOWS = ("AveragePool", "MaxPool", "LpPool")
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SHAPING = ("Resize",)  # numbers of which give the result's size; oracles compute positions in float32
+_LEAST_SQUARED, _ZERO = "least number with a square", "flushed to zero"  # names of constants
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64), *_HALVES)
 
@@ -83,7 +85,7 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 def _deviates(node: NodeProto) -> bool:
     """Return whether ONNX's evaluator (1.23) deviates from the standard for this node.
 
-    It ignores sequence lengths, takes L1 norms with signs, leaves elements out of LpPool's last windows, ends Loops
+    It ignores sequence lengths, leaves elements out of LpPool's last windows, ends Loops
     without a condition early, and resizes to one element at another position. Operators with wrong formulas are in
     FORMULAS.
     """
@@ -91,8 +93,6 @@ def _deviates(node: NodeProto) -> bool:
     match node.op_type:
         case "LSTM" | "GRU" | "RNN":
             return len(node.input) > 4 and bool(node.input[4])
-        case "LpNormalization":
-            return given.get("p") == 1
         case "Loop":
             return not node.input[1]
         case "LpPool":
@@ -272,7 +272,7 @@ def spreads(
     size = sum(value.size for value in (*inputs.values(), *wanted.values()))
     runs = PERTURBED if size < LARGE else PERTURBED // 4
     for run in range(ROUNDS * runs):
-        noise = _Noise(random, coarse, 2.0 ** (run // runs), once)
+        noise = _Noise(random, coarse, 2.0 ** (run // runs), once, flush=bool(run % 2))
         near = {name: noise.near(value) for name, value in inputs.items()}
         said = consult(_noisy(model, noise), near, (oracle,))
         for name, value in said[1].items() if said else ():
@@ -319,12 +319,14 @@ class _Noise:
     """Random factors that differ from 1 by one or two roundings, or `times` as much; 1 for integers.
 
     `coarse`: relative rounding step of float32. `once`: 16-bit numbers are exact to the last bit, as in `rounds_once`.
+    `flush`: numbers whose squares are below the normal ones become zero, as devices compute such squares.
     """
 
     random: np.random.Generator
     coarse: float = 0.0
     times: float = 1.0
     once: bool = False
+    flush: bool = False
 
     def factors(self, dtype: Any, shape: Sequence[int], coarse: float = 0.0) -> Array:
         epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
@@ -361,5 +363,20 @@ def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
             factor = noise.factors(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, place)
             found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
             kept.output[n] = f"{name} exact"
-            found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [name]))
+            moved = f"{name} moved" if (flush := noise.flush and kind.elem_type == TensorProto.FLOAT) else name
+            found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [moved]))
+            found.graph.node.extend(_flushed(moved, name) if flush else ())
+    if noise.flush:
+        for constant, value in ((_LEAST_SQUARED, LEAST_SQUARED), (_ZERO, 0.0)):
+            found.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), constant))
     return found
+
+
+def _flushed(name: str, result: str) -> list[NodeProto]:
+    """Return nodes that replace small numbers of a float32 tensor by zero. NaN stays."""
+    size, small = f"{result} size", f"{result} small"
+    return [
+        helper.make_node("Abs", [name], [size]),
+        helper.make_node("Less", [size, _LEAST_SQUARED], [small]),
+        helper.make_node("Where", [small, _ZERO, name], [result]),
+    ]
