@@ -75,7 +75,7 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     found: list[RKernel] = []
     if unit := threads_tensor.instruction_for(staging):
         chosen = threads_tensor.tiles(staging, unit)
-        found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
+        found += ranked(problem, (threads_tensor.schedule(staging, tile) for tile in chosen))[:MOST_TENSOR]
     if matrices := threads_group.product(problem):
         groups = threads_group.tiles(matrices)
         found += ranked(problem, (threads_group.schedule(matrices, tile) for tile in groups))[:MOST_GROUP]
