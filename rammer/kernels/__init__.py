@@ -44,7 +44,8 @@ def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) 
     may only set `every_axis`. Raises LoweringError if there are none.
     """
     if operation.expr.into:
-        return update.candidates(operation, spec)
+        problem = KernelProblem(operation, spec, operation.expr, {}, frozenset(), tuning)
+        return [problem.kernel(schedule) for schedule in update.schedules(problem)]
     if spec.execution is Execution.SIMT:
         if tuning != USUAL and not tuning.every_axis:
             raise LoweringError(
