@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -16,17 +15,15 @@ from rammer.kernels.packing import panels
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.tiling import cut, least_us, task_counts
+from rammer.kernels.tiling import cut, least_us, stage_order, task_counts
 from rammer.kernels.vectors import contraction
 from rammer.kernels.vectors.contraction import Block, blocks
 from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
 
 TILE = 4  # outputs of a tile along each side
 PLANES = (TILE + TAPS - 1) ** 2
-MAX_SCHEDULES = 1
-FIRST = 2  # plans of a part that are compared with others: one rTask per vEU, cut by channels, and by rows
-# Times the best: a part whose first plan takes longer is dropped. The choice did not change for any of 69
-# convolutions of eleven models, nor at 1.1; three of four plans are counted.
+# Times the direct form: a part whose first plan takes longer is dropped. The choice did not change for any of 69
+# convolutions of eleven models, nor at 1.1.
 HOPELESS = 1.25
 # Of the direct form's counted time: below that, the direct form is not offered. Of 17 convolutions that were measured
 # (docs/measurements.md), the two that lost were counted with 0.84.
@@ -64,6 +61,7 @@ class Form(NamedTuple):
     problem: KernelProblem
     schedule: Schedule
     alone_us: float
+    is_cut: bool  # into several rTasks
 
 
 def kernels(problem: KernelProblem) -> tuple[list[RKernel], bool]:
@@ -81,9 +79,9 @@ def kernels(problem: KernelProblem) -> tuple[list[RKernel], bool]:
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
     if direct_us < least_us(problem.spec):
         return [], False
-    forms = schedules(problem.unmerged, direct_us)
-    made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
-    return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
+    found = schedules(problem.unmerged, direct_us)
+    made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in found]
+    return made, any(f.alone_us <= CERTAIN * direct_us for f in found)
 
 
 def _saves_products(conv: Convolution) -> bool:
@@ -91,36 +89,32 @@ def _saves_products(conv: Convolution) -> bool:
     return PLANES * conv.rows.pieces * conv.columns.pieces < TILE * TILE * conv.rows.taps * conv.columns.taps
 
 
-def schedules(problem: KernelProblem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
-    """Return up to `most` forms that take at most `worth_us` by their counted work, the fastest first.
+def schedules(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
+    """Return the fastest form that takes at most `worth_us` by its counted work.
 
     One of a single rTask is added if cutting repeats much work, for graphs that have other work at the same time.
     """
-    if (conv := convolution(problem)) is None:
-        return []
-    of_part = [plans for part in _parts(problem, conv) if (plans := list(dict.fromkeys(_plans(problem, conv, *part))))]
-    chunks = {plan.chunk for plans in of_part for plan in plans}
-    of_chunk = {n: replace(problem, expr=rewritten(problem, conv, TILE, n)) for n in chunks}
-
-    @cache
-    def form(plan: Plan) -> Form:
-        own = of_chunk[plan.chunk]
-        schedule = _schedule(own, conv, plan)
-        return Form(own, schedule, own.alone_us(schedule, own.spec.num_veus))
-
-    if most == MAX_SCHEDULES:  # the other cuts are compared only for the best part, judged by its first ones
-        first_us = min((form(plans[0]).alone_us for plans in of_part), default=inf)
-        near_us = HOPELESS * first_us if first_us <= HOPELESS * worth_us else 0.0
-        of_part = [plans for plans in of_part if form(plans[0]).alone_us <= near_us]
-        best = min(of_part, key=lambda plans: min(form(plan).alone_us for plan in plans[:FIRST]), default=[])
-        of_part = [best, *(plans[:FIRST] for plans in of_part)]
-    found = sorted(dict.fromkeys(plan for plans in of_part for plan in plans), key=lambda plan: form(plan).alone_us)
-    found = [plan for plan in found if form(plan).alone_us <= worth_us]
-    chosen = [form(plan) for plan in found if plan.tasks][:most]
-    for whole in [form(plan) for plan in found if not plan.tasks][:1]:
+    found = [form for form in forms(problem, worth_us) if form.alone_us <= worth_us]
+    chosen = [form for form in found if form.is_cut][:1]
+    for whole in [form for form in found if not form.is_cut][:1]:
         if not chosen or whole.alone_us < WHOLE * chosen[0].problem.alone_us(chosen[0].schedule, 1):
             chosen.append(whole)
     return chosen
+
+
+def forms(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
+    """Return the forms of a convolution, the fastest first; none of a part whose first one takes much longer."""
+    if (conv := convolution(problem)) is None:
+        return []
+    found: list[Form] = []
+    for order, chunk in _parts(problem, conv):
+        own = replace(problem, expr=rewritten(problem, conv, TILE, chunk))
+        for n, plan in enumerate(dict.fromkeys(_plans(problem, conv, order, chunk))):
+            schedule = _schedule(own, conv, plan)
+            found.append(Form(own, schedule, own.alone_us(schedule, own.spec.num_veus), bool(plan.tasks)))
+            if n == 0 and found[-1].alone_us > HOPELESS * worth_us:
+                break
+    return sorted(found, key=lambda form: form.alone_us)
 
 
 def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int) -> Iterator[Plan]:
@@ -225,10 +219,8 @@ def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, pr
     problem, lanes, o = s.problem, s.problem.lanes, conv.o
     block = _block(problem, conv, plan)
 
-    def order(stage: str, *names: str) -> tuple[int, ...]:
-        axes = [a for a, _ in problem.expr.stage(stage).axes]
-        rest = [a for a in axes if a not in names]
-        return tuple(axes.index(a) for a in (*rest, *(n for n in names if n in axes)))
+    def order(stage: str, *last: str) -> tuple[int, ...]:
+        return stage_order(problem.expr.stage(stage), *last)
 
     none = Sched(problem)
     entries = (Loop("cc", plan.chunk),) if conv.columns.pieces > 1 else ()
