@@ -15,7 +15,7 @@ from rammer.ir.analysis.simplify import simplify_index
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.operator import Operation
 from rammer.ir.tile import TileProgram
 from rammer.kernels.lower import draft, finished
@@ -28,26 +28,6 @@ if TYPE_CHECKING:
 
 SCALARS = 4  # sums that share an operand on devices without vectors
 COSTLY = 12  # slots of the cheapest function worth keeping: more than storing and loading its result
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """Options for tilings, for callers that know more than the spec says.
-
-    `tasks`: the number of rTasks to aim for first; 0: one per vEU. `most_bytes`: the most bytes that the smallest piece
-    of work, a register block with all it reads, may touch; 0: no limit. If no register block is so small, the smallest
-    one is used. `every_axis`: cut point-wise and row-wise nests also along each axis of the root before the others; on
-    SIMT devices, keep the tiles of a product inside of one image. `small`: offer short operations, too, in several
-    times as many rTasks.
-    """
-
-    tasks: int = 0
-    most_bytes: int = 0
-    every_axis: bool = False
-    small: bool = False
-
-
-USUAL = Tuning()
 
 
 class OfVector(NamedTuple):
