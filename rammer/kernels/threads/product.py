@@ -26,7 +26,7 @@ from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lower.reduce import WAYS
 from rammer.kernels.problem import KernelProblem
-from rammer.kernels.product import shared
+from rammer.kernels.product import axes_of, shared
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule, group
 
@@ -110,27 +110,24 @@ def sides(problem: KernelProblem) -> Sides | None:
     others += [ld.tensor for ld, _ in loads(stage.epilogue)] if stage.epilogue is not None else []
     if first.tensor in others or second.tensor in others:
         return None
-    moves: dict[str, list[str]] = {"first": [], "second": [], "both": []}
+    extents = dict(stage.axes)
+    last = next((a for a, e in reversed(stage.axes) if e > 1), "")
     limits: dict[str, int] = {}
-    for axis, extent in stage.axes:
-        ins = [any(axis in variables(ix) for ix in ld.index) for ld in (first, second)]
+    moves: dict[bool, list[str]] = {False: [], True: []}  # axes, by whether they move the second operand
+    for axis, extent in ((a, e) for a, e in stage.axes if e > 1):
+        ins = [axis in axes_of(ld) for ld in (first, second)]
         if all(ins):
             runs = [shared(stage, ld, axis) for ld in (first, second)]  # of a group of a convolution, perhaps
             side = next((n for n, run in enumerate(runs) if MIN_POINTS[0] <= run < extent), None)
-            if side is None:
-                moves["both"].append(axis)
-                continue
-            limits[axis] = runs[side]
-            ins[side] = False
-        moves["first" if ins[0] else "second" if ins[1] else "both"].append(axis)
-    extents = dict(stage.axes)
-    last = next((a for a, e in reversed(stage.axes) if e > 1), None)
-    if last in moves["first"]:
-        first, second = second, first
-        moves["first"], moves["second"] = moves["second"], moves["first"]
-    if last not in moves["second"]:
+            if side is not None:
+                limits[axis], ins[side] = runs[side], False
+        if ins[0] != ins[1]:
+            moves[ins[1]].append(axis)
+    slow, fast = map(tuple, moves.values())
+    if last in slow:
+        first, second, slow, fast = second, first, fast, slow
+    if last not in fast:
         return None
-    slow, fast = (tuple(a for a in moves[s] if extents[a] > 1) for s in ("first", "second"))
     sizes = [prod(limits.get(a, extents[a]) for a in axes) for axes in (slow, fast)]
     if sizes[0] < MIN_POINTS[0] or sizes[1] < MIN_POINTS[1] or prod(e for _, e in stage.reduce) < MIN_TERMS:
         return None
