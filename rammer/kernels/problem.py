@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import lcm, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from rammer.cost.estimate import arithmetic_us, counted_us
@@ -125,7 +125,13 @@ class KernelProblem:
         return arithmetic_us(self.stages.values(), self.spec) + moving_us
 
     def span(self, axis: str) -> int:
+        """Return the points of a merged axis in one step of the original one; 1 for other axes."""
         return max(self.spans.get(axis, 1), 1)  # an axis of a tensor without elements spans 0
+
+    def grain(self, axis: str, width: int = 1, *, exact: bool = False) -> int:
+        """Return the granularity of tasks along an axis: at least `width` points, or an `exact` multiple of them."""
+        span = self.span(axis)
+        return lcm(width, span) if exact else -(-width // span) * span
 
     def lane_stride(self, tensor: str, index: tuple[Index, ...], axis: str, stage: Stage) -> int | None:
         """Return the address step from lane to lane along `axis`, in elements:

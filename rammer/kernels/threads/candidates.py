@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from math import lcm, prod
+from math import prod
 
 from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
@@ -155,7 +155,7 @@ def schedules(
         yield Schedule(f"{problem.operation.kind}_empty", tuple(Loop(a) for a in (*extents, *dict(root.reduce))))
         return
     most = most_threads(problem.spec)
-    grains = [(a, extents[a], lcm(problem.span(a), (coarse or {}).get(a, 1))) for a in output_order(problem)]
+    grains = [(a, extents[a], problem.grain(a, (coarse or {}).get(a, 1), exact=True)) for a in output_order(problem)]
     for want in counts or task_counts(problem, most):
         s = Sched(problem).nest(cut(grains, want))
         steps = s.steps

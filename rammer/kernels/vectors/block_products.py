@@ -82,7 +82,7 @@ def _schedule(problem: KernelProblem, p: BlockProduct, want: int) -> Schedule:
     vectors, rows = _register_block(problem.spec, min(height, room), -(-width // want), p.exact)
     panel = vectors * lanes
     others = [a for a, e in problem.root.axes if a not in (p.lane, p.row) and e > 1]
-    by_row = [(p.row, height, -(-rows // problem.span(p.row)) * problem.span(p.row))] if p.row else []
+    by_row = [(p.row, height, problem.grain(p.row, rows))] if p.row else []
 
     def sums(s: Sched) -> Sched:
         return s.unroll(p.row).vectorize(p.lane, lanes)

@@ -389,8 +389,7 @@ def _rows(s: Sched, side: Side, height: int) -> int:
 
 def _cuts(problem: KernelProblem, p: Product, unit: MatrixUnit, block: Instruction, by_rows: bool) -> list[Cut]:
     (moving, still), extents = sides(p, unit), dict(p.stage.axes)
-    span, height = problem.span(moving.axis), block.extent(moving.name)
-    rows = (moving.axis, extents[moving.axis], span * -(-height // span))
+    rows = (moving.axis, extents[moving.axis], problem.grain(moving.axis, block.extent(moving.name)))
     columns = (still.axis, extents[still.axis], block.extent(still.name) * problem.span(still.axis))
     others = cuts(problem, (a for a in extents if a not in (moving.axis, still.axis)))
     return [*others, rows, columns] if by_rows else [columns, *others, rows]
