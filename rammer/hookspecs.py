@@ -9,7 +9,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
-    from rammer.ir.kernel import RKernel
+    from rammer.ir.kernel import RKernel, Tuning
     from rammer.ir.operator import Operation
     from rammer.scheduler.policy import Policy
     from rammer.vdevice.base import VDeviceEntry
@@ -25,12 +25,12 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookspec
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> Iterable[RKernel]:
     """Return candidate rKernels of `operation` in any language of `spec.languages`.
 
     Put your first choice first: measured times decide, and on ties the first one wins. Built-in plugins come before
-    others, and these by name. The parameter `finer` may be left out. It requests further candidates with so many times
-    the usual number of rTasks, for a policy that splits operators.
+    others, and these by name. The parameter `tuning` may be left out. If `tuning.finer` is set, further candidates
+    with so many times the usual number of rTasks are wanted, for a policy that splits operators.
     """
     raise AssertionError("a hook specification is never called")
 

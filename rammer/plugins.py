@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from rammer.ir.device import VDeviceSpec
     from rammer.ir.graph import Graph
-    from rammer.ir.kernel import RKernel
+    from rammer.ir.kernel import RKernel, Tuning
     from rammer.ir.operator import Operation
     from rammer.ir.plan import ExecutionPlan
     from rammer.scheduler.policy import Policy, Problem
-    from rammer.scheduler.policy_options import PolicyOption, Wishes
+    from rammer.scheduler.policy_options import PolicyOption
     from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
 
 BUILTINS = {
@@ -221,13 +221,15 @@ class PluginRegistry:
             found |= dict.fromkeys(answer, (plugin, answer))
         return found
 
-    def rkernels(self, operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...] = ()) -> list[RKernel]:
+    def rkernels(self, operation: Operation, spec: VDeviceSpec, tuning: Tuning | None = None) -> list[RKernel]:
         """Return candidates of all plugins in order of registration, each plugin's in its own order; may be empty.
 
-        Policies prefer the first on ties: the generator's first choice. `finer`: see `hookspecs.rammer_rkernels`.
+        Policies prefer the first on ties: the generator's first choice. `tuning`: see `hookspecs.rammer_rkernels`.
         """
+        from rammer.ir.kernel import USUAL
+
         found: list[RKernel] = []
-        for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, finer=finer):
+        for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, tuning=tuning or USUAL):
             origin = self._origins[plugin]
             with _blamed(plugin, "rammer_rkernels"):
                 found += [replace(kernel, origin=origin) if origin else kernel for kernel in kernels]
@@ -243,11 +245,11 @@ class _Blamed:
         self._plugin, self._policy = plugin, policy
         self.name = described(policy, getattr(policy, "name", name))
 
-    def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
-        from rammer.scheduler.policy_options import wishes_of
+    def tuning(self, graph: Graph, spec: VDeviceSpec) -> Tuning:
+        from rammer.scheduler.policy_options import tuning_of
 
         with _blamed(self._plugin, f"policy {self.name!r}"):
-            return wishes_of(self._policy, graph, spec)
+            return tuning_of(self._policy, graph, spec)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         with _blamed(self._plugin, f"policy {self.name!r}"):

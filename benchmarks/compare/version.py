@@ -66,6 +66,12 @@ def schedules(folder: Path, asked: Path) -> None:
     from rammer.passes import optimize
     from rammer.plugins import PluginRegistry
 
+    try:
+        from rammer.ir.kernel import Tuning
+    except ImportError:  # an older version: the hook took `finer` itself
+        more: dict[str, Any] = {"finer": (4,)}
+    else:
+        more = {"tuning": Tuning(finer=(4,))}
     registry, wanted = PluginRegistry(), json.loads(asked.read_text())
     graphs = {name: rammer.load(path) for name, path in wanted["models"].items()}
     with gzip.open(folder / "schedules.jsonl.gz", "wt") as file:
@@ -80,7 +86,7 @@ def schedules(folder: Path, asked: Path) -> None:
                         continue
                     known.add(operation)
                     try:
-                        found = [_value(k) for k in registry.rkernels(operation, spec, finer=(4,))]
+                        found = [_value(k) for k in registry.rkernels(operation, spec, **more)]
                     except RammerError as error:
                         found = [[type(error).__name__, str(error)]]
                     row = {"spec": title, "model": model, "operator": f"{place} {operator.name}", "kernels": found}

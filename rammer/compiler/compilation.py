@@ -61,7 +61,7 @@ from rammer.plugins import PluginRegistry
 from rammer.runtime.program import Program
 from rammer.runtime.state import checked_pairs, same_types
 from rammer.scheduler.policy import Policy, Problem
-from rammer.scheduler.policy_options import wishes_of
+from rammer.scheduler.policy_options import tuning_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.vdevice.base import Executable, Progress, VDevice, ports_of, silent
 from rammer.vdevice.proof.verify import verify_image
@@ -211,15 +211,15 @@ class Compilation:
         spec, notes = self.device.spec, list[str]()
         graph, in_place = update_in_place(self._graph, self._state if spec.updates else {})
         with self._clock("passes"):
-            apart, finer = wishes_of(self.policy, graph, spec)
+            tuning = tuning_of(self.policy, graph, spec)
             watch = self._verified if self._verify >= 2 else unwatched
-            graph = optimize(graph, spec, images_apart=apart, watch=watch, tell=notes.append)
+            graph = optimize(graph, spec, images_apart=tuning.images_apart, watch=watch, tell=notes.append)
             if self._verify:
                 self._verified("", graph)
         for note in notes:
             self.trace.warn(note)
         self.trace.graph("graph", graph)
-        return Optimized(graph, self._model, self._state, in_place, finer, tuple(notes))
+        return Optimized(graph, self._model, self._state, in_place, tuning, tuple(notes))
 
     @cached_property
     def candidates(self) -> CandidateSet:
@@ -339,10 +339,10 @@ class Compilation:
         """
         names = {op.operation: op.name for op in reversed(graph.operators)}  # of the first operator of each
         operations = list(dict.fromkeys(op.operation for op in graph.operators if op.operation not in known))
-        spec, finer = self.device.spec, self.optimized.finer
+        spec, tuning = self.device.spec, self.optimized.tuning
         if num_veus:
             spec = replace(spec, num_veus=num_veus)
-        found = generated(operations, lambda operation: self.registry.rkernels(operation, spec, finer))
+        found = generated(operations, lambda operation: self.registry.rkernels(operation, spec, tuning))
         if spec.numerics == "strict":
             found = {operation: [k for k in kernels if k.faithful] for operation, kernels in found.items()}
         lacking = {operation.kind: names[operation] for operation, kernels in reversed(found.items()) if not kernels}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorId
@@ -27,15 +27,14 @@ class Optimized:
     """A graph after all passes, ready to be scheduled.
 
     `model` is the imported graph. `state` maps outputs to inputs of the next run; those in `in_place` share memory with
-    their inputs. `finer`: some candidates have so many times the usual number of rTasks, for policies that split
-    operators. `notes` are for the program's report.
+    their inputs. `tuning`: what the policy asks of passes and generators. `notes` are for the program's report.
     """
 
     graph: Graph
     model: Graph = field(repr=False)
     state: Mapping[TensorId, TensorId]
     in_place: frozenset[TensorId]
-    finer: tuple[int, ...] = ()
+    tuning: Tuning = USUAL
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -32,6 +32,29 @@ class ForeignSource:
     own_syncs: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a policy or a backend asks of passes and generators, beyond what the spec says.
+
+    `tasks`: the number of rTasks to aim for first; 0: one per vEU. `most_bytes`: the most bytes that the smallest piece
+    of work, a register block with all it reads, may touch; 0: no limit. If no register block is so small, the smallest
+    one is used. `every_axis`: cut point-wise and row-wise nests also along each axis of the root before the others; on
+    SIMT devices, keep the tiles of a product inside of one image. `small`: offer short operations, too, in several
+    times as many rTasks. `finer`: offer further rKernels with so many times the usual number of rTasks, marked
+    `RKernel.finer`. `images_apart`: separate the memory of a batch's images.
+    """
+
+    tasks: int = 0
+    most_bytes: int = 0
+    every_axis: bool = False
+    small: bool = False
+    finer: tuple[int, ...] = ()
+    images_apart: bool = False
+
+
+USUAL = Tuning()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RKernel:
     """One implementation of an operation: a tiling into equal rTasks, and their body. Paper: §3.1.

@@ -11,11 +11,11 @@ from itertools import islice
 
 from rammer.errors import LoweringError
 from rammer.ir.device import Execution, VDeviceSpec
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
 from rammer.kernels import update
-from rammer.kernels.problem import USUAL, KernelProblem, Tuning
+from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.vectors import (
     block_products,
@@ -38,13 +38,32 @@ MIN_CHOICE_US = 88.0
 
 
 def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) -> list[RKernel]:
-    """Return one or more rKernels: the best guess first, then other algorithms.
+    """Return one or more rKernels: the best guess first, then other algorithms, then those with more rTasks.
 
     Only those that fit the scratch are returned, if any does. SIMT tilings follow from scratch and vEUs: there `tuning`
-    may only set `every_axis`. Raises LoweringError if there are none.
+    may only set `every_axis` or `finer`. Raises LoweringError if there are none.
     """
+    usual = replace(tuning, finer=(), images_apart=False)
+    found = {kernel.identity: kernel for kernel in _usual(operation, spec, usual)}
+    for more in _finer(spec, tuning.finer):
+        for kernel in _usual(operation, spec, more):
+            found.setdefault(kernel.identity, replace(kernel, finer=True))
+    return list(found.values())
+
+
+def _finer(spec: VDeviceSpec, times: tuple[int, ...]) -> list[Tuning]:
+    """Return what is asked of generators for `times` the usual number of rTasks."""
+    if not times:
+        return []
+    if spec.execution is Execution.SIMT:
+        return [Tuning(every_axis=True)]
+    return [Tuning(small=True), *(Tuning(n * spec.num_veus, every_axis=True, small=True) for n in times)]
+
+
+def _usual(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> list[RKernel]:
     if operation.expr.into:
-        return update.candidates(operation, spec)
+        problem = KernelProblem(operation, spec, operation.expr, {}, frozenset(), tuning)
+        return [problem.kernel(schedule) for schedule in update.schedules(problem)]
     if spec.execution is Execution.SIMT:
         if tuning != USUAL and not tuning.every_axis:
             raise LoweringError(

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from rammer.ir.expr import loads
+from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import Product, product
@@ -48,16 +49,22 @@ class Matched:
         return self.products.get(self._problem.root.name)
 
     @cached_property
+    def shown(self) -> Stage:
+        """The first output that a point-wise root reads at its own position; the root if there is none."""
+        problem, root = self._problem, self._problem.root
+        own = Load("", tuple(var(a) for a, _ in root.axes))
+        read = [ld for ld, _ in loads(root.body)]
+        for stage in problem.placed if not root.reduce else ():
+            here = all(ld == replace(own, tensor=stage.name) for ld in read if ld.tensor == stage.name)
+            if here and stage.axes == root.axes and stage.name in dict(problem.expr.outputs):
+                return stage
+        return root
+
+    @property
     def output(self) -> Product | None:
         """The product that is output: the root, or one that a point-wise root reads at its own position; or None."""
-        problem, root = self._problem, self._problem.root
-        if self.root or root.reduce or len(problem.placed) != 1 or problem.placed[0].axes != root.axes:
-            return self.root
-        (stage,) = problem.placed
-        own = tuple(var(a) for a, _ in root.axes)
-        found = [ld for ld, _ in loads(root.body) if ld.tensor == stage.name]
-        here = stage.name in dict(problem.expr.outputs) and all(ld.index == own and not ld.dynamic for ld in found)
-        return self.products.get(stage.name) if here else None
+        alone = self.shown is self._problem.root or len(self._problem.placed) == 1
+        return self.products.get(self.shown.name) if alone else None
 
     @cached_property
     def chain(self) -> Chain | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import prod
 
 from rammer.ir.expr import (
@@ -218,15 +217,10 @@ class _Pair:
 
     def in_axes(self, stage: Stage) -> int | None:
         """Return the position of the pair among a stage's axes; None if the stage has neither."""
-        names = [n for n, _ in stage.axes]
         moved = {n for ix in indices(stage.body) for n in variables(ix)} | {n for n, _ in stage.reduce}
         if moved & {self.a, self.b}:
             raise _Apart
-        if self.a not in names and self.b not in names:
-            return None
-        if ((self.a, self.first), (self.b, self.second)) not in pairwise(stage.axes):
-            raise _Apart
-        return names.index(self.a)
+        return self.in_load(Load(stage.name, tuple(var(n) for n, _ in stage.axes)), stage.shape)
 
     def in_load(self, load: Load, shape: Shape) -> int | None:
         """Return the first of the two dimensions along which the pair moves a load; None if it does not move it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import lcm, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from rammer.cost.estimate import arithmetic_us, counted_us
@@ -15,7 +15,7 @@ from rammer.ir.analysis.simplify import simplify_index
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.operator import Operation
 from rammer.ir.tile import TileProgram
 from rammer.kernels.lower import draft, finished
@@ -28,26 +28,6 @@ if TYPE_CHECKING:
 
 SCALARS = 4  # sums that share an operand on devices without vectors
 COSTLY = 12  # slots of the cheapest function worth keeping: more than storing and loading its result
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """Options for tilings, for callers that know more than the spec says.
-
-    `tasks`: the number of rTasks to aim for first; 0: one per vEU. `most_bytes`: the most bytes that the smallest piece
-    of work, a register block with all it reads, may touch; 0: no limit. If no register block is so small, the smallest
-    one is used. `every_axis`: cut point-wise and row-wise nests also along each axis of the root before the others; on
-    SIMT devices, keep the tiles of a product inside of one image. `small`: offer short operations, too, in several
-    times as many rTasks.
-    """
-
-    tasks: int = 0
-    most_bytes: int = 0
-    every_axis: bool = False
-    small: bool = False
-
-
-USUAL = Tuning()
 
 
 class OfVector(NamedTuple):
@@ -145,7 +125,13 @@ class KernelProblem:
         return arithmetic_us(self.stages.values(), self.spec) + moving_us
 
     def span(self, axis: str) -> int:
+        """Return the points of a merged axis in one step of the original one; 1 for other axes."""
         return max(self.spans.get(axis, 1), 1)  # an axis of a tensor without elements spans 0
+
+    def grain(self, axis: str, width: int = 1, *, exact: bool = False) -> int:
+        """Return the granularity of tasks along an axis: at least `width` points, or an `exact` multiple of them."""
+        span = self.span(axis)
+        return lcm(width, span) if exact else -(-width // span) * span
 
     def lane_stride(self, tensor: str, index: tuple[Index, ...], axis: str, stage: Stage) -> int | None:
         """Return the address step from lane to lane along `axis`, in elements:

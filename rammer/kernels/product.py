@@ -29,6 +29,13 @@ class Product:
     row_group: int = 1  # rows that share w
     mixed: bool = False  # a vector holds several narrow groups: each lane picks its x from a vector of channels
 
+    @property
+    def is_matrix(self) -> bool:
+        """Check whether all rows meet all lanes, in sums along one axis: a product of two matrices."""
+        axes = dict(self.stage.axes)
+        whole = (self.group, self.row_group) == (axes[self.lane], axes.get(self.row or ""))
+        return whole and not self.mixed and len(self.stage.reduce) == 1
+
 
 def product(problem: KernelProblem, stage: Stage) -> Product | None:
     """Return the stage as a product that suits register blocks, or None."""
@@ -69,7 +76,7 @@ def _factor(value: Scalar) -> Load | None:
 def _with_lane(problem: KernelProblem, stage: Stage, x: Load, w: Load, axis: str, extent: int) -> Product | None:
     if not any(ix == var(axis) for ix in w.index):
         return None
-    group = _shared(stage, x, axis)
+    group = shared(stage, x, axis)
     mixed = _mixed(problem, x, axis, group)
     if mixed:
         group = problem.lanes
@@ -77,7 +84,7 @@ def _with_lane(problem: KernelProblem, stage: Stage, x: Load, w: Load, axis: str
         return None
     if any(axis in variables(r.index) for r in scalar_conditions(stage.body)):
         return None
-    groups = {a: _shared(stage, w, a) for a, e in stage.axes if a != axis and e > 1 and a in axes_of(x)}
+    groups = {a: shared(stage, w, a) for a, e in stage.axes if a != axis and e > 1 and a in axes_of(x)}
     rows = [(a, g) for a, g in groups.items() if g > 1]
     row, size = max(reversed(rows), key=lambda item: (min(item[1], 4), item == rows[-1])) if rows else (None, 1)
     return Product(stage, axis, row, x, w, group, size, mixed)
@@ -97,7 +104,7 @@ def _mixed(problem: KernelProblem, x: Load, axis: str, group: int) -> bool:
     )
 
 
-def _shared(stage: Stage, load: Load, axis: str) -> int:
+def shared(stage: Stage, load: Load, axis: str) -> int:
     """Return how many neighbours along `axis` read the same element: its extent, a group's size (o // 64), or 1."""
     extents = {**dict(stage.axes), **dict(stage.reduce)}
     extent = extents[axis]

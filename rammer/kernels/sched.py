@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import lcm, prod
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -139,7 +139,7 @@ def begun(problem: KernelProblem, axes: Sequence[Cut]) -> Iterator[Sched]:
 def cuts(problem: KernelProblem, axes: Iterable[str], multiple: int = 1) -> list[Cut]:
     """Return axes of the root as cuts. Granularity: a multiple of `multiple` and of the span of a merged axis."""
     extents = dict(problem.root.axes)
-    return [(axis, extents[axis], lcm(problem.span(axis), multiple)) for axis in axes]
+    return [(axis, extents[axis], problem.grain(axis, multiple, exact=True)) for axis in axes]
 
 
 def copy_axes(problem: KernelProblem, tensor: str) -> list[str]:

@@ -172,13 +172,12 @@ def lane_packing(problem: KernelProblem, stage: Stage, lane: str | None) -> tupl
     return tuple(found.items())
 
 
-def stage_order(stage: Stage, lane: str | None) -> tuple[int, ...]:
-    """Return the order of scratch dimensions with the lane axis innermost."""
+def stage_order(stage: Stage, *last: str | None) -> tuple[int, ...]:
+    """Return the order of scratch dimensions with some axes innermost; () if that is their own order."""
     names = [a for a, _ in stage.axes]
-    if lane not in names or names[-1] == lane:
-        return ()
-    p = names.index(lane)
-    return (*(q for q in range(len(names)) if q != p), p)
+    inner = [a for a in last if a in names]
+    order = tuple(map(names.index, (*(a for a in names if a not in inner), *inner)))
+    return order if order != tuple(range(len(names))) else ()
 
 
 def place_one(problem: KernelProblem, stage: Stage, loops: Sequence[Loop], depth: int) -> At:

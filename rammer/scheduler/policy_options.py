@@ -16,6 +16,7 @@ from rammer.errors import PolicyError, did_you_mean
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
     from rammer.ir.graph import Graph
+    from rammer.ir.kernel import Tuning
 
 EXAMPLE = "for example wavefront:selection=fastest,beyond=off"
 
@@ -73,21 +74,12 @@ def check_options(name: str, make: object, given: Mapping[str, object]) -> None:
             )
 
 
-class Wishes(NamedTuple):
-    """How a policy wants a graph to be prepared.
+def tuning_of(policy: object, graph: Graph, spec: VDeviceSpec) -> Tuning:
+    """Return a policy's `tuning(graph, spec)`, or the default if it has no such method."""
+    from rammer.ir.kernel import USUAL
 
-    `images_apart`: separate the memory of a batch's images. `finer`: offer additional rKernels with so many times the
-    usual number of rTasks. Policies that split operators need rTasks as small as their splits.
-    """
-
-    images_apart: bool = False
-    finer: tuple[int, ...] = ()
-
-
-def wishes_of(policy: object, graph: Graph, spec: VDeviceSpec) -> Wishes:
-    """Return a policy's `wishes(graph, spec)`, or the default if it has no such method."""
-    asked = getattr(policy, "wishes", None)
-    found: Wishes = asked(graph, spec) if asked else Wishes()
+    asked = getattr(policy, "tuning", None)
+    found: Tuning = asked(graph, spec) if asked else USUAL
     return found
 
 

@@ -219,8 +219,8 @@ def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.Mon
     usual = c_kernels.rammer_rkernels
 
     @hookimpl
-    def others(operation: Any, spec: Any, finer: Any) -> Any:
-        return [] if operation.kind == "softmax" else usual(operation, spec, finer)
+    def others(operation: Any, spec: Any, tuning: Any) -> Any:
+        return [] if operation.kind == "softmax" else usual(operation, spec, tuning)
 
     with monkeypatch.context() as alone:
         alone.setattr(c_kernels, "rammer_rkernels", others)

@@ -13,13 +13,12 @@ from rammer_testing.mutate.tiles import mutants
 
 import rammer
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import RKernel, Tuning
 from rammer.ir.operator import Operation
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tile import TileProgram
 from rammer.ir.verify.kernel import prove, settled
 from rammer.kernels import candidates
-from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
 from rammer.runtime import measure
 

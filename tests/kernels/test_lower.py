@@ -17,7 +17,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.tensor import Digit, DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, TileProgram
 from rammer.kernels import candidates
-from rammer.kernels.lower import lower
+from rammer.kernels.lower import draft, finished
 from rammer.kernels.normal import fused
 from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.vdevice.cpu.codegen.emit import emit
@@ -182,7 +182,7 @@ def _statements(body: Body) -> int:
 def lowered(op: Operation, *loops: Loop, keep: tuple[str, ...] = (), at: tuple[At, ...] = (), threads: int = 1):
     """The tile program, with nests for the stages in `keep`."""
     schedule = Schedule("made", loops, at, threads=threads)
-    return lower(op.expr, schedule, fused(op.expr, {"out", *keep}))
+    return finished(draft(op.expr, schedule, fused(op.expr, {"out", *keep})))
 
 
 @pytest.mark.parametrize("loop", [Loop("j", 16), Loop(group("j"), 16, Kind.THREAD)])

@@ -37,7 +37,7 @@ from rammer.kernels.product import product
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop
 from rammer.kernels.threads import tensor as threads_tensor
-from rammer.kernels.threads.product import Staging, padded, sides
+from rammer.kernels.threads.product import Staging, ThreadTile, padded, sides
 from rammer.kernels.vectors import matrix_unit
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
@@ -241,8 +241,8 @@ def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
             continue
         steps = staging.steps(waves[0] * blocks[0] * height, waves[1] * blocks[1] * width)
         for chunk in chunks:
-            chosen = threads_tensor.Blocks(steps, chunk, staging.tasks(steps), 0.0, waves, blocks)
-            yield problem.kernel(threads_tensor.schedule(staging, unit, chosen))
+            chosen = ThreadTile(steps, chunk, staging.tasks(steps), 0.0, blocks, waves, unit=unit)
+            yield problem.kernel(threads_tensor.schedule(staging, chosen))
 
 
 # The first candidate's price over the best one's: as found, rounded up to the next 0.05.

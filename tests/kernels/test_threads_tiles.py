@@ -90,8 +90,8 @@ def test_gaps_keep_a_waves_threads_in_different_banks(name: str) -> None:
     unit = threads_tensor.instruction_for(found)
     assert unit is not None
     for tile in threads_tensor.tiles(found, unit):
-        kernel = found.problem.kernel(threads_tensor.schedule(found, unit, tile))
-        gaps = threads_tensor.gaps(found, unit, tile)
+        kernel = found.problem.kernel(threads_tensor.schedule(found, tile))
+        gaps = threads_tensor.gaps(found, tile)
         for dim, (operand, (tensor, _)) in enumerate(zip(found.copies, unit.meaning.inputs, strict=True)):
             *outer, last = found.rows(operand, tile.steps, tile.chunk)
             row = (last + gaps[dim]) * prod(outer)

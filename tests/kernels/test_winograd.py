@@ -120,7 +120,7 @@ def test_parts_of_channels_where_a_row_has_several_pieces(cpu: MadeUp, op: Opera
     problem = KernelProblem.of(op, replace(cpu.spec, clock_ghz=1e-5), flat=False)
     found = winograd.convolution(problem)
     assert found is not None and found.columns.pieces > 1
-    forms = winograd_schedule.schedules(problem, most=99)
+    forms = winograd_schedule.forms(problem)
     entries = {dict(f.problem.expr.stage("xm").reduce)["cc"]: f for f in forms}
     assert min(entries) < found.depth * found.columns.pieces  # parts, of a few channels each
     assert min(entries) % (problem.lanes * found.columns.pieces) == 0
@@ -209,5 +209,5 @@ def test_register_blocks_end_with_their_group(veus: int) -> None:
     """Three vectors do not divide 64 outputs of a group of 192: the last block read channels of two groups."""
     cpu = MadeUp("x86-64-avx2", veus, 1024)
     op = conv(384, 384, 12, 12, group=2, lanes=8)
-    forms = winograd_schedule.schedules(KernelProblem.of(op, cpu.spec, flat=False), most=40)
+    forms = winograd_schedule.forms(KernelProblem.of(op, cpu.spec, flat=False))
     assert any(form.schedule.name.startswith("winograd_f4_") and "strips" in form.schedule.name for form in forms)

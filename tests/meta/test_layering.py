@@ -39,7 +39,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.cost": ({"cost", "planner.memory", "planner.pieces", "ir", "errors"}, {"numpy"}),
     "rammer.kernels": ({"kernels", "cost", "ir", "errors"}, {"numpy"}),
     "rammer.scheduler": ({"scheduler", "planner", "cost", "ir", "errors"}, {"numpy", "networkx"}),
-    "rammer.scheduler.policy_options": ({"errors"}, set()),
+    "rammer.scheduler.policy_options": ({"ir.kernel", "errors"}, set()),
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "hookspecs"}, set()),
     "rammer.vdevice": (
         {"forkpool", "vdevice", "planner", "ir", "kernels", "errors", "files", "config", "log", "hookspecs"},
@@ -75,7 +75,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"torch"},
     ),
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline", "vdevice.supersteps"}, {"numpy"}),
-    "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config", "log"}, {"pluggy"}),
+    "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "ir.kernel", "errors", "config", "log"}, {"pluggy"}),
     "rammer.runtime.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.runtime.usage": ({"vdevice.base"}, {"numpy"}),
     "rammer.runtime.outline": (

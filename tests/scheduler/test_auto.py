@@ -9,14 +9,14 @@ import test_graphturbo as towers
 from cpus import MadeUp, runnable
 
 from rammer.ir.device import SyncModel
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.plan import Price
 from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import Wishes, wishes_of
+from rammer.scheduler.policy_options import tuning_of
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 
@@ -75,15 +75,19 @@ def test_few_are_tried_by_default() -> None:
         assert (same.policy, same.programs, same.kernels) == (wavefront.policy, wavefront.programs, wavefront.kernels)
 
 
-def test_what_policies_wish() -> None:
+def _images(*finer: int) -> Tuning:
+    return Tuning(finer=finer, images_apart=True)
+
+
+def test_what_policies_ask_for() -> None:
     """Images apart, and rKernels of single images, only where vEUs may have images of their own."""
     registry, spec = PluginRegistry(third_party=False), problem().spec
-    for images, few in ((1, Wishes()), (2, Wishes(True, (1,))), (7, Wishes()), (8, Wishes(True, (4,)))):
+    for images, few in ((1, USUAL), (2, _images(1)), (7, USUAL), (8, _images(4))):
         graph = towers.tower(images, 32)
-        assert wishes_of(registry.policy("auto"), graph, spec) == few
-        assert wishes_of(registry.policy("auto:tries=all"), graph, spec) == Wishes(True, (8, 64))
-        assert wishes_of(registry.policy("wavefront"), graph, spec) == Wishes()
-    assert wishes_of(registry.policy("auto"), towers.tower(8, 32), replace(spec, num_veus=1)) == Wishes()
+        assert tuning_of(registry.policy("auto"), graph, spec) == few
+        assert tuning_of(registry.policy("auto:tries=all"), graph, spec) == _images(8, 64)
+        assert tuning_of(registry.policy("wavefront"), graph, spec) == USUAL
+    assert tuning_of(registry.policy("auto"), towers.tower(8, 32), replace(spec, num_veus=1)) == USUAL
 
 
 class Hasty(Priced):
@@ -99,7 +103,7 @@ def test_finer_rkernels_are_for_cuts() -> None:
     spec = MadeUp(runnable("x86-64-avx2"), 2, 512).spec
     graph = optimize(towers.tower(1, 32), spec, images_apart=True)
     usual, all_of_them = (
-        {op.operation: registry.rkernels(op.operation, spec, finer) for op in graph.operators}
+        {op.operation: registry.rkernels(op.operation, spec, Tuning(finer=finer)) for op in graph.operators}
         for finer in ((), (8, 64))
     )
     for operation, kernels in all_of_them.items():

@@ -30,7 +30,7 @@ from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth
 from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, network_of
 from rammer.scheduler.graphturbo.split import LayerGroup, Split, Splitter, axes_of, group_of, joined
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import wishes_of
+from rammer.scheduler.policy_options import tuning_of
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
@@ -360,9 +360,9 @@ class TestPlans:
 
     def problem(self, graph: Graph, policy: str) -> Problem:
         registry = PluginRegistry(third_party=False)
-        finer = wishes_of(registry.policy(policy), graph, self.spec).finer
+        tuning = tuning_of(registry.policy(policy), graph, self.spec)
         operations = {op.operation for op in graph.operators}
-        found = {operation: registry.rkernels(operation, self.spec, finer) for operation in operations}
+        found = {operation: registry.rkernels(operation, self.spec, tuning) for operation in operations}
         return Problem(graph, self.spec, found, EstimatingProfiler(self.spec))
 
     def moved(self, policy: str, problem: Problem) -> dict[str, int]:

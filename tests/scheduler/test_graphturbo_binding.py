@@ -22,7 +22,7 @@ from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import wishes_of
+from rammer.scheduler.policy_options import tuning_of
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
@@ -71,7 +71,7 @@ def planned(graph: Graph, spec: VDeviceSpec, policy: str) -> ExecutionPlan:
     registry = PluginRegistry(third_party=False)
     chosen = registry.policy(policy)
     operations = {op.operation for op in graph.operators}
-    found = {o: registry.rkernels(o, spec, wishes_of(chosen, graph, spec).finer) for o in operations}
+    found = {o: registry.rkernels(o, spec, tuning_of(chosen, graph, spec)) for o in operations}
     return chosen.schedule(Problem(graph, spec, found, EstimatingProfiler(spec)))
 
 

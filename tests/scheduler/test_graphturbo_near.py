@@ -12,11 +12,11 @@ import rammer
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
+from rammer.ir.kernel import Tuning
 from rammer.ir.program import RTask
 from rammer.ir.verify import verify_plan
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.kernels.problem import Tuning
 from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
 from rammer.planner.near import plan_near

@@ -29,7 +29,7 @@ from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
 from rammer.scheduler.graphturbo.strips import worthwhile
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import wishes_of
+from rammer.scheduler.policy_options import tuning_of
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.select import Market
 from rammer.scheduler.timeline import simulate
@@ -90,14 +90,14 @@ def spec_of(veus: int, own: int = 96 * KIB) -> VDeviceSpec:
 
 
 def problem_of(graph: Graph, spec: VDeviceSpec, policy: str) -> Problem:
-    finer = wishes_of(REGISTRY.policy(policy), graph, spec).finer
+    tuning = tuning_of(REGISTRY.policy(policy), graph, spec)
     known: dict[Operation, list[RKernel]] = {}
 
     def offer(other: Graph, veus: int) -> Mapping[Operation, list[RKernel]]:
         mine = replace(spec, num_veus=veus)
         for op in other.operators:
             if op.operation not in known:
-                known[op.operation] = REGISTRY.rkernels(op.operation, mine, finer)
+                known[op.operation] = REGISTRY.rkernels(op.operation, mine, tuning)
         return known
 
     return Problem(graph, spec, offer(graph, spec.num_veus), EstimatingProfiler(spec), offer=offer)

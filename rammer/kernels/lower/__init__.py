@@ -37,16 +37,6 @@ from rammer.kernels.lower.stages import PlacedStages
 from rammer.kernels.schedule import Schedule
 
 
-def lower(
-    expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage], folds: Iterable[Instruction] = ()
-) -> TileProgram:
-    """Return the tile program of `expr` under `schedule`. `stages`: the fused stages of `expr`, one nest each.
-
-    `folds`: instructions that combine the results of a subgroup's threads. Raises LoweringError if they do not fit.
-    """
-    return finished(draft(expr, schedule, stages, folds))
-
-
 def finished(program: TileProgram) -> TileProgram:
     """Return a draft's tile program with its conditions decided. Raises LoweringError if threads would miss a Sync."""
     body = simplify_body(program.body, {})
@@ -60,7 +50,11 @@ def finished(program: TileProgram) -> TileProgram:
 def draft(
     expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage], folds: Iterable[Instruction] = ()
 ) -> TileProgram:
-    """Return the tile program with all conditions left open. It takes a tenth of the time, and serves to count work."""
+    """Return the tile program of `expr` under `schedule` with all conditions left open.
+
+    It takes a tenth of the time, and serves to count work. `stages`: the fused stages of `expr`, one nest each.
+    `folds`: instructions that combine the results of a subgroup's threads. Raises LoweringError if they do not fit.
+    """
     ctx = Context(expr, schedule, stages, folds)
     root = ctx.root
     nest = cut(ctx, root, schedule.loops, {a: Index() for a, _ in root.axes}, dict(root.axes))

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from math import lcm, prod
+from math import prod
 
 from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Stage, loads
+from rammer.ir.expr import Stage
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.software_pipeline import pipelined
-from rammer.ir.tensor import DType, Layout
+from rammer.ir.tensor import Layout
 from rammer.ir.tile import Kind, TileProgram
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched
@@ -26,7 +26,7 @@ from rammer.kernels.threads import moves as threads_moves
 from rammer.kernels.threads import product as threads_product
 from rammer.kernels.threads import tensor as threads_tensor
 from rammer.kernels.threads.product import STAGED, Staging, most_threads, padded, powers, sides
-from rammer.kernels.threads.terms import SHORT, largest, packed_terms, term_lanes
+from rammer.kernels.threads.terms import SHORT, lanes_along, largest, packed_terms, term_lanes
 from rammer.kernels.tiling import cut, output_order
 
 MAX_CANDIDATES = 6
@@ -75,7 +75,7 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     found: list[RKernel] = []
     if unit := threads_tensor.instruction_for(staging):
         chosen = threads_tensor.tiles(staging, unit)
-        found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
+        found += ranked(problem, (threads_tensor.schedule(staging, tile) for tile in chosen))[:MOST_TENSOR]
     if matrices := threads_group.product(problem):
         groups = threads_group.tiles(matrices)
         found += ranked(problem, (threads_group.schedule(matrices, tile) for tile in groups))[:MOST_GROUP]
@@ -155,7 +155,7 @@ def schedules(
         yield Schedule(f"{problem.operation.kind}_empty", tuple(Loop(a) for a in (*extents, *dict(root.reduce))))
         return
     most = most_threads(problem.spec)
-    grains = [(a, extents[a], lcm(problem.span(a), (coarse or {}).get(a, 1))) for a in output_order(problem)]
+    grains = [(a, extents[a], problem.grain(a, (coarse or {}).get(a, 1), exact=True)) for a in output_order(problem)]
     for want in counts or task_counts(problem, most):
         s = Sched(problem).nest(cut(grains, want))
         steps = s.steps
@@ -240,14 +240,7 @@ def stage_loops(
 
 def vector_lanes(problem: KernelProblem, stage: Stage) -> int:
     """Return how many neighbours one thread computes at once: a vector if all operands are contiguous, or one."""
-    lanes = problem.spec.lanes
-    axis, extent = next(((a, e) for a, e in reversed(stage.axes) if e > 1), ("", 0))
-    read = [ld for ld, _ in loads(stage.body)]
-    kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
-    if lanes < 2 or extent % lanes or kinds != {DType.F32} or any(ld.dynamic for ld in read):
-        return 1
-    steps = {problem.lane_stride(ld.tensor, ld.index, axis, stage) for ld in read}
-    return lanes if steps <= {0, 1} else 1
+    return lanes_along(problem, stage, *next(((a, e) for a, e in reversed(stage.axes) if e > 1), ("", 0)))
 
 
 def sharing_threads(

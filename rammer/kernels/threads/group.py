@@ -8,43 +8,21 @@ chunk at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product as combinations
 from math import prod
 
 from rammer.ir.expr import Load
 from rammer.ir.index import var, variables
-from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Apply, Kind, TileProgram, statements
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.threads.product import REFINED, STAGED, Sides, sides
+from rammer.kernels.threads.product import REFINED, STAGED, Sides, ThreadTile, sides
 
 MOST_TERMS = 128  # terms of a chunk
-
-
-@dataclass(frozen=True)
-class InstructionTile:
-    """The instruction, groups and blocks along rows and columns, and the terms of a chunk."""
-
-    unit: Instruction
-    groups: tuple[int, int]
-    blocks: tuple[int, int]
-    chunk: int
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Numbers of rows and columns."""
-        down, along, _ = (extent for _, extent in self.unit.axes)
-        return down * self.groups[0] * self.blocks[0], along * self.groups[1] * self.blocks[1]
-
-    @property
-    def threads(self) -> int:
-        """Number of threads of a task."""
-        return self.unit.threads * prod(self.groups)
 
 
 @dataclass(frozen=True)
@@ -105,32 +83,26 @@ def in_groups(kernel: RKernel) -> bool:
     )
 
 
-def tiles(p: MatrixProduct) -> list[InstructionTile]:
+def tiles(p: MatrixProduct) -> list[ThreadTile]:
     """Return tiles for different numbers of tasks by the counted work of drafts, those done soonest first.
 
     Drafted are those that copy the fewest bytes per product; of these, the longest chunks and the most threads.
     """
     least: dict[int, tuple[float, int, int]] = {}
-    found: dict[int, list[InstructionTile]] = {}
+    found: dict[int, list[ThreadTile]] = {}
     for tile in _divided(p):
-        (rows, columns), (_, kind), count = tile.sizes, tile.unit.tensors[1], tasks(p, tile)
+        (rows, columns), (_, kind) = tile.sizes, tile.instruction.tensors[1]
         copied = kind.element_bytes * (1 / rows + 1 / columns), -tile.chunk, -tile.threads
-        if copied < least.setdefault(count, copied):
-            least[count], found[count] = copied, []
-        if copied == least[count]:
-            found.setdefault(count, []).append(tile)
-    us = {t: p.problem.alone_us(schedule(p, t), p.problem.spec.num_veus) for same in found.values() for t in same}
-    return sorted((min(same, key=us.__getitem__) for same in found.values()), key=us.__getitem__)[:REFINED]
+        if copied < least.setdefault(tile.tasks, copied):
+            least[tile.tasks], found[tile.tasks] = copied, []
+        if copied == least[tile.tasks]:
+            found.setdefault(tile.tasks, []).append(tile)
+    drafts = ([replace(t, us=p.problem.alone_us(schedule(p, t), t.tasks)) for t in same] for same in found.values())
+    soonest = (min(same, key=lambda tile: tile.us) for same in drafts)
+    return sorted(soonest, key=lambda tile: tile.alone_us(p.problem.spec))[:REFINED]
 
 
-def tasks(p: MatrixProduct, tile: InstructionTile) -> int:
-    """Return the number of tasks of a tile."""
-    (rows, columns), extents = tile.sizes, p.extents
-    others = prod(e for a, e in p.sides.stage.axes if a not in (p.row, p.column))
-    return others * -(-extents[p.row] // rows) * -(-extents[p.column] // columns)
-
-
-def _divided(p: MatrixProduct) -> Iterator[InstructionTile]:
+def _divided(p: MatrixProduct) -> Iterator[ThreadTile]:
     """Yield all tiles whose sums fit registers and whose chunks fit scratch, and which do not exceed the product."""
     spec, extents = p.problem.spec, p.extents
     for unit in (i for i in spec.multipliers if i.staged):
@@ -141,21 +113,22 @@ def _divided(p: MatrixProduct) -> Iterator[InstructionTile]:
             if unit.registers("sums") * prod(blocks) > spec.registers * spec.lanes * 3 // 4:
                 continue
             for chunk in range(depth, min(extents[p.term], MOST_TERMS) + 1, depth):
-                tile = InstructionTile(unit, groups, blocks, chunk)
+                tile = ThreadTile({}, chunk, 0, 0.0, blocks, groups, unit=unit)
                 rows, columns = tile.sizes
+                steps = {a: {p.row: rows, p.column: columns}.get(a, 1) for a, _ in p.sides.stage.axes}
                 fits = (rows + columns) * chunk * kind.element_bytes <= spec.scratch_bytes * STAGED
                 filled = rows < 2 * extents[p.row] and columns < 2 * extents[p.column]
                 if extents[p.term] % chunk == 0 and fits and filled:
-                    yield tile
+                    yield replace(tile, steps=steps, tasks=prod(-(-extents[a] // n) for a, n in steps.items()))
 
 
-def schedule(p: MatrixProduct, tile: InstructionTile) -> Schedule:
+def schedule(p: MatrixProduct, tile: ThreadTile) -> Schedule:
     """Return the loops of a tile."""
-    unit, (rows, columns), (down, along) = tile.unit, tile.sizes, tile.blocks
+    unit, (rows, columns), (down, along) = tile.instruction, tile.sizes, tile.blocks
     (_, height), (_, width), _ = unit.axes
     across, own = unit.digits("sums")
-    axes, steps = (p.row, p.column), {p.row: rows, p.column: columns}
-    s = Sched(p.problem).nest(Loop(a, steps.get(a, 1), Kind.TASK) for a, _ in p.sides.stage.axes)
+    axes = p.row, p.column
+    s = Sched(p.problem).nest(Loop(a, n, Kind.TASK) for a, n in tile.steps.items())
     s = s.bind(p.row, down * height).bind(p.column, along * width)
     s = s.nest(Loop(axes[d.dim], d.div, Kind.THREAD) for d in across).split(p.term, tile.chunk)
     for number, operand in enumerate(p.operands):
@@ -170,13 +143,13 @@ def schedule(p: MatrixProduct, tile: InstructionTile) -> Schedule:
     return s.build(f"{unit.precision}_g{rows}x{columns}_k{tile.chunk}_x{tile.threads}")
 
 
-def _copied(p: MatrixProduct, tile: InstructionTile, number: int) -> tuple[Sched, Layout]:
+def _copied(p: MatrixProduct, tile: ThreadTile, number: int) -> tuple[Sched, Layout]:
     """Return the copy of an operand and its layout.
 
     Neighbouring threads write adjacent elements, or read them if transposed.
     """
     operand, lanes, threads = p.operands[number], p.problem.spec.lanes, tile.threads
-    (_, kind), lines = tile.unit.meaning.inputs[number], tile.sizes[number]
+    (_, kind), lines = tile.instruction.meaning.inputs[number], tile.sizes[number]
     names = copy_axes(p.problem, operand.load.tensor)
     line, term = names[operand.line], names[operand.term]
     assert kind.layout is not None  # pieces of eight rows of 16 bytes

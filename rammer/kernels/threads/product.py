@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product as combinations
 from itertools import takewhile
 from math import ceil, prod
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from rammer.cost.estimate import byte_us
 from rammer.cost.issue import near_us
@@ -20,11 +20,13 @@ from rammer.cost.work import DIVISION, Issued, Work, line_words
 from rammer.ir.analysis.simplify import scalar_conditions
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Range, Scalar, Select, Stage, loads
-from rammer.ir.index import bounds, simplify, substitute, var, variables
+from rammer.ir.index import bounds, var, variables
+from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lower.reduce import WAYS
 from rammer.kernels.problem import KernelProblem
+from rammer.kernels.product import axes_of, shared
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule, group
 
@@ -108,26 +110,24 @@ def sides(problem: KernelProblem) -> Sides | None:
     others += [ld.tensor for ld, _ in loads(stage.epilogue)] if stage.epilogue is not None else []
     if first.tensor in others or second.tensor in others:
         return None
-    moves: dict[str, list[str]] = {"first": [], "second": [], "both": []}
-    limits: dict[str, int] = {}
-    for axis, extent in stage.axes:
-        ins = [any(axis in variables(ix) for ix in ld.index) for ld in (first, second)]
-        if all(ins):
-            side = next((n for n, ld in enumerate((first, second)) if _steady(ld, stage, axis, extent)), None)
-            if side is None:
-                moves["both"].append(axis)
-                continue
-            limits[axis] = _steady((first, second)[side], stage, axis, extent)
-            ins[side] = False
-        moves["first" if ins[0] else "second" if ins[1] else "both"].append(axis)
     extents = dict(stage.axes)
-    last = next((a for a, e in reversed(stage.axes) if e > 1), None)
-    if last in moves["first"]:
-        first, second = second, first
-        moves["first"], moves["second"] = moves["second"], moves["first"]
-    if last not in moves["second"]:
+    last = next((a for a, e in reversed(stage.axes) if e > 1), "")
+    limits: dict[str, int] = {}
+    moves: dict[bool, list[str]] = {False: [], True: []}  # axes, by whether they move the second operand
+    for axis, extent in ((a, e) for a, e in stage.axes if e > 1):
+        ins = [axis in axes_of(ld) for ld in (first, second)]
+        if all(ins):
+            runs = [shared(stage, ld, axis) for ld in (first, second)]  # of a group of a convolution, perhaps
+            side = next((n for n, run in enumerate(runs) if MIN_POINTS[0] <= run < extent), None)
+            if side is not None:
+                limits[axis], ins[side] = runs[side], False
+        if ins[0] != ins[1]:
+            moves[ins[1]].append(axis)
+    slow, fast = map(tuple, moves.values())
+    if last in slow:
+        first, second, slow, fast = second, first, fast, slow
+    if last not in fast:
         return None
-    slow, fast = (tuple(a for a in moves[s] if extents[a] > 1) for s in ("first", "second"))
     sizes = [prod(limits.get(a, extents[a]) for a in axes) for axes in (slow, fast)]
     if sizes[0] < MIN_POINTS[0] or sizes[1] < MIN_POINTS[1] or prod(e for _, e in stage.reduce) < MIN_TERMS:
         return None
@@ -152,43 +152,46 @@ def _only_load(value: Scalar) -> Load | None:
     return found[0] if len(found) == 1 and not found[0].dynamic else None
 
 
-def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
-    """Return the largest run of `axis` in which the load does not move (a group of a convolution); or 0."""
-    env = {a: (0, max(e - 1, 0)) for a, e in (*stage.axes, *stage.reduce)}
-    for size in range(extent // 2, MIN_POINTS[0] - 1, -1):
-        if extent % size == 0:
-            inside = {axis: var("_g") * size + var("_l")}
-            limits = {**env, "_g": (0, extent // size - 1), "_l": (0, size - 1)}
-            if not any("_l" in variables(simplify(substitute(ix, inside), limits)) for ix in load.index):
-                return size
-    return 0
+Pair: TypeAlias = tuple[int, int]  # along slow and fast
 
 
 @dataclass(frozen=True)
-class PointTile:
-    """The steps of tasks per axis, the terms staged at a time, and the number of tasks. `us`: estimate of one task."""
+class ThreadTile:
+    """The steps of tasks per axis, the terms staged at a time, and the number of tasks. `us`: estimate of one task.
+
+    Without `unit`, `groups` counts threads along slow and fast, and `blocks` the points of each. With `unit`, `groups`
+    counts the groups of threads that execute it, and `blocks` the blocks of each.
+    """
 
     steps: dict[str, int]
     chunk: int
     tasks: int
     us: float
+    blocks: Pair
+    groups: Pair
+    split: int = 1  # threads that share each sum
+    unit: Instruction | None = None
 
     def alone_us(self, spec: VDeviceSpec) -> float:
         """Return the microseconds of the operation alone on all vEUs."""
         return -(-self.tasks // spec.num_veus) * self.us
 
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction of a tile that has one."""
+        assert self.unit is not None
+        return self.unit
 
-Pair: TypeAlias = tuple[int, int]  # along slow and fast
-T = TypeVar("T", bound=PointTile)
+    @property
+    def sizes(self) -> Pair:
+        """Points along slow and fast."""
+        down, along, _ = (extent for _, extent in self.unit.axes) if self.unit else (1, 1, 1)
+        return down * self.groups[0] * self.blocks[0], along * self.groups[1] * self.blocks[1]
 
-
-@dataclass(frozen=True)
-class Points(PointTile):
-    """A tile by points per thread, and threads, along slow and fast."""
-
-    points: Pair
-    threads: Pair
-    split: int  # threads that share each sum
+    @property
+    def threads(self) -> int:
+        """Number of threads of a task."""
+        return prod(self.groups) * self.split * (self.unit.threads if self.unit else 1)
 
 
 class Staged(NamedTuple):
@@ -315,37 +318,37 @@ class Staging:
         return Staged(load, names, order, packed, words and same, words and not same, moves, along, dtype.itemsize)
 
 
-def tiles(staging: Staging) -> list[Points]:
+def tiles(staging: Staging) -> list[ThreadTile]:
     """Return tiles for different numbers of tasks: those done soonest by estimate, and the most efficient one."""
     usual: dict[int, list[int]] = {}
 
-    def way(points: Pair, threads: Pair, split: int) -> Iterator[Points | None]:
+    def way(points: Pair, threads: Pair, split: int) -> Iterator[ThreadTile | None]:
         steps = staging.steps(points[0] * threads[0], points[1] * threads[1])
         if split not in usual:
             least, every = max(USUAL[0] // staging.passes, USUAL[1] * split), chunks(staging, split)
             usual[split] = [c for c in reversed(every) if c < 2 * least] or every[:1]
         return (_fitted(staging, steps, points, split, chunk) for chunk in usual[split])
 
-    def again(tile: Points) -> Iterator[Points | None]:
+    def again(tile: ThreadTile) -> Iterator[ThreadTile | None]:
         every = chunks(staging, tile.split)
-        return (_fitted(staging, tile.steps, tile.points, tile.split, chunk) for chunk in every)
+        return (_fitted(staging, tile.steps, tile.blocks, tile.split, chunk) for chunk in every)
 
     return compared((way(*divided) for divided in _divided(staging)), again, staging.problem.spec, efficient=True)
 
 
 def compared(
-    ways: Iterable[Iterable[T | None]],
-    again: Callable[[T], Iterable[T | None]],
+    ways: Iterable[Iterable[ThreadTile | None]],
+    again: Callable[[ThreadTile], Iterable[ThreadTile | None]],
     spec: VDeviceSpec,
     *,
     efficient: bool = False,
-) -> list[T]:
+) -> list[ThreadTile]:
     """Return for each number of tasks the best tile that fits; those done soonest first.
 
     Each way counts with its first tile that fits. The REFINED best ones are compared with their variants: `again`.
     `efficient`: add the tile that occupies all vEUs least.
     """
-    found: dict[int, T] = {}
+    found: dict[int, ThreadTile] = {}
     for way in ways:
         tile = next((tile for tile in way if tile is not None), None)
         if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
@@ -384,7 +387,7 @@ def powers(most: int) -> list[int]:
     return [1 << n for n in range(max(most, 1).bit_length())]
 
 
-def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, chunk: int) -> Points | None:
+def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, chunk: int) -> ThreadTile | None:
     """Return the tile of such steps in whole subgroups; None if it does not fit the vEU."""
     spec, p = staging.problem.spec, staging.p
     held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
@@ -406,7 +409,7 @@ def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, c
         ways = min(left, WAYS)
         shared, syncs, left = shared + Issued(sums * ways, sums * ways, sums), syncs + 1, left // ways
     us = staging.us(steps, chunk, threads, product, Issued(stores=sums) + shared, syncs)
-    return Points(steps, chunk, staging.tasks(steps), us, points, (down, along), split)
+    return ThreadTile(steps, chunk, staging.tasks(steps), us, points, (down, along), split)
 
 
 def _product(
@@ -452,15 +455,15 @@ def chunks(staging: Staging, split: int) -> list[int]:
     return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
 
 
-def shorter(staging: Staging, tile: Points, places: int) -> Points | None:
+def shorter(staging: Staging, tile: ThreadTile, places: int) -> ThreadTile | None:
     """Return the tile with a shorter chunk of which `places` fit scratch. None if they fit already, or cannot."""
     if places * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
         return None
     fits = [c for c in chunks(staging, tile.split) if places * staging.nbytes(tile.steps, c) <= staging.room]
-    return _fitted(staging, tile.steps, tile.points, tile.split, fits[-1]) if fits else None
+    return _fitted(staging, tile.steps, tile.blocks, tile.split, fits[-1]) if fits else None
 
 
-def soonest(ways: Iterable[T | None]) -> T | None:
+def soonest(ways: Iterable[ThreadTile | None]) -> ThreadTile | None:
     """Return the fastest tile of those that fit; of those hardly slower, the one with the shortest chunk."""
     fitting = [way for way in ways if way is not None]
     best = min((way.us for way in fitting), default=0.0)
@@ -486,31 +489,31 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
     return dict(zip(axes, best[1], strict=True))
 
 
-def schedule(staging: Staging, tile: Points) -> Schedule:
+def schedule(staging: Staging, tile: ThreadTile) -> Schedule:
     """Return the loops of a tile."""
     p, chunk, deep = staging.p, tile.chunk, staging.deep
     slow, fast = group(p.slow), group(p.fast)
-    (rows, columns), (down, along) = tile.points, tile.threads
-    threads, split = down * along * tile.split, deep if tile.split > 1 else None
+    (rows, columns), (down, along), threads = tile.blocks, tile.groups, tile.threads
+    split = deep if tile.split > 1 else None
     terms = chunk // tile.split
     together = unrolled(terms, rows * columns, bool(staging.window))
     near = neighbours(staging, tile.steps, columns, along)
     s = staging.begun(tile.steps).split(slow, down * rows).split(fast, along * columns)
     s = s.bind(split, terms).bind(slow, rows).bind(fast if along > 1 else None, near).split(deep, chunk)
-    s = copies(s, staging, tile, threads, staging.pads()).split(deep, together)
+    s = copies(s, staging, tile, staging.pads()).split(deep, together)
     s = s.unroll(deep if together > 1 else None).reorder(*staging.window).unroll(slow)
     s = s.unroll(fast if columns > near else None, size=near * along)
     s = s.split(fast if near > 1 else None, 1, Kind.VECTOR if near == staging.problem.spec.lanes else Kind.UNROLLED)
     return s.on_threads(threads).build(f"{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}")
 
 
-def copies(s: Sched, staging: Staging, tile: PointTile, threads: int, pads: Sequence[int]) -> Sched:
+def copies(s: Sched, staging: Staging, tile: ThreadTile, pads: Sequence[int]) -> Sched:
     """Pack constants, and copy both factors inside the innermost loop so far, with `pads` elements after their rows.
 
     Copies use vectors where possible. If neighbours in memory are not neighbours in scratch, threads copy short runs
     that are contiguous in either.
     """
-    lanes = staging.problem.spec.lanes
+    lanes, threads = staging.problem.spec.lanes, tile.threads
     for staged, pad in zip(staging.copies, pads, strict=True):
         tensor, every, nest = staged.load.tensor, group(staged.names), Sched(staging.problem)
         if staged.packed:

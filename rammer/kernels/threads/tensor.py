@@ -8,7 +8,6 @@ some points of every block.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
 
@@ -17,17 +16,9 @@ from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads.product import USUAL, Pair, PointTile, Staging, compared, copies, powers
+from rammer.kernels.threads.product import USUAL, Pair, Staging, ThreadTile, compared, copies, powers
 
 MOST_APPLIED = 32  # instructions of a subgroup that are unrolled
-
-
-@dataclass(frozen=True)
-class Blocks(PointTile):
-    """A tile by subgroups along slow and fast, and blocks of each subgroup."""
-
-    waves: Pair
-    blocks: Pair
 
 
 def instruction_for(staging: Staging) -> Instruction | None:
@@ -50,13 +41,13 @@ def _divs(unit: Instruction, number: int) -> list[int]:
     return sorted((d.div for d in (*across, *own) if d.dim == 1 - number), reverse=True)
 
 
-def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
+def tiles(staging: Staging, unit: Instruction) -> list[ThreadTile]:
     """Return tiles for different numbers of tasks by estimate, those done soonest first."""
     every = chunks(staging, unit)
     usual = [c for c in reversed(every) if c < 2 * USUAL[0] // staging.passes] or every[:1]
     ways = ((_fitted(staging, unit, *way, chunk) for chunk in usual) for way in _divided(staging, unit))
     return compared(
-        ways, lambda t: (_fitted(staging, unit, t.waves, t.blocks, chunk) for chunk in every), staging.problem.spec
+        ways, lambda t: (_fitted(staging, unit, t.groups, t.blocks, chunk) for chunk in every), staging.problem.spec
     )
 
 
@@ -80,7 +71,7 @@ def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]
                 yield (down, along), (high, broad)
 
 
-def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chunk: int) -> Blocks | None:
+def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chunk: int) -> ThreadTile | None:
     """Return the tile with such a chunk; None if it does not fit the vEU."""
     spec = staging.problem.spec
     (_, height), (_, width), (_, depth) = unit.axes
@@ -95,7 +86,7 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
     joined = together(chunk // depth, blocks)
     product = Work(chunk // depth // joined * staging.passes, sum([own] * joined, Issued()), (), True, {}, {})
     us = staging.us(steps, chunk, prod(waves) * unit.threads, product, Issued(stores=sums * prod(blocks) * each))
-    return Blocks(steps, chunk, staging.tasks(steps), us, waves, blocks)
+    return ThreadTile(steps, chunk, staging.tasks(steps), us, blocks, waves, unit=unit)
 
 
 def together(steps: int, blocks: Pair) -> int:
@@ -109,9 +100,9 @@ def chunks(staging: Staging, unit: Instruction) -> list[int]:
     return [n for n in range(depth, staging.terms + 1, depth) if staging.terms % n == 0]
 
 
-def gaps(staging: Staging, unit: Instruction, tile: Blocks) -> list[int]:
+def gaps(staging: Staging, tile: ThreadTile) -> list[int]:
     """Return the padding of staged rows, in elements per operand, with the fewest bank conflicts in a subgroup."""
-    banks, found = staging.problem.spec.issue.banks, []
+    unit, banks, found = tile.instruction, staging.problem.spec.issue.banks, []
     for dim, (staged, (name, _)) in enumerate(zip(staging.copies, unit.meaning.inputs, strict=True)):
         places = {unit.held(name, Index(thread), Index()) for thread in range(unit.threads)}
         *outer, last = staging.rows(staged, tile.steps, tile.chunk)
@@ -124,22 +115,22 @@ def gaps(staging: Staging, unit: Instruction, tile: Blocks) -> list[int]:
     return found
 
 
-def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
+def schedule(staging: Staging, tile: ThreadTile) -> Schedule:
     """Return the loops of a tile."""
-    p, deep, chunk, (down, along) = staging.p, staging.deep, tile.chunk, tile.blocks
+    p, deep, unit, chunk, (down, along) = staging.p, staging.deep, tile.instruction, tile.chunk, tile.blocks
     sides = slow, fast = group(p.slow), group(p.fast)
     (height, width, depth) = (extent for _, extent in unit.axes)
-    rows, columns = tile.waves[0] * down * height, tile.waves[1] * along * width
+    rows, columns = tile.sizes
     (sums, _), (a, _), _ = unit.tensors
     threads, own = unit.digits(sums)
     spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
-    count, joined = prod(tile.waves) * unit.threads, together(chunk // depth, tile.blocks)
+    joined = together(chunk // depth, tile.blocks)
     s = staging.begun(tile.steps).split(slow, rows).split(fast, columns).bind(slow, down * height)
     s = s.bind(fast, along * width).nest(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads).split(deep, chunk)
-    s = copies(s, staging, tile, count, gaps(staging, unit, tile)).reorder(*staging.window).split(deep, joined * depth)
+    s = copies(s, staging, tile, gaps(staging, tile)).reorder(*staging.window).split(deep, joined * depth)
     s = s.unroll(deep if joined > 1 else None, size=depth)
     s = s.unroll(slow, size=height).unroll(fast, size=width)  # blocks of rows, of columns, and the sums of a thread
     s = s.nest(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own)
     s = s.nest(Loop(deep, div, Kind.SERIAL if div in spread else Kind.UNROLLED) for div in _divs(unit, 0))
-    s = s.on_threads(count).tensorize(unit)
-    return s.build(f"{unit.precision}_{rows}x{columns}_k{chunk}_x{count}")
+    s = s.on_threads(tile.threads).tensorize(unit)
+    return s.build(f"{unit.precision}_{rows}x{columns}_k{chunk}_x{tile.threads}")

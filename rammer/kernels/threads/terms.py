@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import var
@@ -14,13 +14,22 @@ SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
 
 def term_lanes(problem: KernelProblem, stage: Stage, packing: Mapping[str, Layout]) -> int:
     """Return how many neighbouring terms a thread loads at once: a vector if all operands are contiguous, or one."""
+    return lanes_along(problem, stage, *stage.reduce[0], packing) if len(stage.reduce) == 1 else 1
+
+
+def lanes_along(
+    problem: KernelProblem, stage: Stage, axis: str, extent: int, packing: Collection[str] = frozenset()
+) -> int:
+    """Return how many neighbours along an axis a thread takes at once: a vector if all loads are contiguous, or one.
+
+    Tensors of `packing` will be.
+    """
     lanes, read = problem.spec.lanes, [ld for ld, _ in loads(stage.body)]
     kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
-    if len(stage.reduce) != 1 or kinds != {DType.F32} or any(ld.dynamic for ld in read):
+    if extent % lanes or kinds != {DType.F32} or any(ld.dynamic for ld in read):
         return 1
-    ((axis, extent),) = stage.reduce
     steps = {problem.lane_stride(ld.tensor, ld.index, axis, stage) for ld in read if ld.tensor not in packing}
-    return lanes if extent % lanes == 0 and steps <= {0, 1} else 1
+    return lanes if steps <= {0, 1} else 1
 
 
 def packed_terms(problem: KernelProblem, stage: Stage, packing: dict[str, Layout]) -> str | None:

@@ -51,14 +51,10 @@ def block_product(problem: KernelProblem) -> BlockProduct | None:
 
     The product is the root, or an output that a point-wise root reads at its own position.
     """
-    shown = [s for s in problem.placed if s.name in dict(problem.expr.outputs)]
-    stage = shown[0] if shown and not problem.root.reduce else problem.root
-    if len(shown) > 1 or stage.axes != problem.root.axes or (shown and stage is problem.root):
+    stage = problem.matched.shown
+    if len(problem.expr.outputs) > 1 + (stage is not problem.root):
         return None
     if len(stage.reduce) > 1 or (stage.reduce and not (isinstance(stage.body, Call) and stage.body.fn == "mul")):
-        return None
-    own = tuple(var(a) for a, _ in stage.axes)
-    if shown and any(ld.tensor == stage.name and ld.index != own for ld, _ in loads(problem.root.body)):
         return None
     blocks = stage.reduce[0][0] if stage.reduce else None
     read = {ld.tensor for ld, _ in loads(stage.body)}
@@ -86,7 +82,7 @@ def _schedule(problem: KernelProblem, p: BlockProduct, want: int) -> Schedule:
     vectors, rows = _register_block(problem.spec, min(height, room), -(-width // want), p.exact)
     panel = vectors * lanes
     others = [a for a, e in problem.root.axes if a not in (p.lane, p.row) and e > 1]
-    by_row = [(p.row, height, -(-rows // problem.span(p.row)) * problem.span(p.row))] if p.row else []
+    by_row = [(p.row, height, problem.grain(p.row, rows))] if p.row else []
 
     def sums(s: Sched) -> Sched:
         return s.unroll(p.row).vectorize(p.lane, lanes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lcm, prod
+from math import prod
 
 from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
@@ -154,11 +154,10 @@ def _tasks(problem: KernelProblem, p: Product, want: int, second: bool) -> tuple
     block = best[0]
     ((lane, extent, grain),) = by_lane = cuts(problem, [p.lane], block.vectors * lanes)
     rows = cuts(problem, (a for a, e in p.stage.axes if a != lane and e > 1))
-    for n, (a, e, span) in enumerate(rows):
+    for n, (a, e, _) in enumerate(rows):
         if a == p.row:
             whole = p.row_group if p.row_group < e else block.rows
-            exact = shown or p.row_group < e
-            rows[n] = a, e, lcm(span, whole) if exact else -(-whole // span) * span
+            rows[n] = a, e, problem.grain(a, whole, exact=shown or p.row_group < e)
     weights, data = (prod(problem.expr.type_of(load.tensor).shape) for load in (p.w, p.x))
     units = prod(-(-e // g) for _, e, g in rows)
     first_rows = (data >= weights or _near_matrix(problem, p)) and units >= want

@@ -50,7 +50,8 @@ def _schedules(problem: KernelProblem, *, sparing: bool, first: str = "") -> Ite
     order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]
     outputs = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # stored whole: pieces cannot overhang
-    grains = [(a, extents[a], _grain(problem, a, lane, unroll, outputs)) for a in order]
+    widths = {lane: problem.lanes * unroll}
+    grains = [(a, extents[a], problem.grain(a, widths.get(a, 1), exact=outputs)) for a in order]
     if crossing:
         grains = [(a, e, lcm(g, problem.lanes) if a == crossing[1] else g) for a, e, g in grains]
     packing = lane_packing(problem, root, lane) if root.reduce else ()
@@ -86,15 +87,6 @@ def _together(problem: KernelProblem, axis: str, lane: str | None, steps: Mappin
     rows = min(extents[axis], steps.get(axis, extents[axis]))
     fitting = problem.spec.near_bytes // 4 // (extents[lane] * root.dtype.itemsize)
     return max(1, min(rows, FOLDED, fitting))
-
-
-def _grain(problem: KernelProblem, axis: str, lane: str | None, unroll: int, whole: bool) -> int:
-    """Return the granularity of tasks along an axis, in points. `whole`: in whole vectors, too."""
-    span = problem.span(axis)
-    if axis != lane:
-        return span
-    width = problem.lanes * unroll
-    return lcm(width, span) if whole else -(-width // span) * span
 
 
 def _tile(problem: KernelProblem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:

@@ -176,7 +176,7 @@ def schedule(s: Sched, p: Product, unit: MatrixUnit, block: Instruction, encode:
     s = encoded(s, p, unit)
     layout = packed(p, unit, block)
     if encode:
-        s = s.compute_at(still.load.tensor, depth=len(s.loops), order=_dims(p, still), instruction=encode)
+        s = s.compute_at(still.load.tensor, depth=len(s.loops), order=dims(p, still), instruction=encode)
         layout = replace(layout, encoding=None)
     s = s.split(still.axis, width).split(moving.axis if strip != height else None, height)
     s = inner_loops(s, p).pack([(still.load.tensor, layout)]).tensorize(block)
@@ -214,8 +214,8 @@ def encoded_bytes(p: Product, unit: MatrixUnit, rows: int) -> int:
 
 def suits(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     """Check whether the unit can compute a product."""
-    stage, extents = p.stage, dict(p.stage.axes)
-    if unit.neighbours not in (1, problem.lanes) or p.row is None or p.mixed or len(stage.reduce) != 1:
+    stage = p.stage
+    if unit.neighbours not in (1, problem.lanes) or not p.is_matrix:
         return False
     ((_, depth),) = stage.reduce
     kinds = dict(problem.expr.inputs)
@@ -227,14 +227,13 @@ def suits(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     own = sums, kinds[p.x.tensor].dtype, kinds[p.w.tensor].dtype
     if own != tuple(kind.dtype for _, kind in unit.products[0].tensors) or (depth % unit.depth and not unit.exact):
         return False
-    whole = p.group == extents[p.lane] and p.row_group == extents[p.row]
     moving, still = sides(p, unit)
     readers = sum(ld.tensor == moving.load.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
     packable = all(ix == var(n) for ix in still.load.index for n in variables(ix))
     packable = packable and problem.packable(still.load, still.axis)
     fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes // 2
     rows = bool(fitting(problem, p, unit)) and in_rows(problem, p, unit)
-    return whole and packable and readers == 1 and fits and rows
+    return packable and readers == 1 and fits and rows
 
 
 def gates_block(problem: KernelProblem, p: Product, unit: MatrixUnit) -> Instruction | None:
@@ -268,7 +267,7 @@ def inner_loops(s: Sched, p: Product) -> Sched:
 def encoded(s: Sched, p: Product, unit: MatrixUnit) -> Sched:
     """Copy x for the unit inside the innermost loop so far."""
     moving, _ = sides(p, unit)
-    return s.compute_at(moving.load.tensor, order=_dims(p, moving), instruction=unit.copy)
+    return s.compute_at(moving.load.tensor, order=dims(p, moving), instruction=unit.copy)
 
 
 def packed(p: Product, unit: MatrixUnit, block: Instruction) -> Layout:
@@ -284,19 +283,25 @@ def packed(p: Product, unit: MatrixUnit, block: Instruction) -> Layout:
     return Layout((*rest, Digit(across, block.extent(still.name)), *panel), own.encoding)
 
 
-def _dims(p: Product, side: Side) -> tuple[int, int]:
+def dims(p: Product, side: Side) -> tuple[int, int]:
     """Return the dimensions of an operand that count its rows (or columns) and its terms."""
     ((deep, _),) = p.stage.reduce
     return side.load.index.index(var(side.axis)), side.load.index.index(var(deep))
 
 
+def apart(p: Product, side: Side) -> bool:
+    """Check whether an operand's rows (or columns) and its terms each move one dimension, and share none."""
+    ((deep, _),) = p.stage.reduce
+    moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]
+    return sorted(moving, key=str) == sorted((var(side.axis), var(deep)), key=str)
+
+
 def in_rows(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     """Check whether rows have one stride, and terms have one stride or are contiguous, per row or per block."""
-    ((deep, _),), (side, _) = p.stage.reduce, sides(p, unit)
-    moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]
-    if sorted(moving, key=str) != sorted((var(side.axis), var(deep)), key=str):
+    side, _ = sides(p, unit)
+    if not apart(p, side):
         return False
-    row, column = _dims(p, side)
+    row, column = dims(p, side)
     layout = dict(problem.expr.inputs)[side.load.tensor].layout
     if unit.neighbours == 1:
         return layout is None
@@ -384,8 +389,7 @@ def _rows(s: Sched, side: Side, height: int) -> int:
 
 def _cuts(problem: KernelProblem, p: Product, unit: MatrixUnit, block: Instruction, by_rows: bool) -> list[Cut]:
     (moving, still), extents = sides(p, unit), dict(p.stage.axes)
-    span, height = problem.span(moving.axis), block.extent(moving.name)
-    rows = (moving.axis, extents[moving.axis], span * -(-height // span))
+    rows = (moving.axis, extents[moving.axis], problem.grain(moving.axis, block.extent(moving.name)))
     columns = (still.axis, extents[still.axis], block.extent(still.name) * problem.span(still.axis))
     others = cuts(problem, (a for a in extents if a not in (moving.axis, still.axis)))
     return [*others, rows, columns] if by_rows else [columns, *others, rows]

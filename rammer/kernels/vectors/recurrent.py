@@ -74,9 +74,8 @@ def _cut(cell: Cell, want: int) -> Sched | None:
     extents = dict(problem.root.axes)
     vectors = -(-extents[lane] // lanes)
     grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
-    if (span := problem.span(lane)) > 1:  # other outputs must not overhang into the next task
-        stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)
-        grain = lcm(grain, span) if stored else -(-grain // span) * span
+    stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # these must not overhang
+    grain = problem.grain(lane, grain, exact=stored)
     if cell.blocks:
         grain = max(block.extent("column") for block in cell.blocks.values())
         if extents[lane] % (grain * want):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rammer.ir.expr import Call, Load
-from rammer.ir.index import var, variables
+from rammer.ir.index import var
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType
 from rammer.kernels.problem import KernelProblem, all_loads
@@ -19,13 +19,13 @@ from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, task_counts
 from rammer.kernels.vectors import chain
-from rammer.kernels.vectors.matrix_unit import MatrixUnit, copy_of_columns, in_rows, inner_loops
+from rammer.kernels.vectors.matrix_unit import MatrixUnit, apart, copy_of_columns, dims, in_rows, inner_loops, sides
 
 
 def schedules(problem: KernelProblem, unit: MatrixUnit) -> Iterator[Schedule]:
     """Yield one schedule per task count; none unless the operation is such a chain and the unit copies columns."""
     copies = ((block, copy_of_columns(problem.spec, block)) for block in unit.products)
-    by = next((_By(unit.copy, columns, block) for block, columns in copies if columns is not None), None)
+    by = next((_By(unit, columns, block) for block, columns in copies if columns is not None), None)
     both = problem.matched.chain if by and not unit.exact and not unit.turned else None
     if by is None or both is None or not _suits(problem, *both, unit):
         return
@@ -42,29 +42,20 @@ def _suits(problem: KernelProblem, first: Product, last: Product, unit: MatrixUn
     if any(kinds[name].layout is not None or kinds[name].dtype is not DType.F32 for name in matrices):
         return False
     for p in (first, last):
-        extents, factors = dict(p.stage.axes), p.stage.body.args if isinstance(p.stage.body, Call) else ()
-        whole = p.group == extents[p.lane] and p.row is not None and p.row_group == extents[p.row]
-        if p.mixed or not whole or len(p.stage.reduce) != 1 or not all(isinstance(f, Load) for f in factors):
+        factors = p.stage.body.args if isinstance(p.stage.body, Call) else ()
+        if not p.is_matrix or not all(isinstance(f, Load) for f in factors) or not apart(p, sides(p, unit)[1]):
             return False
         ((deep, _),) = p.stage.reduce
-        if not _apart(p.w, p.lane, deep) or not any(
-            problem.lane_stride(p.w.tensor, p.w.index, axis, p.stage) == 1 for axis in (p.lane, deep)
-        ):
+        if not any(problem.lane_stride(p.w.tensor, p.w.index, axis, p.stage) == 1 for axis in (p.lane, deep)):
             return False
     ((deep, _),) = last.stage.reduce
     return in_rows(problem, first, unit) and last.x.index[-2:] == (var(str(last.row)), var(deep))
 
 
-def _apart(load: Load, across: str, deep: str) -> bool:
-    """Check whether columns and terms each move one dimension, and share none."""
-    moving = [ix for ix in load.index if variables(ix) & {across, deep}]
-    return sorted(moving, key=str) == sorted((var(across), var(deep)), key=str)
-
-
 class _By(NamedTuple):
-    """The instructions that copy rows, copy columns, and multiply them."""
+    """A matrix unit, the instruction that copies columns for it, and the one that multiplies them."""
 
-    rows: Instruction
+    unit: MatrixUnit
     columns: Instruction
     block: Instruction
 
@@ -72,10 +63,11 @@ class _By(NamedTuple):
 def _schedule(problem: KernelProblem, first: Product, last: Product, by: _By, want: int) -> Schedule | None:
     """Return a schedule. None if scratch does not fit both matrices and the rows of a block."""
     row, batch = str(last.row), chain.batch_axes(problem, last)
+    pairs = [(p, sides(p, by.unit)) for p in (first, last)]
     width, height = by.block.extent("column"), by.block.extent("row")
-    span = problem.span(row)
-    grain = span * -(-height // span)
-    s = Sched(problem).tasks([*cuts(problem, batch), (row, dict(problem.root.axes)[row], grain)], want)
+    s = Sched(problem).tasks(
+        [*cuts(problem, batch), (row, dict(problem.root.axes)[row], problem.grain(row, height))], want
+    )
     most = _most_rows(problem, (first, last), batch, by)
     if not most:
         return None
@@ -87,18 +79,12 @@ def _schedule(problem: KernelProblem, first: Product, last: Product, by: _By, wa
 
     product = block(Sched(problem, first.stage).tensorize(by.block), first)
     s = s.reorder(*batch).split(row, rows).place(problem.placed, {first.stage.name: product})
-    for p in (first, last):
-        s = s.compute_at(p.x.tensor, order=_dims(p, p.x, row), instruction=by.rows)
-    for p in (first, last):
-        order, depth = _dims(p, p.w, p.lane), len(s.loops) - 2
-        s = s.compute_at(p.w.tensor, depth=depth, order=order, instruction=by.columns)
+    for p, (rows_of, _) in pairs:
+        s = s.compute_at(rows_of.load.tensor, order=dims(p, rows_of), instruction=by.unit.copy)
+    for p, (_, columns_of) in pairs:
+        order, depth = dims(p, columns_of), len(s.loops) - 2
+        s = s.compute_at(columns_of.load.tensor, depth=depth, order=order, instruction=by.columns)
     return block(s.tensorize(by.block), last).build(f"{rows}x{width}_{by.block.precision}")
-
-
-def _dims(p: Product, load: Load, across: str) -> tuple[int, int]:
-    """Return the dimensions that count an operand's rows (or columns) and its terms."""
-    ((deep, _),) = p.stage.reduce
-    return load.index.index(var(across)), load.index.index(var(deep))
 
 
 def _most_rows(problem: KernelProblem, products: tuple[Product, Product], batch: list[str], by: _By) -> int:
@@ -116,7 +102,7 @@ def _most_rows(problem: KernelProblem, products: tuple[Product, Product], batch:
         total = kept_bytes(problem.placed, {**dict.fromkeys(batch, 1), str(products[1].row): rows})
         for p in products:
             ((_, deep),) = p.stage.reduce
-            total += copied(dict(p.stage.axes)[p.lane], deep, by.columns) + copied(rows, deep, by.rows) + sums
+            total += copied(dict(p.stage.axes)[p.lane], deep, by.columns) + copied(rows, deep, by.unit.copy) + sums
         return total
 
     counts = range(height, chain.MOST_ROWS + 1, height)

@@ -9,6 +9,7 @@ from rammer.ir.index import var
 from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched, begun
 from rammer.kernels.schedule import Schedule
+from rammer.kernels.tiling import stage_order
 
 KINDS = frozenset({"input_transform", "output_transform"})
 
@@ -39,11 +40,6 @@ def _in_blocks(problem: KernelProblem, lines: Stage) -> bool:
     return {problem.lane_stride(load.tensor, load.index, c, lines) for load in read} <= {0, 1}
 
 
-def _order(lines: Stage, *last: str) -> tuple[int, ...]:
-    axes = [a for a, _ in lines.axes]
-    return tuple(axes.index(a) for a in (*(a for a in axes if a not in last), *last))
-
-
 def _results(problem: KernelProblem, lines: Stage) -> int:
     """Return how many numbers the second matrix makes of a line."""
     (matrix,) = {load.tensor for load, _ in loads(problem.root.body)} - {lines.name}
@@ -67,7 +63,7 @@ def _input(s: Sched, lines: Stage, lanes: int) -> Sched:
     phases = s.extents[channel] // (extents[p] * wide * channels)
     nest = _along(Sched(s.problem, lines).reorder(j, lines.reduce[0][0]).unroll(p), c, lanes)
     s = _blocks(s.reorder(image).split(channel, channels), channel, lanes).reorder(row)
-    s = s.compute_at(lines.name, nest, order=_order(lines, p, j, c))
+    s = s.compute_at(lines.name, nest, order=stage_order(lines, p, j, c))
     s = s.split(channel, wide * phases * channels).reorder(column, taps).unroll(channel, size=phases * channels)
     return _along(s, channel, lanes)
 
@@ -78,5 +74,5 @@ def _output(s: Sched, lines: Stage, lanes: int) -> Sched:
     _, o, _, _, i, q = (a for a, _ in lines.axes)
     nest = _along(Sched(s.problem, lines).reorder(q, lines.reduce[0][0]).unroll(i), o, lanes)
     s = _blocks(s.reorder(image), channel, lanes).split(row, dict(lines.axes)[i])
-    s = s.split(column, _results(s.problem, lines)).compute_at(lines.name, nest, order=_order(lines, i, q, o))
+    s = s.split(column, _results(s.problem, lines)).compute_at(lines.name, nest, order=stage_order(lines, i, q, o))
     return _along(s.reorder(row, s.problem.root.reduce[0][0]).unroll(column), channel, lanes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -16,23 +15,20 @@ from rammer.kernels.packing import panels
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.tiling import cut, least_us, task_counts
+from rammer.kernels.tiling import cut, least_us, stage_order, task_counts
 from rammer.kernels.vectors import contraction
 from rammer.kernels.vectors.contraction import Block, blocks
 from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
 
 TILE = 4  # outputs of a tile along each side
 PLANES = (TILE + TAPS - 1) ** 2
-MAX_SCHEDULES = 1
-FIRST = 2  # plans of a part that are compared with others: one rTask per vEU, cut by channels, and by rows
-# Times the best: a part whose first plan takes longer is dropped. The choice did not change for any of 69
-# convolutions of eleven models, nor at 1.1; three of four plans are counted.
+# Times the direct form: a part whose first plan takes longer is dropped. The choice did not change for any of 69
+# convolutions of eleven models, nor at 1.1.
 HOPELESS = 1.25
 # Of the direct form's counted time: below that, the direct form is not offered. Of 17 convolutions that were measured
 # (docs/measurements.md), the two that lost were counted with 0.84.
 CERTAIN = 0.7
 WHOLE = 0.9  # of the work of several tasks: below that, a single task is offered, too
-MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
 
 
 class Order(Enum):
@@ -41,7 +37,6 @@ class Order(Enum):
     WEIGHTS = "weights"  # weights outside, strips of the image inside: one part only
     STRIPS = "strips"  # strips outside, parts of the channels inside
     PARTS = "parts"  # parts outside, strips inside: sums of the whole task wait
-    NEAR = "near"  # strips outside; weights are transformed right before their products, `held` channels at a time
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,6 @@ class Plan:
 
     order: Order
     chunk: int  # channels of a part
-    held: int  # channels whose transformed weights are held at once
     outs: int
     rows: int
     columns: int
@@ -67,6 +61,7 @@ class Form(NamedTuple):
     problem: KernelProblem
     schedule: Schedule
     alone_us: float
+    is_cut: bool  # into several rTasks
 
 
 def kernels(problem: KernelProblem) -> tuple[list[RKernel], bool]:
@@ -84,9 +79,9 @@ def kernels(problem: KernelProblem) -> tuple[list[RKernel], bool]:
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
     if direct_us < least_us(problem.spec):
         return [], False
-    forms = schedules(problem.unmerged, direct_us)
-    made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
-    return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
+    found = schedules(problem.unmerged, direct_us)
+    made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in found]
+    return made, any(f.alone_us <= CERTAIN * direct_us for f in found)
 
 
 def _saves_products(conv: Convolution) -> bool:
@@ -94,55 +89,44 @@ def _saves_products(conv: Convolution) -> bool:
     return PLANES * conv.rows.pieces * conv.columns.pieces < TILE * TILE * conv.rows.taps * conv.columns.taps
 
 
-def schedules(problem: KernelProblem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
-    """Return up to `most` forms that take at most `worth_us` by their counted work, the fastest first.
+def schedules(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
+    """Return the fastest form that takes at most `worth_us` by its counted work.
 
     One of a single rTask is added if cutting repeats much work, for graphs that have other work at the same time.
     """
-    if (conv := convolution(problem)) is None:
-        return []
-    of_part = [plans for part in _parts(problem, conv) if (plans := list(dict.fromkeys(_plans(problem, conv, *part))))]
-    chunks = {plan.chunk for plans in of_part for plan in plans}
-    of_chunk = {n: replace(problem, expr=rewritten(problem, conv, TILE, n)) for n in chunks}
-
-    @cache
-    def form(plan: Plan) -> Form:
-        own = of_chunk[plan.chunk]
-        schedule = _schedule(own, conv, plan)
-        return Form(own, schedule, own.alone_us(schedule, own.spec.num_veus))
-
-    if most == MAX_SCHEDULES:  # the other cuts are compared only for the best part, judged by its first ones
-        first_us = min((form(plans[0]).alone_us for plans in of_part), default=inf)
-        near_us = HOPELESS * first_us if first_us <= HOPELESS * worth_us else 0.0
-        of_part = [plans for plans in of_part if form(plans[0]).alone_us <= near_us]
-        best = min(of_part, key=lambda plans: min(form(plan).alone_us for plan in plans[:FIRST]), default=[])
-        of_part = [best, *(plans[:FIRST] for plans in of_part)]
-    found = sorted(dict.fromkeys(plan for plans in of_part for plan in plans), key=lambda plan: form(plan).alone_us)
-    found = [plan for plan in found if form(plan).alone_us <= worth_us]
-    chosen = [form(plan) for plan in found if plan.tasks][:most]
-    for whole in [form(plan) for plan in found if not plan.tasks][:1]:
+    found = [form for form in forms(problem, worth_us) if form.alone_us <= worth_us]
+    chosen = [form for form in found if form.is_cut][:1]
+    for whole in [form for form in found if not form.is_cut][:1]:
         if not chosen or whole.alone_us < WHOLE * chosen[0].problem.alone_us(chosen[0].schedule, 1):
             chosen.append(whole)
     return chosen
 
 
-def _vectors(problem: KernelProblem, channels: int) -> int:
-    return -(-channels // problem.lanes)
+def forms(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
+    """Return the forms of a convolution, the fastest first; none of a part whose first one takes much longer."""
+    if (conv := convolution(problem)) is None:
+        return []
+    found: list[Form] = []
+    for order, chunk in _parts(problem, conv):
+        own = replace(problem, expr=rewritten(problem, conv, TILE, chunk))
+        for n, plan in enumerate(dict.fromkeys(_plans(problem, conv, order, chunk))):
+            schedule = _schedule(own, conv, plan)
+            found.append(Form(own, schedule, own.alone_us(schedule, own.spec.num_veus), bool(plan.tasks)))
+            if n == 0 and found[-1].alone_us > HOPELESS * worth_us:
+                break
+    return sorted(found, key=lambda form: form.alone_us)
 
 
-def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
+def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int) -> Iterator[Plan]:
     """Yield ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
     extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
-    plane, deep = 4 * PLANES, held * side
+    plane, deep = 4 * PLANES, chunk * side
     down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
     line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # columns of transformed rows
     room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
-    fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
-    outs = fitting[0] if fitting else widths[-1]
-    most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
-    if order is Order.NEAR:
-        most = min(most, MAX_NEAR_TILES)
+    outs = next((n for n in widths if plane * deep * n <= 0.6 * room), widths[-1])
+    most = int((room - plane * deep * outs) // (plane * (deep + outs)))
     if most < min(4, down * across):
         return
     columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
@@ -154,29 +138,22 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, 
             tasks = cut(axes, want)
             high = {lp.axis: lp.step for lp in tasks}.get(conv.rows.axis)
             part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
-            plan = Plan(order, chunk, held, outs, part, columns, tasks)
+            plan = Plan(order, chunk, outs, part, columns, tasks)
             if _waiting(conv, plan) <= room / 2:
                 yield plan
 
 
-def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
-    """Yield loop orders, each with the channels of a part and the channels whose weights are held."""
+def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, int]]:
+    """Yield loop orders, each with the channels of a part."""
     lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
     if conv.rows.pieces == 1:
-        yield Order.WEIGHTS, depth, depth
+        yield Order.WEIGHTS, depth
     smaller = [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
     chunks = [depth] if conv.rows.pieces > 1 else []
     chunks += [c for c in smaller if c * side <= 4 * lanes][:1] or smaller[-1:]
     for chunk in chunks:
-        yield Order.STRIPS, chunk, chunk
-        yield Order.PARTS, chunk, chunk
-    if conv.rows.pieces == 1 == conv.columns.pieces:
-        held = [
-            n
-            for n in (16, 8, 4, 2)
-            if depth % n == 0 and n < depth and 4 * PLANES * n * lanes <= problem.spec.near_bytes / 2
-        ]
-        yield from ((Order.NEAR, depth, n) for n in held[:1])
+        yield Order.STRIPS, chunk
+        yield Order.PARTS, chunk
 
 
 def _even(units: int, most: int) -> int:
@@ -188,7 +165,7 @@ def _even(units: int, most: int) -> int:
 
 def _waiting(conv: Convolution, plan: Plan) -> int:
     """Return the bytes of the sums that wait for further parts."""
-    if plan.order in (Order.WEIGHTS, Order.NEAR):
+    if plan.order is Order.WEIGHTS:
         return 0
     steps = {lp.axis: lp.step for lp in plan.tasks}
     outs = min(steps.get(conv.o, conv.outs), conv.outs)
@@ -201,7 +178,7 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
 
 def _block(problem: KernelProblem, conv: Convolution, plan: Plan) -> Block:
     """Return the best register block of products that does not reach into the next group and its other channels."""
-    found = blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)
+    found = blocks(problem, -(-plan.outs // problem.lanes), plan.tiles)
     return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
 
 
@@ -227,7 +204,7 @@ def _schedule(problem: KernelProblem, conv: Convolution, plan: Plan) -> Schedule
         case Order.PARTS:
             s = head.nest((*images, *parts, *outs, *strips))
             weights, data = len(s.loops) - len(strips), len(s.loops)
-        case _:
+        case Order.STRIPS:
             s = head.nest((*images, *strips, *parts, *outs))
             weights, data = len(s.loops), len(s.loops) - len(outs)
     products = len(s.loops)
@@ -240,23 +217,19 @@ def _schedule(problem: KernelProblem, conv: Convolution, plan: Plan) -> Schedule
 def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, products: int) -> Sched:
     """Place the stages besides the root: each one's host loop, its own loops, and its memory order."""
     problem, lanes, o = s.problem, s.problem.lanes, conv.o
-    block, near = _block(problem, conv, plan), plan.order is Order.NEAR
+    block = _block(problem, conv, plan)
 
-    def order(stage: str, *names: str) -> tuple[int, ...]:
-        axes = [a for a, _ in problem.expr.stage(stage).axes]
-        rest = [a for a in axes if a not in names]
-        return tuple(axes.index(a) for a in (*rest, *(n for n in names if n in axes)))
+    def order(stage: str, *last: str) -> tuple[int, ...]:
+        return stage_order(problem.expr.stage(stage), *last)
 
     none = Sched(problem)
     entries = (Loop("cc", plan.chunk),) if conv.columns.pieces > 1 else ()
-    panel = none.split(o, block.vectors * lanes)
-    outer = panel.split("cc", plan.held).reorder("pp", "qq") if near else none.reorder("pp", "qq").nest(panel.loops)
-    sums = outer.split("tt", block.rows).reorder("cc").unroll("tt" if block.rows > 1 else None)
+    sums = none.reorder("pp", "qq").split(o, block.vectors * lanes).split("tt", block.rows).reorder("cc")
+    sums = sums.unroll("tt" if block.rows > 1 else None)
     sums = sums.vectorize(o, lanes if block.vectors > 1 else 1)
     by_entry = none.split(o, lanes).nest(entries).reorder("cc")
     of_weights = by_entry.reorder("pp", "ss").unroll("qq").vectorize(o)
     of_data = none.split("cc", lanes).split("tt", plan.columns).nest(entries).reorder("tt", "pp", "ss").unroll("qq")
-    places = {"inside": "xm" if near else "", "gap": 0 if near else lanes}
     s = s.compute_at(
         "wt",
         none.reorder("ss", "rr").unroll("pp").vectorize(o),
@@ -264,7 +237,7 @@ def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, pr
         order=order("wt", "pp", "ss", o),
         inside="wu",
     )
-    s = s.compute_at("wu", of_weights, depth=1 if near else weights, order=order("wu", "pp", "qq", "cc", o), **places)
+    s = s.compute_at("wu", of_weights, depth=weights, order=order("wu", "pp", "qq", "cc", o), gap=lanes)
     rows = none.reorder("jj", "rr").unroll("pp").vectorize("cc")
     s = s.compute_at("xt", rows, depth=1, order=order("xt", "pp", "jj", "cc"), inside="xv")
     s = s.compute_at("xv", of_data.vectorize("cc"), depth=data, order=order("xv", "pp", "qq", "tt", "cc"), gap=lanes)

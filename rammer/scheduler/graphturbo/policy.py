@@ -13,7 +13,7 @@ from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import RKernel, Tuning
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 from rammer.planner.memory import plan_memory
@@ -32,7 +32,7 @@ from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
 from rammer.scheduler.judge import PlanSelector
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, images_of
-from rammer.scheduler.policy_options import Wishes, described
+from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import Assignment, Market, count, select_veu
 from rammer.scheduler.timeline import simulate
 
@@ -102,14 +102,14 @@ class GraphTurboPolicy:
     )
     uncut: bool = True  # whether `search` compares wavefront's plan, too; not an option: `auto` has that plan
 
-    def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
+    def tuning(self, graph: Graph, spec: VDeviceSpec) -> Tuning:
         """Return the rKernels and layouts that it needs: split where groups, and so tensors, are split."""
         if self.rules == "images":
             of_each = -(-images_of(graph) // spec.num_veus)
-            return Wishes(images_apart=True, finer=(of_each,) if of_each else ())
+            return Tuning(images_apart=True, finer=(of_each,) if of_each else ())
         if self.rules == "parts":
-            return Wishes(images_apart=True)
-        return Wishes(images_apart=True, finer=(8, 64))
+            return Tuning(images_apart=True)
+        return Tuning(images_apart=True, finer=(8, 64))
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)

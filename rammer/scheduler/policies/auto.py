@@ -10,12 +10,13 @@ from rammer.cost.residency import levels
 from rammer.cost.weights import recurrent_operators
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
+from rammer.ir.kernel import USUAL, Tuning
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.judge import Judged, PlanSelector
 from rammer.scheduler.plugin import BUILT_IN
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Policy, Problem, images_of
-from rammer.scheduler.policy_options import Wishes, described, wishes_of
+from rammer.scheduler.policy_options import described, tuning_of
 
 # Fraction of a plan's time that parts must be estimated to save before their plan is built, which takes 1 to 2 s. At
 # most a third of the estimated savings was measured (docs/measurements.md, "Groups in parts").
@@ -42,11 +43,11 @@ class AutoPolicy:
         },
     )
 
-    def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
-        """Return graphturbo's wishes if its plan will be compared."""
+    def tuning(self, graph: Graph, spec: VDeviceSpec) -> Tuning:
+        """Return graphturbo's tuning if its plan will be compared."""
         if self.tries == "all" or spec.private:
-            return wishes_of(BUILT_IN["graphturbo"](), graph, spec)
-        return wishes_of(_of_images(), graph, spec) if _has_images(graph, spec) else Wishes()
+            return tuning_of(BUILT_IN["graphturbo"](), graph, spec)
+        return tuning_of(_of_images(), graph, spec) if _has_images(graph, spec) else USUAL
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         if problem.spec.private:
@@ -57,7 +58,7 @@ class AutoPolicy:
         tried = []
         for policy in _all(problem) if self.tries == "all" else _few(problem, best):
             tried.append(policy.name)
-            cuts = wishes_of(policy, problem.graph, problem.spec).finer
+            cuts = tuning_of(policy, problem.graph, problem.spec).finer
             other = judge.believed(policy.schedule(problem if cuts else problem.usual))
             if judge.prefers(other, best):
                 best = other

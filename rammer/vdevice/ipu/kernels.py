@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import RKernel, Tuning
 from rammer.ir.operator import Operation
 from rammer.kernels import candidates
-from rammer.kernels.problem import Tuning
 from rammer.vdevice.ipu.codegen.access import working_sets
 
 # (rTasks to aim for in multiples of the vEUs, share of a tile for one rTask): use the first with a candidate

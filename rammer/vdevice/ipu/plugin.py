@@ -11,7 +11,7 @@ from rammer.vdevice.base import Availability, VDeviceEntry, later
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
-    from rammer.ir.kernel import RKernel
+    from rammer.ir.kernel import RKernel, Tuning
     from rammer.ir.operator import Operation
 
 
@@ -36,12 +36,12 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
-    """Return built-in kernels whose rTasks fit a tile; with `finer`, also candidates that trade time for memory."""
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> Iterable[RKernel]:
+    """Return built-in kernels whose rTasks fit a tile; with `tuning.finer`, also some that trade time for memory."""
     if "poplar" not in spec.languages:
         return []
     from rammer.vdevice.ipu.kernels import kernels, traded
 
     usual = kernels(operation, spec)
     known = {kernel.identity for kernel in usual}
-    return [*usual, *(k for k in traded(operation, spec) if k.identity not in known)] if finer else usual
+    return [*usual, *(k for k in traded(operation, spec) if k.identity not in known)] if tuning.finer else usual

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rammer.hookspecs import hookimpl
@@ -11,7 +10,7 @@ from rammer.vdevice.base import VDeviceEntry, later
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
-    from rammer.ir.kernel import RKernel
+    from rammer.ir.kernel import RKernel, Tuning
     from rammer.ir.operator import Operation
 
 
@@ -25,13 +24,10 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> Iterable[RKernel]:
     """Return built-in kernels for every vDevice that takes HIP."""
     if "hip" not in spec.languages:
         return []
     from rammer.kernels import candidates
-    from rammer.kernels.problem import Tuning
 
-    more = candidates(operation, spec, Tuning(every_axis=True)) if finer else []
-    apart = [replace(kernel, finer=True) for kernel in more]
-    return [*candidates(operation, spec), *apart]
+    return candidates(operation, spec, tuning)
