@@ -96,12 +96,9 @@ class Sync:
     """A block sync: all threads of the rTask meet, and memory written before is visible after.
 
     With `pending`, a thread's asynchronous copies end a group here, and all but its last `pending` groups are complete.
-    With `waits`, the rTask waits here for what other vEUs compute, and not before its first statement; it does not
-    count as a block sync.
     """
 
     pending: int | None = None
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +256,7 @@ def block_syncs(body: Body) -> int:
     total = 0
     for s in body:
         times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
-        total += (isinstance(s, Sync) and not s.waits) + times * block_syncs(children(s))
+        total += isinstance(s, Sync) + times * block_syncs(children(s))
     return total
 
 

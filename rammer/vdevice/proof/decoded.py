@@ -46,9 +46,8 @@ class DecodedSlots:
 class DecodedImage:
     """What a device does with an image. Places are (base, byte offset); a base is ARENA, SCRATCH or a constant.
 
-    `early(kernel, places, function)` returns the inputs that the function reads before it waits, or None if it is not
-    the rKernel's function with operands at these places. `parts` are the tickets of each of an rKernel's rTasks; rTasks
-    of other rKernels cannot be stolen from.
+    `calls(kernel, places, function)` returns whether the function is the rKernel's with operands at these places.
+    `parts` are the tickets of each of an rKernel's rTasks; rTasks of other rKernels cannot be stolen from.
     """
 
     num_veus: int
@@ -64,7 +63,7 @@ class DecodedImage:
     inputs: Sequence[tuple[int, int]]
     outputs: Sequence[tuple[int, int]]
     alone: frozenset[str]  # ports that may be bound elsewhere, together with the operands in their bytes
-    early: Callable[[RKernel, Numbers, str], frozenset[int] | None]
+    calls: Callable[[RKernel, Numbers, str], bool]
     parts: Mapping[RKernel, Sequence[int]] = field(default_factory=dict)
     # [n, 8] slot whose rTask it precedes, constant, source (byte of it), target (byte of scratch), bytes of a row,
     # rows, stride of rows in source and in target

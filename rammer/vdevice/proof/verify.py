@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, VerificationError
-from rammer.ir.analysis.dependency import overlaps, read_elements
-from rammer.ir.analysis.order import HappensBefore, PlanPosition
+from rammer.ir.analysis.dependency import read_elements
+from rammer.ir.analysis.order import PlanPosition
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
-from rammer.ir.program import Position, RTask, TaskUid
+from rammer.ir.program import Position, RTask
 from rammer.ir.tensor import Array, TensorId, TensorType
 from rammer.ir.verify.reuse import first_touched
 from rammer.vdevice.base import Image, VDevice
@@ -28,15 +28,12 @@ HINT = "the backend built another program than the plan: please report it, with 
 DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
 
 
-def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice, order: HappensBefore | None = None) -> str:
-    """Check all rules of an image; return a note if its backend cannot decode it. Raises VerificationError.
-
-    `order` is the plan's happens-before order, if known already.
-    """
+def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice) -> str:
+    """Check all rules of an image; return a note if its backend cannot decode it. Raises VerificationError."""
     try:
         match decoded := vdevice.decode(image):
             case DecodedImage():
-                verify_decoded(decoded, plan, image, order)
+                verify_decoded(decoded, plan, image)
             case DecodedFlow():
                 verify_flow(decoded, plan)
             case reason:
@@ -46,14 +43,12 @@ def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice, order: Hap
     return ""
 
 
-def verify_decoded(
-    decoded: DecodedImage, plan: ExecutionPlan, image: Image, order: HappensBefore | None = None
-) -> None:
+def verify_decoded(decoded: DecodedImage, plan: ExecutionPlan, image: Image) -> None:
     """Check all rules of a decoded image. Raises VerificationError at the first violation."""
     memory = plan.memory
     if memory is None:
         raise VerificationError("R301", "the plan has no memory")
-    evidence = ImageEvidence(decoded, plan, memory, image, order)
+    evidence = ImageEvidence(decoded, plan, memory, image)
     for rule in RULES.values():
         rule.check(evidence)
 
@@ -66,12 +61,6 @@ class ImageEvidence:
     plan: ExecutionPlan
     memory: MemoryPlan
     image: Image
-    known_order: HappensBefore | None = None
-    _early: dict[tuple[int, int], frozenset[int] | None] = field(default_factory=dict)
-
-    @cached_property
-    def order(self) -> HappensBefore:
-        return self.known_order or HappensBefore(self.plan.programs)
 
     @cached_property
     def wanted(self) -> tuple[Numbers, Numbers]:
@@ -137,15 +126,11 @@ class ImageEvidence:
         argument = np.repeat(starts[rows[some, 3]], count) + step
         return np.column_stack((np.repeat(some, count), argument, self.decoded.operands[at]))
 
-    def early(self, operator: int, function: int, slot: int) -> frozenset[int] | None:
-        """Return the inputs that a slot's function reads before it waits; None if it is not the operator's function."""
-        key = operator, function
-        if key not in self._early:
-            first, (_, starts) = int(self.decoded.slots.first_operand[slot]), self.operands
-            places = self.decoded.operands[first : first + int(starts[operator + 1] - starts[operator])]
-            kernel, called = self.plan.kernels[operator], self.decoded.functions[function]
-            self._early[key] = self.decoded.early(kernel, places, called)
-        return self._early[key]
+    def calls(self, operator: int, function: int, slot: int) -> bool:
+        """Return whether a function is the operator's, with the operands of this slot."""
+        first, (_, starts) = int(self.decoded.slots.first_operand[slot]), self.operands
+        places = self.decoded.operands[first : first + int(starts[operator + 1] - starts[operator])]
+        return self.decoded.calls(self.plan.kernels[operator], places, self.decoded.functions[function])
 
     def at(self, slot: int) -> str:
         """Return a slot of the plan as text for users."""
@@ -224,39 +209,13 @@ def _right_functions(evidence: ImageEvidence) -> None:
             hint=HINT,
         )
     for n, function, slot in _distinct(operators, functions, tasks):
-        if evidence.early(n, function, slot) is None:
+        if not evidence.calls(n, function, slot):
             raise VerificationError(
                 "R303",
                 f"{evidence.at(slot)} calls {decoded.functions[function]!r}, which is not rKernel "
                 f"{plan.kernels[n].name!r} with these operands",
                 hint=HINT,
             )
-
-
-def _ready(evidence: ImageEvidence) -> None:
-    """Check R311: inputs that a function reads before it waits are written without that wait."""
-    decoded, plan, graph = evidence.decoded, evidence.plan, evidence.plan.graph
-    rows, _ = evidence.wanted
-    tasks = evidence.tasks
-    for n, function, slot in _distinct(rows[tasks, 3], decoded.slots.function[tasks], tasks):
-        for position in sorted(evidence.early(n, function, slot) or ()):
-            mine = evidence.tasks_of(n)
-            mine = rows[mine[decoded.slots.function[mine] == function], 4]
-            for producer, output, start in graph.writers(graph.operators[n].inputs[position]):
-                shift = graph.storage(graph.operators[n].inputs[position]).offset - start
-                pairs = overlaps(plan.kernels[n], position, plan.kernels[producer], output, shift)
-                pairs = pairs[np.isin(pairs[:, 0], mine)]
-                order = evidence.order
-                readers = order.slots(*(TaskUid(n, r) for r in pairs[:, 0].tolist()))
-                writers = order.slots(*(TaskUid(producer, r) for r in pairs[:, 1].tolist()))
-                if not (ready := order.before_waits(writers, readers)).all():
-                    who = evidence.at(int(evidence.tasks_of(n)[0]))
-                    raise VerificationError(
-                        "R311",
-                        f"{who} or one of its kind reads input {position} before it waits, and rTask {producer}."
-                        f"{pairs[int(np.argmin(ready)), 1]} may not have written that",
-                        hint=HINT,
-                    )
 
 
 def _firsts(first: Numbers, second: Numbers) -> Numbers:
@@ -601,5 +560,4 @@ RULES: dict[str, ImageRule] = {
     "R308": ImageRule("ports", _ports),
     "R309": ImageRule("scratch", _scratch),
     "R310": ImageRule("hints", _hints),
-    "R311": ImageRule("ready", _ready),
 }

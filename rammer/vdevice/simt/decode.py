@@ -92,12 +92,6 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
     if (begins := SCRATCH_AT.search(text)) is None:
         raise ValueError("the text says nowhere where scratch begins")
     room = int(header["shared_bytes"]) - int(begins[1])
-    early = Variants(
-        dialect,
-        int(header["threads"]),
-        dict(zip(functions, map(int, header["early_words"]), strict=True)),
-        _waiting(text).__contains__,
-    )
     return DecodedImage(
         num_veus=num_veus,
         num_programs=num_programs,
@@ -114,13 +108,8 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         alone=frozenset(header["alone"]),
         copies=copies,
         copy_place=_copy_place,
-        early=early.early,
+        calls=Variants(dialect, int(header["threads"])).calls,
     )
-
-
-def _waiting(text: str) -> set[str]:
-    """Return the functions that wait by themselves: their calls pass the number of the instruction."""
-    return set(re.findall(r"(\w+)\(argv, scratch, [^;]*, pc\);", text))
 
 
 def _cases(text: str) -> list[str]:

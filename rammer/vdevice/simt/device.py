@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
@@ -13,7 +13,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
 from rammer.vdevice.proof.decoded import DecodedImage
-from rammer.vdevice.simt.codegen.image import RESOURCES, SimtProgram, checked_streams, make_image, make_program
+from rammer.vdevice.simt.codegen.image import RESOURCES, checked_streams, make_image, make_program
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.decode import decode
 from rammer.vdevice.simt.emulator.compile import compile_host
@@ -23,10 +23,20 @@ from rammer.vdevice.simt.runtime.driver import Driver
 from rammer.vdevice.simt.runtime.executable import GpuExecutable
 from rammer.vdevice.simt.tune.profile import measure_kernels
 from rammer.vdevice.simt.tune.registers import read_registers
-from rammer.vdevice.simt.tune.rooms import MachineCode, compiled
 
 EMULATED_VEUS = 8
 EMULATE = 'device="emulator" runs the program on the host'
+
+
+class MachineCode(Protocol):
+    """The result of compiling a text."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def resources(self) -> Any:
+        """Return its needs, `Platform.resources`: `registers` and `spill_bytes` of a thread, and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,8 @@ class GpuVDevice(VDevice):
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Build machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
         progress("compile", 0, 1)
-        program, code = self._compiled(plan)
+        program = make_program(plan, self.dialect)
+        code = self.machine_code(program.text)
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
@@ -146,9 +157,6 @@ class GpuVDevice(VDevice):
     def decode(self, image: Image) -> DecodedImage:
         """Decode the streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
-
-    def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
-        return compiled(plan, self.dialect, self.machine_code)
 
     def load(self, image: Image) -> Executable:
         """Return the image ready to run; without a matching GPU, an executable that raises when it is run."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,17 +19,14 @@ from rammer.vdevice.base import Image, Port, ports_of
 from rammer.vdevice.image.arena import SCRATCH, PortBinding, aligned, bound_ports
 from rammer.vdevice.image.placement import ArenaPlacement, Operands, ports_alone
 from rammer.vdevice.simt.codegen.ahead import ahead
-from rammer.vdevice.simt.codegen.early import early_words
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit
-from rammer.vdevice.simt.codegen.ready import early_operands, loading_early
 from rammer.vdevice.simt.codegen.residency import ConstantResidency, make_resident
 from rammer.vdevice.simt.codegen.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.codegen.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
 TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last: needs of the machine code
-NONE: frozenset[int] = frozenset()
 
 
 class ProgramFunction(NamedTuple):
@@ -48,7 +45,6 @@ class SimtProgram:
     streams: Streams
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # decisions made here, for the log
-    early: Mapping[RKernel, int] = field(default_factory=dict)  # words per thread, if loads precede the wait
     memory: MemoryPlan | None = None  # where tensors lie
     functions: tuple[ProgramFunction, ...] = ()  # by the function number of instructions
 
@@ -66,17 +62,10 @@ def fingerprint(target: str, arch: str) -> str:
     return f"{target}-abi{ABI}-{arch}"
 
 
-def make_program(
-    plan: ExecutionPlan,
-    dialect: Dialect,
-    *,
-    resident: bool = True,
-    rooms: Mapping[RKernel, int] | None = None,
-) -> SimtProgram:
+def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `resident`: keep constants that a vEU reads again in its shared memory. `rooms`: words per thread that an rKernel
-    may load before its rTasks wait. The default is what registers hold; in a mapping, 0 for rKernels that it lacks.
+    `resident`: keep constants that a vEU reads again in its shared memory.
     """
     graph, spec = plan.graph, plan.spec
     if plan.memory is None:
@@ -103,9 +92,7 @@ def make_program(
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
         )
-    if rooms is None:
-        rooms = dict.fromkeys(plan.kernels, early_words(spec.registers, spec.lanes))
-    calls = _TaskCalls(plan, dialect, block, operands, kept, rooms)
+    calls = _TaskCalls(plan, dialect, block, operands, kept)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -117,7 +104,6 @@ def make_program(
         "num_kernels": len(calls.functions),
         "threads": block,
         "max_args": max_args,
-        "early_words": [rooms.get(f.kernel, 0) for f in calls.functions],
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
         "shared_bytes": header_bytes(max_args) + aligned(kept.end),
@@ -132,15 +118,11 @@ def make_program(
     streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)
     emitted = [f.emitted for f in calls.functions]
     text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
-    waits = sum(k.waits for k in emitted)
-    early = {f.kernel: rooms[f.kernel] for f in calls.functions if f.emitted.waits and f.kernel in rooms}
-    most = max(early.values(), default=0)
     notes = [str(kept)] if kept.loads else []
     if held:
         nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
         notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
-    notes += [f"early: {waits} rKernel(s) load up to {4 * most} bytes of a thread before they wait"] if waits else []
-    return SimtProgram(text, streams, weights, tuple(notes), early, memory, tuple(calls.functions))
+    return SimtProgram(text, streams, weights, tuple(notes), memory, tuple(calls.functions))
 
 
 class _TaskCalls:
@@ -153,15 +135,13 @@ class _TaskCalls:
         block: int,
         operands: Sequence[Operands],
         kept: ConstantResidency,
-        rooms: Mapping[RKernel, int],
     ) -> None:
         self.functions: list[ProgramFunction] = []
-        self._rooms, self._early = rooms, early_operands(plan, rooms) if rooms else {}
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
         self._emitted: dict[tuple[object, ...], int] = {}
         self._numbers: dict[tuple[str, str], int] = {}
-        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
+        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
         for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
             self.task(uid)  # in an order, and so with a text, that does not depend on the schedule
@@ -170,8 +150,7 @@ class _TaskCalls:
         """Return the call of an rTask, with copies instead of operands where shared memory holds them."""
         n = uid.operator_id
         copies = tuple(sorted(self._kept.copies.get(uid, {}).items()))
-        early = self._early.get(uid, NONE)
-        key = n, self._operands[n].chosen[uid.rtask_id], copies, early
+        key = n, self._operands[n].chosen[uid.rtask_id], copies
         if key not in self._tasks:
             kernel, mine = self._plan.kernels[n], list(self._operands[n].places[key[1]])
             outputs = len(self._plan.graph.operators[n].outputs)
@@ -181,28 +160,19 @@ class _TaskCalls:
                 mine[outputs + position] = NUMBER, at
             positions = frozenset(position for position, _ in copies)
             loose -= {outputs + position for position in positions}
-            function = self._function(kernel, loose, near, positions, early)
+            function = self._function(kernel, loose, near, positions)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
 
-    def _function(
-        self,
-        kernel: RKernel,
-        loose: frozenset[int],
-        near: frozenset[int],
-        positions: frozenset[int],
-        early: frozenset[int],
-    ) -> int:
-        key = (kernel, loose, near, positions, early)
+    def _function(self, kernel: RKernel, loose: frozenset[int], near: frozenset[int], positions: frozenset[int]) -> int:
+        key = (kernel, loose, near, positions)
         if key not in self._emitted:
             copied = near | {len(kernel.operation.outputs) + position for position in positions}
             used = reading_copies(kernel, positions) if positions else kernel
-            if early and kernel.num_threads % self._dialect.wave == 0:
-                used = loading_early(used, early, self._rooms[kernel])
             made = emit(used, self._dialect, self._block, loose, copied)
             if self._dialect.asks_ahead:
-                name, text = ahead(kernel, positions | early if made.waits else positions, self._block)
+                name, text = ahead(kernel, positions, self._block)
                 made = replace(made, ahead=name, ahead_text=text)
             if (made.symbol, made.ahead) not in self._numbers:
                 self._numbers[made.symbol, made.ahead] = len(self.functions)
