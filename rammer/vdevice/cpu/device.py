@@ -110,7 +110,8 @@ class CpuVDevice(CpuRunner):
     def decode(self, image: Image) -> DecodedImage:
         """Decode an image's table and constants, with the symbols of its rKernels. Raises ValueError, KeyError."""
         kernels = list(dict.fromkeys(image.plan.kernels)) if image.plan else []
-        return decode(image, self._compiler.symbols(kernels), self._compiler.parts(kernels))
+        sources = self._compiler.sources(kernels)
+        return decode(image, {k: s.symbol for k, s in sources.items()}, {k: s.tickets for k, s in sources.items()})
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """Return the image with objects of exactly the plan's rKernels. Raises ToolchainError."""

@@ -48,7 +48,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
             args += mine
         first_args.append([firsts[n] for n in operands.chosen])
 
-    asking = aheads(plan, compiled.capacity)
+    asking = aheads(plan, {k: source.capacity for k, source in compiled.sources.items()})
     asked = [(ARENA, 0, 0)]
     for a in asking.values():
         where, start = args[first_args[a.operator][0] + len(graph.operators[a.operator].outputs) + a.position]
@@ -76,7 +76,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     weights = places.pack(allocate)
     header["weights"] = list(weights)
     ahead = {task: n for n, task in enumerate(asking, 1)}
-    tickets = {k: compiled.tickets[k] if has_parts(k) else () for k in kernels}
+    tickets = {k: compiled.sources[k].tickets if has_parts(k) else () for k in kernels}
     lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead, tickets)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))

@@ -30,7 +30,6 @@ from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler, in_c
 from rammer.vdevice.cpu.tune.seeded import NumberFile, Seeded, Seeds, TrialMemory, bytes_at, padded
 from rammer.vdevice.profiles import profile_store, recipe_keys
-from rammer.vdevice.toolchain.library import Library
 
 POINTS = 10  # elements of each output that are compared
 MOST_FLOPS = 2e8  # that NumPy computes for these elements
@@ -134,8 +133,7 @@ def check_kernels(
     missing = [k for k in tried if keys[k] not in known]
     if missing:
         compiled = compiler.compile(missing, progress)
-        libraries = {name: Library(data) for name, data in compiled.objects.items()}
-        address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
+        address = {k: compiled.address(k) for k in missing}
         with Seeds() as seeds:
             found = try_out(trials(missing, address, every, seeds))
         store.put_verdicts({keys[k]: found.get(k, "") for k in missing})

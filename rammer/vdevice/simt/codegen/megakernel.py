@@ -34,32 +34,17 @@ def program_text(
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
     asks = "".join(f" case {n}: {k.ahead}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.ahead)
     asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
-    body = (COPY if copies else "") + LOOP.replace("CASES", cases).replace("ASKING", asking)
-    return _text(kernels, dialect, block, max_args, body, sum({k.symbol: len(k.text) for k in kernels}.values()))
-
-
-def task_call(kernel: EmittedFunction, args: str, rtask: str) -> str:
-    """Return the call of a task, guarded so that only its own threads run it."""
-    tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
-    guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
-    rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
-    return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);{rest}"
-
-
-def _text(
-    kernels: Sequence[EmittedFunction], dialect: Dialect, block: int, max_args: int, body: str, called: int
-) -> str:
-    """Return the whole program; `called`: characters of all tasks, which decide whether they are inlined."""
+    loop = LOOP.replace("CASES", cases).replace("ASKING", asking)
     texts = {k.symbol: k.text for k in kernels}
-    asking = {k.ahead: k.ahead_text for k in kernels if k.ahead}
-    qualifier = "__forceinline__" if called <= dialect.inline_limit else "__noinline__"
+    asked = {k.ahead: k.ahead_text for k in kernels if k.ahead}
+    qualifier = "__forceinline__" if sum(map(len, texts.values())) <= dialect.inline_limit else "__noinline__"
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
         prelude(dialect),
         f"#define MK_TASK static __device__ {qualifier}\n\n",
-        "\n".join([*texts.values(), *asking.values()]),
+        "\n".join([*texts.values(), *asked.values()]),
         "\n",
-        (COMMON + body)
+        (COMMON + (COPY if copies else "") + loop)
         .replace("$ENTRY", ENTRY)
         .replace("$THREADS", str(block))
         .replace("$LAST", str(max(block - dialect.wave, 0)))  # the last wave waits for the fence while the first polls
@@ -71,6 +56,14 @@ def _text(
         .replace("$END", str(END)),
     ]
     return "".join(parts)
+
+
+def task_call(kernel: EmittedFunction, args: str, rtask: str) -> str:
+    """Return the call of a task, guarded so that only its own threads run it."""
+    tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
+    guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
+    rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
+    return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);{rest}"
 
 
 # `state`: line 0 is [epoch, blocks done, stop, bad index, report …]; then a line per vEU with the slots it completed,
