@@ -161,13 +161,13 @@ class Image:
     def file(self, name: str) -> bytes:
         """Return a file's content. Raises ArtifactError if it is missing."""
         if name not in self.files:
-            raise ArtifactError(f"the program lacks its file {name!r}", hint="compile the model again")
+            raise ArtifactError(f"the program lacks its file {name!r}")
         return self.files[name]
 
     def weight(self, name: str) -> Array:
         """Return a packed constant. Raises ArtifactError if it is missing."""
         if name not in self.weights:
-            raise ArtifactError(f"the program lacks its constant {name!r}", hint="compile the model again")
+            raise ArtifactError(f"the program lacks its constant {name!r}")
         return self.weights[name]
 
     def check_fingerprint(self, wanted: str) -> None:

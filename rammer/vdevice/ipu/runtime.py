@@ -112,10 +112,7 @@ def made_for(image: Image) -> str:
     for device in DEVICES:
         if image.fingerprint.startswith(fingerprint(device, "")):
             return device
-    raise ArtifactError(
-        f"the program needs {image.fingerprint!r}, this version runs {fingerprint('…', '…')}",
-        hint="compile the model again",
-    )
+    raise ArtifactError(f"the program needs {image.fingerprint!r}, this version runs {fingerprint('…', '…')}")
 
 
 def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.errors import VerificationError
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Array
 
@@ -71,6 +72,12 @@ class DecodedImage:
     # (kernel, input, rTask, elements) -> the elements' indices in a copy
     copy_place: Callable[[RKernel, int, int, Numbers], Numbers] | None = None
     hints: Numbers = field(default_factory=lambda: NO_HINTS)  # [n, 4] slot, place, bytes: prefetches
+
+
+def broken(rule: str, what: str) -> VerificationError:
+    """Return the error of an image that breaks a rule."""
+    hint = "the backend built another program than the plan: please report it, with the model"
+    return VerificationError(rule, what, hint=hint)
 
 
 def read_table(data: bytes, arrays: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Numbers]]:

@@ -155,6 +155,4 @@ def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: 
 def check_code(code: bytes, needs: KernelResources, gpu: Gpu) -> None:
     """Raise ArtifactError for a code object of another arch."""
     if (arch := arch_of(code)) != gpu.arch:
-        raise ArtifactError(
-            f"the program's code object is for {arch}, {gpu.name} is {gpu.arch}", hint="compile the model again"
-        )
+        raise ArtifactError(f"the program's code object is for {arch}, {gpu.name} is {gpu.arch}")

@@ -107,9 +107,7 @@ class GpuVDevice(VDevice):
         try:
             needs = KernelResources(**json.loads(image.files[RESOURCES]))
         except (KeyError, ValueError, TypeError) as error:
-            raise ArtifactError(
-                f"the program's file {RESOURCES!r} is damaged: {error}", hint="compile the model again"
-            ) from error
+            raise ArtifactError(f"the program's file {RESOURCES!r} is damaged: {error}") from error
         code = image.files[platform.code_file]
         self.check_fits(int(header["num_veus"]), int(header["threads"]), int(header["shared_bytes"]), needs)
         platform.check_code(code, needs, gpu)

@@ -65,11 +65,11 @@ class CpuExecutable(HostRooms):
         bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
         sizes = np.array([*(w.nbytes for w in self._weights), self._arena.nbytes], np.int64)
         if np.any(table.arg_offset > sizes[table.arg_base]):
-            raise ArtifactError("an argument lies outside of its memory", hint="compile the model again")
+            raise ArtifactError("an argument lies outside of its memory")
         self._args = bases[table.arg_base] + table.arg_offset  # ARENA is -1: the last
         ahead_base, ahead_offset, lines = table.aheads.T
         if np.any(ahead_offset + LINE_BYTES * lines > sizes[ahead_base] + LINE_BYTES):
-            raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
+            raise ArtifactError("what is asked for ahead lies outside of its memory")
         self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
         places = zip((*image.inputs, *image.outputs), (*header["inputs"], *header["outputs"]), strict=True)
         ports = [(port.name, port.type.nbytes, place) for port, place in places]
@@ -94,7 +94,7 @@ class CpuExecutable(HostRooms):
         try:
             return self._libraries[library].address(symbol)
         except AttributeError as error:
-            raise ArtifactError(f"the code has no kernel {symbol!r}", hint="compile the model again") from error
+            raise ArtifactError(f"the code has no kernel {symbol!r}") from error
 
     def _bind(self) -> None:
         """Fill `_struct`, the program as runtime.c sees it, and keep its arrays alive in `_arrays`."""
@@ -400,5 +400,5 @@ def _checked_table(image: Image, host: Host) -> Table:
     image.file(RUNTIME)
     ports = len(table.header["inputs"]) == len(image.inputs) and len(table.header["outputs"]) == len(image.outputs)
     if not ports:
-        raise ArtifactError("the table has other inputs and outputs than the program", hint="compile the model again")
+        raise ArtifactError("the table has other inputs and outputs than the program")
     return table
