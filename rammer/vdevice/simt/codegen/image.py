@@ -11,7 +11,7 @@ import numpy as np
 from rammer.errors import DeviceError, InputError
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.planner.near import scratch_ends, stays
@@ -45,7 +45,6 @@ class SimtProgram:
     streams: Streams
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # decisions made here, for the log
-    memory: MemoryPlan | None = None  # where tensors lie
     functions: tuple[ProgramFunction, ...] = ()  # by the function number of instructions
 
     @property
@@ -122,7 +121,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
     if held:
         nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
         notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
-    return SimtProgram(text, streams, weights, tuple(notes), memory, tuple(calls.functions))
+    return SimtProgram(text, streams, weights, tuple(notes), tuple(calls.functions))
 
 
 class _TaskCalls:
@@ -200,7 +199,7 @@ def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes
         *ports_of(plan.graph),
         {TABLE: program.streams.to_bytes(), SOURCE: program.text.encode(), **files},
         program.weights,
-        replace(plan, notes=(*plan.notes, *program.notes), memory=program.memory),
+        replace(plan, notes=(*plan.notes, *program.notes)),
     )
 
 
