@@ -126,7 +126,8 @@ def _waits(walked: _Walked, slots: DecodedSlots, waits: Numbers, num_veus: int) 
     listed = waits[np.repeat(first - (np.cumsum(num_waits) - num_waits), num_waits) + np.arange(len(number))]
     whose = barrier[number]
     other = (listed[:, 0] != walked.lane[number] % num_veus) | (listed[:, 1] >= slots.order[whose])
-    return np.column_stack((whose, listed))[other]
+    found: Numbers = np.column_stack((whose, listed))[other]
+    return found
 
 
 def _copies(walked: _Walked, rows: Numbers, lane: Numbers, operands: Numbers) -> Numbers:
