@@ -253,10 +253,15 @@ def meets(stmt: Stmt) -> bool:
 
 def block_syncs(body: Body) -> int:
     """Count the block syncs that each thread meets: S in §4.2.1 of the paper."""
+    return tally(body, lambda s: int(isinstance(s, Sync)), once=frozenset({Kind.THREAD, Kind.TASK}))
+
+
+def tally(body: Body, own: Callable[[Stmt], int], once: frozenset[Kind]) -> int:
+    """Return the sum of what each statement counts, times the iterations of loops around it but for kinds in `once`."""
     total = 0
     for s in body:
-        times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
-        total += isinstance(s, Sync) + times * block_syncs(children(s))
+        times = s.stop - s.start if isinstance(s, For) and s.kind not in once else 1
+        total += own(s) + times * tally(children(s), own, once)
     return total
 
 
