@@ -14,14 +14,11 @@ from typing import TypeAlias, assert_never
 from rammer.ir.expr import (
     REDUCERS,
     Call,
-    ConstantTable,
     Dynamic,
-    Iota,
     Load,
     Range,
     Scalar,
-    Select,
-    nodes,
+    indices_of,
     substitute_axes,
 )
 from rammer.ir.index import Index, substitute, var, variables
@@ -219,14 +216,8 @@ def indices(stmt: Stmt) -> Iterator[Index]:
     match stmt:
         case Store():
             yield stmt.index
-            for part in (p for value in (stmt.value, *(d.value for d in stmt.dynamic)) for p in nodes(value)):
-                match part:
-                    case Load(_, places):
-                        yield from places
-                    case Iota(index) | ConstantTable(_, index):
-                        yield index
-                    case Select(where):
-                        yield from (r.index for r in where)
+            for value in (stmt.value, *(d.value for d in stmt.dynamic)):
+                yield from indices_of(value)
         case Apply():
             for operand in stmt.operands:
                 yield operand.at
