@@ -111,38 +111,27 @@ class CpuExecutable(HostRooms):
         slots = np.array(table.slots)
         if not config.boolean("RAMMER_HAND_OVER"):
             slots[:, TICKETS] = 0
-        self._arrays: tuple[Array, ...] = (
-            np.ascontiguousarray(table.bounds),
-            slots,
-            np.ascontiguousarray(table.waits),
-            self._kernels,
-            self._args,
-            self._aheads,
-            self._scratch,
-            self._cpus,
-            self._times,
-            self._report,
-        )
-        at = [array.ctypes.data for array in self._arrays]
-        bounds, slots_at, waits, kernels, args, aheads, scratch, cpus, times, report = at
+        self._arrays: dict[str, Array] = {
+            "bounds": np.ascontiguousarray(table.bounds),
+            "slots": slots,
+            "waits": np.ascontiguousarray(table.waits),
+            "kernels": self._kernels,
+            "args": self._args,
+            "aheads": self._aheads,
+            "scratch": self._scratch,
+            "cpus": self._cpus,
+            "times": self._times,
+            "report": self._report,
+        }
         self._struct = struct = TableStruct(
+            **{name: array.ctypes.data for name, array in self._arrays.items()},
             num_veus=self._num_veus,
             num_programs=int(table.header["num_programs"]),
-            bounds=bounds,
-            slots=slots_at,
-            waits=waits,
-            kernels=kernels,
-            args=args,
-            aheads=aheads,
-            scratch=scratch,
             scratch_stride=self._stride,
             num_cpus=len(self._cpus),
-            cpus=cpus,
             spin_ns=int((spin_ms if enough else min(spin_ms, 0.2)) * 1e6),
             watchdog_ns=int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9),
             patience=4096 if enough else 32,
-            times=times,
-            report=report,
             keeps_subnormals=int(bool(config.boolean("RAMMER_SUBNORMALS") or table.header.get("keeps_subnormals"))),
         )
         self._address = ctypes.addressof(struct)
@@ -376,7 +365,7 @@ class CpuExecutable(HostRooms):
         """Release the threads, which end if no other program shares them. Later runs raise InputError."""
         with self._lock if self._forks == forks.count else nullcontext():
             self._use(None)
-            self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
+            self._inputs, self._outputs, self._weights, self._arrays = [], [], [], {}
             self._arena = self._scratch = allocate(0)
 
 
