@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from rammer.errors import DeviceError
 from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.expr import Cast, nodes
 from rammer.ir.graph import Graph
@@ -22,22 +21,18 @@ from rammer.vdevice.cpu.codegen.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.runtime.table import ABI, PUBLISH, RUNTIME, TABLE, Table, fingerprint
 from rammer.vdevice.image.arena import ALIGNMENT, ARENA, aligned
 from rammer.vdevice.image.memory import allocate
-from rammer.vdevice.image.placement import ArenaPlacement, ports_alone
+from rammer.vdevice.image.placement import ArenaPlacement
 
 
 def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
     """Emit, compile and lay out a plan. Raises ToolchainError, DeviceError."""
     graph, spec = plan.graph, plan.spec
-    if plan.memory is None:
-        raise DeviceError(
-            "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
-        )
+    places = ArenaPlacement(plan)
     kernels = list(dict.fromkeys(plan.kernels))
     compiled = compiler.compile(kernels, progress)
     compiler.forget(but=kernels)
     numbers = {kernel: n for n, kernel in enumerate(kernels)}
 
-    places = ArenaPlacement(plan, plan.memory)
     first_args: list[list[int]] = []
     args: list[tuple[int, int]] = []
     for n in range(len(graph.operators)):
@@ -54,23 +49,16 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         where, start = args[first_args[a.operator][0] + len(graph.operators[a.operator].outputs) + a.position]
         asked.append((where, start + a.first, a.lines))
 
-    alone = ports_alone(graph, plan.memory)
     scratch = max((k.scratch_bytes for k in kernels), default=0)
+    common = places.header()
     header = {
+        **common,
         "abi": ABI,
-        "arch": spec.arch,
-        "num_veus": spec.num_veus,
-        "num_programs": len(plan.programs),
-        "arena_bytes": plan.memory.arena_bytes,
         # bytes of a vEU's scratch, and the stride between two: they share no line, and begin in different cache sets
         "scratch_bytes": scratch,
         "scratch_stride": aligned(scratch) + ALIGNMENT,
         "kernels": _addresses(kernels, compiled),
-        "inputs": [places.find(t, None) for t in graph.inputs],
-        "outputs": [places.find(t, None) for t in graph.outputs],
-        "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
-        "alone": alone,
-        "direct": [t for t in direct_ports(graph, spec.direct_bytes) if t in alone],
+        "direct": [t for t in direct_ports(graph, spec.direct_bytes) if t in common["alone"]],
         "keeps_subnormals": _has_subnormals(graph),
     }
     weights = places.pack(allocate)

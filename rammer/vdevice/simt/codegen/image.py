@@ -17,7 +17,7 @@ from rammer.ir.tensor import Array
 from rammer.planner.near import scratch_ends, stays
 from rammer.vdevice.base import Image, Port, ports_of
 from rammer.vdevice.image.arena import SCRATCH, PortBinding, aligned, bound_ports
-from rammer.vdevice.image.placement import ArenaPlacement, Operands, ports_alone
+from rammer.vdevice.image.placement import ArenaPlacement, Operands
 from rammer.vdevice.simt.codegen.ahead import ahead
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.codegen.prelude import Dialect
@@ -67,15 +67,10 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
     `resident`: keep constants that a vEU reads again in its shared memory.
     """
     graph, spec = plan.graph, plan.spec
-    if plan.memory is None:
-        raise DeviceError(
-            "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
-        )
-    memory = plan.memory
-    places = ArenaPlacement(plan, memory)
+    places = ArenaPlacement(plan)
     operands = [places.operands(n) for n in range(len(graph.operators))]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
-    held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
+    held = stays(plan, HappensBefore(plan.programs)) if places.memory.near else []
     base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
     kept = ConstantResidency(end=base)
     if resident:
@@ -93,24 +88,18 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
         )
     calls = _TaskCalls(plan, dialect, block, operands, kept)
     arrays = streams_of(plan, calls.task, calls.keeps())
+    common = places.header()
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
+        **common,
         "abi": ABI,
         "language": dialect.language,
-        "arch": spec.arch,
-        "num_veus": spec.num_veus,
-        "num_programs": len(plan.programs),
         "num_kernels": len(calls.functions),
         "threads": block,
         "max_args": max_args,
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
         "shared_bytes": header_bytes(max_args) + aligned(kept.end),
-        "arena_bytes": memory.arena_bytes,
-        "inputs": [places.find(t, None) for t in graph.inputs],
-        "outputs": [places.find(t, None) for t in graph.outputs],
-        "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
-        "alone": ports_alone(graph, memory),
         "weights": list(weights),
     }
     arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
@@ -120,7 +109,9 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
     notes = [str(kept)] if kept.loads else []
     if held:
         nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
-        notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
+        notes.append(
+            f"near: {len(places.memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs"
+        )
     return SimtProgram(text, streams, weights, tuple(notes), tuple(calls.functions))
 
 
