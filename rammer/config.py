@@ -130,12 +130,6 @@ FLAGS: dict[str, Flag] = {
             high=1e9,
         ),
         Flag(
-            "RAMMER_EARLY_WORDS",
-            "",
-            "words of a thread that GPUs' rTasks load before they wait, whatever spills; empty: as many as fit",
-            kind="integer",
-        ),
-        Flag(
             "RAMMER_SUBNORMALS",
             "0",
             "1 computes with numbers below the normal ones on the CPU, at a fraction of the speed; else they are zero",

@@ -141,6 +141,9 @@ def closed(what: str = "program", hint: str = "compile or load it again") -> Inp
 class ArtifactError(RammerError):
     """A saved program that is damaged, unsafe, or made for something else."""
 
+    def __init__(self, what: str, *, hint: str = "compile the model again") -> None:
+        super().__init__(what, hint=hint)
+
 
 class UnsuitableError(ArtifactError):
     """A saved program that is valid, but for another machine."""

@@ -153,16 +153,11 @@ def temporary_folder(purpose: str, raises: type[RammerError] = RammerError) -> I
         with tempfile.TemporaryDirectory(prefix=f"rammer-{purpose}-") as folder:
             yield Path(folder)
     except OSError as error:
-        raise temporary_error(purpose, error, raises) from error
-
-
-def temporary_error(purpose: str, error: OSError, raises: type[RammerError] = RammerError) -> RammerError:
-    """Return the error for a temporary file that cannot be created."""
-    where = tempfile.tempdir or os.environ.get("TMPDIR") or "the folder for temporary files"
-    return raises(
-        f"cannot write temporary files ({purpose}) to {where}: {_reason(error)}",
-        hint="free some space, raise ulimit -f, or set TMPDIR to another folder",
-    )
+        where = tempfile.tempdir or os.environ.get("TMPDIR") or "the folder for temporary files"
+        raise raises(
+            f"cannot write temporary files ({purpose}) to {where}: {_reason(error)}",
+            hint="free some space, raise ulimit -f, or set TMPDIR to another folder",
+        ) from error
 
 
 def _stats(paths: Iterable[Named]) -> Iterator[os.stat_result]:

@@ -53,6 +53,8 @@ def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int
         deadline = time.monotonic() + PATIENCE * (time.monotonic() - began) + PATIENCE_S
         for child in children:
             found |= child.results(deadline)
+        if len(found) < len(items):
+            log.warning("a child that computes beside this process brought no results: they are computed here")
     finally:
         tickets.close()
         for child in children:
@@ -216,7 +218,6 @@ class _Child(Generic[Made]):
                 data += read
         size = int.from_bytes(data[:SIZE_BYTES], "little")
         if not data or len(data) != SIZE_BYTES + size:
-            log.warning("a child that computes beside this process brought no results: they are computed here")
             return {}
         found: dict[int, Made] = pickle.loads(data[SIZE_BYTES:])
         return found

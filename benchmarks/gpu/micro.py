@@ -192,8 +192,8 @@ def compiled(arch: str) -> list[Micro]:
     found = []
     for kind in KINDS:
         try:
-            code = compile_cubin(barrier_text(kind), arch).resources
-            found.append(Micro(f"barrier: {kind}", failed=f"compiled for {arch} ({code.registers} registers), not run"))
+            registers = max(k.registers for k in compile_cubin(barrier_text(kind), arch).kernels.values())
+            found.append(Micro(f"barrier: {kind}", failed=f"compiled for {arch} ({registers} registers), not run"))
         except RammerError as error:
             found.append(Micro(f"barrier: {kind}", failed=error.what))
     return found

@@ -84,7 +84,7 @@ class Ours:
         ready = build.file(task.programs, built.path) if task.programs else None
         self.was_ready = False
         graph = task.peer.partition("@")[0].endswith("-graph")
-        with config.override(RAMMER_GPU_GRAPH="1" if graph else "0", **build.environment):
+        with config.override(RAMMER_GPU_GRAPH="1" if graph else "0"):
             if ready is not None and ready.exists():
                 self.program = rammer.load_program(ready, device=device)
                 self.was_ready = True

@@ -31,8 +31,6 @@ FLAGS = {  # behind an @ of a peer's name: what it stands for
     "x2": "two vEUs on a multiprocessor",
     "tf32": "operands of products rounded to tf32",
     "bf16": "operands of products rounded to bf16",
-    "early0": "RAMMER_EARLY_WORDS=0: nothing is loaded before a wait",
-    "early32": "RAMMER_EARLY_WORDS=32, whatever spills",
     "before": "compiled by the rammer of the folder --before",
 }
 PRECISIONS = ("tf32", "bf16")
@@ -47,11 +45,6 @@ class Build(NamedTuple):
     @property
     def precision(self) -> str:
         return next((f for f in self.flags if f in PRECISIONS), "fp32")
-
-    @property
-    def environment(self) -> dict[str, str]:
-        early = next((f.removeprefix("early") for f in self.flags if f.startswith("early")), "")
-        return {"RAMMER_EARLY_WORDS": early}
 
     def arch(self, gpu: str) -> str:
         return f"{gpu}:x2" if "x2" in self.flags else gpu
@@ -96,7 +89,7 @@ def prepare(model: Path, folder: Path, gpu: str, peers: Sequence[str], before: P
         if "before" in build.flags:
             _compile_by(before, model, target, gpu, build)
             continue
-        with config.override(**build.environment), compiled(model, build, arch=build.arch(gpu)) as program:
+        with compiled(model, build, arch=build.arch(gpu)) as program:
             clocked(program)
             part = target.with_suffix(f".{os.getpid()}")
             program.save(part)

@@ -115,12 +115,11 @@ def _registers(text: str) -> list[tuple[str, str]]:
     return _REGISTER.findall(text)
 
 
-def walked(listing: Listing, warps: int, trips: Sequence[int], synced: bool = False) -> Cycles:
+def walked(listing: Listing, warps: int, trips: Sequence[int]) -> Cycles:
     """A warp's way through a function, beside the others of its block: in order, each result after its latency, one
     warp's access to memory after the other's.
 
-    `trips`: how often the loops run, outermost first; a loop of which nothing is known is counted once. `synced`: from
-    the first block sync on, with what was loaded before.
+    `trips`: how often the loops run, outermost first; a loop of which nothing is known is counted once.
     """
     inside = [loop for loop in listing.loops() if any(i.kind != "BRA" for i in listing.code[loop[0] : loop[1]])]
     loops = dict(zip(inside, trips, strict=False))
@@ -129,7 +128,7 @@ def walked(listing: Listing, warps: int, trips: Sequence[int], synced: bool = Fa
     now, pipe, unit, sums = 0.0, 0.0, 0.0, dict[str, int]()
 
     def run(begin: int, end: int) -> None:
-        nonlocal now, pipe, unit, synced
+        nonlocal now, pipe, unit
         n = begin
         while n < end:
             inner = next(
@@ -161,10 +160,6 @@ def walked(listing: Listing, warps: int, trips: Sequence[int], synced: bool = Fa
             ready.update(dict.fromkeys(instr.sets, done))
             if instr.kind == "BAR":
                 now = done
-                if synced:
-                    now, pipe, unit, synced = 0.0, 0.0, 0.0, False
-                    ready.clear()
-                    sums.clear()
             if instr.kind in ("FFMA", "SHFL", "HMMA", "HGMMA"):
                 sums[instr.kind] = done
             n += 1

@@ -27,17 +27,14 @@ from rammer.ir.tile import Body, For, Kind, children
 from rammer.scheduler.hand_overs import hops_of
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.spec import choose_gpu
-from rammer.vdevice.simt.codegen.image import ProgramFunction, SimtProgram
-from rammer.vdevice.simt.codegen.megakernel import STOPPED, header_bytes, task_call
+from rammer.vdevice.simt.codegen.image import ProgramFunction, SimtProgram, make_program
+from rammer.vdevice.simt.codegen.megakernel import header_bytes, task_call
 from rammer.vdevice.simt.codegen.prelude import CUDA, Dialect, prelude
 from rammer.vdevice.simt.codegen.printer import EmittedFunction
-from rammer.vdevice.simt.tune.rooms import compiled
 
 ENTRY = "hop_"  # before a kernel's symbol, of the function that calls it
-# Waits that are over: what stands behind them is read.
-WAITED = "INLINE bool mk_stopped(int, int, int *) { mk_sync(); return false; }\n"
 
-Way: TypeAlias = tuple[int, tuple[int, ...], bool]  # waves of a task, trips of its loops, and whether it syncs first
+Way: TypeAlias = tuple[int, tuple[int, ...]]  # waves of a task, and trips of its loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +128,7 @@ def hops(plan: ExecutionPlan, arch: str, costs: HopCosts | None = None) -> Hops:
     """
     costs, gpu = costs or H200, choose_gpu(arch)
     dialect = replace(CUDA, shares=gpu.shares)
-    program, _ = compiled(plan, dialect, lambda text: compile_cubin(text, gpu.arch), branches=False)
-    usual = called(program)
+    usual = called(make_program(plan, dialect))
     kinds = Counter((plan.graph.operators[hop.waits].kind, usual[hop.waits]) for hop in hops_of(plan) if hop.waits >= 0)
     own_texts = {f for _, f in kinds if not isinstance(f.built.body, ForeignSource)}
     text = standalone_text((f.emitted for f in own_texts), dialect)
@@ -158,9 +154,9 @@ def called(program: SimtProgram) -> dict[int, ProgramFunction]:
 
 
 def way(function: ProgramFunction, dialect: Dialect) -> Way:
-    """How a function's machine code is walked, behind its own wait if it has one."""
+    """How a function's machine code is walked."""
     kernel = function.built
-    return -(-kernel.num_threads // dialect.wave), trips(kernel), function.emitted.waits
+    return -(-kernel.num_threads // dialect.wave), trips(kernel)
 
 
 def trips(kernel: RKernel) -> tuple[int, ...]:
@@ -183,12 +179,11 @@ def _whole(threads: int, dialect: Dialect) -> int:
 def standalone_text(kernels: Iterable[EmittedFunction], dialect: Dialect) -> str:
     """A text with a function for each kernel, whose arguments lie in shared memory, as a vEU has them."""
     kernels = list({k.symbol: k for k in kernels}.values())
-    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED]
-    parts += [WAITED, *(k.text for k in kernels)]
+    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
     for k in kernels:
         parts.append(
             f'extern "C" __global__ void __launch_bounds__({_whole(k.num_threads, dialect)}, {dialect.shares})\n'
-            f"{ENTRY}{k.symbol}(int rtask, int pc, int *bad) {{\n"
+            f"{ENTRY}{k.symbol}(int rtask, int *bad) {{\n"
             "  const int tid = threadIdx.x;\n  void *const *args = (void *const *)MK_ARENA;\n"
             f"  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"
             f"  {task_call(k, 'args', 'rtask')}\n  if (status) *bad = status;\n}}\n"

@@ -443,7 +443,7 @@ class Compilation:
             if evidence and built.memory is not plan.memory:  # a backend may place tensors itself
                 evidence = verify_schedule(built)
                 verify_plan(built, evidence)
-            if evidence and (unknown := verify_image(image, built, device, evidence.order)):
+            if evidence and (unknown := verify_image(image, built, device)):
                 self.trace.say(CHOICES, unknown)
                 image = replace(image, plan=_noted(built, unknown))
         executable = device.load(image)

@@ -295,6 +295,18 @@ Path: TypeAlias = tuple[tuple[tuple[Range, ...], bool], ...]
 Role: TypeAlias = tuple[str, ...]  # functions that a value passes through, each with the position where it enters
 
 
+def indices_of(value: Scalar) -> Iterator[Index]:
+    """Yield every index of a scalar expression: of its loads, its conditions, and numbers that it computes."""
+    for part in nodes(value):
+        match part:
+            case Load(_, places):
+                yield from places
+            case Iota(index) | ConstantTable(_, index):
+                yield index
+            case Select(where):
+                yield from (r.index for r in where)
+
+
 def decided_by(index: Index, path: Path) -> set[str]:
     """Return the variables that decide which element is accessed at an index, and whether it is."""
     return variables(index).union(*(variables(r.index) for where, _ in path for r in where))

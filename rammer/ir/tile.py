@@ -14,14 +14,11 @@ from typing import TypeAlias, assert_never
 from rammer.ir.expr import (
     REDUCERS,
     Call,
-    ConstantTable,
     Dynamic,
-    Iota,
     Load,
     Range,
     Scalar,
-    Select,
-    nodes,
+    indices_of,
     substitute_axes,
 )
 from rammer.ir.index import Index, substitute, var, variables
@@ -96,12 +93,9 @@ class Sync:
     """A block sync: all threads of the rTask meet, and memory written before is visible after.
 
     With `pending`, a thread's asynchronous copies end a group here, and all but its last `pending` groups are complete.
-    With `waits`, the rTask waits here for what other vEUs compute, and not before its first statement; it does not
-    count as a block sync.
     """
 
     pending: int | None = None
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +216,8 @@ def indices(stmt: Stmt) -> Iterator[Index]:
     match stmt:
         case Store():
             yield stmt.index
-            for part in (p for value in (stmt.value, *(d.value for d in stmt.dynamic)) for p in nodes(value)):
-                match part:
-                    case Load(_, places):
-                        yield from places
-                    case Iota(index) | ConstantTable(_, index):
-                        yield index
-                    case Select(where):
-                        yield from (r.index for r in where)
+            for value in (stmt.value, *(d.value for d in stmt.dynamic)):
+                yield from indices_of(value)
         case Apply():
             for operand in stmt.operands:
                 yield operand.at
@@ -256,10 +244,15 @@ def meets(stmt: Stmt) -> bool:
 
 def block_syncs(body: Body) -> int:
     """Count the block syncs that each thread meets: S in §4.2.1 of the paper."""
+    return tally(body, lambda s: int(isinstance(s, Sync)), once=frozenset({Kind.THREAD, Kind.TASK}))
+
+
+def tally(body: Body, own: Callable[[Stmt], int], once: frozenset[Kind]) -> int:
+    """Return the sum of what each statement counts, times the iterations of loops around it but for kinds in `once`."""
     total = 0
     for s in body:
-        times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
-        total += (isinstance(s, Sync) and not s.waits) + times * block_syncs(children(s))
+        times = s.stop - s.start if isinstance(s, For) and s.kind not in once else 1
+        total += own(s) + times * tally(children(s), own, once)
     return total
 
 

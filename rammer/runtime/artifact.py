@@ -42,7 +42,6 @@ _ZIP = b"PK\3\4"  # first bytes of a zip, and of each member
 _PADDING = 0xD935  # type of extra fields for alignment; zip readers skip it
 _END, _END_BYTES = b"PK\5\6", 22  # the end of a zip without a comment
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
-_AGAIN = "compile the model again"
 _MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
 _SAFETENSORS = {
     DType.F16: "F16",
@@ -179,7 +178,7 @@ def _opened(where: str, end: int) -> Iterator[tuple[zipfile.ZipFile, mmap.mmap]]
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
         if (begin := files.first_bytes(where, len(_ZIP))) and begin != _ZIP:
             raise ArtifactError(f"{where}: this is no saved program", hint=_MODEL) from None
-        raise ArtifactError(f"{where}: not a readable program: {error}", hint=_AGAIN) from error
+        raise ArtifactError(f"{where}: not a readable program: {error}") from error
 
 
 class _Mapped(mmap.mmap):
@@ -219,7 +218,7 @@ def load(path: str | os.PathLike[str], end: int = 0) -> tuple[Image, dict[str, A
         )
         return image, report
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ArtifactError(f"{where}: damaged: {type(error).__name__}: {error}", hint=_AGAIN) from error
+        raise ArtifactError(f"{where}: damaged: {type(error).__name__}: {error}") from error
 
 
 def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
@@ -228,24 +227,24 @@ def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[s
     if _MANIFEST not in infos:
         raise ArtifactError(f"{where}: a zip, but no saved program: it has no manifest", hint=_MODEL)
     if len(infos) != len(archive.infolist()) or len(infos) > MAX_FILES:
-        raise ArtifactError(f"{where}: doubled or too many members", hint=_AGAIN)
+        raise ArtifactError(f"{where}: doubled or too many members")
     if infos[_MANIFEST].file_size > MAX_MANIFEST_BYTES:
         raise ArtifactError(f"{where}: the manifest is over {MAX_MANIFEST_BYTES} bytes")
     try:
         manifest = json.loads(archive.read(_MANIFEST))
         version = manifest["format"]
         if version != FORMAT:
-            raise ArtifactError(f"{where}: format {version}, this rammer reads {FORMAT}", hint=_AGAIN)
+            raise ArtifactError(f"{where}: format {version}, this rammer reads {FORMAT}")
         sizes = {str(n): int(m["bytes"]) for n, m in manifest["members"].items()}
         wanted = {str(n): [str(h) for h in m["sha256"]] for n, m in manifest["members"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{where}: the manifest is damaged: {error}", hint=_AGAIN) from error
+        raise ArtifactError(f"{where}: the manifest is damaged: {error}") from error
     if sizes.keys() != infos.keys() - {_MANIFEST} or not {_WEIGHTS, _REPORT} <= sizes.keys():
-        raise ArtifactError(f"{where}: members differ from the manifest", hint=_AGAIN)
+        raise ArtifactError(f"{where}: members differ from the manifest")
     places = {name: _place(infos[name], data, size, where) for name, size in sizes.items()}
     for name, found in zip(places, _hashes(data, places.values()), strict=True):
         if wanted[name] != found:
-            raise ArtifactError(f"{where}: member {name!r} does not have its hash", hint=_AGAIN)
+            raise ArtifactError(f"{where}: member {name!r} does not have its hash")
     return manifest, places
 
 
@@ -257,11 +256,11 @@ def _place(info: zipfile.ZipInfo, data: mmap.mmap, size: int, where: str) -> tup
     plain = info.compress_type == zipfile.ZIP_STORED and info.file_size == size == info.compress_size
     header = data[info.header_offset : info.header_offset + _LOCAL.size]
     if not plain or len(header) != _LOCAL.size or header[:4] != _ZIP:
-        raise ArtifactError(f"{where}: member {info.filename!r} is not {size} plain bytes", hint=_AGAIN)
+        raise ArtifactError(f"{where}: member {info.filename!r} is not {size} plain bytes")
     _, name_bytes, extra_bytes = _LOCAL.unpack(header)
     begin = info.header_offset + _LOCAL.size + name_bytes + extra_bytes
     if begin + size > len(data):
-        raise ArtifactError(f"{where}: member {info.filename!r} goes beyond the end", hint=_AGAIN)
+        raise ArtifactError(f"{where}: member {info.filename!r} goes beyond the end")
     return begin, size
 
 

@@ -63,7 +63,10 @@ def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> 
     """
     ports = {(program.inputs, program.outputs, tuple(program.state_pairs.items())) for program in programs}
     if len(ports) != 1:
-        raise ArtifactError(f"{len(programs)} programs with different inputs, outputs or state cannot share a file")
+        raise ArtifactError(
+            f"{len(programs)} programs with different inputs, outputs or state cannot share a file",
+            hint="save each alone",
+        )
     with tempfile.TemporaryDirectory() as folder:
         parts = [os.path.join(folder, str(n)) for n in range(len(programs))]
         for program, part in zip(programs, parts, strict=True):

@@ -65,7 +65,7 @@ class Report:
         try:
             return cls(**{**data, "operators": [OperatorRow(**row) for row in data["operators"]]})
         except (KeyError, TypeError) as error:
-            raise ArtifactError(f"the program's report is damaged: {error}", hint="compile the model again") from error
+            raise ArtifactError(f"the program's report is damaged: {error}") from error
 
     def __repr__(self) -> str:
         return f"<Report for {self.target}: {self.num_operators} rOperators, {self.estimated_us:.0f} µs>"

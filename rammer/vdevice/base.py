@@ -161,13 +161,13 @@ class Image:
     def file(self, name: str) -> bytes:
         """Return a file's content. Raises ArtifactError if it is missing."""
         if name not in self.files:
-            raise ArtifactError(f"the program lacks its file {name!r}", hint="compile the model again")
+            raise ArtifactError(f"the program lacks its file {name!r}")
         return self.files[name]
 
     def weight(self, name: str) -> Array:
         """Return a packed constant. Raises ArtifactError if it is missing."""
         if name not in self.weights:
-            raise ArtifactError(f"the program lacks its constant {name!r}", hint="compile the model again")
+            raise ArtifactError(f"the program lacks its constant {name!r}")
         return self.weights[name]
 
     def check_fingerprint(self, wanted: str) -> None:
@@ -435,12 +435,6 @@ class VDevice(ABC):
     def has_room(self, plan: ExecutionPlan) -> bool | None:
         """Return whether the device's memory holds a plan's program; None if only building it would show that."""
         return None
-
-    def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:  # noqa: B027 (a hint)
-        """Compile and keep kernels that several plans will need, so that `build` finds them.
-
-        The default does nothing.
-        """
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Emit and compile a plan. The default keeps the plan for `load`; such an image cannot be saved."""

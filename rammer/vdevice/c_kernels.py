@@ -1,4 +1,4 @@
-"""Offer the built-in rKernels to every vDevice that compiles C, of any backend."""
+"""Offer the built-in rKernels to every vDevice that compiles C, CUDA C++ or HIP, of any backend."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from rammer.ir.kernel import RKernel, Tuning
     from rammer.ir.operator import Operation
 
+GPUS = ("cuda", "hip")
+
 
 @hookimpl
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> Iterable[RKernel]:
     """Return the built-in candidates of an operation."""
-    if "c" not in spec.languages:
+    if not {"c", *GPUS}.intersection(spec.languages):
         return []
     from rammer.kernels import candidates
 

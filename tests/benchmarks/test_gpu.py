@@ -27,11 +27,13 @@ from benchmarks.models import store
 from rammer.errors import RammerError, ToolchainError
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device, driver
-from rammer.vdevice.cuda.build import Cubin, Resources, compile_cubin
+from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.driver import probe
+from rammer.vdevice.simt.codegen.megakernel import ENTRY
+from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 
 SCRIPT = Path(gpu.__file__).with_name("h200.sh")
-CODE = Resources(64, 0, 0, 1, "NVRTC 13.5")
+CODE = KernelResources(64, code_bytes=1, compiler="NVRTC 13.5")
 needs_no_gpu = pytest.mark.skipif(probe().ok, reason="this machine has an NVIDIA GPU")
 
 
@@ -46,11 +48,11 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     return fake
 
 
-def made(text: str, arch: str) -> Cubin:
-    return Cubin(text.encode(), CODE, "")
+def made(text: str, arch: str) -> MachineCode:
+    return MachineCode(text.encode(), {ENTRY: CODE})
 
 
-def there(monkeypatch: pytest.MonkeyPatch, gpu: bool, compile: Callable[[str, str], Cubin] = made) -> None:
+def there(monkeypatch: pytest.MonkeyPatch, gpu: bool, compile: Callable[[str, str], MachineCode] = made) -> None:
     """A GPU, or none, and what compiles for it."""
     platform = replace(device.PLATFORM, probe=lambda: driver.Availability(gpu, "no GPU yet"), compile=compile)
     monkeypatch.setattr(device, "PLATFORM", platform)
@@ -146,13 +148,13 @@ def test_programs_compiled_before_are_loaded(
     """Compiled for a GPU that is not here, then measured on it without a compiler."""
     there(monkeypatch, False)
     cupy.properties["multiProcessorCount"] = 132
-    peers = [*gpu_peers.PEERS, "rammer@x2", "rammer@early0@tf32"]
+    peers = [*gpu_peers.PEERS, "rammer@x2", "rammer@tf32"]
     gpu_programs.prepare(built.path, tmp_path / "ready", "sm_90", peers)
     assert {p.name for p in (tmp_path / "ready").iterdir()} == {
         build.file("", built.path).name for build in gpu_programs.builds_of(peers)
     }
 
-    def compile_clocks(text: str, arch: str) -> Cubin:
+    def compile_clocks(text: str, arch: str) -> MachineCode:
         assert "#define MK_PROFILE 1" in text, "compiled again"
         return made(text, arch)
 

@@ -25,7 +25,7 @@ from rammer.ir.verify.kernel import prove
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.threads import candidates as threads
 from rammer.kernels.threads import group as threads_group
-from rammer.vdevice.cuda.build import compile_cubin, read_registers
+from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.spec import GPUS, make_spec
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
@@ -193,7 +193,7 @@ def test_machine_code(precision: str, kind: str) -> None:
         text = disassembled(cubin.data)
     except ToolchainError as error:
         pytest.skip(str(error))
-    assert not any(r.spilled_bytes for r in read_registers(cubin).values())
+    assert not any(r.spill_bytes for r in cubin.kernels.values())
     for listing in listings(text).values():
         kinds = [i.opcode for i in listing.code]
         assert all(kind in k for k in kinds if k.startswith("HGMMA.64x"))

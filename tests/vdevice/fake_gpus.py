@@ -23,13 +23,11 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.base import Availability, Image
 from rammer.vdevice.cuda import device as cuda_device
 from rammer.vdevice.cuda import driver as cuda_driver
-from rammer.vdevice.cuda.build import Cubin
-from rammer.vdevice.cuda.build import Resources as CudaResources
 from rammer.vdevice.rocm import device as rocm_device
-from rammer.vdevice.rocm.build import CodeObject
-from rammer.vdevice.rocm.build import CodeObjectResources as RocmResources
+from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.emulator.compile import compile_host
+from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.simt.runtime.executable import GpuExecutable
 from rammer.vdevice.toolchain import c_compiler
 
@@ -108,9 +106,9 @@ class FakeCuda(FakeGpu):
         here = {"probe": lambda: Availability(True), "compiler": lambda: "NVRTC 0", "compile": self._compile}
         patch.setattr(cuda_device, "PLATFORM", replace(cuda_device.PLATFORM, **here))
 
-    def _compile(self, text: str, arch: str) -> Cubin:
+    def _compile(self, text: str, arch: str) -> MachineCode:
         self.compiled.append(text)
-        return Cubin(text.encode(), CudaResources(64, 0, 0, 1, "NVRTC 13.5"), "")
+        return MachineCode(text.encode(), {ENTRY: KernelResources(64, compiler="NVRTC 13.5")})
 
     def count(self, what: str) -> int:
         return self.cupy.calls.count(self.NAMES[what])
@@ -163,13 +161,13 @@ class FakeRocm(FakeGpu):
             self.cell(name).value = 0
         self.blocks(1)
 
-    def _compile(self, text: str, arch: str) -> CodeObject:
+    def _compile(self, text: str, arch: str) -> MachineCode:
         path = self.folder / f"{len(self.compiled)}.so"
         path.write_bytes(compile_host(text))
         self.compiled.append(text)
         head = bytearray(b"\x7fELF".ljust(64, b"\0"))
         head[0x12], head[0x30] = 0xE0, 0x2F  # AMDGPU, gfx906
-        return CodeObject(bytes(head) + os.fsencode(path) + b"\0", RocmResources(64, 50, 0, 0, 0, 0, 64, 4, 1000))
+        return MachineCode(bytes(head) + os.fsencode(path) + b"\0", {ENTRY: KernelResources(64)})
 
     def cell(self, name: str) -> ctypes.c_int:
         return ctypes.c_int.in_dll(self.library, f"stub_{name}")

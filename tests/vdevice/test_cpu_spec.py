@@ -348,7 +348,7 @@ def test_arm_names_parts_instead_of_models(part: str, monkeypatch: pytest.Monkey
     """Times are kept under the CPU's name: two CPUs must not share it."""
     text = f"processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU variant : 0x3\nCPU part : {part}\n"
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(cpu_host, "_read", lambda name: text if name == "/proc/cpuinfo" else "")
+    monkeypatch.setattr(cpu_host, "system_file", lambda name: text if name == "/proc/cpuinfo" else "")
     features, ghz, model = cpu_host._cpuinfo.__wrapped__()
     assert features == {"fp", "asimd"} and ghz == 3.0
     assert f"0x41 {part}" in model

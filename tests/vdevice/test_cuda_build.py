@@ -14,17 +14,18 @@ from rammer.errors import DeviceError, ToolchainError
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.cuda import build
-from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin
+from rammer.vdevice.cuda.build import CUBIN, check_fits, compile_cubin
 from rammer.vdevice.cuda.device import PLATFORM
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
 from rammer.vdevice.simt.codegen.image import RESOURCES, SOURCE, make_program
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.device import GpuVDevice
+from rammer.vdevice.simt.machine_code import KernelResources
 
 GRAPH = chain(2)
 PLAN = placed(GRAPH, [mirror(GRAPH)] * 2, [[0, 1], []])
-FINE = Resources(64, 0, 0, 1000)
+FINE = KernelResources(64)
 
 
 def has_nvrtc() -> bool:
@@ -111,12 +112,14 @@ def test_without_nvrtc_compiling_says_what_to_install(monkeypatch: pytest.Monkey
     ("program", "resources", "num_veus", "text"),
     [
         ({"shared_bytes": 300 << 10}, FINE, 1, "shared memory"),
-        ({"threads": 1024}, Resources(255, 0, 0, 0), 1, "does not fit a multiprocessor"),
+        ({"threads": 1024}, KernelResources(255), 1, "does not fit a multiprocessor"),
         ({}, FINE, 132 * 16 + 1, "cannot all be on h200 at once: 16 on each of 132 multiprocessors"),
         ({"threads": 256, "shared_bytes": 120 << 10}, FINE, 133, "1 on each"),
     ],
 )
-def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resources, num_veus: int, text: str) -> None:
+def test_what_does_not_fit_is_refused(
+    program: dict[str, int], resources: KernelResources, num_veus: int, text: str
+) -> None:
     """Blocks that wait for blocks that are not there would wait for ever."""
     fits = make_program(PLAN, CUDA)
     check_fits(2, fits.threads, fits.shared_bytes, choose_gpu("h200"), FINE)

@@ -132,4 +132,4 @@ def test_cubins(arch: str) -> None:
 def test_code_objects(arch: str) -> None:
     with rammer.compile(model(), "rocm", arch=arch, device="emulator:3", tune_seconds=0) as program:
         text = make_program(program.plan, hip(program.plan.spec.wave)).text
-    assert compile_code_object(text, arch).resources.spilled_vgprs == 0
+    assert compile_code_object(text, arch).resources.spill_bytes == 0

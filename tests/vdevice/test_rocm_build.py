@@ -21,7 +21,7 @@ from rammer.kernels import candidates
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.rocm import build
-from rammer.vdevice.rocm.build import HSACO, CodeObjectResources, check_fits, compile_code_object, hip_compiler
+from rammer.vdevice.rocm.build import HSACO, check_fits, compile_code_object, hip_compiler
 from rammer.vdevice.rocm.device import PLATFORM
 from rammer.vdevice.rocm.driver import probe
 from rammer.vdevice.rocm.elf import arch_of, read_kernels
@@ -31,10 +31,11 @@ from rammer.vdevice.simt.codegen.image import RESOURCES, make_program
 from rammer.vdevice.simt.codegen.megakernel import program_text
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.device import GpuVDevice
+from rammer.vdevice.simt.machine_code import KernelResources
 from rammer.vdevice.toolchain import object_store
 
 GRAPH = chain(2)
-FINE = CodeObjectResources(64, 50, 0, 0, 0, 0, 64, 4, 1000)
+FINE = KernelResources(64)
 needs_no_gpu = pytest.mark.skipif(probe().ok, reason="this machine has an AMD GPU")
 
 
@@ -51,8 +52,7 @@ def test_code_objects_are_cached_and_say_what_they_need(monkeypatch: pytest.Monk
     text = make_program(plan(), hip(64)).text
     first = compile_code_object(text, "gfx906")
     assert arch_of(first.data) == "gfx906" and first.data[8] == 3  # ABI version of code object 5
-    assert first.resources.wave == 64 and first.resources.lds_bytes == 0
-    assert 0 < first.resources.vgprs <= 64 and first.resources.blocks_per_cu > 10
+    assert 0 < first.resources.registers <= 64 and first.resources.shared_bytes == 0
     assert 1000 < first.resources.code_bytes < len(first.data)
     monkeypatch.setattr(build.HipCompiler, "code_object", lambda *_: pytest.fail("compiled twice"))
     assert compile_code_object(text, "gfx906") == first
@@ -70,7 +70,7 @@ def test_the_compilers_words() -> None:
         )
     assert object_store().stats() == before
     with pytest.raises(ToolchainError, match="no kernel 'rammer_run'"):
-        compile_code_object('extern "C" __attribute__((global)) void other() {}\n', "gfx906")
+        assert compile_code_object('extern "C" __attribute__((global)) void other() {}\n', "gfx906").resources
 
 
 @pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
@@ -83,10 +83,10 @@ def test_the_compiler_unrolls_no_more_than_fits(arch: str, monkeypatch: pytest.M
     for kernel in candidates(operation, make_spec(choose_gpu(arch))):
         text = program_text([emit(kernel, dialect, 256)], dialect, 256, 4)
         needs = compile_code_object(text, arch).resources
-        assert needs.spilled_vgprs == needs.stack_bytes == 0
+        assert needs.spill_bytes == needs.stack_bytes == 0
         with monkeypatch.context() as patch:  # no limit first: what spills is compiled again
             patch.setattr(build, "UNROLLING", ((), build.UNROLLING[-1]))
-            assert compile_code_object(text, arch).resources.spilled_vgprs == 0
+            assert compile_code_object(text, arch).resources.spill_bytes == 0
 
 
 HUNGRY = """
@@ -156,7 +156,7 @@ def test_compile_for_a_gpu_that_is_not_here(arch: str, tmp_path: Path) -> None:
             program(x)
         program.save(path)
         needs = json.loads(program.image.files[RESOURCES])
-        assert needs["spilled_vgprs"] == needs["stack_bytes"] == 0 and needs["wave"] == FAMILIES[arch].wave
+        assert needs["spill_bytes"] == needs["stack_bytes"] == 0 < needs["registers"]
         assert arch_of(program.image.files[HSACO]) == arch
         assert program.image.fingerprint == f"rocm-abi3-{arch}"
     with rammer.load_program(path, device="emulator") as again:
@@ -175,13 +175,13 @@ def test_without_a_gpu_open_says_why() -> None:
     ("program", "resources", "num_veus", "text"),
     [
         ({"shared_bytes": 70 << 10}, FINE, 1, "of shared memory, a block on mi50 has 65536"),
-        ({}, replace(FINE, blocks_per_cu=0, vgprs=300), 1, "with 300 registers does not fit a multiprocessor"),
-        ({}, FINE, 60 * 4 + 1, "cannot all be on mi50 at once: 4 on each of 60 multiprocessors"),
+        ({}, replace(FINE, registers=300), 1, "with 300 registers does not fit a multiprocessor"),
+        ({}, FINE, 60 * 16 + 1, "cannot all be on mi50 at once: 16 on each of 60 multiprocessors"),
         ({"shared_bytes": 40 << 10}, FINE, 61, "1 on each"),
     ],
 )
 def test_what_does_not_fit_is_refused(
-    program: dict[str, int], resources: CodeObjectResources, num_veus: int, text: str
+    program: dict[str, int], resources: KernelResources, num_veus: int, text: str
 ) -> None:
     """Blocks that wait for blocks that are not there would wait for ever."""
     made = make_program(plan(), hip(64))

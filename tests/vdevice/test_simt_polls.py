@@ -15,7 +15,7 @@ from rammer.vdevice.simt.codegen.megakernel import AHEAD, COMMON, LOOP
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 
-NEAR = "if (near && w < $AHEAD) on.veu = near[2 * w], on.order = near[2 * w + 1];\n    else on = waits[w];"
+NEAR = "if (w < $AHEAD) on.veu = near[2 * w], on.order = near[2 * w + 1];\n    else on = waits[w];"
 FAR = "on = waits[w];"
 
 
@@ -57,7 +57,7 @@ def test_a_poll_is_the_first_load_of_a_wait(arch: str, ahead: bool, monkeypatch:
     if not ahead:
         monkeypatch.setattr("rammer.vdevice.simt.codegen.megakernel.COMMON", COMMON.replace(NEAR, FAR))
     plan = recurrent("wavefront", 2, 3, 64, 4).plan
-    text = make_image(plan, make_program(plan, CUDA, rooms={}), {}).file(images.SOURCE).decode()
+    text = make_image(plan, make_program(plan, CUDA), {}).file(images.SOURCE).decode()
     try:
         listing = listings(disassembled(compile_cubin(text, arch).data))["rammer_run"]
     except ToolchainError as error:

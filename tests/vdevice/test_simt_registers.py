@@ -19,7 +19,7 @@ from rammer.kernels import candidates
 from rammer.plugins import PluginRegistry
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice, silent
-from rammer.vdevice.cuda.build import compile_cubin, nvrtc_version, read_registers
+from rammer.vdevice.cuda.build import compile_cubin, nvrtc_version
 from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
@@ -108,12 +108,12 @@ def test_what_is_not_compiled_alone_surely_fits() -> None:
         read = vdevice.rkernels_registers(kernels, budget_s=BUDGET_S)
         left = [k for k in kernels if k not in read]
         text = _text([emit(k, CUDA, 256) for k in left], CUDA, 256)
-        needs = read_registers(compile_cubin(text, "sm_90"))
+        needs = compile_cubin(text, "sm_90").kernels
     except ToolchainError as error:
         pytest.skip(str(error))
     assert {k.operation.kind for k in left} == {"conv", "matmul", "add"} and read
     most = {k.name: needs[_entry(emit(k, CUDA, 256))] for k in left}
-    assert all(one.used <= 200 and one.spilled_bytes == 0 for one in most.values()), most
+    assert all(one.registers <= 200 and one.spill_bytes == 0 for one in most.values()), most
 
 
 @pytest.mark.slow

@@ -40,7 +40,6 @@ class HappensBefore:
         self.task_slots: dict[TaskUid, int] = {}
         positions: list[Slots] = []
         known: list[Slots] = []
-        kinds: list[NDArray[np.bool_]] = []
         clocks = [np.zeros((1, self.num_veus), np.int32)]  # row 0: nothing is known
         first_slot, first_row = 0, 1
         for number, program in enumerate(programs):
@@ -51,7 +50,6 @@ class HappensBefore:
             order = np.arange(len(slots)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             positions.append(np.stack([np.full(len(slots), number), veu, order], 1))
             is_barrier = np.array([isinstance(s, BarrierRTask) for s in slots], bool)
-            kinds.append(is_barrier)
             barriers = _Barriers([s for s in slots if isinstance(s, BarrierRTask)], veu[is_barrier], order[is_barrier])
             clocks.append(_clocks(program, number, barriers, self.num_veus))
             last = np.cumsum(is_barrier) - 1  # the last barrier so far, if it is in the same lane
@@ -59,7 +57,6 @@ class HappensBefore:
             first_slot, first_row = first_slot + len(slots), first_row + len(barriers.veu)
         table = np.concatenate([np.zeros((0, 3), np.int64), *positions])
         self.program, self.veu, self.order = table[:, 0], table[:, 1], table[:, 2]
-        self._is_barrier = np.concatenate([np.zeros(0, bool), *kinds])
         self._known = np.concatenate([np.zeros(0, np.int64), *known])
         self._clocks: NDArray[np.int32] = np.concatenate(clocks)
         self._counts = self._clocks.sum(axis=1, dtype=np.int64)
@@ -78,15 +75,7 @@ class HappensBefore:
 
     def before(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
         """Return whether slot first[i] completes before slot second[i] starts, for every i."""
-        return self._before(first, second, self._known[second])
-
-    def before_waits(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
-        """Return `before` without the barrier directly before each second[i]: where True, its wait is redundant."""
-        behind = (self.order[second] > 0) & self._is_barrier[second - 1]
-        row = self._known[np.where(behind, second - 2, second)]
-        return self._before(first, second, np.where(behind & (self.order[second] < 2), 0, row))
-
-    def _before(self, first: Slots, second: Slots, row: Slots) -> NDArray[np.bool_]:
+        row = self._known[second]
         earlier = self.program[first] < self.program[second]
         same = self.program[first] == self.program[second]
         lane = self.veu[first] == self.veu[second]

@@ -28,11 +28,11 @@ def cpu_quota(root: Path = Path("/")) -> Quota | None:
 def _groups(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
     """Yield mount points of cgroup hierarchies that may limit the CPU, each with this process's folder there."""
     paths: dict[str, str] = {}  # by controller: "cpu" of version 1, "" of version 2
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in system_file(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         paths |= {name: path for name in controllers.split(",") if name in ("", "cpu")}
-    for line in _read(root / "proc/self/mountinfo").splitlines():
+    for line in system_file(root / "proc/self/mountinfo").splitlines():
         fields, _, kind = (part.split() for part in line.partition(" - "))
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
@@ -53,8 +53,8 @@ def _quotas(root: Path, mount: PurePosixPath, group: PurePosixPath) -> Iterator[
             return
         here = root / folder.relative_to("/")
         for file, values in (
-            ("cpu.max", _read(here / "cpu.max").split()),
-            ("cpu.cfs_quota_us", [_read(here / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")]),
+            ("cpu.max", system_file(here / "cpu.max").split()),
+            ("cpu.cfs_quota_us", [system_file(here / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")]),
         ):
             if len(values) == 2 and all(v.isdecimal() and int(v) > 0 for v in values):  # else "max", or -1
                 yield Quota(int(values[0]) / int(values[1]), str(folder / file))
@@ -64,9 +64,9 @@ def _unescaped(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), field)
 
 
-def _read(path: Path) -> str:
+def system_file(path: str | Path) -> str:
     """Return the text of a small system file, "" if the system lacks it."""
     try:
-        return path.read_text(errors="replace")
+        return Path(path).read_text(errors="replace")
     except OSError:
         return ""

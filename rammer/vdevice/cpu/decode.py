@@ -73,7 +73,7 @@ def decode(image: Image, names: Mapping[RKernel, str], parts: Mapping[RKernel, S
         inputs=[(int(b), int(o)) for b, o in header["inputs"]],
         outputs=[(int(b), int(o)) for b, o in header["outputs"]],
         alone=frozenset((*header["alone"], *header["direct"])),
-        early=lambda kernel, _, function: frozenset() if names.get(kernel) == function else None,
+        calls=lambda kernel, _, function: names.get(kernel) == function,
         parts=parts,
         hints=np.column_stack((asking, base, offset, np.maximum(lines - 1, 0) * LINE_BYTES)),
     )

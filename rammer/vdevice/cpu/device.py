@@ -99,10 +99,6 @@ class CpuVDevice(CpuRunner):
         """Return the store of verdicts on programs."""
         return profile_store(self._host.name, self._compiler.toolchain)
 
-    def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:
-        """Compile rKernels into the cache, several per compiler call. Raises ToolchainError, DeviceError."""
-        self._compiler.compile(kernels, progress)
-
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Return machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
         return build_image(plan, self._compiler, progress)
@@ -110,7 +106,8 @@ class CpuVDevice(CpuRunner):
     def decode(self, image: Image) -> DecodedImage:
         """Decode an image's table and constants, with the symbols of its rKernels. Raises ValueError, KeyError."""
         kernels = list(dict.fromkeys(image.plan.kernels)) if image.plan else []
-        return decode(image, self._compiler.symbols(kernels), self._compiler.parts(kernels))
+        sources = self._compiler.sources(kernels)
+        return decode(image, {k: s.symbol for k, s in sources.items()}, {k: s.tickets for k, s in sources.items()})
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """Return the image with objects of exactly the plan's rKernels. Raises ToolchainError."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.instruction import Instruction
-from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
+from rammer.vdevice.cpu.cgroup import Quota, cpu_quota, system_file
 from rammer.vdevice.cpu.codegen import amx, dots, vnni
 from rammer.vdevice.cpu.runtime.table import MAX_VEUS
 
@@ -228,7 +228,7 @@ def _matrix_unit_granted() -> bool:
 @lru_cache(maxsize=1)
 def _cpuinfo() -> tuple[frozenset[str], float, str]:
     """Return CPU features, clock in GHz, and model."""
-    text = _read("/proc/cpuinfo")
+    text = system_file("/proc/cpuinfo")
     features: frozenset[str] = frozenset()
     mhz, model, parts = 0.0, "", set[str]()
     for line in text.splitlines():
@@ -241,7 +241,7 @@ def _cpuinfo() -> tuple[frozenset[str], float, str]:
             parts.add(value.strip())
         elif key.strip() == "cpu MHz" and value.strip():
             mhz = max(mhz, float(value))
-    if khz := _read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip():
+    if khz := system_file("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip():
         mhz = int(khz) / 1000  # "cpu MHz" is only the current clock
     if sys.platform == "darwin":
         names = f"{_sysctl('machdep.cpu.features')} {_sysctl('machdep.cpu.leaf7_features')}".lower()
@@ -260,8 +260,8 @@ def _cpus() -> tuple[tuple[int, ...], int]:
     cores: dict[tuple[str, str], list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         topology = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
-        core = _read(topology + "core_id").strip() or f"cpu{cpu}"
-        cores.setdefault((_read(topology + "physical_package_id").strip(), core), []).append(cpu)
+        core = system_file(topology + "core_id").strip() or f"cpu{cpu}"
+        cores.setdefault((system_file(topology + "physical_package_id").strip(), core), []).append(cpu)
     first = [siblings[0] for siblings in cores.values()]
     return (*first, *(cpu for siblings in cores.values() for cpu in siblings[1:])), len(first)
 
@@ -275,10 +275,10 @@ def _caches() -> tuple[int, int, int]:
             sizes[level] = int(_sysctl(name) or sizes[level])
         return sizes[1], sizes[2], sizes[3]
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        size = _read(f"{index}/size").strip()
-        level = _read(f"{index}/level").strip()
+        size = system_file(f"{index}/size").strip()
+        level = system_file(f"{index}/level").strip()
         unit = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:])
-        data = _read(f"{index}/type").strip() != "Instruction"
+        data = system_file(f"{index}/type").strip() != "Instruction"
         if data and unit and size[:-1].isdecimal() and level in ("1", "2", "3"):
             sizes[int(level)] = int(size[:-1]) * unit
     return sizes[1], sizes[2], sizes[3]
@@ -286,17 +286,9 @@ def _caches() -> tuple[int, int, int]:
 
 def _cores_of_l3(cores: tuple[int, ...]) -> int:
     """Return how many of some cores share the first one's L3; 0 if the system does not report it."""
-    shared = _read(f"/sys/devices/system/cpu/cpu{cores[0]}/cache/index3/shared_cpu_list").strip()
+    shared = system_file(f"/sys/devices/system/cpu/cpu{cores[0]}/cache/index3/shared_cpu_list").strip()
     spans = [span.partition("-") for span in shared.split(",") if span]
     return sum(any(int(low) <= cpu <= int(high or low) for low, _, high in spans) for cpu in cores)
-
-
-def _read(path: str) -> str:
-    """Return the text of a small system file, "" if the system lacks it."""
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _sysctl(name: str) -> str:

@@ -79,10 +79,6 @@ class CFamilyPrinter(VectorLoops):
             offset += aligned_bytes(b.nbytes)
         return lines
 
-    def wait(self) -> str:
-        """Print the rTask's wait for others. Raises LoweringError in a language whose rTasks do not wait."""
-        raise LoweringError(f"{self.program.name}: an rTask of this language does not wait by itself")
-
     def end(self) -> list[str]:
         """Print the lines after the body."""
         return []
@@ -95,8 +91,6 @@ class CFamilyPrinter(VectorLoops):
                 case Alloc(buffer, inner):
                     self.declare(buffer, inner)
                     lines += [f"{pad}{{ {self.alloc(buffer)}", *self.body(inner, depth + 1), pad + "}"]
-                case Sync(waits=True):
-                    lines.append(pad + self.wait())
                 case Sync():
                     lines.append(pad + self.sync(stmt.pending))
                 case Apply():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import assert_never
 
-from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype
+from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Load, Scalar, Select, indices_of, loads, result_dtype
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import (
@@ -332,18 +332,7 @@ class VectorLoops:
 
 def depends(value: Scalar, lane: str) -> bool:
     """Return whether the value differs from lane to lane."""
-    match value:
-        case Load(_, index, dynamic):
-            return any(lane in variables(i) for i in index) or any(depends(d.value, lane) for d in dynamic)
-        case Call(_, args):
-            return any(depends(a, lane) for a in args)
-        case Cast(arg, _):
-            return depends(arg, lane)
-        case Iota(index):
-            return lane in variables(index)
-        case Select(where, then, other):
-            return any(lane in variables(r.index) for r in where) or depends(then, lane) or depends(other, lane)
-    return False
+    return any(lane in variables(index) for index in indices_of(value))
 
 
 def _runs(index: Index, lane: str) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-import struct
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from rammer.errors import ToolchainError
-from rammer.vdevice.base import Registers
 from rammer.vdevice.simt.gpu import Gpu, check_resident
+from rammer.vdevice.simt.machine_code import KernelResources, MachineCode, code_bytes
 from rammer.vdevice.toolchain import fingerprint, object_store
 
 CUBIN = "program.cubin"
@@ -26,26 +24,6 @@ _KERNEL = re.compile(  # name, bytes of stack, of spill stores, of spill loads, 
     re.S,
 )
 _LINE = re.compile(r"program\.cu\((\d+)\): error")
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """Registers and bytes that a thread of the megakernel needs, by ptxas. `code_bytes`: its machine code."""
-
-    registers: int
-    stack_bytes: int
-    spill_bytes: int
-    code_bytes: int
-    compiler: str = ""  # "NVRTC 13.5"
-
-
-@dataclass(frozen=True, slots=True)
-class Cubin:
-    """Machine code of a program."""
-
-    data: bytes
-    resources: Resources
-    log: str
 
 
 def nvrtc() -> ModuleType:
@@ -71,12 +49,17 @@ def compiler_version() -> str:
     return " ".join((nvrtc_version(), *OPTIONS))
 
 
-def compile_cubin(text: str, arch: str) -> Cubin:
+def compile_cubin(text: str, arch: str) -> MachineCode:
     """Return machine code for one arch ("sm_90"), cached. Raises ToolchainError with NVRTC's log."""
     version = nvrtc_version()
     key = fingerprint("cubin and log", version, arch, *OPTIONS, text)
     log, _, data = object_store().made(key, lambda: b"\0".join(_compile(text, arch))).partition(b"\0")
-    return Cubin(data, _resources(log.decode(), code_bytes(data), version), log.decode())
+    code = code_bytes(data)
+    kernels = {
+        name: KernelResources(int(used), max(int(stores), int(loads)), int(stack), 0, code, version)
+        for name, stack, stores, loads, used in _KERNEL.findall(log.decode())
+    }
+    return MachineCode(data, kernels)
 
 
 def _compile(text: str, arch: str) -> tuple[bytes, bytes]:
@@ -99,35 +82,11 @@ def _compile(text: str, arch: str) -> tuple[bytes, bytes]:
     return log.encode(), data
 
 
-def read_registers(cubin: Cubin) -> dict[str, Registers]:
-    """Return registers and spilled bytes of each kernel of a cubin, by name."""
-    return {
-        name: Registers(int(used), max(int(stores), int(loads)))
-        for name, _, stores, loads, used in _KERNEL.findall(cubin.log)
-    }
-
-
 def _read(size: Any, read: Any, program: Any) -> bytes:
     _, count = size(program)
     data = b"\0" * int(count)
     read(program, data)
     return data
-
-
-def _resources(log: str, code_bytes: int, version: str) -> Resources:
-    if not (found := _KERNEL.search(log)):
-        raise ToolchainError(f"NVRTC's log tells no registers:\n{log[:2000]}", hint="please report it with the version")
-    stack, stores, loads, registers = map(int, found.groups()[1:])
-    return Resources(registers, stack, max(stores, loads), code_bytes, version)
-
-
-def code_bytes(elf: bytes) -> int:
-    """Return the bytes of machine code in an ELF file."""
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQ", elf, table + n * size) for n in range(count)]
-    names = sections[names_at][4]
-    return sum(s[5] for s in sections if elf.startswith(b".text.", names + s[0]))
 
 
 def _source_of(log: str, text: str) -> str:
@@ -147,7 +106,7 @@ def _hint(bindings: ModuleType, arch: str) -> str:
     return "this text was made by rammer or a plugin: please report it"
 
 
-def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: Resources) -> None:
+def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: KernelResources) -> None:
     """Raise DeviceError unless every vEU's block fits on the GPU at the same time."""
     granule = -(-needs.registers * 32 // 256) * 256 * -(-threads // 32)  # warps allocate registers in units of 256
     blocks = min(REGISTERS_OF_SM // max(granule, 1), THREADS_OF_SM // threads)

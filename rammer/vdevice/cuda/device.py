@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rammer.vdevice.base import VDevice
-from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin, compiler_version, read_registers
+from rammer.vdevice.cuda.build import CUBIN, check_fits, compile_cubin, compiler_version
 from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.codegen.prelude import CUDA
@@ -13,7 +13,6 @@ PLATFORM = Platform(
     label="CUDA",
     brand="NVIDIA",
     code_file=CUBIN,
-    resources=Resources,
     probe=probe,
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
@@ -21,7 +20,6 @@ PLATFORM = Platform(
     dialect=lambda spec: CUDA,
     compiler=compiler_version,
     compile=compile_cubin,
-    registers=lambda text, arch: read_registers(compile_cubin(text, arch)),
     check_fits=check_fits,
     check_code=lambda code, needs, gpu: check_driver(load_cupy(), needs.compiler),
     driver=CudaDriver,

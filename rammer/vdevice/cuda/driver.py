@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from rammer.errors import DeviceError
-from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tensor import TensorType
 from rammer.vdevice.base import Availability
 from rammer.vdevice.cuda.spec import of_device
 from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.device import EMULATE
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.runtime.driver import Resident
+from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way
 
 INSTALL = "pip install cupy-cuda13x"
 UPDATE = "update NVIDIA's driver"
@@ -175,7 +175,7 @@ class CudaKernel:
         )
 
 
-class CudaDriver:
+class CudaDriver(Driver):
     """A GPU through cupy. Memory comes from a private pool: other code may use the process's pool."""
 
     records = True  # a single launch takes 16.6 us, mostly on the host; a node of a graph 1.1 us (H200)
@@ -205,32 +205,17 @@ class CudaDriver:
             memory.memset_async(0, max(nbytes, 1), self._stream)
         return int(memory.ptr)
 
-    def write(self, address: int, array: Array) -> None:
-        flat = np.ascontiguousarray(array)
-        self._copy(address, flat.ctypes.data, flat.nbytes, "HostToDevice")
-
-    def read(self, address: int, array: Array) -> Array:
-        self._copy(array.ctypes.data, address, array.nbytes, "DeviceToHost")
-        self._stream.synchronize()
-        return array
-
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        self._copy(target, source, nbytes, "DeviceToDevice")
-
-    def _copy(self, target: int, source: int, nbytes: int, how: str) -> None:
+    def enqueue_copy(self, target: int, source: int, nbytes: int, way: Way) -> None:
         runtime = self._cupy.cuda.runtime
-        if nbytes:
-            runtime.memcpyAsync(target, source, nbytes, getattr(runtime, f"memcpy{how}"), self._stream.ptr)
+        runtime.memcpyAsync(target, source, nbytes, getattr(runtime, f"memcpy{way}"), self._stream.ptr)
+
+    def finish(self) -> None:
+        self._stream.synchronize()
 
     def array(self, kind: TensorType) -> tuple[Any, int]:
         with self._stream:
             found = self._cupy.empty(kind.shape, kind.dtype.carrier)
         return found, int(found.data.ptr)
-
-    def output(self, address: int, kind: TensorType) -> Any:
-        found, target = self.array(kind)
-        self.copy(target, address, kind.nbytes)
-        return found
 
     def synchronize(self) -> None:
         self._cupy.cuda.runtime.deviceSynchronize()

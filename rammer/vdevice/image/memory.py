@@ -114,6 +114,6 @@ def tensor_at(place: Sequence[int], kind: TensorType, arena: Bytes, constants: S
     base, offset = place
     block = arena if base == ARENA else constants[base].reshape(-1).view(np.uint8)
     if offset + kind.nbytes > len(block):
-        raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
+        raise ArtifactError("an input or output lies outside of its memory")
     found: Array = block[offset : offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
     return found

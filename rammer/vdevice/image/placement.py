@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +40,33 @@ class Operands(NamedTuple):
 
 
 class ArenaPlacement:
-    """Places of tensors: in the arena, or in a constant. Each constant is packed once per layout."""
+    """Places of tensors: in the arena, or in a constant. Each constant is packed once per layout.
 
-    def __init__(self, plan: ExecutionPlan, memory: MemoryPlan) -> None:
-        self._plan, self._graph, self._memory = plan, plan.graph, memory
+    `memory` is the plan's by default. Raises DeviceError for a plan without.
+    """
+
+    def __init__(self, plan: ExecutionPlan, memory: MemoryPlan | None = None) -> None:
+        found = plan.memory if memory is None else memory
+        if found is None:
+            raise DeviceError(
+                "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
+            )
+        self._plan, self._graph, self.memory = plan, plan.graph, found
         self._numbers: dict[tuple[TensorId, Layout | None], int] = {}
+
+    def header(self) -> dict[str, Any]:
+        """Return what the tables of all devices say of a plan: its size, ports and operators."""
+        plan, graph = self._plan, self._graph
+        return {
+            "arch": plan.spec.arch,
+            "num_veus": plan.spec.num_veus,
+            "num_programs": len(plan.programs),
+            "arena_bytes": self.memory.arena_bytes,
+            "inputs": [self.find(t, None) for t in graph.inputs],
+            "outputs": [self.find(t, None) for t in graph.outputs],
+            "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
+            "alone": ports_alone(graph, self.memory),
+        }
 
     def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
         """Return (ARENA or number of a constant, byte offset). `layout` is that in which a kernel reads a constant."""
@@ -52,9 +74,9 @@ class ArenaPlacement:
         root, offset = graph.storage(tensor)
         itemsize = graph.types[tensor].dtype.itemsize
         if root not in graph.constants:
-            if root not in self._memory.offsets:
+            if root not in self.memory.offsets:
                 raise DeviceError(f"the memory plan has no place for {root!r}")
-            return ARENA, self._memory.offsets[root] + offset * itemsize
+            return ARENA, self.memory.offsets[root] + offset * itemsize
         key, first = constant_key(graph, tensor, layout)
         return self._numbers.setdefault(key, len(self._numbers)), first * itemsize
 
@@ -64,7 +86,7 @@ class ArenaPlacement:
         packing = dict(kernel.packing)
         layouts = [graph.types[t].layout for t in op.outputs]
         layouts += [packing.get(name, kind.layout) for name, kind in kernel.operation.expr.inputs]
-        apart = bases(self._plan, self._memory, operator) if self._memory.pieces or self._memory.near else {}
+        apart = bases(self._plan, self.memory, operator) if self.memory.pieces or self.memory.near else {}
         tensors = (*op.outputs, *op.inputs)
         places = [
             (ARENA, 0) if n in apart else self.find(tensor, layout)
@@ -80,7 +102,7 @@ class ArenaPlacement:
         for begin in known:
             mine = list(places)
             for n, base, shift in zip(apart, begin, shifts, strict=True):
-                mine[n] = SCRATCH if graph.storage(tensors[n]).root in self._memory.near else ARENA, base + shift
+                mine[n] = SCRATCH if graph.storage(tensors[n]).root in self.memory.near else ARENA, base + shift
             found.append(mine)
         return Operands(found, chosen)
 

@@ -72,5 +72,5 @@ class TableFile(ABC):
             table = cls(dict(text["header"]), **arrays)
             table.check()
         except _DAMAGE as error:
-            raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
+            raise ArtifactError(f"the program's table is damaged: {error}") from error
         return table

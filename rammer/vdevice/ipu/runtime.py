@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rammer.errors import ArtifactError, DeviceError, closed
-from rammer.files import temporary_error
+from rammer.files import temporary_folder
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.ipu.codegen.build import DEVICES, EMULATOR, HARDWARE, TABLES, fingerprint
@@ -29,26 +28,18 @@ class IpuExecutable:
     def __init__(self, image: Image) -> None:
         self._image = image
         self._device = made_for(image)
-        device = self._device
-        self.forks = device == EMULATOR
-        try:
-            self._folder = tempfile.TemporaryDirectory(prefix="rammer-ipu-")
-        except OSError as error:
-            raise temporary_error("ipu", error, DeviceError) from error
+        self.forks = self._device == EMULATOR
         self._handle = None
         try:
-            self._create(device)
+            with temporary_folder("ipu", DeviceError) as folder:  # read when the program is created, and not later
+                self._create(self._device, folder)
         except BaseException:
             self.close()
             raise
 
-    def _create(self, device: str) -> None:
-        folder = Path(self._folder.name)
-        try:
-            for name, data in self._image.files.items():
-                (folder / name).write_bytes(data)
-        except OSError as error:
-            raise temporary_error("ipu", error, DeviceError) from error
+    def _create(self, device: str, folder: Path) -> None:
+        for name, data in self._image.files.items():
+            (folder / name).write_bytes(data)
         self._library = _library(folder / "host.so")
         codelets = "codelets.cpp" if device == EMULATOR else "codelets.gp"
         paths = [str(folder / name).encode() for name in (TABLES, codelets)]
@@ -98,7 +89,6 @@ class IpuExecutable:
         if self._handle:
             self._library.rammer_destroy(self._handle)
             self._handle = None
-        self._folder.cleanup()
 
     def _check(self, status: int, error: ctypes.Array[ctypes.c_char]) -> None:
         if status == BAD_INDEX:
@@ -112,10 +102,7 @@ def made_for(image: Image) -> str:
     for device in DEVICES:
         if image.fingerprint.startswith(fingerprint(device, "")):
             return device
-    raise ArtifactError(
-        f"the program needs {image.fingerprint!r}, this version runs {fingerprint('…', '…')}",
-        hint="compile the model again",
-    )
+    raise ArtifactError(f"the program needs {image.fingerprint!r}, this version runs {fingerprint('…', '…')}")
 
 
 def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:

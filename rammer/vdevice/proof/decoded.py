@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.errors import VerificationError
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Array
 
@@ -46,9 +47,8 @@ class DecodedSlots:
 class DecodedImage:
     """What a device does with an image. Places are (base, byte offset); a base is ARENA, SCRATCH or a constant.
 
-    `early(kernel, places, function)` returns the inputs that the function reads before it waits, or None if it is not
-    the rKernel's function with operands at these places. `parts` are the tickets of each of an rKernel's rTasks; rTasks
-    of other rKernels cannot be stolen from.
+    `calls(kernel, places, function)` returns whether the function is the rKernel's with operands at these places.
+    `parts` are the tickets of each of an rKernel's rTasks; rTasks of other rKernels cannot be stolen from.
     """
 
     num_veus: int
@@ -64,7 +64,7 @@ class DecodedImage:
     inputs: Sequence[tuple[int, int]]
     outputs: Sequence[tuple[int, int]]
     alone: frozenset[str]  # ports that may be bound elsewhere, together with the operands in their bytes
-    early: Callable[[RKernel, Numbers, str], frozenset[int] | None]
+    calls: Callable[[RKernel, Numbers, str], bool]
     parts: Mapping[RKernel, Sequence[int]] = field(default_factory=dict)
     # [n, 8] slot whose rTask it precedes, constant, source (byte of it), target (byte of scratch), bytes of a row,
     # rows, stride of rows in source and in target
@@ -72,6 +72,12 @@ class DecodedImage:
     # (kernel, input, rTask, elements) -> the elements' indices in a copy
     copy_place: Callable[[RKernel, int, int, Numbers], Numbers] | None = None
     hints: Numbers = field(default_factory=lambda: NO_HINTS)  # [n, 4] slot, place, bytes: prefetches
+
+
+def broken(rule: str, what: str) -> VerificationError:
+    """Return the error of an image that breaks a rule."""
+    hint = "the backend built another program than the plan: please report it, with the model"
+    return VerificationError(rule, what, hint=hint)
 
 
 def read_table(data: bytes, arrays: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Numbers]]:

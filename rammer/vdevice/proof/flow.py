@@ -15,16 +15,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rammer.errors import VerificationError
 from rammer.ir.analysis.dependency import Elements, read_elements, written_elements
 from rammer.ir.analysis.intervals import NOTHING, Intervals, expand, merged, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, TensorId, TensorType
-from rammer.vdevice.proof.decoded import Numbers
+from rammer.vdevice.proof.decoded import Numbers, broken
 from rammer.vdevice.proof.packed import difference, value_of
 
-HINT = "the backend built another program than the plan: please report it, with the model"
 FIRST = 1 << 36  # an element's name is: number of its owner * FIRST + index
 NOBODY = -1  # the name of unwritten elements
 
@@ -99,10 +97,9 @@ def _check_scratch(flow: DecodedFlow) -> None:
     for (variable, _, tile), size in used.items():
         starts = flow.scratch[variable]
         if starts[tile] + size > starts[tile + 1] or (np.diff(starts) < 0).any() or starts[-1] > flow.counts[variable]:
-            raise VerificationError(
+            raise broken(
                 "R309",
                 f"vertices of tile {tile} take {size} elements of scratch, and have {starts[tile + 1] - starts[tile]}",
-                hint=HINT,
             )
 
 
@@ -120,7 +117,7 @@ class _Walk:
         for g, group in enumerate(flow.groups):
             count = len(flow.kernels[group.kernel].classes)
             if len(group.sets) != count or len(group.tiles) != count:
-                raise VerificationError("R301", f"group {g} has {len(group.sets)} rTasks, and not {count}", hint=HINT)
+                raise broken("R301", f"group {g} has {len(group.sets)} rTasks, and not {count}")
             for number in np.unique(group.sets).tolist():
                 self.in_set[number].append((g, np.flatnonzero(group.sets == number)))
         self.left: dict[int, int] = {}  # remaining rTasks of operators that have begun
@@ -164,19 +161,19 @@ class _Walk:
         graph = self.graph
         for tensors, ports in ((graph.inputs, self.flow.inputs), (graph.outputs, self.flow.outputs)):
             if [graph.types[t].size for t in tensors] != [count for _, _, count in ports]:
-                raise VerificationError("R308", "the image has other inputs or outputs than the graph", hint=HINT)
+                raise broken("R308", "the image has other inputs or outputs than the graph")
         for tensor, (variable, base, count) in zip(graph.inputs, self.flow.inputs, strict=True):
             self.write(variable, base + np.arange(count), self.name(tensor) + np.arange(count))
         for number in self.flow.steps:
             self.execute(number)
         if lost := sorted(set(range(len(graph.operators))) - self.done):
-            raise VerificationError("R302", f"the image computes not all of {self.called(lost[0])}", hint=HINT)
+            raise broken("R302", f"the image computes not all of {self.called(lost[0])}")
         for tensor, (variable, base, count) in zip(graph.outputs, self.flow.outputs, strict=True):
             if self.is_constant(tensor):
                 if wrong := self.stored(tensor, graph.types[tensor], variable, base):
-                    raise VerificationError("R307", f"output {tensor!r}: {wrong}", hint=HINT)
+                    raise broken("R307", f"output {tensor!r}: {wrong}")
             elif not self.holds(variable, base, np.array([[0, count]]), self.name(tensor)):
-                raise VerificationError("R308", f"output {tensor!r} is not where the image reads it", hint=HINT)
+                raise broken("R308", f"output {tensor!r} is not where the image reads it")
 
     def write(self, variable: int, at: Numbers, names: Numbers) -> None:
         self.memory[variable][at] = names
@@ -215,10 +212,9 @@ class _Walk:
         wrong = np.flatnonzero(group.tiles[rtasks] != self.veus[n][rtasks] % self.flow.tiles)
         if len(wrong):
             r = int(rtasks[wrong[0]])
-            raise VerificationError(
+            raise broken(
                 "R302",
                 f"rTask {n}.{r} of {self.called(n)} is on tile {group.tiles[r]}, and its vEU is {self.veus[n][r]}",
-                hint=HINT,
             )
         for position, tensor in enumerate(op.inputs):
             argument = outputs + position
@@ -230,11 +226,10 @@ class _Walk:
                 at = base + expand(elements)
                 at = at[(at >= 0) & (at < self.flow.counts[variable])]
                 early = bool((self.memory[variable][at] == NOBODY).any())
-                raise VerificationError(
+                raise broken(
                     "R304" if early else "R306",
                     f"operand {argument} ({tensor!r}) of {self.called(n)} is "
                     + ("read before it is written" if early else f"not in variable {variable} from {base} on"),
-                    hint=HINT,
                 )
         self.check_fields(group, n, rtasks)
         self.left[n] -= len(rtasks)
@@ -246,11 +241,9 @@ class _Walk:
             variable, base = group.arguments[position]
             at = expand(self.elements(kernel, position, rtasks))
             if len(at) and (base + at[0] < 0 or base + at[-1] >= self.flow.counts[variable]):
-                raise VerificationError(
-                    "R306", f"{self.called(n)} writes {tensor!r} beyond variable {variable}", hint=HINT
-                )
+                raise broken("R306", f"{self.called(n)} writes {tensor!r} beyond variable {variable}")
             if variable in self.flow.constants:
-                raise VerificationError("R306", f"{self.called(n)} writes {tensor!r} into a constant", hint=HINT)
+                raise broken("R306", f"{self.called(n)} writes {tensor!r} into a constant")
             found.append((variable, base + at, self.name(tensor) + at))
         return found
 
@@ -264,7 +257,7 @@ class _Walk:
                 self.waiting[names].remove(n)
                 return n
             best, reason = max((best, reason), (found, f"vertices of {self.called(n)} do not find its operands"))
-        raise VerificationError(best, reason, hint=HINT)
+        raise broken(best, reason)
 
     def mismatch(self, n: int, group: VertexGroup, rtasks: Numbers) -> str:
         """Return the rule that these vertices' operands break as an operator's, by their first elements, or ""."""
@@ -300,10 +293,8 @@ class _Walk:
         if wrong := self.constant(n, argument, variable, base):
             op = self.graph.operators[n]
             tensor = op.inputs[argument - len(op.outputs)]
-            raise VerificationError(
-                "R307",
-                f"operand {argument} ({tensor!r}) of {self.called(n)}, in variable {variable}: {wrong}",
-                hint=HINT,
+            raise broken(
+                "R307", f"operand {argument} ({tensor!r}) of {self.called(n)}, in variable {variable}: {wrong}"
             )
 
     def constant(self, n: int, argument: int, variable: int, base: int) -> str:
@@ -345,10 +336,8 @@ class _Walk:
                 if (levels, moved.tobytes()) in self._covered:
                     continue
                 if len(missing(moved, _pieces(levels))):
-                    raise VerificationError(
-                        "R306",
-                        f"the vertex of rTask {n}.{r} of {self.called(n)} has not all of its operand {argument}",
-                        hint=HINT,
+                    raise broken(
+                        "R306", f"the vertex of rTask {n}.{r} of {self.called(n)} has not all of its operand {argument}"
                     )
                 self._covered.add((levels, moved.tobytes()))
 

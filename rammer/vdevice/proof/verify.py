@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 
@@ -11,49 +11,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, VerificationError
-from rammer.ir.analysis.dependency import overlaps, read_elements
-from rammer.ir.analysis.order import HappensBefore, PlanPosition
+from rammer.ir.analysis.dependency import read_elements
+from rammer.ir.analysis.order import PlanPosition
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
-from rammer.ir.program import Position, RTask, TaskUid
+from rammer.ir.program import Position, RTask
 from rammer.ir.tensor import Array, TensorId, TensorType
 from rammer.ir.verify.reuse import first_touched
 from rammer.vdevice.base import Image, VDevice
 from rammer.vdevice.proof.copies import CopyReads, by_lane, sources
-from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers
+from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers, broken
 from rammer.vdevice.proof.flow import DecodedFlow, verify_flow
 from rammer.vdevice.proof.packed import difference, value_of
 
-HINT = "the backend built another program than the plan: please report it, with the model"
 DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
 
 
-def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice, order: HappensBefore | None = None) -> str:
-    """Check all rules of an image; return a note if its backend cannot decode it. Raises VerificationError.
-
-    `order` is the plan's happens-before order, if known already.
-    """
+def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice) -> str:
+    """Check all rules of an image; return a note if its backend cannot decode it. Raises VerificationError."""
     try:
         match decoded := vdevice.decode(image):
             case DecodedImage():
-                verify_decoded(decoded, plan, image, order)
+                verify_decoded(decoded, plan, image)
             case DecodedFlow():
                 verify_flow(decoded, plan)
             case reason:
                 return f"image not verified: {reason}"
     except DAMAGE as error:
-        raise VerificationError("R301", f"the image cannot be read back: {error}", hint=HINT) from error
+        raise broken("R301", f"the image cannot be read back: {error}") from error
     return ""
 
 
-def verify_decoded(
-    decoded: DecodedImage, plan: ExecutionPlan, image: Image, order: HappensBefore | None = None
-) -> None:
+def verify_decoded(decoded: DecodedImage, plan: ExecutionPlan, image: Image) -> None:
     """Check all rules of a decoded image. Raises VerificationError at the first violation."""
     memory = plan.memory
     if memory is None:
         raise VerificationError("R301", "the plan has no memory")
-    evidence = ImageEvidence(decoded, plan, memory, image, order)
+    evidence = ImageEvidence(decoded, plan, memory, image)
     for rule in RULES.values():
         rule.check(evidence)
 
@@ -66,12 +60,6 @@ class ImageEvidence:
     plan: ExecutionPlan
     memory: MemoryPlan
     image: Image
-    known_order: HappensBefore | None = None
-    _early: dict[tuple[int, int], frozenset[int] | None] = field(default_factory=dict)
-
-    @cached_property
-    def order(self) -> HappensBefore:
-        return self.known_order or HappensBefore(self.plan.programs)
 
     @cached_property
     def wanted(self) -> tuple[Numbers, Numbers]:
@@ -137,15 +125,11 @@ class ImageEvidence:
         argument = np.repeat(starts[rows[some, 3]], count) + step
         return np.column_stack((np.repeat(some, count), argument, self.decoded.operands[at]))
 
-    def early(self, operator: int, function: int, slot: int) -> frozenset[int] | None:
-        """Return the inputs that a slot's function reads before it waits; None if it is not the operator's function."""
-        key = operator, function
-        if key not in self._early:
-            first, (_, starts) = int(self.decoded.slots.first_operand[slot]), self.operands
-            places = self.decoded.operands[first : first + int(starts[operator + 1] - starts[operator])]
-            kernel, called = self.plan.kernels[operator], self.decoded.functions[function]
-            self._early[key] = self.decoded.early(kernel, places, called)
-        return self._early[key]
+    def calls(self, operator: int, function: int, slot: int) -> bool:
+        """Return whether a function is the operator's, with the operands of this slot."""
+        first, (_, starts) = int(self.decoded.slots.first_operand[slot]), self.operands
+        places = self.decoded.operands[first : first + int(starts[operator + 1] - starts[operator])]
+        return self.decoded.calls(self.plan.kernels[operator], places, self.decoded.functions[function])
 
     def at(self, slot: int) -> str:
         """Return a slot of the plan as text for users."""
@@ -173,10 +157,10 @@ def _readable(evidence: ImageEvidence) -> None:
     slots, columns = decoded.slots, [getattr(decoded.slots, f.name) for f in fields(decoded.slots)]
     shapes = decoded.operands.shape[1:], decoded.waits.shape[1:], decoded.scratch.shape[1:]
     if any(len(c) != len(slots) for c in columns) or shapes != ((2,), (3,), (2,)):
-        raise VerificationError("R301", "the image has tables of other sizes than it says", hint=HINT)
+        raise broken("R301", "the image has tables of other sizes than it says")
     for table in (decoded.waits, decoded.hints, decoded.copies):
         if np.any((table[:, 0] < 0) | (table[:, 0] >= len(slots))):
-            raise VerificationError("R301", "a row of the image belongs to no slot", hint=HINT)
+            raise broken("R301", "a row of the image belongs to no slot")
 
 
 def _same_slots(evidence: ImageEvidence) -> None:
@@ -184,11 +168,10 @@ def _same_slots(evidence: ImageEvidence) -> None:
     decoded, plan = evidence.decoded, evidence.plan
     wanted, _ = evidence.wanted
     if (decoded.num_veus, decoded.num_programs) != (plan.spec.num_veus, len(plan.programs)):
-        raise VerificationError(
+        raise broken(
             "R302",
             f"the image has {decoded.num_programs} rPrograms of {decoded.num_veus} vEUs, the plan has "
             f"{len(plan.programs)} of {plan.spec.num_veus}",
-            hint=HINT,
         )
     slots = decoded.slots
     rtask = np.where(slots.function < 0, -1, slots.rtask)
@@ -199,11 +182,9 @@ def _same_slots(evidence: ImageEvidence) -> None:
         n = int(wrong[0])
         p, veu, order, operator, task = found[n].tolist()
         where = f"rTask {operator}.{task}" if operator >= 0 else "a barrier-rTask"
-        raise VerificationError(
-            "R302", f"the image has {where} in {PlanPosition(p, veu, order)}, the plan has {evidence.at(n)}", hint=HINT
-        )
+        raise broken("R302", f"the image has {where} in {PlanPosition(p, veu, order)}, the plan has {evidence.at(n)}")
     if len(found) != len(wanted):
-        raise VerificationError("R302", f"the image has {len(found)} slots, the plan has {len(wanted)}", hint=HINT)
+        raise broken("R302", f"the image has {len(found)} slots, the plan has {len(wanted)}")
 
 
 def _right_functions(evidence: ImageEvidence) -> None:
@@ -217,46 +198,18 @@ def _right_functions(evidence: ImageEvidence) -> None:
     few = decoded.slots.num_operands[tasks] < arity
     if (bad := np.flatnonzero(unknown | few)).size:
         at = int(bad[0])
-        raise VerificationError(
+        raise broken(
             "R303",
             f"{evidence.at(int(tasks[at]))} calls function {functions[at]} of {len(decoded.functions)} with "
             f"{decoded.slots.num_operands[tasks[at]]} operands, and has {arity[at]}",
-            hint=HINT,
         )
     for n, function, slot in _distinct(operators, functions, tasks):
-        if evidence.early(n, function, slot) is None:
-            raise VerificationError(
+        if not evidence.calls(n, function, slot):
+            raise broken(
                 "R303",
                 f"{evidence.at(slot)} calls {decoded.functions[function]!r}, which is not rKernel "
                 f"{plan.kernels[n].name!r} with these operands",
-                hint=HINT,
             )
-
-
-def _ready(evidence: ImageEvidence) -> None:
-    """Check R311: inputs that a function reads before it waits are written without that wait."""
-    decoded, plan, graph = evidence.decoded, evidence.plan, evidence.plan.graph
-    rows, _ = evidence.wanted
-    tasks = evidence.tasks
-    for n, function, slot in _distinct(rows[tasks, 3], decoded.slots.function[tasks], tasks):
-        for position in sorted(evidence.early(n, function, slot) or ()):
-            mine = evidence.tasks_of(n)
-            mine = rows[mine[decoded.slots.function[mine] == function], 4]
-            for producer, output, start in graph.writers(graph.operators[n].inputs[position]):
-                shift = graph.storage(graph.operators[n].inputs[position]).offset - start
-                pairs = overlaps(plan.kernels[n], position, plan.kernels[producer], output, shift)
-                pairs = pairs[np.isin(pairs[:, 0], mine)]
-                order = evidence.order
-                readers = order.slots(*(TaskUid(n, r) for r in pairs[:, 0].tolist()))
-                writers = order.slots(*(TaskUid(producer, r) for r in pairs[:, 1].tolist()))
-                if not (ready := order.before_waits(writers, readers)).all():
-                    who = evidence.at(int(evidence.tasks_of(n)[0]))
-                    raise VerificationError(
-                        "R311",
-                        f"{who} or one of its kind reads input {position} before it waits, and rTask {producer}."
-                        f"{pairs[int(np.argmin(ready)), 1]} may not have written that",
-                        hint=HINT,
-                    )
 
 
 def _firsts(first: Numbers, second: Numbers) -> Numbers:
@@ -279,11 +232,10 @@ def _same_waits(evidence: ImageEvidence) -> None:
     if len(lost) or len(more) or len(wanted) != len(found):
         slot, veu, order = (lost if len(lost) else more)[0].tolist()
         verb = "does not wait" if len(lost) else "waits"
-        raise VerificationError(
+        raise broken(
             "R304",
             f"in the image {evidence.at(slot)} {verb} for prog[{veu}][{order}]"
             + ("" if len(lost) else ", which the plan does not ask for"),
-            hint=HINT,
         )
 
 
@@ -305,20 +257,15 @@ def _published(evidence: ImageEvidence) -> None:
     slots = evidence.decoded.slots
     said = slots.published
     if (bad := np.flatnonzero((said != 0) & (said != slots.order + 1))).size:
-        raise VerificationError(
-            "R305",
-            f"{evidence.at(int(bad[0]))} says that {said[bad[0]]} slots of its lane are complete",
-            hint=HINT,
-        )
+        raise broken("R305", f"{evidence.at(int(bad[0]))} says that {said[bad[0]]} slots of its lane are complete")
     lane = rows[:, 0] * evidence.plan.spec.num_veus + rows[:, 1]
     program = rows[waits[:, 0], 0]
     on = np.searchsorted(lane, program * evidence.plan.spec.num_veus + waits[:, 1]) + waits[:, 2]
     if (bad := np.flatnonzero(said[on] == 0)).size:
         slot = int(waits[bad[0], 0])
-        raise VerificationError(
+        raise broken(
             "R305",
             f"{evidence.at(int(on[bad[0]]))} does not say that it is complete, and {evidence.at(slot)} waits for it",
-            hint=HINT,
         )
 
 
@@ -326,15 +273,13 @@ def _operands(evidence: ImageEvidence) -> None:
     """Check R306: each operand is the address range of its tensor, in the arena, its vEU's scratch or a constant."""
     decoded, memory, graph = evidence.decoded, evidence.memory, evidence.plan.graph
     if decoded.arena_bytes < memory.arena_bytes:
-        raise VerificationError(
-            "R306", f"the arena has {decoded.arena_bytes} bytes, the plan takes {memory.arena_bytes}", hint=HINT
-        )
+        raise broken("R306", f"the arena has {decoded.arena_bytes} bytes, the plan takes {memory.arena_bytes}")
     apart = {**memory.pieces, **memory.near}
     slots, tasks = decoded.slots, evidence.tasks
     first, end = slots.first_operand[tasks], (slots.first_operand + slots.num_operands)[tasks]
     if (bad := np.flatnonzero((first < 0) | (end > len(decoded.operands)))).size:
         where = evidence.at(int(tasks[bad[0]]))
-        raise VerificationError("R306", f"operands of {where} lie outside of the image's table", hint=HINT)
+        raise broken("R306", f"operands of {where} lie outside of the image's table")
     arguments, _ = evidence.operands
     offset = np.zeros(len(arguments), np.int64)
     kind_of = np.zeros(len(arguments), np.int8)  # 0: whole in the arena; 1: a constant; 2: in pieces
@@ -361,9 +306,7 @@ def _misplaced(
 ) -> None:
     _, argument, tensor, _ = evidence.operands[0][row]
     said = f", and it lies at {_place(*wanted)}" if wanted else ", which is no place of it"
-    raise VerificationError(
-        "R306", f"operand {argument} ({tensor!r}) of {evidence.at(slot)} is at {_place(*found)}{said}", hint=HINT
-    )
+    raise broken("R306", f"operand {argument} ({tensor!r}) of {evidence.at(slot)} is at {_place(*found)}{said}")
 
 
 def _place(base: int, offset: int) -> str:
@@ -405,9 +348,7 @@ def _constants(evidence: ImageEvidence) -> None:
                 values[tensor] = value_of(graph, tensor)
             known[key] = _of_constant(stored, kind, place, values[tensor])
         if known[key]:
-            raise VerificationError(
-                "R307", f"{who} finds {tensor!r} at {_place(*place)}, and there {known[key]}", hint=HINT
-            )
+            raise broken("R307", f"{who} finds {tensor!r} at {_place(*place)}, and there {known[key]}")
 
     used = evidence.used
     for slot, row, base, offset in used[evidence.of_constants[used[:, 1]]].tolist():
@@ -456,9 +397,7 @@ def _copied(evidence: ImageEvidence) -> Iterator[tuple[TensorId, TensorType, str
         beside = near[(rows[near[:, 0], :2] == (p, veu)).all(axis=1)] if len(near) else near
         for place in sources(decoded, copies.get((p, veu), decoded.copies[:0]), some, scratch, beside):
             if isinstance(place, str):
-                raise VerificationError(
-                    "R307", f"{who} finds a copy of {tensor!r} at {_place(SCRATCH, offset)}: {place}", hint=HINT
-                )
+                raise broken("R307", f"{who} finds a copy of {tensor!r} at {_place(SCRATCH, offset)}: {place}")
             yield tensor, kernel.input_types()[position], who, place
 
 
@@ -482,31 +421,23 @@ def _ports(evidence: ImageEvidence) -> None:
     decoded, plan, memory, graph = evidence.decoded, evidence.plan, evidence.memory, evidence.plan.graph
     found = [*zip(graph.inputs, decoded.inputs, strict=False), *zip(graph.outputs, decoded.outputs, strict=False)]
     if len(found) != len(graph.inputs) + len(graph.outputs):
-        raise VerificationError("R308", f"the image has {len(found)} ports, the graph has others", hint=HINT)
+        raise broken("R308", f"the image has {len(found)} ports, the graph has others")
     for tensor, place in found:
         root, shift = graph.storage(tensor)
         if root in graph.constants:
             continue
         wanted = ARENA, memory.offsets[root] + shift * graph.types[tensor].element_bytes
         if tuple(place) != wanted:
-            raise VerificationError(
-                "R308", f"port {tensor!r} is at {_place(*place)}, and it lies at {_place(*wanted)}", hint=HINT
-            )
+            raise broken("R308", f"port {tensor!r} is at {_place(*place)}, and it lies at {_place(*wanted)}")
     ports = dict(found)
     for out, into in evidence.image.state.items():
         if out in ports and into in ports and (out in evidence.image.in_place) != (ports[out] == ports[into]):
-            raise VerificationError(
-                "R308",
-                f"state {out!r} lies at {_place(*ports[out])}, and {into!r} at {_place(*ports[into])}",
-                hint=HINT,
-            )
+            raise broken("R308", f"state {out!r} lies at {_place(*ports[out])}, and {into!r} at {_place(*ports[into])}")
     spans = sorted(_spans(plan, memory))
     reach, whose = 0, ""
     for begin, end, owner in spans:
         for tensor in {owner, whose} & decoded.alone if begin < reach else ():
-            raise VerificationError(
-                "R308", f"port {tensor!r} may lie elsewhere, and shares bytes with {owner!r} or {whose!r}", hint=HINT
-            )
+            raise broken("R308", f"port {tensor!r} may lie elsewhere, and shares bytes with {owner!r} or {whose!r}")
         if end > reach:
             reach, whose = end, owner
 
@@ -542,19 +473,17 @@ def _scratch(evidence: ImageEvidence) -> None:
             need[veu] = max(need[veu], at + (end - first) * kind.element_bytes)
     if len(own) != decoded.num_veus or (small := np.flatnonzero(own[:, 1] - own[:, 0] < need)).size:
         veu = int(small[0]) if len(own) == decoded.num_veus else len(own)
-        raise VerificationError(
+        raise broken(
             "R309",
             f"vEU {veu} has {own[veu].tolist() if veu < len(own) else 'no'} scratch, and needs {need[veu]} bytes",
-            hint=HINT,
         )
     by = np.argsort(own[:, 0], kind="stable")
     over = np.flatnonzero((own[by[1:], 0] < own[by[:-1], 1]) & (need[by[1:]] > 0) & (need[by[:-1]] > 0))
     if decoded.scratch_shared and over.size:
-        raise VerificationError(
+        raise broken(
             "R309",
             f"vEUs {by[over[0]]} and {by[over[0] + 1]} share bytes of scratch: {own[by[over[0]]].tolist()} and "
             f"{own[by[over[0] + 1]].tolist()}",
-            hint=HINT,
         )
 
 
@@ -567,11 +496,10 @@ def _hints(evidence: ImageEvidence) -> None:
     inside = known & (offset >= 0) & (nbytes >= 0) & (offset + nbytes <= sizes[np.where(known, base, ARENA)])
     if not inside.all():
         at = int(np.argmin(inside))
-        raise VerificationError(
+        raise broken(
             "R310",
             f"{evidence.at(int(slot[at]))} asks for {nbytes[at]} bytes from {_place(int(base[at]), int(offset[at]))}"
             " on, which are not there",
-            hint=HINT,
         )
     rows, _ = evidence.wanted
     tasks = evidence.tasks
@@ -583,10 +511,8 @@ def _hints(evidence: ImageEvidence) -> None:
             mine = evidence.tasks_of(n)
             may[mine] = np.array(parts, np.int64)[rows[mine, 4]]
     if (bad := np.flatnonzero((said > may) | (said < 0))).size:
-        raise VerificationError(
-            "R310",
-            f"{said[bad[0]]} parts of {evidence.at(int(bad[0]))} may be done by others, of {may[bad[0]]}",
-            hint=HINT,
+        raise broken(
+            "R310", f"{said[bad[0]]} parts of {evidence.at(int(bad[0]))} may be done by others, of {may[bad[0]]}"
         )
 
 
@@ -601,5 +527,4 @@ RULES: dict[str, ImageRule] = {
     "R308": ImageRule("ports", _ports),
     "R309": ImageRule("scratch", _scratch),
     "R310": ImageRule("hints", _hints),
-    "R311": ImageRule("ready", _ready),
 }

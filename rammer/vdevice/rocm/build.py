@@ -12,11 +12,10 @@ from pathlib import Path
 
 from rammer import config, files
 from rammer.errors import ArtifactError, DeviceError, ToolchainError
-from rammer.vdevice.base import Registers
-from rammer.vdevice.rocm.elf import KernelResources, arch_of, read_kernels
+from rammer.vdevice.rocm.elf import arch_of, read_kernels
 from rammer.vdevice.rocm.spec import FAMILIES
-from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.gpu import Gpu, check_resident
+from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.toolchain import (
     MACHINE_CODE,
     ask,
@@ -45,40 +44,6 @@ UNROLLING = (
 SIMDS = 4  # of a CU with waves of 64
 TIMEOUT_S = 600.0
 _INSTALL = "install ziglang (pip install ziglang), or set RAMMER_HIPCC to a HIP compiler"
-
-
-@dataclass(frozen=True, slots=True)
-class CodeObjectResources:
-    """What the megakernel needs per thread (per wave for SGPRs), by the code object. Sizes are in bytes.
-
-    `blocks_per_cu`: blocks that a CU holds by registers. `code_bytes`: machine code.
-    """
-
-    vgprs: int
-    sgprs: int
-    spilled_vgprs: int
-    spilled_sgprs: int
-    stack_bytes: int
-    lds_bytes: int
-    wave: int
-    blocks_per_cu: int
-    code_bytes: int
-
-    @property
-    def registers(self) -> int:
-        return self.vgprs
-
-    @property
-    def spill_bytes(self) -> int:
-        return 4 * self.spilled_vgprs
-
-
-@dataclass(frozen=True, slots=True)
-class CodeObject:
-    """Machine code of a program: an ELF file that drivers load."""
-
-    data: bytes
-    resources: CodeObjectResources
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +110,20 @@ def _find(requested: str) -> HipCompiler:
     return HipCompiler((zig, "clang"), (zig, "ld.lld"), ask((zig, "clang", "--version"), "HIP", _INSTALL))
 
 
-def compile_code_object(text: str, arch: str) -> CodeObject:
-    """Return a code object for one arch ("gfx90a"), cached; less unrolled if registers spill. Raises ToolchainError."""
+def compile_code_object(text: str, arch: str) -> MachineCode:
+    """Return machine code for one arch ("gfx90a"), cached; less unrolled if registers spill. Raises ToolchainError.
+
+    Of several kernels each needs what it needs where it does not spill.
+    """
+    kernels: dict[str, KernelResources] = {}
     for flags in UNROLLING:
         data = _code_object(text, arch, flags)
-        made = CodeObject(data, resources(read_kernels(data), arch))
-        if not made.resources.spilled_vgprs:
+        for name, needs in read_kernels(data).items():
+            if name not in kernels or kernels[name].spill_bytes:
+                kernels[name] = needs
+        if not any(needs.spill_bytes for needs in kernels.values()):
             break
-    return made
+    return MachineCode(data, kernels)
 
 
 def compiler_version() -> str:
@@ -166,46 +137,22 @@ def _code_object(text: str, arch: str, flags: Sequence[str]) -> bytes:
     return object_store().made(key, lambda: compiler.code_object(text, arch, flags))
 
 
-def read_registers(text: str, arch: str) -> dict[str, Registers]:
-    """Return each kernel's needs by name; less unrolled if registers spill. Raises ToolchainError."""
-    found: dict[str, Registers] = {}
-    for flags in UNROLLING:
-        for name, kernel in read_kernels(_code_object(text, arch, flags)).items():
-            if name not in found or found[name].spilled_bytes:
-                found[name] = Registers(kernel.vgprs, 4 * kernel.spilled_vgprs)
-        if not any(needs.spilled_bytes for needs in found.values()):
-            break
-    return found
-
-
-def resources(kernels: dict[str, KernelResources], arch: str) -> CodeObjectResources:
-    """Return the megakernel's needs. Raises ToolchainError if the kernel is missing."""
-    if ENTRY not in kernels:
-        raise ToolchainError(f"the code object has no kernel {ENTRY!r}, only {sorted(kernels)}", hint=_INSTALL)
-    k = kernels[ENTRY]
-    family = FAMILIES[arch]
-    given = -(-max(k.vgprs, 1) // family.granule) * family.granule
-    waves = min(family.max_waves, family.vgpr_file // given)
-    per_cu = family.simds * waves // -(-k.max_threads // k.wave)
-    return CodeObjectResources(
-        k.vgprs, k.sgprs, k.spilled_vgprs, k.spilled_sgprs, k.stack_bytes, k.lds_bytes, k.wave, per_cu, k.code_bytes
-    )
-
-
-def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: CodeObjectResources) -> None:
+def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: KernelResources) -> None:
     """Raise DeviceError unless every vEU's block fits on the GPU at once, without spilled registers."""
-    if needs.spilled_vgprs:
+    family = FAMILIES[gpu.arch]
+    if needs.spill_bytes:
         raise DeviceError(
-            f"the program needs more than the {FAMILIES[gpu.arch].vgprs} registers that a thread has on {gpu.arch}: "
-            f"{needs.spilled_vgprs} spill to memory",
+            f"the program needs more than the {family.vgprs} registers that a thread has on {gpu.arch}: "
+            f"{needs.spill_bytes // 4} spill to memory",
             hint="kernels with smaller tiles or fewer threads",
         )
-    check_resident(num_veus, threads, shared_bytes + needs.lds_bytes, gpu, needs.vgprs, needs.blocks_per_cu)
+    given = -(-max(needs.registers, 1) // family.granule) * family.granule
+    waves = min(family.max_waves, family.vgpr_file // given)
+    blocks = family.simds * waves // -(-threads // family.wave)  # that a CU holds by registers
+    check_resident(num_veus, threads, shared_bytes + needs.shared_bytes, gpu, needs.registers, blocks)
 
 
-def check_code(code: bytes, needs: CodeObjectResources, gpu: Gpu) -> None:
+def check_code(code: bytes, needs: KernelResources, gpu: Gpu) -> None:
     """Raise ArtifactError for a code object of another arch."""
     if (arch := arch_of(code)) != gpu.arch:
-        raise ArtifactError(
-            f"the program's code object is for {arch}, {gpu.name} is {gpu.arch}", hint="compile the model again"
-        )
+        raise ArtifactError(f"the program's code object is for {arch}, {gpu.name} is {gpu.arch}")

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from rammer.vdevice.base import VDevice
-from rammer.vdevice.rocm.build import (
-    HSACO,
-    CodeObjectResources,
-    check_code,
-    check_fits,
-    compile_code_object,
-    compiler_version,
-    read_registers,
-)
+from rammer.vdevice.rocm.build import HSACO, check_code, check_fits, compile_code_object, compiler_version
 from rammer.vdevice.rocm.driver import RocmDriver, find_gpu, probe
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.spec import choose_gpu, make_spec
@@ -21,7 +13,6 @@ PLATFORM = Platform(
     label="ROCm",
     brand="AMD",
     code_file=HSACO,
-    resources=CodeObjectResources,
     probe=probe,
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
@@ -29,7 +20,6 @@ PLATFORM = Platform(
     dialect=lambda spec: hip(spec.wave, spec.instructions),
     compiler=compiler_version,
     compile=compile_code_object,
-    registers=read_registers,
     check_fits=check_fits,
     check_code=check_code,
     driver=RocmDriver,

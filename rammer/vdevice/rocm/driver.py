@@ -27,7 +27,7 @@ from rammer.vdevice.rocm.spec import GPUS, of_device
 from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.device import EMULATE
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.runtime.driver import Resident
+from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way
 
 INSTALL = "pip install hip-python"
 INSTALL_ROCM = "install ROCm's HIP runtime (libamdhip64.so); ROCM_PATH or LD_LIBRARY_PATH say where it is"
@@ -209,7 +209,7 @@ class RocmArray:
         return found
 
 
-class RocmDriver:
+class RocmDriver(Driver):
     """A GPU through hip-python. Its resources are freed with it."""
 
     records = False  # older versions cannot record cooperative launches
@@ -255,32 +255,18 @@ class RocmDriver:
             self.hip("hipMemsetAsync", int(memory), 0, max(nbytes, 1), self.stream)
         return int(memory)
 
-    def write(self, address: int, array: Array) -> None:
-        flat = np.ascontiguousarray(array)
-        self._copy(address, flat.ctypes.data, flat.nbytes, "HostToDevice")
+    def enqueue_copy(self, target: int, source: int, nbytes: int, way: Way) -> None:
+        kind = getattr(self.hip.module.hipMemcpyKind, f"hipMemcpy{way}")
+        self.hip("hipMemcpyAsync", target, source, nbytes, kind, self.stream)
+        if way == "HostToDevice":  # it may read the source later
+            self.finish()
+
+    def finish(self) -> None:
         self.hip("hipStreamSynchronize", self.stream)
-
-    def read(self, address: int, array: Array) -> Array:
-        self._copy(array.ctypes.data, address, array.nbytes, "DeviceToHost")
-        self.hip("hipStreamSynchronize", self.stream)
-        return array
-
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        self._copy(target, source, nbytes, "DeviceToDevice")
-
-    def _copy(self, target: int, source: int, nbytes: int, how: str) -> None:
-        if nbytes:
-            kind = getattr(self.hip.module.hipMemcpyKind, f"hipMemcpy{how}")
-            self.hip("hipMemcpyAsync", target, source, nbytes, kind, self.stream)
 
     def array(self, kind: TensorType) -> tuple[RocmArray, int]:
         found = RocmArray(self.hip, self.number, kind)
         return found, found.address
-
-    def output(self, address: int, kind: TensorType) -> RocmArray:
-        found, target = self.array(kind)
-        self.copy(target, address, kind.nbytes)
-        return found
 
     def synchronize(self) -> None:
         self.hip("hipDeviceSynchronize")

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from rammer.errors import ToolchainError
+from rammer.vdevice.simt.machine_code import KernelResources, code_bytes, sections
 
 _MACHINE = 0xE0  # EM_AMDGPU
-_NOTES, _CODE = 7, 4  # SHT_NOTE, SHF_EXECINSTR
+_NOTES = 7  # SHT_NOTE
 _METADATA = 32  # NT_AMDGPU_METADATA
 ARCHS = {0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x4C: "gfx942", 0x41: "gfx1100", 0x4E: "gfx1201"}
-
-
-@dataclass(frozen=True, slots=True)
-class KernelResources:
-    """Resources of a kernel. Registers include those for accumulators. `code_bytes` is that of the whole file."""
-
-    vgprs: int
-    sgprs: int
-    spilled_vgprs: int
-    spilled_sgprs: int
-    stack_bytes: int
-    lds_bytes: int
-    wave: int
-    max_threads: int
-    code_bytes: int
 
 
 def arch_of(data: bytes) -> str:
@@ -37,13 +22,12 @@ def arch_of(data: bytes) -> str:
 
 
 def read_kernels(data: bytes) -> dict[str, KernelResources]:
-    """Return the kernels of a code object by name. Raises ToolchainError."""
+    """Return the kernels of a code object by name; registers include accumulators. Raises ToolchainError."""
     _header(data)
     try:
-        sections = list(_sections(data))
-        code = sum(size for _, flags, _, size in sections if flags & _CODE)
+        code = code_bytes(data)
         found = {}
-        for kind, _, at, size in sections:
+        for kind, _, at, size in sections(data):
             for metadata in _notes(data[at : at + size]) if kind == _NOTES else ():
                 for kernel in metadata["amdhsa.kernels"]:
                     found[kernel[".name"]] = _kernel(kernel, code)
@@ -57,15 +41,6 @@ def _header(data: bytes) -> None:
         raise ToolchainError("the compiler made no code object of an AMD GPU", hint="is RAMMER_HIPCC a HIP compiler?")
 
 
-def _sections(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield kind, flags, offset and size of every section."""
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    size, count = struct.unpack_from("<HH", data, 0x3A)
-    for n in range(count):
-        _, kind, flags, _, offset, length = struct.unpack_from("<IIQQQQ", data, table + n * size)
-        yield kind, flags, offset, length
-
-
 def _notes(data: bytes) -> Iterator[dict[str, Any]]:
     at = 0
     while at + 12 <= len(data):
@@ -77,18 +52,9 @@ def _notes(data: bytes) -> Iterator[dict[str, Any]]:
         at += -(-size // 4) * 4
 
 
-def _kernel(k: dict[str, Any], code_bytes: int) -> KernelResources:
-    return KernelResources(
-        vgprs=k[".vgpr_count"],
-        sgprs=k[".sgpr_count"],
-        spilled_vgprs=k.get(".vgpr_spill_count", 0),
-        spilled_sgprs=k.get(".sgpr_spill_count", 0),
-        stack_bytes=k[".private_segment_fixed_size"],
-        lds_bytes=k[".group_segment_fixed_size"],
-        wave=k[".wavefront_size"],
-        max_threads=k[".max_flat_workgroup_size"],
-        code_bytes=code_bytes,
-    )
+def _kernel(k: dict[str, Any], code: int) -> KernelResources:
+    stack, shared = k[".private_segment_fixed_size"], k[".group_segment_fixed_size"]
+    return KernelResources(k[".vgpr_count"], 4 * k.get(".vgpr_spill_count", 0), stack, shared, code)
 
 
 def _unpack(data: bytes, at: int) -> tuple[Any, int]:

@@ -73,8 +73,6 @@ INLINE int mk_here(int tid) {
   asm volatile("" : "+v"(tid));
   return tid;
 }
-#define MK_FAR __attribute__((address_space(1)))
-#define MK_GLOBAL(type, p) ((type)(p))
 #define MK_TENSOR(type, args, n) ((type)((__attribute__((address_space(1))) void *const *)(args))[n])
 #define MK_COLD INLINE
 #define MK_WAVE(tid) __builtin_amdgcn_readfirstlane(tid)

@@ -6,8 +6,10 @@ Shares no code with the writers (`table.py`, `image.py`, `megakernel.py`), so th
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer.ir.kernel import RKernel
 from rammer.vdevice.base import Image
@@ -31,80 +33,48 @@ SCRATCH_AT = re.compile(r"\*scratch = arena \+ (\d+);")
 CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
 
 
+@dataclass(frozen=True)
+class _Walked:
+    """The instructions of all lanes that are slots, or two: the barrier-rTask before an rTask is part of it."""
+
+    rows: Numbers  # [n, 8]
+    number: Numbers  # of each among all instructions
+    lane: Numbers
+    slot: Numbers  # the last one of each
+    merged: NDArray[np.bool_]
+
+    def spread(self, values: Numbers, barrier: Numbers | int) -> Numbers:
+        """Spread a number of each instruction over its slots. `barrier`: that of a merged barrier-rTask."""
+        found = np.zeros(int(self.slot[-1]) + 1 if len(self.slot) else 0, np.int64)
+        found[self.slot] = values
+        found[self.slot[self.merged] - 1] = np.broadcast_to(barrier, values.shape)[self.merged]
+        return found
+
+
 def decode(image: Image, dialect: Dialect) -> DecodedImage:
     """Read the lanes of a program in a dialect. Raises ValueError or KeyError for an image that cannot be read."""
     header, arrays = read_table(image.files[FILE], ARRAYS)
     text = image.files[TEXT].decode()
     num_veus, num_programs = int(header["num_veus"]), int(header["num_programs"])
-    bounds, waits, operands = arrays["bounds"], arrays["waits"], np.stack([arrays["arg_base"], arrays["arg_offset"]], 1)
+    bounds, operands = arrays["bounds"], np.stack([arrays["arg_base"], arrays["arg_offset"]], 1)
     if len(bounds) != num_veus * num_programs + 1 or arrays["instructions"].shape[1:] != (8,):
         raise ValueError("lanes and instructions do not match")
     rows = arrays["instructions"][: bounds[-1]]
     lane = np.repeat(np.arange(num_veus * num_programs), np.diff(bounds))
     if (rows[:, 0] == LAST).sum() != len(bounds) - 1 or (rows[bounds[1:] - 1, 0] != LAST).any():
         raise ValueError("a lane does not end where it should")
-    functions = _cases(text)
-    copying, walking = np.flatnonzero(rows[:, 0] == COPIES), np.flatnonzero((rows[:, 0] >= 0) | (rows[:, 0] == WAITS))
-    fn, rtask, first, count, wait, num_waits, step, order = rows[walking].T
-    own, operator = lane[walking], arrays["operators"][walking]
-    before = np.append(-1, order[:-1])
-    before[np.append(True, np.diff(own) != 0)[: len(own)]] = -1
-    gap = order - before  # 2: the barrier-rTask before an rTask is part of its instruction
-    if np.any((gap < 1) | (gap > 2) | ((gap == 2) & (fn < 0)) | ((gap == 1) & (fn >= 0) & (num_waits > 0))):
-        raise ValueError("slots of a lane are missing, or an rTask waits that has no barrier-rTask before it")
-    ends = np.cumsum(gap)  # rows of slots: an instruction's last one is ends - 1
-    merged = np.flatnonzero(gap == 2)
-    at = ends - 1
-
-    def spread(values: Numbers, barrier: Numbers) -> Numbers:
-        """Spread a number of each instruction over its slots; `barrier`: the number of a merged barrier-rTask."""
-        found = np.zeros(int(ends[-1]) if len(ends) else 0, np.int64)
-        found[at], found[at[merged] - 1] = values, barrier[merged]
-        return found
-
-    none, minus = np.zeros_like(fn), np.full_like(fn, -1)
-    task = fn >= 0
-    slots = DecodedSlots(
-        program=spread(own // num_veus, own // num_veus),
-        veu=spread(own % num_veus, own % num_veus),
-        order=spread(order, order - 1),
-        operator=spread(np.where(task, operator, -1), minus),
-        function=spread(np.where(task, fn, -1), minus),
-        rtask=spread(rtask, none),
-        published=spread(step, none),
-        first_operand=spread(first, none),
-        num_operands=spread(np.where(task, count, 0), none),
-        parts=spread(none, none),
-    )
-    barrier = np.where(task, at - 1, at)  # the slot to which an instruction's waits belong
-    number = np.repeat(np.arange(len(fn)), num_waits)
-    listed = waits[np.repeat(wait - (np.cumsum(num_waits) - num_waits), num_waits) + np.arange(len(number))]
-    whose = barrier[number]
-    other = (listed[:, 0] != own[number] % num_veus) | (listed[:, 1] >= slots.order[whose])  # own lane: skipped
-    following = np.searchsorted(walking, copying)
-    numbers = operands[rows[copying, 2][:, None] + np.arange(COPY_NUMBERS)]
-    if np.any(rows[copying, 3] != COPY_NUMBERS) or np.any(numbers[:, 1:, 0] != SCRATCH):
-        raise ValueError("an instruction copies nothing")
-    if len(copying) and (following.max() >= len(walking) or np.any(own[following] != lane[copying])):
-        raise ValueError("a lane copies what none of its rTasks reads")
-    begin, target, nbytes, repeats, step_from, step_to, _ = numbers[:, :, 1].T
-    copies = np.column_stack((at[following], numbers[:, 0, 0], begin, target, nbytes, repeats, step_from, step_to))
+    walked = _walked(rows, lane)
+    slots = _slots(walked, arrays["operators"], num_veus)
     if (begins := SCRATCH_AT.search(text)) is None:
         raise ValueError("the text says nowhere where scratch begins")
     room = int(header["shared_bytes"]) - int(begins[1])
-    early = Variants(
-        dialect,
-        int(header["threads"]),
-        dict(zip(functions, map(int, header["early_words"]), strict=True)),
-        _waiting(text).__contains__,
-    )
     return DecodedImage(
         num_veus=num_veus,
         num_programs=num_programs,
         slots=slots,
-        waits=np.column_stack((whose, listed))[other],
+        waits=_waits(walked, slots, arrays["waits"], num_veus),
         operands=operands,
-        functions=functions,
+        functions=_cases(text),
         constants=[image.weights[name] for name in header["weights"]],
         arena_bytes=int(header["arena_bytes"]),
         scratch=np.tile([[0, room]], (num_veus, 1)),
@@ -112,15 +82,66 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         inputs=[(int(b), int(o)) for b, o in header["inputs"]],
         outputs=[(int(b), int(o)) for b, o in header["outputs"]],
         alone=frozenset(header["alone"]),
-        copies=copies,
+        copies=_copies(walked, rows, lane, operands),
         copy_place=_copy_place,
-        early=early.early,
+        calls=Variants(dialect, int(header["threads"])).calls,
     )
 
 
-def _waiting(text: str) -> set[str]:
-    """Return the functions that wait by themselves: their calls pass the number of the instruction."""
-    return set(re.findall(r"(\w+)\(argv, scratch, [^;]*, pc\);", text))
+def _walked(rows: Numbers, lane: Numbers) -> _Walked:
+    """Return the instructions that are slots. Raises ValueError if slots of a lane are missing."""
+    number = np.flatnonzero((rows[:, 0] >= 0) | (rows[:, 0] == WAITS))
+    fn, *_, num_waits, _, order = rows[number].T
+    own = lane[number]
+    before = np.append(-1, order[:-1])
+    before[np.append(True, np.diff(own) != 0)[: len(own)]] = -1
+    gap = order - before  # 2: the barrier-rTask before an rTask is part of its instruction
+    if np.any((gap < 1) | (gap > 2) | ((gap == 2) & (fn < 0)) | ((gap == 1) & (fn >= 0) & (num_waits > 0))):
+        raise ValueError("slots of a lane are missing, or an rTask waits that has no barrier-rTask before it")
+    return _Walked(rows[number], number, own, np.cumsum(gap) - 1, gap == 2)
+
+
+def _slots(walked: _Walked, operators: Numbers, num_veus: int) -> DecodedSlots:
+    fn, rtask, first, count, _, _, step, order = walked.rows.T
+    spread, lane, task = walked.spread, walked.lane, fn >= 0
+    return DecodedSlots(
+        program=spread(lane // num_veus, lane // num_veus),
+        veu=spread(lane % num_veus, lane % num_veus),
+        order=spread(order, order - 1),
+        operator=spread(np.where(task, operators[walked.number], -1), -1),
+        function=spread(np.where(task, fn, -1), -1),
+        rtask=spread(rtask, 0),
+        published=spread(step, 0),
+        first_operand=spread(first, 0),
+        num_operands=spread(np.where(task, count, 0), 0),
+        parts=spread(np.zeros_like(fn), 0),
+    )
+
+
+def _waits(walked: _Walked, slots: DecodedSlots, waits: Numbers, num_veus: int) -> Numbers:
+    """Return each slot's waits for other lanes; those for its own are skipped."""
+    first, num_waits = walked.rows[:, 4], walked.rows[:, 5]
+    barrier = np.where(walked.rows[:, 0] >= 0, walked.slot - 1, walked.slot)  # to which an instruction's waits belong
+    number = np.repeat(np.arange(len(first)), num_waits)
+    listed = waits[np.repeat(first - (np.cumsum(num_waits) - num_waits), num_waits) + np.arange(len(number))]
+    whose = barrier[number]
+    other = (listed[:, 0] != walked.lane[number] % num_veus) | (listed[:, 1] >= slots.order[whose])
+    found: Numbers = np.column_stack((whose, listed))[other]
+    return found
+
+
+def _copies(walked: _Walked, rows: Numbers, lane: Numbers, operands: Numbers) -> Numbers:
+    """Return the copies of constants, each before the slot that follows. Raises ValueError."""
+    copying = np.flatnonzero(rows[:, 0] == COPIES)
+    following = np.searchsorted(walked.number, copying)
+    numbers = operands[rows[copying, 2][:, None] + np.arange(COPY_NUMBERS)]
+    if np.any(rows[copying, 3] != COPY_NUMBERS) or np.any(numbers[:, 1:, 0] != SCRATCH):
+        raise ValueError("an instruction copies nothing")
+    if len(copying) and (following.max() >= len(walked.lane) or np.any(walked.lane[following] != lane[copying])):
+        raise ValueError("a lane copies what none of its rTasks reads")
+    begin, target, nbytes, repeats, step_from, step_to, _ = numbers[:, :, 1].T
+    slot = walked.slot[following]
+    return np.column_stack((slot, numbers[:, 0, 0], begin, target, nbytes, repeats, step_from, step_to))
 
 
 def _cases(text: str) -> list[str]:

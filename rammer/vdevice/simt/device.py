@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
@@ -13,17 +12,17 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
 from rammer.vdevice.proof.decoded import DecodedImage
-from rammer.vdevice.simt.codegen.image import RESOURCES, SimtProgram, checked_streams, make_image, make_program
+from rammer.vdevice.simt.codegen.image import RESOURCES, checked_streams, make_image, make_program
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.decode import decode
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
+from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.simt.runtime.driver import Driver
 from rammer.vdevice.simt.runtime.executable import GpuExecutable
 from rammer.vdevice.simt.tune.profile import measure_kernels
 from rammer.vdevice.simt.tune.registers import read_registers
-from rammer.vdevice.simt.tune.rooms import MachineCode, compiled
 
 EMULATED_VEUS = 8
 EMULATE = 'device="emulator" runs the program on the host'
@@ -36,7 +35,6 @@ class Platform:
     label: str  # the target's name in lower case
     brand: str  # of the GPUs
     code_file: str  # of an image: its machine code
-    resources: type[Any]  # its registers, spilled bytes and the like
     probe: Callable[[], Availability]  # whether a GPU and its software are present
     find_gpu: Callable[[int], Gpu]  # of this machine, by number
     choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
@@ -44,9 +42,8 @@ class Platform:
     dialect: Callable[[VDeviceSpec], Dialect]  # the C++ dialect
     compiler: Callable[[], str]  # version and options
     compile: Callable[[str, str], MachineCode]  # a text, for an arch
-    registers: Callable[[str, str], Mapping[str, Registers]]  # what each kernel of a text needs, by name
-    check_fits: Callable[[int, int, int, Gpu, Any], None]  # of vEUs, threads, shared bytes, resources: all resident
-    check_code: Callable[[bytes, Any, Gpu], None]  # whether this GPU and its driver take machine code
+    check_fits: Callable[[int, int, int, Gpu, KernelResources], None]  # vEUs, threads, shared bytes
+    check_code: Callable[[bytes, KernelResources, Gpu], None]  # whether this GPU and its driver take machine code
     driver: Callable[[int], Driver]  # of a GPU, for one program
 
 
@@ -87,7 +84,7 @@ class GpuVDevice(VDevice):
         """Compile a text for this GPU. Raises ToolchainError."""
         return self.platform.compile(text, self.gpu.arch)
 
-    def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
+    def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: KernelResources) -> None:
         """Raise DeviceError unless the blocks of all vEUs fit on the GPU at the same time."""
         self.platform.check_fits(num_veus, threads, shared_bytes, self.gpu, needs)
 
@@ -108,11 +105,9 @@ class GpuVDevice(VDevice):
                 f"the program is for {header['arch']}, {gpu.name} is {gpu.arch}", hint=f"compile with arch={gpu.arch!r}"
             )
         try:
-            needs = platform.resources(**json.loads(image.files[RESOURCES]))
+            needs = KernelResources(**json.loads(image.files[RESOURCES]))
         except (KeyError, ValueError, TypeError) as error:
-            raise ArtifactError(
-                f"the program's file {RESOURCES!r} is damaged: {error}", hint="compile the model again"
-            ) from error
+            raise ArtifactError(f"the program's file {RESOURCES!r} is damaged: {error}") from error
         code = image.files[platform.code_file]
         self.check_fits(int(header["num_veus"]), int(header["threads"]), int(header["shared_bytes"]), needs)
         platform.check_code(code, needs, gpu)
@@ -122,11 +117,7 @@ class GpuVDevice(VDevice):
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, Registers]:
         """Return registers and spills of each rKernel compiled alone; needs no GPU. Raises ToolchainError."""
-
-        def read(text: str) -> Mapping[str, Registers]:
-            return self.platform.registers(text, self.gpu.arch)
-
-        return read_registers(kernels, self.dialect, budget_s, progress, read)
+        return read_registers(kernels, self.dialect, budget_s, progress, self.machine_code)
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
@@ -137,7 +128,8 @@ class GpuVDevice(VDevice):
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Build machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
         progress("compile", 0, 1)
-        program, code = self._compiled(plan)
+        program = make_program(plan, self.dialect)
+        code = self.machine_code(program.text)
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
@@ -146,9 +138,6 @@ class GpuVDevice(VDevice):
     def decode(self, image: Image) -> DecodedImage:
         """Decode the streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
-
-    def _compiled(self, plan: ExecutionPlan) -> tuple[SimtProgram, MachineCode]:
-        return compiled(plan, self.dialect, self.machine_code)
 
     def load(self, image: Image) -> Executable:
         """Return the image ready to run; without a matching GPU, an executable that raises when it is run."""

@@ -80,11 +80,7 @@ def gpu_spec(
     stores.
     """
     shares = gpu.shares
-    shared = (
-        gpu.shared_kib << 10 if shares == 1 else ((gpu.shared_kib + 1 << 10) // shares) - (1 << 10)
-    )  # 1 KiB is kept
-    gflops = gpu.ghz * gpu.fp32_lanes / shares
-    l2_gbps = max(gpu.num_multiprocessors * gpu.ghz * l2_bytes, 1.3 * gpu.dram_gbps)
+    shared = (gpu.shared_kib << 10) if shares == 1 else ((gpu.shared_kib + 1 << 10) // shares) - 1024  # 1 KiB is kept
     return VDeviceSpec(
         name=name,
         num_veus=num_veus or shares * gpu.num_multiprocessors,
@@ -97,19 +93,7 @@ def gpu_spec(
         max_threads=MAX_THREADS,
         wave=wave,
         scratch_bytes=shared - header_bytes(MAX_ARGS),
-        memory=(
-            MemoryLevel("registers", registers_bytes // shares, "veu", round(gflops * 12, 1), "scratch"),
-            MemoryLevel(memories[0], shared, "veu", round(gpu.ghz * 128 / shares, 1), "scratch"),
-            MemoryLevel(
-                "L2",
-                int(gpu.l2_mib * 2**20),
-                "device",
-                round(l2_gbps, 1),
-                latency_us=round(0.6 / gpu.ghz, 3),
-                line_bytes=gpu.line_bytes,
-            ),
-            MemoryLevel(memories[1], gpu.dram_gib << 30, "device", gpu.dram_gbps, line_bytes=gpu.line_bytes),
-        ),
+        memory=_memory(gpu, registers_bytes, shared, l2_bytes, memories),
         clock_ghz=gpu.ghz,
         issue=Issue(
             arithmetic=gpu.fp32_lanes / wave / shares,
@@ -126,6 +110,21 @@ def gpu_spec(
         resident=memories[0],
         kept_reads=kept_reads,
         instructions=(*instructions, *folds(wave)),
+    )
+
+
+def _memory(
+    gpu: Gpu, registers_bytes: int, shared: int, l2_bytes: float, names: tuple[str, str]
+) -> tuple[MemoryLevel, ...]:
+    """Return registers and shared memory of a vEU, L2, and device memory."""
+    gflops = gpu.ghz * gpu.fp32_lanes / gpu.shares
+    gbps = round(max(gpu.num_multiprocessors * gpu.ghz * l2_bytes, 1.3 * gpu.dram_gbps), 1)
+    l2, latency_us = int(gpu.l2_mib * 2**20), round(0.6 / gpu.ghz, 3)
+    return (
+        MemoryLevel("registers", registers_bytes // gpu.shares, "veu", round(gflops * 12, 1), "scratch"),
+        MemoryLevel(names[0], shared, "veu", round(gpu.ghz * 128 / gpu.shares, 1), "scratch"),
+        MemoryLevel("L2", l2, "device", gbps, latency_us=latency_us, line_bytes=gpu.line_bytes),
+        MemoryLevel(names[1], gpu.dram_gib << 30, "device", gpu.dram_gbps, line_bytes=gpu.line_bytes),
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from rammer.errors import DeviceError
 from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.expr import Cast, nodes
 from rammer.ir.graph import Graph
@@ -22,22 +21,18 @@ from rammer.vdevice.cpu.codegen.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.runtime.table import ABI, PUBLISH, RUNTIME, TABLE, Table, fingerprint
 from rammer.vdevice.image.arena import ALIGNMENT, ARENA, aligned
 from rammer.vdevice.image.memory import allocate
-from rammer.vdevice.image.placement import ArenaPlacement, ports_alone
+from rammer.vdevice.image.placement import ArenaPlacement
 
 
 def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
     """Emit, compile and lay out a plan. Raises ToolchainError, DeviceError."""
     graph, spec = plan.graph, plan.spec
-    if plan.memory is None:
-        raise DeviceError(
-            "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
-        )
+    places = ArenaPlacement(plan)
     kernels = list(dict.fromkeys(plan.kernels))
     compiled = compiler.compile(kernels, progress)
     compiler.forget(but=kernels)
     numbers = {kernel: n for n, kernel in enumerate(kernels)}
 
-    places = ArenaPlacement(plan, plan.memory)
     first_args: list[list[int]] = []
     args: list[tuple[int, int]] = []
     for n in range(len(graph.operators)):
@@ -48,35 +43,28 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
             args += mine
         first_args.append([firsts[n] for n in operands.chosen])
 
-    asking = aheads(plan, compiled.capacity)
+    asking = aheads(plan, {k: source.capacity for k, source in compiled.sources.items()})
     asked = [(ARENA, 0, 0)]
     for a in asking.values():
         where, start = args[first_args[a.operator][0] + len(graph.operators[a.operator].outputs) + a.position]
         asked.append((where, start + a.first, a.lines))
 
-    alone = ports_alone(graph, plan.memory)
     scratch = max((k.scratch_bytes for k in kernels), default=0)
+    common = places.header()
     header = {
+        **common,
         "abi": ABI,
-        "arch": spec.arch,
-        "num_veus": spec.num_veus,
-        "num_programs": len(plan.programs),
-        "arena_bytes": plan.memory.arena_bytes,
         # bytes of a vEU's scratch, and the stride between two: they share no line, and begin in different cache sets
         "scratch_bytes": scratch,
         "scratch_stride": aligned(scratch) + ALIGNMENT,
         "kernels": _addresses(kernels, compiled),
-        "inputs": [places.find(t, None) for t in graph.inputs],
-        "outputs": [places.find(t, None) for t in graph.outputs],
-        "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
-        "alone": alone,
-        "direct": [t for t in direct_ports(graph, spec.direct_bytes) if t in alone],
+        "direct": [t for t in direct_ports(graph, spec.direct_bytes) if t in common["alone"]],
         "keeps_subnormals": _has_subnormals(graph),
     }
     weights = places.pack(allocate)
     header["weights"] = list(weights)
     ahead = {task: n for n, task in enumerate(asking, 1)}
-    tickets = {k: compiled.tickets[k] if has_parts(k) else () for k in kernels}
+    tickets = {k: compiled.sources[k].tickets if has_parts(k) else () for k in kernels}
     lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead, tickets)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -27,6 +28,7 @@ from rammer.vdevice.toolchain import (
     object_store,
     parallel_jobs,
 )
+from rammer.vdevice.toolchain.library import Library
 from rammer.vdevice.toolchain.objects import share
 
 BATCH = 16  # most kernels per compiler call: a start takes 30 ms, but other cores wait for the last call
@@ -57,29 +59,41 @@ class KernelSource:
         """Return whether it is always compiled into its own object."""
         return self.emitted is None or len(self.text) > LONG_BYTES
 
+    @property
+    def capacity(self) -> int:
+        """Return the number of lines that an rTask can prefetch for later ones."""
+        return self.emitted.capacity if self.emitted else 0
+
+    @property
+    def tickets(self) -> tuple[int, ...]:
+        """Return the tickets of each rTask for work stealing."""
+        return self.emitted.tickets if self.emitted else ()
+
 
 Part: TypeAlias = tuple[Sequence[KernelSource], bytes | ToolchainError]  # sources, and their object or error
 
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """For each rKernel its cache key, the object that holds it and its symbol; the objects by content hash.
+    """For each rKernel its source, the object that holds it and its symbol; the objects by content hash."""
 
-    `capacity`: lines that an rTask can prefetch for later ones. `tickets`: tickets of each rTask for work stealing.
-    """
-
-    keys: Mapping[RKernel, str]
+    sources: Mapping[RKernel, KernelSource]
     where: Mapping[RKernel, tuple[str, str]]
     objects: Mapping[str, bytes]
-    capacity: Mapping[RKernel, int]
-    tickets: Mapping[RKernel, tuple[int, ...]]
+
+    @cached_property
+    def _libraries(self) -> dict[str, Library]:
+        return {name: Library(data) for name, data in self.objects.items()}
+
+    def address(self, kernel: RKernel) -> int:
+        """Return the address of an rKernel's function. It is valid as long as this value lives."""
+        name, symbol = self.where[kernel]
+        return self._libraries[name].address(symbol)
 
 
 def _located(sources: Mapping[RKernel, KernelSource], found: Mapping[str, tuple[str, bytes]]) -> CompiledKernels:
     where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
-    capacity = {kernel: s.emitted.capacity if s.emitted else 0 for kernel, s in sources.items()}
-    tickets = {kernel: s.emitted.tickets if s.emitted else () for kernel, s in sources.items()}
-    return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()), capacity, tickets)
+    return CompiledKernels(sources, where, dict(found.values()))
 
 
 class KernelCompiler:
@@ -131,18 +145,6 @@ class KernelCompiler:
         text = "\n".join(files("rammer.vdevice.cpu").joinpath(n).read_text(encoding="utf-8") for n in names)
         return KernelSource(fingerprint(self._context, text), "", None, text)
 
-    def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
-        """Return the key of each kernel's machine code: a hash of its text, the compiler and its flags."""
-        return {k: source.key for k, source in self._emitted(kernels).items()}
-
-    def symbols(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
-        """Return the symbol of each kernel's function."""
-        return {k: source.symbol for k, source in self._emitted(kernels).items()}
-
-    def parts(self, kernels: Sequence[RKernel]) -> dict[RKernel, tuple[int, ...]]:
-        """Return the number of tickets of each of a kernel's rTasks, as its text has them."""
-        return {k: source.emitted.tickets for k, source in self._emitted(kernels).items() if source.emitted}
-
     def forget(self, but: Iterable[RKernel]) -> None:
         """Drop the texts of all other kernels."""
         self._sources = {k: self._sources[k] for k in but if k in self._sources}
@@ -152,7 +154,7 @@ class KernelCompiler:
 
         The objects may hold other kernels as well, because kernels missing in the cache are compiled in batches.
         """
-        sources = self._emitted(kernels)
+        sources = self.sources(kernels)
         distinct = list({s.key: s for s in sources.values()}.values())
         _show(distinct)
         found, refused = self._compile(distinct, progress)
@@ -167,7 +169,7 @@ class KernelCompiler:
 
         Raises ToolchainError if it compiles none: then the compiler is at fault, not the kernels.
         """
-        sources = self._emitted(kernels)
+        sources = self.sources(kernels)
         distinct = list({s.key: s for s in sources.values()}.values())
         found, refused = self._compile([*map(self._library, LIBRARIES), *distinct], progress)
         if refused and not any(s.key in found for s in distinct):
@@ -176,7 +178,7 @@ class KernelCompiler:
 
     def compile_only(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
         """Compile into objects that hold exactly these kernels and are the same on every machine. Else as `compile`."""
-        sources = self._emitted(kernels)
+        sources = self.sources(kernels)
         distinct = sorted({s.key: s for s in sources.values()}.values(), key=lambda s: s.key)
         together = [s for s in distinct if not s.alone]
         batches = [together[n : n + GROUP] for n in range(0, len(together), GROUP)]
@@ -193,7 +195,8 @@ class KernelCompiler:
         objects = {name: self._read(name) for name in set(found.values())}
         return _located(sources, {s.key: (found[n], objects[found[n]]) for n, batch in named.items() for s in batch})
 
-    def _emitted(self, kernels: Sequence[RKernel]) -> dict[RKernel, KernelSource]:
+    def sources(self, kernels: Sequence[RKernel]) -> dict[RKernel, KernelSource]:
+        """Emit kernels; return their texts, symbols and keys."""
         texts = {id(k.body): source for k, source in self._sources.items()}
         fresh = list({id(k.body): k for k in kernels if id(k.body) not in texts}.values())
         texts |= {id(k.body): source for k, source in zip(fresh, computed(self._source, fresh), strict=True)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rammer.ir.expr import Call, Load, loads, nodes, rewrite
 from rammer.ir.index import Index, var, variables
-from rammer.ir.tile import Apply, Body, Buffer, For, If, Kind, Scope, Stmt, Store, children, rewrite_body, statements
+from rammer.ir.tile import Apply, Body, Buffer, For, If, Kind, Scope, Stmt, Store, rewrite_body, statements, tally
 
 LONG = ("exp", "log", "tanh", "sigmoid", "erf")  # functions of vectors: tens of instructions
 MOST = 7  # of them that stay unrolled: copies and a call would make up to seven 5 % slower
@@ -72,16 +72,12 @@ def _copying(buffer: Buffer, copy: str, lanes: int) -> For:
 
 def _functions(body: Body) -> int:
     """Return how many vectors of long functions unrolled loops compute."""
-    total = 0
-    for s in body:
-        match s:
-            case For(kind=Kind.UNROLLED):
-                total += (s.stop - s.start) * _functions(s.body)
-            case Store():
-                total += sum(1 for part in nodes(s.value) if isinstance(part, Call) and part.fn in LONG)
-            case _:
-                total += _functions(children(s))
-    return total
+
+    def own(s: Stmt) -> int:
+        parts = nodes(s.value) if isinstance(s, Store) else ()
+        return sum(isinstance(part, Call) and part.fn in LONG for part in parts)
+
+    return tally(body, own, once=frozenset(Kind) - {Kind.UNROLLED})
 
 
 def _of_copies(s: Stmt, names: Mapping[str, str]) -> Stmt:

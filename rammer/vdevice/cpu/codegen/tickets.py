@@ -12,7 +12,7 @@ from math import prod
 from rammer.ir.expr import Range
 from rammer.ir.index import variables
 from rammer.ir.semantics.evaluate import holds
-from rammer.ir.tile import Apply, Body, For, If, Kind, Stmt, Store, TileProgram, children, statements
+from rammer.ir.tile import Apply, Body, For, If, Kind, Stmt, Store, TileProgram, statements, tally
 from rammer.planner.handover import parts
 
 FEWEST = 3  # tickets of an rTask: of two, its owner runs one and reaches the other as early as a helper
@@ -89,15 +89,8 @@ def _unconditional(body: Body) -> Iterator[Stmt]:
 
 def _steps(body: Body) -> int:
     """Return the statements that an rTask executes: one for all lanes of a vector, one for UNIT_TERMS of a unit."""
-    total = 0
-    for s in body:
-        match s:
-            case For(_, start, stop, kind, inner):
-                total += (1 if kind in (Kind.VECTOR, Kind.TASK) else stop - start) * _steps(inner)
-            case Apply():
-                total += -(-prod(s.extents) // UNIT_TERMS)
-            case Store():
-                total += 1
-            case _:
-                total += _steps(children(s))
-    return total
+
+    def own(s: Stmt) -> int:
+        return -(-prod(s.extents) // UNIT_TERMS) if isinstance(s, Apply) else int(isinstance(s, Store))
+
+    return tally(body, own, once=frozenset({Kind.VECTOR, Kind.TASK}))

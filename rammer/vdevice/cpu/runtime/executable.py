@@ -65,11 +65,11 @@ class CpuExecutable(HostRooms):
         bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
         sizes = np.array([*(w.nbytes for w in self._weights), self._arena.nbytes], np.int64)
         if np.any(table.arg_offset > sizes[table.arg_base]):
-            raise ArtifactError("an argument lies outside of its memory", hint="compile the model again")
+            raise ArtifactError("an argument lies outside of its memory")
         self._args = bases[table.arg_base] + table.arg_offset  # ARENA is -1: the last
         ahead_base, ahead_offset, lines = table.aheads.T
         if np.any(ahead_offset + LINE_BYTES * lines > sizes[ahead_base] + LINE_BYTES):
-            raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
+            raise ArtifactError("what is asked for ahead lies outside of its memory")
         self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
         places = zip((*image.inputs, *image.outputs), (*header["inputs"], *header["outputs"]), strict=True)
         ports = [(port.name, port.type.nbytes, place) for port, place in places]
@@ -94,7 +94,7 @@ class CpuExecutable(HostRooms):
         try:
             return self._libraries[library].address(symbol)
         except AttributeError as error:
-            raise ArtifactError(f"the code has no kernel {symbol!r}", hint="compile the model again") from error
+            raise ArtifactError(f"the code has no kernel {symbol!r}") from error
 
     def _bind(self) -> None:
         """Fill `_struct`, the program as runtime.c sees it, and keep its arrays alive in `_arrays`."""
@@ -111,38 +111,27 @@ class CpuExecutable(HostRooms):
         slots = np.array(table.slots)
         if not config.boolean("RAMMER_HAND_OVER"):
             slots[:, TICKETS] = 0
-        self._arrays: tuple[Array, ...] = (
-            np.ascontiguousarray(table.bounds),
-            slots,
-            np.ascontiguousarray(table.waits),
-            self._kernels,
-            self._args,
-            self._aheads,
-            self._scratch,
-            self._cpus,
-            self._times,
-            self._report,
-        )
-        at = [array.ctypes.data for array in self._arrays]
-        bounds, slots_at, waits, kernels, args, aheads, scratch, cpus, times, report = at
+        self._arrays: dict[str, Array] = {
+            "bounds": np.ascontiguousarray(table.bounds),
+            "slots": slots,
+            "waits": np.ascontiguousarray(table.waits),
+            "kernels": self._kernels,
+            "args": self._args,
+            "aheads": self._aheads,
+            "scratch": self._scratch,
+            "cpus": self._cpus,
+            "times": self._times,
+            "report": self._report,
+        }
         self._struct = struct = TableStruct(
+            **{name: array.ctypes.data for name, array in self._arrays.items()},
             num_veus=self._num_veus,
             num_programs=int(table.header["num_programs"]),
-            bounds=bounds,
-            slots=slots_at,
-            waits=waits,
-            kernels=kernels,
-            args=args,
-            aheads=aheads,
-            scratch=scratch,
             scratch_stride=self._stride,
             num_cpus=len(self._cpus),
-            cpus=cpus,
             spin_ns=int((spin_ms if enough else min(spin_ms, 0.2)) * 1e6),
             watchdog_ns=int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9),
             patience=4096 if enough else 32,
-            times=times,
-            report=report,
             keeps_subnormals=int(bool(config.boolean("RAMMER_SUBNORMALS") or table.header.get("keeps_subnormals"))),
         )
         self._address = ctypes.addressof(struct)
@@ -183,11 +172,6 @@ class CpuExecutable(HostRooms):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
-            if not (self._direct or self._pointed or self.poison):  # all ports are small
-                for name, view in self._inputs:
-                    view[...] = inputs[name]
-                self._run(())
-                return {name: view.copy() for name, view in self._outputs}
             made = {name: self._lender.lend(name, kind) for name, kind in self._lent.items()}
             if self.poison:
                 for array in made.values():
@@ -381,7 +365,7 @@ class CpuExecutable(HostRooms):
         """Release the threads, which end if no other program shares them. Later runs raise InputError."""
         with self._lock if self._forks == forks.count else nullcontext():
             self._use(None)
-            self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
+            self._inputs, self._outputs, self._weights, self._arrays = [], [], [], {}
             self._arena = self._scratch = allocate(0)
 
 
@@ -400,5 +384,5 @@ def _checked_table(image: Image, host: Host) -> Table:
     image.file(RUNTIME)
     ports = len(table.header["inputs"]) == len(image.inputs) and len(table.header["outputs"]) == len(image.outputs)
     if not ports:
-        raise ArtifactError("the table has other inputs and outputs than the program", hint="compile the model again")
+        raise ArtifactError("the table has other inputs and outputs than the program")
     return table

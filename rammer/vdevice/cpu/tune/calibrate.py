@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
+from itertools import cycle
 from math import log
 from typing import Any
 
@@ -220,22 +221,19 @@ def _run_together(
 ) -> list[list[tuple[float, float]]]:
     """Return the (start, end) of each of `chunks` chunks, per thread."""
     barrier = threading.Barrier(len(jobs))
-    timelines: list[list[tuple[float, float]]] = [[] for _ in jobs]
 
-    def run(i: int) -> None:
-        _stay_on(cpus[i % len(cpus)])
+    def run(job: Job, cpu: int) -> list[tuple[float, float]]:
+        _stay_on(cpu)
         barrier.wait()
+        timeline = []
         for _ in range(chunks):
             start = time.perf_counter()
-            jobs[i](repeats)
-            timelines[i].append((start, time.perf_counter()))
+            job(repeats)
+            timeline.append((start, time.perf_counter()))
+        return timeline
 
-    workers = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return timelines
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(run, jobs, cycle(cpus)))
 
 
 def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent) -> Calibration:

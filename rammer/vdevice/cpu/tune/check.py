@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import mmap
 import os
 import signal
-import time
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
+from rammer.forkpool import alone
 from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
@@ -30,7 +28,6 @@ from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler, in_c
 from rammer.vdevice.cpu.tune.seeded import NumberFile, Seeded, Seeds, TrialMemory, bytes_at, padded
 from rammer.vdevice.profiles import profile_store, recipe_keys
-from rammer.vdevice.toolchain.library import Library
 
 POINTS = 10  # elements of each output that are compared
 MOST_FLOPS = 2e8  # that NumPy computes for these elements
@@ -134,8 +131,7 @@ def check_kernels(
     missing = [k for k in tried if keys[k] not in known]
     if missing:
         compiled = compiler.compile(missing, progress)
-        libraries = {name: Library(data) for name, data in compiled.objects.items()}
-        address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
+        address = {k: compiled.address(k) for k in missing}
         with Seeds() as seeds:
             found = try_out(trials(missing, address, every, seeds))
         store.put_verdicts({keys[k]: found.get(k, "") for k in missing})
@@ -280,43 +276,17 @@ class _Results:
         Raises DeviceError if there is not enough memory.
         """
         self._progress[0] = start
-        with warnings.catch_warnings():  # forking with threads is safe: the child only runs kernels
-            warnings.simplefilter("ignore")
-            child = os.fork()
-        if child == 0:
-            code = 255
-            try:
-                self._work(tried, start)
-                code = 0
-            except OSError as error:
-                code = error.errno or code
-            finally:
-                os._exit(code)
-        deadline, seen = time.monotonic() + PATIENCE * PATIENCE_S, start
-        while True:
-            done, status = os.waitpid(child, os.WNOHANG)
-            now = int(self._progress[0])
-            if done:
-                code = os.waitstatus_to_exitcode(status)
-                if code > 0:
-                    raise DeviceError(
-                        f"rKernel {tried[now].kernel.name!r} cannot be tried out: {os.strerror(code)}",
-                        hint="RAMMER_CHECK=0 tries none out",
-                    )
-                if code == -signal.SIGPROF:
-                    return now, f"it did not come back within {PATIENCE_S:g} s of computing"
-                return now, f"it ended by {signal.Signals(-code).name}" if code else "it ended the process"
-            if now != seen:
-                deadline, seen = time.monotonic() + PATIENCE * PATIENCE_S, now
-            if time.monotonic() > deadline:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return now, f"it did not come back within {PATIENCE * PATIENCE_S:g} s"
-            time.sleep(0.0005)
+        try:
+            ended = alone(partial(self._work, tried, start), lambda: int(self._progress[0]), PATIENCE * PATIENCE_S)
+        except OSError as error:
+            name, why = tried[int(self._progress[0])].kernel.name, os.strerror(error.errno or 0)
+            hint = "RAMMER_CHECK=0 tries none out"
+            raise DeviceError(f"rKernel {name!r} cannot be tried out: {why}", hint=hint) from error
+        slow = f"it did not come back within {PATIENCE_S:g} s of computing"
+        return int(self._progress[0]), slow if ended.how.endswith("SIGPROF") else ended.how
 
     def _work(self, tried: Sequence[KernelTrial], start: int) -> None:
-        """Run trials in the child. It may crash, so it prints no traceback."""
-        faulthandler.disable()
+        """Run trials in the child, which may crash."""
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
         for n, trial in enumerate(tried[start:], start):

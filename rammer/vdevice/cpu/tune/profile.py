@@ -58,8 +58,8 @@ def measure_kernels(
     groups = _unknown(wanted, found)
     if not groups:
         return found
-    texts = compiler.keys([k for group in groups for k in group])
-    keys = {k: state + kernel_key(k, key) for k, key in texts.items()}
+    sources = compiler.sources([k for group in groups for k in group])
+    keys = {k: state + kernel_key(k, source.key) for k, source in sources.items()}
     known = store.get(keys.values())
     found |= {k: known[key] for k, key in keys.items() if key in known}
     store.put({recipes[k]: found[k] for k, key in keys.items() if key in known})
@@ -68,8 +68,6 @@ def measure_kernels(
         return found
     compiled = compiler.compile([k for group in groups for k in group], progress)
     timer = Timer(compiler)
-    libraries = {name: Library(data) for name, data in compiled.objects.items()}
-    address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
     total = sum(map(len, groups))
     share_s = min(SHARE_S[operands], budget_s / total)
     deadline = time.monotonic() + 2 * budget_s
@@ -83,7 +81,7 @@ def measure_kernels(
         moved = {"far": (sizes.ctypes.data, len(sizes)), "shared": buffers.passing}.get(operands, ())
         at = args.ctypes.data, *moved, buffers.scratch
         timed = timer.functions[operands]
-        runs = {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group}
+        runs = {k: partial(timed, compiled.address(k), *at, k.num_rtasks, limit_ns) for k in group}
         found |= _measure_group(group, runs, ROUNDS[operands])
         done += len(group)
         progress("profile", done, total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,22 +38,58 @@ def aligned(elements: int) -> int:
 
 
 def plan_text(placed: PoplarProgram) -> str:
-    """Return the text that host.cpp reads, in its order."""
-    return "\n".join(_lines(placed)) + "\n"
+    """Return the text that host.cpp reads, in its order: sections, each with its number of rows."""
+    plan, arch, scratch = placed.plan, placed.arch, _Scratch(placed)
+    model, graph = arch.model, plan.graph
+    lines = [f"device 1 {model.version} {arch.tiles} {model.tile_bytes} {round(model.clock_ghz * 1e9)}"]
+
+    def section(name: str, rows: Sequence[str], count: int | None = None) -> None:
+        lines.extend((f"{name} {len(rows) if count is None else count}", *rows))
+
+    section("variables", _variables(placed, scratch))
+    section("homes", _homes(placed, scratch))
+    starts = ((dtype, " ".join(map(str, (n.cumsum() - n).tolist()))) for dtype, n in scratch.sizes.items())
+    section("scratch", [f"{scratch.variables[dtype]} {arch.tiles} {first}" for dtype, first in starts])
+    kinds: list[dict[str, None]] = [{} for _ in range(placed.num_sets)]
+    for group in placed.groups:
+        for step in np.unique(group.sets).tolist():
+            kinds[step][group.kind] = None
+    section("sets", [f"s{step}/{'+'.join(names)}" for step, names in enumerate(kinds)])
+
+    tables = {table: n for n, table in enumerate(dict.fromkeys(group.table for group in placed.groups))}
+    numbers = {key: n for n, key in enumerate((t, v) for t in tables for v in range(len(t.classes)))}
+    section("classes", [_class(table, variant, scratch) for table, variant in numbers])
+    rows = []
+    for table in tables:
+        rows.append(f"{len(table.chosen)} {len(table.sizes)}")
+        for chosen, row in zip(table.chosen, table.patterns, strict=True):
+            number = numbers[table, chosen] if chosen >= 0 else -1
+            rows.append(f"{number} {' '.join(str(p.start) for p in row)}")
+    section("kernels", rows, len(tables))
+    section("status", [], sum(c >= 0 and g.table.classes[c].has_status for g in placed.groups for c in g.table.chosen))
+    rows = []
+    for group in placed.groups:
+        where = " ".join(f"{v} {base}" for v, base in group.arguments)
+        rows.append(f"{tables[group.table]} {len(group.arguments)} {where}")
+        rows.append(" ".join(map(str, np.stack([group.sets, group.tiles], 1).reshape(-1).tolist())))
+    section("operators", rows, len(placed.groups))
+
+    section("weights", [str(n) for n, v in enumerate(placed.variables) if v.value is not None and v.count])
+    for name, tensors in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        ports = ((*placed.ports[tensor], graph.types[tensor].size) for tensor in tensors)
+        section(name, [f"{number} {base} {size}" for number, base, size in ports])
+    section("steps", [" ".join(map(str, placed.steps))], len(placed.steps))
+    return "\n".join(lines) + "\n"
 
 
-def _lines(placed: PoplarProgram) -> Iterator[str]:
-    plan, arch = placed.plan, placed.arch
-    scratch = _Scratch(placed)
-    model = arch.model
-    yield f"device 1 {model.version} {arch.tiles} {model.tile_bytes} {round(model.clock_ghz * 1e9)}"
+def _variables(placed: PoplarProgram, scratch: _Scratch) -> list[str]:
+    own = [f"{v.name} {poplar(v.dtype)[1]} {v.count}" for v in placed.variables]
+    more = [f"scratch_{d.value} {poplar(d)[1]} {int(sizes.sum())}" for d, sizes in scratch.sizes.items()]
+    return own + more
 
-    yield f"variables {len(placed.variables) + len(scratch.variables)}"
-    for v in placed.variables:
-        yield f"{v.name} {poplar(v.dtype)[1]} {v.count}"
-    for dtype, sizes in scratch.sizes.items():
-        yield f"scratch_{dtype.value} {poplar(dtype)[1]} {int(sizes.sum())}"
 
+def _homes(placed: PoplarProgram, scratch: _Scratch) -> list[str]:
+    """Return the tiles of elements that no vertex writes, and of scratch."""
     homes = [
         f"{n} {low} {high} {tile}"
         for n, v in enumerate(placed.variables)
@@ -65,52 +101,7 @@ def _lines(placed: PoplarProgram) -> Iterator[str]:
             for tile, (size, end) in enumerate(zip(sizes.tolist(), sizes.cumsum().tolist(), strict=True))
             if size
         ]
-    yield f"homes {len(homes)}"
-    yield from homes
-    yield f"scratch {len(scratch.sizes)}"
-    for dtype, sizes in scratch.sizes.items():
-        starts = " ".join(map(str, (sizes.cumsum() - sizes).tolist()))
-        yield f"{scratch.variables[dtype]} {arch.tiles} {starts}"
-
-    kinds: list[dict[str, None]] = [{} for _ in range(placed.num_sets)]
-    for group in placed.groups:
-        for step in np.unique(group.sets).tolist():
-            kinds[step][group.kind] = None
-    yield f"sets {placed.num_sets}"
-    for step, names in enumerate(kinds):
-        yield f"s{step}/{'+'.join(names)}"
-
-    tables = {table: n for n, table in enumerate(dict.fromkeys(group.table for group in placed.groups))}
-    numbers = {key: n for n, key in enumerate((t, v) for t in tables for v in range(len(t.classes)))}
-    yield f"classes {len(numbers)}"
-    for table, variant in numbers:
-        yield _class(table, variant, scratch)
-    yield f"kernels {len(tables)}"
-    for table in tables:
-        yield f"{len(table.chosen)} {len(table.sizes)}"
-        for chosen, row in zip(table.chosen, table.patterns, strict=True):
-            number = numbers[table, chosen] if chosen >= 0 else -1
-            yield f"{number} {' '.join(str(p.start) for p in row)}"
-
-    yield f"status {sum(c >= 0 and g.table.classes[c].has_status for g in placed.groups for c in g.table.chosen)}"
-
-    yield f"operators {len(placed.groups)}"
-    for group in placed.groups:
-        where = " ".join(f"{v} {base}" for v, base in group.arguments)
-        yield f"{tables[group.table]} {len(group.arguments)} {where}"
-        yield " ".join(map(str, np.stack([group.sets, group.tiles], 1).reshape(-1).tolist()))
-
-    weights = [n for n, v in enumerate(placed.variables) if v.value is not None and v.count]
-    yield f"weights {len(weights)}"
-    yield from map(str, weights)
-    graph = plan.graph
-    for name, tensors in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        yield f"{name} {len(tensors)}"
-        for tensor in tensors:
-            number, base = placed.ports[tensor]
-            yield f"{number} {base} {graph.types[tensor].size}"
-    yield f"steps {len(placed.steps)}"
-    yield " ".join(map(str, placed.steps))
+    return homes
 
 
 def _class(table: VertexTable, variant: int, scratch: _Scratch) -> str:

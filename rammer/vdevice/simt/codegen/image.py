@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,25 +11,22 @@ import numpy as np
 from rammer.errors import DeviceError, InputError
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.planner.near import scratch_ends, stays
 from rammer.vdevice.base import Image, Port, ports_of
 from rammer.vdevice.image.arena import SCRATCH, PortBinding, aligned, bound_ports
-from rammer.vdevice.image.placement import ArenaPlacement, Operands, ports_alone
+from rammer.vdevice.image.placement import ArenaPlacement, Operands
 from rammer.vdevice.simt.codegen.ahead import ahead
-from rammer.vdevice.simt.codegen.early import early_words
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit
-from rammer.vdevice.simt.codegen.ready import early_operands, loading_early
 from rammer.vdevice.simt.codegen.residency import ConstantResidency, make_resident
 from rammer.vdevice.simt.codegen.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.codegen.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
 TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last: needs of the machine code
-NONE: frozenset[int] = frozenset()
 
 
 class ProgramFunction(NamedTuple):
@@ -48,8 +45,6 @@ class SimtProgram:
     streams: Streams
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # decisions made here, for the log
-    early: Mapping[RKernel, int] = field(default_factory=dict)  # words per thread, if loads precede the wait
-    memory: MemoryPlan | None = None  # where tensors lie
     functions: tuple[ProgramFunction, ...] = ()  # by the function number of instructions
 
     @property
@@ -66,28 +61,16 @@ def fingerprint(target: str, arch: str) -> str:
     return f"{target}-abi{ABI}-{arch}"
 
 
-def make_program(
-    plan: ExecutionPlan,
-    dialect: Dialect,
-    *,
-    resident: bool = True,
-    rooms: Mapping[RKernel, int] | None = None,
-) -> SimtProgram:
+def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `resident`: keep constants that a vEU reads again in its shared memory. `rooms`: words per thread that an rKernel
-    may load before its rTasks wait. The default is what registers hold; in a mapping, 0 for rKernels that it lacks.
+    `resident`: keep constants that a vEU reads again in its shared memory.
     """
     graph, spec = plan.graph, plan.spec
-    if plan.memory is None:
-        raise DeviceError(
-            "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
-        )
-    memory = plan.memory
-    places = ArenaPlacement(plan, memory)
+    places = ArenaPlacement(plan)
     operands = [places.operands(n) for n in range(len(graph.operators))]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
-    held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
+    held = stays(plan, HappensBefore(plan.programs)) if places.memory.near else []
     base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
     kept = ConstantResidency(end=base)
     if resident:
@@ -103,44 +86,33 @@ def make_program(
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
         )
-    if rooms is None:
-        rooms = dict.fromkeys(plan.kernels, early_words(spec.registers, spec.lanes))
-    calls = _TaskCalls(plan, dialect, block, operands, kept, rooms)
+    calls = _TaskCalls(plan, dialect, block, operands, kept)
     arrays = streams_of(plan, calls.task, calls.keeps())
+    common = places.header()
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
+        **common,
         "abi": ABI,
         "language": dialect.language,
-        "arch": spec.arch,
-        "num_veus": spec.num_veus,
-        "num_programs": len(plan.programs),
         "num_kernels": len(calls.functions),
         "threads": block,
         "max_args": max_args,
-        "early_words": [rooms.get(f.kernel, 0) for f in calls.functions],
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
         "shared_bytes": header_bytes(max_args) + aligned(kept.end),
-        "arena_bytes": memory.arena_bytes,
-        "inputs": [places.find(t, None) for t in graph.inputs],
-        "outputs": [places.find(t, None) for t in graph.outputs],
-        "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
-        "alone": ports_alone(graph, memory),
         "weights": list(weights),
     }
     arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
     streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)
     emitted = [f.emitted for f in calls.functions]
     text = program_text(emitted, dialect, block, max_args, copies=bool(kept.loads))
-    waits = sum(k.waits for k in emitted)
-    early = {f.kernel: rooms[f.kernel] for f in calls.functions if f.emitted.waits and f.kernel in rooms}
-    most = max(early.values(), default=0)
     notes = [str(kept)] if kept.loads else []
     if held:
         nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
-        notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
-    notes += [f"early: {waits} rKernel(s) load up to {4 * most} bytes of a thread before they wait"] if waits else []
-    return SimtProgram(text, streams, weights, tuple(notes), early, memory, tuple(calls.functions))
+        notes.append(
+            f"near: {len(places.memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs"
+        )
+    return SimtProgram(text, streams, weights, tuple(notes), tuple(calls.functions))
 
 
 class _TaskCalls:
@@ -153,15 +125,13 @@ class _TaskCalls:
         block: int,
         operands: Sequence[Operands],
         kept: ConstantResidency,
-        rooms: Mapping[RKernel, int],
     ) -> None:
         self.functions: list[ProgramFunction] = []
-        self._rooms, self._early = rooms, early_operands(plan, rooms) if rooms else {}
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
         self._emitted: dict[tuple[object, ...], int] = {}
         self._numbers: dict[tuple[str, str], int] = {}
-        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
+        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
         for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
             self.task(uid)  # in an order, and so with a text, that does not depend on the schedule
@@ -170,8 +140,7 @@ class _TaskCalls:
         """Return the call of an rTask, with copies instead of operands where shared memory holds them."""
         n = uid.operator_id
         copies = tuple(sorted(self._kept.copies.get(uid, {}).items()))
-        early = self._early.get(uid, NONE)
-        key = n, self._operands[n].chosen[uid.rtask_id], copies, early
+        key = n, self._operands[n].chosen[uid.rtask_id], copies
         if key not in self._tasks:
             kernel, mine = self._plan.kernels[n], list(self._operands[n].places[key[1]])
             outputs = len(self._plan.graph.operators[n].outputs)
@@ -181,28 +150,19 @@ class _TaskCalls:
                 mine[outputs + position] = NUMBER, at
             positions = frozenset(position for position, _ in copies)
             loose -= {outputs + position for position in positions}
-            function = self._function(kernel, loose, near, positions, early)
+            function = self._function(kernel, loose, near, positions)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
 
-    def _function(
-        self,
-        kernel: RKernel,
-        loose: frozenset[int],
-        near: frozenset[int],
-        positions: frozenset[int],
-        early: frozenset[int],
-    ) -> int:
-        key = (kernel, loose, near, positions, early)
+    def _function(self, kernel: RKernel, loose: frozenset[int], near: frozenset[int], positions: frozenset[int]) -> int:
+        key = (kernel, loose, near, positions)
         if key not in self._emitted:
             copied = near | {len(kernel.operation.outputs) + position for position in positions}
             used = reading_copies(kernel, positions) if positions else kernel
-            if early and kernel.num_threads % self._dialect.wave == 0:
-                used = loading_early(used, early, self._rooms[kernel])
             made = emit(used, self._dialect, self._block, loose, copied)
             if self._dialect.asks_ahead:
-                name, text = ahead(kernel, positions | early if made.waits else positions, self._block)
+                name, text = ahead(kernel, positions, self._block)
                 made = replace(made, ahead=name, ahead_text=text)
             if (made.symbol, made.ahead) not in self._numbers:
                 self._numbers[made.symbol, made.ahead] = len(self.functions)
@@ -230,7 +190,7 @@ def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes
         *ports_of(plan.graph),
         {TABLE: program.streams.to_bytes(), SOURCE: program.text.encode(), **files},
         program.weights,
-        replace(plan, notes=(*plan.notes, *program.notes), memory=program.memory),
+        replace(plan, notes=(*plan.notes, *program.notes)),
     )
 
 

@@ -20,9 +20,9 @@ AHEAD = 64  # waits of the next instruction that are prefetched
 def header_bytes(max_args: int) -> int:
     """Return the bytes of shared memory before a task's scratch.
 
-    They hold a flag, a ring of instructions, the lane, waits, this task's arguments and the next one's.
+    They hold a flag, a ring of instructions, waits, this task's arguments and the next one's.
     """
-    return -(-(16 + 4 * 32 + 64 + 8 * AHEAD + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
+    return -(-(16 + 4 * 32 + 8 * AHEAD + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
 
 
 def program_text(
@@ -34,36 +34,17 @@ def program_text(
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
     asks = "".join(f" case {n}: {k.ahead}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.ahead)
     asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
-    own = " || ".join(f"fn == {n}" for n, k in enumerate(kernels) if k.waits)
-    waiting = f"if (!({own})) {{" if own else "{"
-    loop = LOOP.replace("CASES", cases).replace("ASKING", asking).replace("WAITING", waiting)
-    body = (OWN_WAIT if own else "") + (COPY if copies else "") + loop
-    return _text(kernels, dialect, block, max_args, body, sum({k.symbol: len(k.text) for k in kernels}.values()))
-
-
-def task_call(kernel: EmittedFunction, args: str, rtask: str) -> str:
-    """Return the call of a task, guarded so that only its own threads run it."""
-    tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
-    guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
-    rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
-    return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status{', pc' if kernel.waits else ''});{rest}"
-
-
-def _text(
-    kernels: Sequence[EmittedFunction], dialect: Dialect, block: int, max_args: int, body: str, called: int
-) -> str:
-    """Return the whole program; `called`: characters of all tasks, which decide whether they are inlined."""
+    loop = LOOP.replace("CASES", cases).replace("ASKING", asking)
     texts = {k.symbol: k.text for k in kernels}
-    asking = {k.ahead: k.ahead_text for k in kernels if k.ahead}
-    qualifier = "__forceinline__" if called <= dialect.inline_limit else "__noinline__"
+    asked = {k.ahead: k.ahead_text for k in kernels if k.ahead}
+    qualifier = "__forceinline__" if sum(map(len, texts.values())) <= dialect.inline_limit else "__noinline__"
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
         prelude(dialect),
         f"#define MK_TASK static __device__ {qualifier}\n\n",
-        STOPPED if any(k.waits for k in kernels) else "",
-        "\n".join([*texts.values(), *asking.values()]),
+        "\n".join([*texts.values(), *asked.values()]),
         "\n",
-        (COMMON + body)
+        (COMMON + (COPY if copies else "") + loop)
         .replace("$ENTRY", ENTRY)
         .replace("$THREADS", str(block))
         .replace("$LAST", str(max(block - dialect.wave, 0)))  # the last wave waits for the fence while the first polls
@@ -77,11 +58,13 @@ def _text(
     return "".join(parts)
 
 
-# Before tasks that wait by themselves.
-STOPPED = """\
-INLINE bool mk_stopped(int pc, int tid, int *status);  // the wait of an instruction: whether all leave
+def task_call(kernel: EmittedFunction, args: str, rtask: str) -> str:
+    """Return the call of a task, guarded so that only its own threads run it."""
+    tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
+    guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
+    rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
+    return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);{rest}"
 
-"""
 
 # `state`: line 0 is [epoch, blocks done, stop, bad index, report …]; then a line per vEU with the slots it completed,
 # counted on from the epoch; then a line per vEU with [order + 1 and program of its first bad index, slot where it
@@ -103,13 +86,8 @@ struct Run { unsigned *state; unsigned base; int program, veu; unsigned long lon
 #define MK_STAMP(n, which, what)
 #endif
 
-// What tasks that wait by themselves need to know, in shared memory.
-struct Lane {
-  MK_FAR unsigned *state; unsigned base; int program, veu, first; unsigned long long limit_ns; MK_FAR const Wait *waits;
-};
-
 // When the wait began, or 0 to give up: another vEU did, or nothing came for too long. The first to notice reports.
-INLINE unsigned long long mk_overdue_here(Run run, Wait on, int order, unsigned long long since) {
+MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long long since) {
   unsigned *report = run.state;
   if (mk_load_relaxed(report + 2)) return 0;
   unsigned long long now = mk_now_ns();
@@ -125,18 +103,14 @@ INLINE unsigned long long mk_overdue_here(Run run, Wait on, int order, unsigned 
   }
   return 0;
 }
-MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long long since) {
-  return mk_overdue_here(run, on, order, since);
-}
 
 // A barrier-rTask: the first n threads poll a counter each. Spins are relaxed; one acquire follows.
-// `near` has the first $AHEAD of the list, or is null. `FULL`: registers are full, so that nothing is called.
-template <bool FULL>
+// `near` has the first $AHEAD of the list.
 INLINE void mk_wait(Run run, const MK_SHARED int *near, const Wait *waits, int n, int order, int tid,
                     volatile MK_SHARED int *stop) {
   for (int w = tid; w < n; w += $THREADS) {
     Wait on;
-    if (near && w < $AHEAD) on.veu = near[2 * w], on.order = near[2 * w + 1];
+    if (w < $AHEAD) on.veu = near[2 * w], on.order = near[2 * w + 1];
     else on = waits[w];
     if (on.veu == run.veu) continue;  // lanes share lists; its own slots lie behind it
     const unsigned *step = run.state + $LINE * (1 + on.veu);
@@ -144,7 +118,7 @@ INLINE void mk_wait(Run run, const MK_SHARED int *near, const Wait *waits, int n
     for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run.base) <= on.order; polls++) {
       mk_pause();
       if (polls & MK_PATIENCE) continue;
-      since = FULL ? mk_overdue_here(run, on, order, since) : mk_overdue(run, on, order, since);
+      since = mk_overdue(run, on, order, since);
       if (!since) {
         mk_store_relaxed(run.state + $LINE * (1 + gridDim.x + run.veu) + 2, order + 1);
         *stop = 1;
@@ -167,26 +141,6 @@ INLINE void mk_finish(Run run, int span, int tid) {
     mk_store_relaxed(run.state + 1, 0);
     mk_store_release(run.state, run.base + span);
   }
-}
-
-"""
-
-# Only in programs in which tasks wait by themselves.
-OWN_WAIT = """\
-INLINE bool mk_stopped(int pc, int tid, int *status) {
-  const MK_SHARED Instr *now = (const MK_SHARED Instr *)(MK_ARENA + 16) + (pc & 3);
-  const MK_SHARED Lane *lane = (const MK_SHARED Lane *)(MK_ARENA + 144);
-  volatile MK_SHARED int *stop = (volatile MK_SHARED int *)MK_ARENA;
-  if (!now->nwaits) return false;
-  unsigned *state = MK_GLOBAL(unsigned *, lane->state);
-  const Run run = {state, lane->base, lane->program, lane->veu, lane->limit_ns};
-  const Wait *waits = MK_GLOBAL(const Wait *, lane->waits) + now->wait;
-  mk_wait<true>(run, (const MK_SHARED int *)(MK_ARENA + 208), waits, now->nwaits, now->order, tid, stop);
-  mk_sync();
-  if (*stop) { *status = -1; return true; }
-  mk_acquire();
-  MK_STAMP(lane->first + pc, 1, mk_clock())
-  return false;
 }
 
 """
@@ -222,17 +176,12 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
   char *arena = MK_ARENA, *scratch = arena + $HEADER;
   volatile MK_SHARED int *stop = (volatile MK_SHARED int *)arena;
   Instr *ring = (Instr *)(arena + 16);  // this slot's, the next one's, the one's after that: not in registers
-  Lane *lane = (Lane *)(ring + 4);
-  Wait *near = (Wait *)(arena + 208);      // what the slot waits for
+  Wait *near = (Wait *)(ring + 4);         // what the slot waits for
   void **both = (void **)(near + $AHEAD);  // arguments of this slot and the next
   const Run run = {state, mk_load_relaxed(state), program, (int)blockIdx.x, limit_ns};
   const int *words = (const int *)(stream + bounds[run.veu]);
   if (tid < 16) ((int *)ring)[tid] = words[tid];
-  if (tid == 0) {
-    *stop = 0;
-    *lane = {(MK_FAR unsigned *)run.state, run.base, run.program, run.veu, bounds[run.veu], run.limit_ns,
-             (MK_FAR const Wait *)waits};
-  }
+  if (tid == 0) *stop = 0;
   mk_sync();
   if (tid < ring[0].nargs) both[tid] = args[ring[0].args + tid];
   if (tid < ring[0].nwaits && tid < $AHEAD) near[tid] = waits[ring[0].wait + tid];
@@ -253,19 +202,16 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
     if (tid < next->nwaits && tid < $AHEAD) coming = waits[next->wait + tid];
     void *const *argv = both + (pc & 1) * $MAX_ARGS;
     if (now->nwaits) {
-ASKING      WAITING
-        mk_wait<false>(run, (const MK_SHARED int *)near, waits + now->wait, now->nwaits, now->order, tid, stop);
-        mk_sync();
-        if (*stop) break;
-        mk_acquire();
-      }
+ASKING      mk_wait(run, (const MK_SHARED int *)near, waits + now->wait, now->nwaits, now->order, tid, stop);
+      mk_sync();
+      if (*stop) break;
+      mk_acquire();
     }
     MK_STAMP(bounds[run.veu] + pc, 1, mk_clock())
     int status = 0;
     switch (fn) {
 CASES      default: break;
     }
-    if (status < 0) break;
     if (status) mk_bad_index(run, now->order);
     if (tid < 8) ((int *)(ring + (pc + 2 & 3)))[tid] = word;
     if (tid < next->nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;

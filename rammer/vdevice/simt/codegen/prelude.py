@@ -58,7 +58,6 @@ MK_COLD  // of a function that is hardly ever called
 MK_WAVE(tid)  // the wave's first thread, where some of its threads could go another way: a branch is the whole wave's
 MK_HERE(tid)  // tid; a compiler may be kept from computing with it outside of the task, in the loop over all tasks
 MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
-MK_GLOBAL(type, p), MK_FAR  // the same of a pointer that was declared as one to there; what it is declared with
 MK_ARENA  // char *: the block's shared memory
 MK_SHARED  // of a pointer: it points into that
 MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
@@ -160,9 +159,7 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
 }
 #define MK_HERE(tid) (tid)
 #define MK_WAVE(tid) (tid)
-#define MK_FAR
-#define MK_GLOBAL(type, p) ((type)mk_global((void *)(p)))
-#define MK_TENSOR(type, args, n) MK_GLOBAL(type, (args)[n])
+#define MK_TENSOR(type, args, n) ((type)mk_global((void *)(args)[n]))
 #define MK_DIVIDE(a, b) __fdividef(a, b)
 #define MK_PATIENCE 255
 """,

@@ -11,7 +11,7 @@ from rammer.ir.expr import Load, Range, Select, loads
 from rammer.ir.index import Index, var, variables
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType, Encoding
-from rammer.ir.tile import Apply, For, Kind, Store, Sync, TileProgram, block_syncs, statements
+from rammer.ir.tile import Apply, For, Kind, Store, Sync, TileProgram, block_syncs, contains, statements
 from rammer.vdevice.ctext.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.ctext.vectors import SINGLE
 from rammer.vdevice.simt.codegen.prelude import Dialect
@@ -24,8 +24,7 @@ PLACEHOLDER = "rammer_kernel"
 class EmittedFunction:
     """`void symbol(void *const *args, char *scratch, int rtask, int tid, int *status)`, a device function.
 
-    All threads of the block call it. Those from `num_threads` on take part in its block syncs at most. One that `waits`
-    by itself takes the number of its instruction as last parameter.
+    All threads of the block call it. Those from `num_threads` on take part in its block syncs at most.
     """
 
     symbol: str
@@ -35,7 +34,6 @@ class EmittedFunction:
     extra_syncs: int = 0  # and they run this many block syncs
     ahead: str = ""  # a function that prefetches constants before the rTask waits,
     ahead_text: str = ""  # and its text
-    waits: bool = False
 
 
 def emit(
@@ -70,9 +68,7 @@ def emit(
         quiet = {b.name for b in body.arguments}
     text = function(SimtPrinter(body, dialect, block, loose, copied), quiet, copied)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    waits = any(isinstance(s, Sync) and s.waits for s in statements(body.body))
-    text = text.replace(PLACEHOLDER, symbol)
-    return EmittedFunction(symbol, text, body.num_threads, waits=waits)
+    return EmittedFunction(symbol, text.replace(PLACEHOLDER, symbol), body.num_threads)
 
 
 def in_language(kernels: Iterable[RKernel], dialect: Dialect) -> list[RKernel]:
@@ -106,8 +102,7 @@ class SimtPrinter(CFamilyPrinter):
         self.memory = {b.name for b in (*arguments, *program.scratch)}
         if any(b.size > 2**31 - 1 for b in arguments):
             self.loop_type = "int64_t"
-        threads, meets = program.num_threads, [s for s in statements(program.body) if isinstance(s, Sync)]
-        self.waits, syncs = any(s.waits for s in meets), any(not s.waits for s in meets)
+        threads, syncs = program.num_threads, contains(program.body, Sync)
         self.extra_syncs = block_syncs(program.body) if dialect.counted_sync else 0
         apart = (dialect.partial_sync or self.extra_syncs > 0) and threads % dialect.wave == 0
         self.shares_syncs = syncs and 1 < threads < block and not apart
@@ -122,9 +117,6 @@ class SimtPrinter(CFamilyPrinter):
 
     def sync(self, pending: int | None) -> str:
         return self.sync_text if pending is None else f"mk_await<{pending}>(); {self.sync_text}"
-
-    def wait(self) -> str:
-        return "if (mk_stopped(pc, tid, status)) return;"
 
     def one_access(self, buffer: str, index: Index) -> bool:
         """Return whether the vector lies in memory at a multiple of 16 bytes, so that one access is enough."""
@@ -208,20 +200,16 @@ def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> s
         restrict = b.name in quiet and (n >= program.num_outputs or b.name not in read)
         parameters += f"{kind}{'__restrict__ ' if restrict else ''}{b.name}, "
         arguments += f"({kind})(scratch + (int64_t)args[{n}]), " if n in copied else f"MK_TENSOR({kind}, args, {n}), "
-    tid = "MK_WAVE(tid)" if printer.extra_syncs or printer.waits else "tid"
-    pc, slot = (", pc", ", int pc") if printer.waits else ("", "")
+    tid = "MK_WAVE(tid)" if printer.extra_syncs else "tid"
     rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
-    rest = f" else {printer.wait()}" if printer.waits and printer.leaves else rest  # and no syncs of its own
     lines = [
-        f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status{slot}) {{",
+        f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status) {{",
         *printer.scratch(),
         *printer.body(program.body, 1),
         "}",
-        # A call would leave it fewer registers, and a task that waits uses most of them.
-        f"{'INLINE' if printer.waits else 'MK_TASK'} void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, "
-        f"int tid, int *status{slot}) {{",
+        f"MK_TASK void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, int tid, int *status) {{",
         f"  {f'if ({tid} < {program.num_threads}) ' if printer.leaves else ''}"
-        f"{PLACEHOLDER}_body({arguments}scratch, rtask, MK_HERE(tid), status{pc});{rest}",
+        f"{PLACEHOLDER}_body({arguments}scratch, rtask, MK_HERE(tid), status);{rest}",
         "}",
     ]
     return "\n".join(lines) + "\n"

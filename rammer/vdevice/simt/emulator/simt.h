@@ -52,8 +52,6 @@ void simt_copy_later(void *to, const void *from, int bytes), simt_await(int grou
 #define MK_ARENA simt_arena()
 #define MK_SHARED
 #define MK_HERE(tid) (tid)
-#define MK_FAR
-#define MK_GLOBAL(type, p) ((type)(p))
 #define MK_TENSOR(type, args, n) ((type)(args)[n])
 #define MK_COLD static __noinline__
 #define MK_WAVE(tid) (tid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ class Resident:
     owner: Any
 
 
+Way: TypeAlias = Literal["HostToDevice", "DeviceToHost", "DeviceToDevice"]
+
+
 class Kernel(Protocol):
     """The entry of a program."""
 
@@ -37,7 +40,7 @@ class Kernel(Protocol):
 class Driver(Protocol):
     """One GPU, and one stream on it, for one program. Memory is an address, and is held until `close`.
 
-    All methods but `close` are called inside of `using`.
+    A platform inherits the copies. All methods but `close` are called inside of `using`.
     """
 
     number: int
@@ -52,14 +55,29 @@ class Driver(Protocol):
     def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         """Allocate memory aligned to 256 bytes, uninitialised or zeroed."""
 
+    def enqueue_copy(self, target: int, source: int, nbytes: int, way: Way) -> None:
+        """Enqueue a copy of more than 0 bytes. A source on the host may change when this returns."""
+
+    def finish(self) -> None:
+        """Wait for all work on the stream."""
+
     def write(self, address: int, array: Array) -> None:
         """Enqueue a copy of a host array. The array may change when this returns."""
+        flat = np.ascontiguousarray(array)
+        if flat.nbytes:
+            self.enqueue_copy(address, flat.ctypes.data, flat.nbytes, "HostToDevice")
 
     def read(self, address: int, array: Array) -> Array:
         """Fill a contiguous host array, after all that was enqueued before."""
+        if array.nbytes:
+            self.enqueue_copy(array.ctypes.data, address, array.nbytes, "DeviceToHost")
+        self.finish()
+        return array
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Enqueue a copy in the GPU's memory."""
+        if nbytes:
+            self.enqueue_copy(target, source, nbytes, "DeviceToDevice")
 
     def array(self, kind: TensorType) -> tuple[Any, int]:
         """Return a new, uninitialised array of the platform, and its address.
@@ -69,6 +87,9 @@ class Driver(Protocol):
 
     def output(self, address: int, kind: TensorType) -> Any:
         """Enqueue a copy to a new array of the platform, and return the array."""
+        found, target = self.array(kind)
+        self.copy(target, address, kind.nbytes)
+        return found
 
     def synchronize(self) -> None:
         """Wait for all work enqueued on the GPU, by any library."""

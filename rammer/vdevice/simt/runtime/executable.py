@@ -110,7 +110,7 @@ class GpuExecutable:
         def address(port: Port, base: int, offset: int) -> int:
             begin, size = blocks[base]
             if offset + port.type.nbytes > size:
-                raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
+                raise ArtifactError("an input or output lies outside of its memory")
             return begin + offset
 
         inputs, outputs = ([(p, address(p, *place)) for p, place in some] for some in port_places(image, streams))

@@ -11,11 +11,12 @@ from rammer.vdevice.base import Progress, Registers
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, task_call
 from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
 from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit, in_language
+from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
 BATCH = 8  # kernels of one compiler call
 FEW_ARGUMENTS = 16
-Compile = Callable[[str], Mapping[str, Registers]]  # a text -> its kernels by name
+Compile = Callable[[str], MachineCode]
 
 
 def read_registers(
@@ -32,15 +33,16 @@ def read_registers(
     distinct = list({e.symbol: e for e in emitted.values()}.values())
     batches = [distinct[n : n + BATCH] for n in range(0, len(distinct), BATCH)]
     deadline = time.monotonic() + budget_s
-    found: dict[str, Registers] = {}
+    found: dict[str, KernelResources] = {}
 
-    def read(batch: list[EmittedFunction]) -> Mapping[str, Registers]:
-        return compile(_text(batch, dialect, block)) if time.monotonic() < deadline else {}
+    def read(batch: list[EmittedFunction]) -> Mapping[str, KernelResources]:
+        return compile(_text(batch, dialect, block)).kernels if time.monotonic() < deadline else {}
 
     for done, (_, part) in enumerate(in_parallel(read, batches, parallel_jobs()), 1):
         found |= part
         progress("registers", done, len(batches))
-    return {k: found[_entry(e)] for k, e in emitted.items() if _entry(e) in found}
+    needs = ((k, found[_entry(e)]) for k, e in emitted.items() if _entry(e) in found)
+    return {k: Registers(own.registers, own.spill_bytes) for k, own in needs}
 
 
 def _holds_little(kernel: RKernel, dialect: Dialect) -> bool:
