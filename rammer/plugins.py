@@ -258,7 +258,7 @@ class _Blamed:
                 f"plugin {self._plugin!r}: policy {self.name!r} made a {made} instead of an ExecutionPlan",
                 hint="see docs/plugin-author.md",
             )
-        return plan
+        return replace(plan, policy=self.name) if plan.policy == getattr(self._policy, "name", "") else plan
 
 
 @contextmanager

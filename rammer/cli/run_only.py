@@ -12,7 +12,7 @@ from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
 from rammer.errors import RammerError, from_checkout, message, require_compiler
 from rammer.runtime.artifact import is_archive
 
-ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "show")
+ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "new-plugin", "show")
 WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
 
 

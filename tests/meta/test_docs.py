@@ -16,6 +16,7 @@ import pytest
 
 import rammer
 from rammer import config, hookspecs
+from rammer.cli.new_plugin import contents
 from rammer.ir import verify
 from rammer.ir.listing import print_rkernels
 from rammer.plugins import PluginRegistry
@@ -75,11 +76,13 @@ def test_design_table_names_real_files() -> None:
         assert (ROOT / file).exists(), f"docs/design.md names {file}, which does not exist"
 
 
-def test_plugin_guide_shows_the_tested_example() -> None:
-    """The guide shows the files of the example package whole, so a reader can copy them."""
-    files = (p for p in (ROOT / "tests/examples/rammer_toy").iterdir() if p.suffix in {".py", ".toml"})
-    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", read("docs/plugin-author.md"), re.S)
-    assert sorted(block.strip() for block in blocks) == sorted(file.read_text().strip() for file in files)
+def test_the_guides_show_what_new_plugin_makes() -> None:
+    backend, policy = contents("toy", "backend"), contents("longest_first", "policy")
+    for page, shown in (
+        ("docs/plugin-author.md", backend.values()),
+        ("docs/policies.md", [policy["rammer_longest_first.py"]]),
+    ):
+        assert sorted(re.findall(r"```(?:python|toml)\n(.*?)```", read(page), re.S)) == sorted(shown)
 
 
 def test_readme_names_existing_documents() -> None:
@@ -148,8 +151,8 @@ def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:
     texts += [p for folder in ("benchmarks", "examples", "tests") for p in (ROOT / folder).rglob("*.py")]
     told = [p.name for p in texts if re.search(r"pip install\s+(-\S+\s+)*['\"]?rammer\b(?!-)", p.read_text())]
     assert not told
-    projects = [tomllib.loads(p.read_text())["project"] for p in ROOT.glob("tests/examples/*/pyproject.toml")]
-    assert projects and not any(d.startswith("rammer") for p in projects for d in p["dependencies"])
+    project = tomllib.loads(contents("toy", "backend")["pyproject.toml"])["project"]
+    assert not any(d.startswith("rammer") for d in project["dependencies"])
 
 
 @pytest.mark.parametrize("kind", ["convolution", "LSTM"])
