@@ -29,7 +29,7 @@ LOOK_S = 0.25  # seconds between checks of a child's progress
 PR_SET_PDEATHSIG = 1  # a constant of Linux that Python does not have
 SIZE_BYTES = 8  # of the size that precedes results
 
-log = logging.getLogger("rammer.compile")
+logger = logging.getLogger(__name__)
 
 
 def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int | None = None) -> list[Made]:
@@ -216,7 +216,7 @@ class _Child(Generic[Made]):
                 data += read
         size = int.from_bytes(data[:SIZE_BYTES], "little")
         if not data or len(data) != SIZE_BYTES + size:
-            log.warning("a child that computes beside this process brought no results: they are computed here")
+            logger.warning("a child that computes beside this process brought no results: they are computed here")
             return {}
         found: dict[int, Made] = pickle.loads(data[SIZE_BYTES:])
         return found

@@ -1,4 +1,4 @@
-"""Send messages to `logging`: loggers `rammer.compile`, `rammer.plugins` and `rammer.runtime`.
+"""Show messages of `logging`. Each module logs to the logger of its own name: `logging.getLogger(__name__)`.
 
 RAMMER_DEBUG and RAMMER_TRACE_PLUGINS add a handler that shows messages on stderr; nothing else prints them. What a user
 should fix (a damaged cache, an unknown flag) is a Python warning, so filters and `-W error` apply.
@@ -16,7 +16,7 @@ DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)  # details, numbered as in 
 _LEVELS = {DEVICES: logging.INFO, TIMES: logging.INFO, CHOICES: logging.DEBUG, SOURCE: 9, SLOTS: 8}
 
 ROOT = logging.getLogger("rammer")
-COMPILE, PLUGINS, RUNTIME = (logging.getLogger(f"rammer.{name}") for name in ("compile", "plugins", "runtime"))
+TRACED = "rammer.plugins"  # the logger of hook calls
 
 
 class _Stderr(logging.Handler):
@@ -26,7 +26,7 @@ class _Stderr(logging.Handler):
     traces = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        wanted = self.traces if record.name == PLUGINS.name else getattr(record, "detail", SLOTS) <= self.detail
+        wanted = self.traces if record.name == TRACED else getattr(record, "detail", SLOTS) <= self.detail
         if wanted or record.levelno >= logging.WARNING:
             print(f"rammer: {record.getMessage()}", file=sys.stderr)
 
