@@ -90,6 +90,18 @@ def test_readme_names_existing_documents() -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_every_benchmark_has_a_row() -> None:
+    """benchmarks/README.md lists each module that runs as a program, and nothing else."""
+    programs = {"gpu.compile"}
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        started_by_others = path.name in ("version.py", "compile.py")
+        if re.search(r"^if __name__ ==", path.read_text(), re.M) and not started_by_others:
+            programs.add(".".join(path.relative_to(ROOT / "benchmarks").with_suffix("").parts))
+    cells = [row.split(" |")[0] for row in read("benchmarks/README.md").splitlines() if row.startswith("| `")]
+    named = {command for cell in cells for command in re.findall(r"`([a-z_.]+)[ `]", cell)}
+    assert {name.removesuffix(".__main__") for name in programs} == named
+
+
 FOLLOWED = ("docs/lstm.md", "docs/convolution.md")
 
 
