@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import stages
 from simt_harness import GPU, SMALL, build, check
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation
 from rammer.kernels import candidates
-from rammer.passes import optimize
 from rammer.testing.generate import random_graph
 
 sys.path.append(str(Path(__file__).parents[1] / "passes"))
@@ -33,9 +33,9 @@ def graphs() -> Iterator[Graph]:
 def operations() -> dict[str, Operation]:
     found: dict[object, Operation] = {}
     for graph in graphs():
-        for op in optimize(graph, SMALL).operators:
+        for op in stages.operations(graph, SMALL):
             if op.kind != "gather":  # random indices would be wrong ones; tested elsewhere
-                found.setdefault((op.operation.expr, op.operation.static), op.operation)
+                found.setdefault((op.expr, op.static), op)
     return {f"{n}-{op.kind[:40]}": op for n, op in enumerate(found.values())}
 
 
