@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Sequence
 
 import rammer
-from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
+from rammer.cli.running import COLUMNS, run_once
 from rammer.errors import RammerError, from_checkout, message, require_compiler
 from rammer.runtime.artifact import is_archive
+from rammer.runtime.program import Program
 
 ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "new-plugin", "show")
 WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
@@ -64,18 +65,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(given: argparse.Namespace) -> None:
     pairs = dict(_pair(text) for text in given.input)
-    sources = [given.program, *pairs.values()]
-    if given.save:
-        check_folder(given.save, sources)
     if not is_archive(given.program) and not given.program.endswith(".rammer"):
         require_compiler()
-    with rammer.load_program(given.program, device=given.device) as program:
-        if given.verbose:
-            print(program.report(), file=sys.stderr)
-        outputs = program.run(inputs_of(program, pairs, given.seed))
-    if given.save:
-        save(outputs, given.save, sources)
-    rows = [COLUMNS, *described(outputs)]
+
+    def opens() -> Program:
+        return rammer.load_program(given.program, device=given.device)
+
+    rows = [COLUMNS, *run_once(given.program, opens, pairs, given.save, given.seed, given.verbose)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(message("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))

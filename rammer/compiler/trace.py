@@ -32,15 +32,15 @@ class Trace:
         self._stem: Path | None = None
 
     def say(self, level: int, text: str) -> None:
-        """Log a text. RAMMER_DEBUG of at least `level` shows it on stderr."""
-        log.say(logger, level, text)
+        """Log a text at a level of `rammer.log`, such as DEVICES."""
+        logger.log(level, "%s", text)
 
     def told(self, level: int) -> Callable[[str], None] | None:
         """Return a function that logs texts of a level, or None if no handler shows them.
 
         With None, callers need not build the texts.
         """
-        return partial(self.say, level) if log.hears(logger, level) else None
+        return partial(self.say, level) if logger.isEnabledFor(level) else None
 
     def warn(self, text: str) -> None:
         """Log a warning, which shows on stderr unless the logger is silenced."""

@@ -266,7 +266,7 @@ def chosen_target(
         if target not in left or left[target].available:
             number = options.get("device_id")
             return target, None if target == "cpu" or number is None else str(number)
-        log.say(logger, log.DEVICES, f"{name} is not available: {left[target].reason}")
+        logger.log(log.DEVICES, "%s is not available: %s", name, left[target].reason)
     raise InputError(
         f"none of {', '.join(name for name, _ in known)} is available here", hint="`rammer doctor` says why"
     )

@@ -210,8 +210,10 @@ def memory_svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200, he
         title = f"{life.owner}{'' if life.piece is None else f', piece {life.piece}'}\n{life.nbytes} bytes"
         title += f"\nfrom {_time(life.begin_us)} to {_time(life.end_us)}"
         wide, high = max((life.end_us - life.begin_us) * out.scale, 0.3), max(life.nbytes * up, 0.3)
-        y, edge = out.end - (life.offset + life.nbytes) * up, {"stroke": "#ffffff", "stroke_width": 0.3}
-        out.rect(out.x(life.begin_us), y, wide, high, colour, title, fill_opacity=0.8, **edge)
+        y = out.end - (life.offset + life.nbytes) * up
+        out.rect(
+            out.x(life.begin_us), y, wide, high, colour, title, fill_opacity=0.8, stroke="#ffffff", stroke_width=0.3
+        )
     return str(out)
 
 
@@ -254,7 +256,7 @@ class _Drawing:
 
     def rect(self, x: float, y: float, wide: float, high: float, fill: str, title: str = "", **more: object) -> None:
         """Add a rectangle; its title appears where the mouse is."""
-        self._add("rect", title, x=x, y=y, width=wide, height=high, fill=fill, **more)
+        self._add("rect", title=title, x=x, y=y, width=wide, height=high, fill=fill, **more)
 
     def text(self, x: float, y: float, text: str, *, size: int = 12, fill: str = _GREY, **more: object) -> None:
         """Add a text that begins at x, on the line at y."""
@@ -266,7 +268,7 @@ class _Drawing:
         if right:
             self.text(self.left + self.chart + 8, y, right, size=size)
 
-    def _add(self, tag: str, title: str = "", **attributes: object) -> ET.Element:
+    def _add(self, tag: str, *, title: str = "", **attributes: object) -> ET.Element:
         texts = {k.replace("_", "-"): f"{v:.2f}" if isinstance(v, float) else str(v) for k, v in attributes.items()}
         element = ET.SubElement(self._root, tag, texts)
         if title:
@@ -281,7 +283,7 @@ class _Drawing:
         edges = (f"V{base - high * g / most:.1f}H{self.left + step * (n + 1):.1f}" for n, g in enumerate(traffic.gbps))
         name, peak = _short(traffic.level, _LEVEL), _gbps(most)
         title = f"{name}: {_mib(traffic.nbytes)}, at most {peak}, estimated"
-        self._add("path", title, d=f"M{self.left} {base}{''.join(edges)}V{base}Z", fill=_GREY, fill_opacity=0.6)
+        self._add("path", title=title, d=f"M{self.left} {base}{''.join(edges)}V{base}Z", fill=_GREY, fill_opacity=0.6)
         self.beside(y + 13, name, peak)
 
 

@@ -300,8 +300,8 @@ def _only(batch: Sequence[KernelSource]) -> str:
 def _show(sources: Sequence[KernelSource]) -> None:
     """Log C texts for RAMMER_DEBUG=4 and write them to RAMMER_DUMP_DIR, cached ones included."""
     log.listen()
-    for source in sources if log.hears(logger, log.SOURCE) else ():
-        log.say(logger, log.SOURCE, f"C text\n// {source.symbol}\n{source.text}")
+    for source in sources if logger.isEnabledFor(log.SOURCE) else ():
+        logger.log(log.SOURCE, "C text\n// %s\n%s", source.symbol, source.text)
     if folder := config.get("RAMMER_DUMP_DIR"):
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
