@@ -268,11 +268,11 @@ class _Drawing:
         if right:
             self.text(self.left + self.chart + 8, y, right, size=size)
 
-    def _add(self, tag: str, *, title: str = "", **attributes: object) -> ET.Element:
+    def _add(self, tag: str, *, title: object = "", **attributes: object) -> ET.Element:
         texts = {k.replace("_", "-"): f"{v:.2f}" if isinstance(v, float) else str(v) for k, v in attributes.items()}
         element = ET.SubElement(self._root, tag, texts)
         if title:
-            ET.SubElement(element, "title").text = "\n".join(map(printable, title.split("\n")))
+            ET.SubElement(element, "title").text = "\n".join(map(printable, str(title).split("\n")))
         return element
 
     def _strip(self, traffic: Traffic, y: int) -> None:
