@@ -23,7 +23,7 @@ _MODULES = {  # of each public name: the stub says where it is
 }
 __all__ = sorted(_MODULES)
 
-moved.install(moved.moved())
+moved.install(moved.MOVED)
 
 
 def __getattr__(name: str) -> Any:

@@ -60,9 +60,5 @@ def _check_name(name: str) -> None:
         hint = "lower-case letters, digits and single underscores, for example my_device; at most 40"
         raise InputError(f"{name!r} cannot be the name of a plugin", hint=hint)
     registry = PluginRegistry()
-    known = {"vDevice": set(registry.vdevices()), "policy": set(registry.policies())}
-    for what, names in known.items():
-        if name in names:
-            raise InputError(f"there is a {what} named {name!r}", hint="choose another name")
-    if find_spec(f"rammer_{name}"):
-        raise InputError(f"there is a module named rammer_{name}", hint="choose another name")
+    if name in {*registry.vdevices(), *registry.policies()} or find_spec(f"rammer_{name}"):
+        raise InputError(f"{name!r} is a vDevice or a policy already, or rammer_{name} a module", hint="choose another name")

@@ -98,7 +98,7 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
     shown = min(plan.spec.num_veus, lanes)
     margin = len(f"vEU {max(shown - 1, 0)} ")
     columns = width - margin - len("| 100%") - 1
-    head = _headline(timeline, plan)
+    head = "\n".join([_title(plan), *_facts(timeline, plan)])
     if not total_us:
         return f"{head}\n(nothing to run)\n"
     groups = _groups(timeline, plan)
@@ -367,10 +367,10 @@ def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False
     `flows` adds an arrow from each awaited slot to its barrier.
     """
     host = plan.spec.num_veus
-    events: list[dict[str, Any]] = [_meta("process_name", 0, f"{plan.spec.name} ({plan.policy})")]
+    events: list[dict[str, Any]] = [_meta("process_name", 0, name=printable(f"{plan.spec.name} ({plan.policy})"))]
     for veu in range(host):
-        events += [_meta("thread_name", veu, f"vEU {veu}"), _sort(veu)]
-    events += [_meta("thread_name", host, "launch"), _sort(host)]
+        events += _thread(veu, f"vEU {veu}")
+    events += _thread(host, "launch")
     for n, times in enumerate(timeline.programs):
         events.append(_slice(f"launch rProgram {n}", "launch", host, times.launch_at_us, times.begin_us, {}))
     ends = [[lane.end_us for lane in p.lanes] for p in timeline.programs]
@@ -402,9 +402,9 @@ def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False
 def superstep_trace(steps: Iterable[Superstep], clock_hz: float) -> str:
     """Return Trace Event JSON of one run in estimated cycles: threads for exchange, synchronisation and computing."""
     phases = ("exchange", "sync", "compute")
-    events: list[dict[str, Any]] = [_meta("process_name", 0, "supersteps, estimated")]
+    events: list[dict[str, Any]] = [_meta("process_name", 0, name="supersteps, estimated")]
     for thread, phase in enumerate(phases):
-        events += [_meta("thread_name", thread, phase), _sort(thread)]
+        events += _thread(thread, phase)
     now_us = 0.0
     for number, step in enumerate(steps):
         cycles = (step.exchange, step.sync, step.compute)
@@ -504,10 +504,6 @@ def _facts(timeline: Timeline, plan: ExecutionPlan) -> list[str]:
     ]
 
 
-def _headline(timeline: Timeline, plan: ExecutionPlan) -> str:
-    return "\n".join([_title(plan), *_facts(timeline, plan)])
-
-
 def _ticks(total_us: float, most: int) -> Iterator[float]:
     """Yield round times from 0 to the end, in at most `most` steps."""
     if total_us <= 0:
@@ -565,9 +561,9 @@ def _slice(
     }
 
 
-def _meta(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": printable(name)}}
+def _meta(what: str, thread: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": args}
 
 
-def _sort(thread: int) -> dict[str, Any]:
-    return {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": thread, "args": {"sort_index": thread}}
+def _thread(thread: int, name: str) -> list[dict[str, Any]]:
+    return [_meta("thread_name", thread, name=name), _meta("thread_sort_index", thread, sort_index=thread)]
