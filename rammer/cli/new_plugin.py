@@ -61,4 +61,4 @@ def _check_name(name: str) -> None:
         raise InputError(f"{name!r} cannot be the name of a plugin", hint=hint)
     registry = PluginRegistry()
     if name in {*registry.vdevices(), *registry.policies()} or find_spec(f"rammer_{name}"):
-        raise InputError(f"{name!r} is a vDevice or a policy already, or rammer_{name} a module", hint="choose another name")
+        raise InputError(f"{name!r} is a vDevice, a policy or a module rammer_{name} already", hint="choose another")
