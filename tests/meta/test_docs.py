@@ -169,7 +169,10 @@ def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:
 
 @pytest.mark.parametrize("kind", ["convolution", "LSTM"])
 def test_design_names_the_files_that_make_a_text(kind: str, tmp_path: Path) -> None:
-    """Every file that the page names on the way from a file to emitted text runs; there are at most 45."""
+    """Every file that the page names on the way from a file to emitted text runs; there are at most 45.
+
+    Its table names all others that run.
+    """
     sections = dict(re.findall(r"^## From an? ([\w]+) to text\n(.*?)(?=^## )", read("docs/design.md"), re.M | re.S))
     named = {what: set(re.findall(r"`(rammer/[\w/]+\.py)`", text)) for what, text in sections.items()}
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_CHECK": "0"}
@@ -179,6 +182,11 @@ def test_design_names_the_files_that_make_a_text(kind: str, tmp_path: Path) -> N
     ran = {str(Path(file).relative_to(ROOT)) for file in done.stdout.splitlines() if file.startswith(str(ROOT))}
     assert named[kind] and named[kind] <= ran
     assert len(named["convolution"] & ran | named[kind]) <= 45
+    rest = re.search(r"^## What else runs\n(.*?)(?=^## )", read("docs/design.md"), re.M | re.S)
+    others = {f"rammer/{file}" for file in re.findall(r"`([\w/]+\.py)`", rest[1] if rest else "")}
+    assert not [file for file in others if not (ROOT / file).exists()]
+    assert not others & (named["convolution"] | named["LSTM"])
+    assert {file for file in ran if file.startswith("rammer/")} <= others | named["convolution"] | named["LSTM"]
 
 
 def test_every_term_is_defined_once() -> None:
