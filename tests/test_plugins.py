@@ -320,8 +320,15 @@ def test_hook_calls_can_be_traced(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "rammer_policies ->" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "kind"), [("toy_device", "backend"), ("longest_first", "policy")])
-def test_a_new_plugin_passes_the_kit(name: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "tests"),
+    [
+        ("toy_device", "backend", ""),
+        ("plain_c", "c-backend", "one_rtask or diamond or constants or random_plans"),
+        ("longest_first", "policy", ""),
+    ],
+)
+def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path: Path) -> None:
     """The package that `rammer new-plugin` makes, found through its entry point, as a user would have it."""
     made = run_at(tmp_path, "-m", "rammer", "new-plugin", name, "--kind", kind)
     folder = tmp_path / f"rammer-{name.replace('_', '-')}"
@@ -338,7 +345,7 @@ def test_a_new_plugin_passes_the_kit(name: str, kind: str, tmp_path: Path) -> No
         "print([(f.plugin, f.distribution, f.reason) for f in r.faults])"
     )
     assert f"('bad', '{project['name']}', \"ModuleNotFoundError" in run_at(folder, "-c", code).stdout
-    done = run_at(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{name}.py")
+    done = run_at(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", tests, f"test_{name}.py")
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout
     again = run_at(folder, "-m", "rammer", "new-plugin", name)
     assert again.returncode == 1 and "already" in again.stderr

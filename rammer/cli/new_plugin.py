@@ -19,9 +19,9 @@ NAME = re.compile("[a-z](_?[a-z0-9]){0,39}")  # a part of a module's name, and o
 
 @click.command("new-plugin")
 @click.argument("name")
-@click.option("--kind", type=click.Choice(["backend", "policy"]), default="backend", show_default=True)
+@click.option("--kind", type=click.Choice(["backend", "c-backend", "policy"]), default="backend", show_default=True)
 def new_plugin(name: str, kind: str) -> None:
-    """Make the package rammer-NAME here, in a folder of its own: a backend or a policy that works and passes its tests.
+    """Make the package rammer-NAME here, in a folder of its own: a backend (in NumPy or in C) or a policy that works.
 
     NAME is what users write: --target NAME, --policy NAME. docs/plugin-author.md says how to go on.
     """
@@ -46,7 +46,7 @@ def contents(name: str, kind: str) -> dict[str, str]:
     """Return the texts of a package, by file."""
     values = {"name": name, "Name": name.title().replace("_", ""), "dashed": name.replace("_", "-"), "kind": kind}
     module, test = f"rammer_{name}.py", f"test_{name}.py"
-    forms = {"pyproject.toml": "pyproject.toml", module: f"{kind}.py", test: f"{kind}_test.py"}
+    forms = {"pyproject.toml": "pyproject.toml", module: f"{kind}.py", test: f"{kind.removeprefix('c-')}_test.py"}
     templates = files("rammer.cli").joinpath("templates")
     return {
         file: Template(templates.joinpath(f"{form}.in").read_text(encoding="utf-8")).substitute(values)

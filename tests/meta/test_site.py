@@ -72,7 +72,7 @@ def test_a_users_script_is_checked_strictly(tmp_path: Path) -> None:
     """The examples and new plugins, by a user's mypy, which knows nothing of rammer's configuration."""
     pytest.importorskip("mypy", reason="needs the dev extra")
     options = ["--strict", "--config-file=", f"--cache-dir={tmp_path}"]
-    made = contents("toy", "backend") | contents("longest_first", "policy")
+    made = contents("toy", "backend") | contents("plain_c", "c-backend") | contents("longest_first", "policy")
     for file, text in made.items():
         (tmp_path / file).write_text(text)
     scripts = [*map(str, EXAMPLES), *(file for file in made if file.endswith(".py"))]
