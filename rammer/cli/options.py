@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 import rammer
 from rammer.cli.console import progress_bar
-from rammer.cli.running import array
+from rammer.cli.running import array, pair
 from rammer.compiler import CompileOptions
 from rammer.errors import InputError
 from rammer.runtime import artifact
@@ -18,13 +19,10 @@ from rammer.runtime.program import Program
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for value in values:
-        name, equals, rest = value.rpartition("=")
-        if not equals or not name or not rest:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        found[name] = rest
-    return found
+    try:
+        return dict(map(pair, values))
+    except ArgumentTypeError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _parsed(convert: Callable[[str], Any], example: str) -> Callable[..., dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from rammer.runtime import measure
 from rammer.runtime.program import Program
 
 COLUMNS = ("output", "shape", "dtype", "min", "mean", "max")
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE. Raises ArgumentTypeError, a usage error, for another text."""
+    name, equals, value = text.rpartition("=")
+    if not (name and equals and value):
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def array(option: str, name: str, file: str) -> Array:

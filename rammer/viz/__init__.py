@@ -127,8 +127,7 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
         lines.append(f"{f'vEU {veu}':<{margin}}|{cells}| {timeline.veu_utilisation[veu]:>4.0%}")
     if shown < plan.spec.num_veus:
         lines.append(f"… and {plan.spec.num_veus - shown} more vEUs")
-    end = _time(total_us)
-    lines.append(" " * margin + "0" + end.rjust(columns + 1))
+    lines.append(" " * margin + "0" + _time(total_us).rjust(columns + 1))
     used = {sign for row in weights for cell in row for sign in cell}
     lines += [f"  {groups.letter(g)} {label}" for g, label in enumerate(groups.labels[:_LEGEND])]
     if len(groups.labels) > _LEGEND:
