@@ -1,4 +1,4 @@
-"""Do the generators of two commits make the same schedules? Known as: process replay.
+"""Compare the schedules of two commits: do their generators make the same ones? Known as: process replay.
 
 python -m benchmarks.replay OLD NEW [--quick] [--models alexnet,today_vad] [--specs amx,sm_90]
 

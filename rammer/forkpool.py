@@ -29,7 +29,7 @@ LOOK_S = 0.25  # seconds between checks of a child's progress
 PR_SET_PDEATHSIG = 1  # a constant of Linux that Python does not have
 SIZE_BYTES = 8  # of the size that precedes results
 
-log = logging.getLogger("rammer.compile")
+logger = logging.getLogger(__name__)
 
 
 def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int | None = None) -> list[Made]:
@@ -54,7 +54,7 @@ def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int
         for child in children:
             found |= child.results(deadline)
         if len(found) < len(items):
-            log.warning("a child that computes beside this process brought no results: they are computed here")
+            logger.warning("a child that computes beside this process brought no results: they are computed here")
     finally:
         tickets.close()
         for child in children:

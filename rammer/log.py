@@ -1,4 +1,4 @@
-"""Send messages to `logging`: loggers `rammer.compile`, `rammer.plugins` and `rammer.runtime`.
+"""Show messages of `logging`. Each module logs to the logger of its own name: `logging.getLogger(__name__)`.
 
 RAMMER_DEBUG and RAMMER_TRACE_PLUGINS add a handler that shows messages on stderr; nothing else prints them. What a user
 should fix (a damaged cache, an unknown flag) is a Python warning, so filters and `-W error` apply.
@@ -12,21 +12,21 @@ from threading import Lock
 
 from rammer import config
 
-DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)  # details, numbered as in RAMMER_DEBUG
-_LEVELS = {DEVICES: logging.INFO, TIMES: logging.INFO, CHOICES: logging.DEBUG, SOURCE: 9, SLOTS: 8}
+DEVICES, TIMES, CHOICES, SOURCE, SLOTS = 21, logging.INFO, logging.DEBUG, 9, 8  # levels of RAMMER_DEBUG=1 to 5
+_LEVELS = (logging.WARNING, DEVICES, TIMES, CHOICES, SOURCE, SLOTS)
 
 ROOT = logging.getLogger("rammer")
-COMPILE, PLUGINS, RUNTIME = (logging.getLogger(f"rammer.{name}") for name in ("compile", "plugins", "runtime"))
+TRACED = "rammer.plugins"  # the logger of hook calls
 
 
 class _Stderr(logging.Handler):
-    """A handler for warnings, messages up to a detail, and traced hook calls. Writes to the current `sys.stderr`."""
+    """A handler for messages from `level` on, and for traced hook calls. Writes to the current `sys.stderr`."""
 
-    detail = 0
+    shown = logging.WARNING
     traces = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        wanted = self.traces if record.name == PLUGINS.name else getattr(record, "detail", SLOTS) <= self.detail
+        wanted = self.traces if record.name == TRACED else record.levelno >= self.shown
         if wanted or record.levelno >= logging.WARNING:
             print(f"rammer: {record.getMessage()}", file=sys.stderr)
 
@@ -41,23 +41,13 @@ def listen() -> None:
     global _usual
     detail, traces = config.integer("RAMMER_DEBUG") or 0, bool(config.boolean("RAMMER_TRACE_PLUGINS"))
     with _lock:
-        _stderr.detail, _stderr.traces = detail, traces
-        if (detail or traces) and _stderr not in ROOT.handlers:
-            _usual = ROOT.level
-            ROOT.addHandler(_stderr)
+        _stderr.shown, _stderr.traces = _LEVELS[min(detail, 5)], traces
         if not (detail or traces):
             if _stderr in ROOT.handlers:
                 ROOT.removeHandler(_stderr)
                 ROOT.setLevel(_usual)
             return
-        ROOT.setLevel(_LEVELS[min(detail, SLOTS)] if detail else logging.DEBUG)
-
-
-def say(logger: logging.Logger, detail: int, text: str) -> None:
-    """Log a text of a detail: DEVICES and TIMES at level INFO, others at DEBUG or below."""
-    logger.log(_LEVELS[detail], "%s", text, extra={"detail": detail})
-
-
-def hears(logger: logging.Logger, detail: int) -> bool:
-    """Return whether a handler may show such a text; if not, callers need not build it."""
-    return logger.isEnabledFor(_LEVELS[detail])
+        if _stderr not in ROOT.handlers:
+            _usual = ROOT.level
+            ROOT.addHandler(_stderr)
+        ROOT.setLevel(min(_stderr.shown, logging.DEBUG) if traces else _stderr.shown)

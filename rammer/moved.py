@@ -15,44 +15,23 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
 
+MOVED = {  # modules of public names, and modules that documentation has named
+    "rammer.backend": "rammer.integrations.onnx_backend",
+    "rammer.distributed": "rammer.integrations.dask",
+    "rammer.dynamo": "rammer.integrations.torch_dynamo",
+    "rammer.demo": "rammer.tools.demo",
+    "rammer.given": "rammer.session.inputs",
+    "rammer.inference_session": "rammer.session.onnxruntime",
+    "rammer.ir.evaluate": "rammer.ir.semantics.evaluate",
+    "rammer.ir.execute": "rammer.ir.semantics.execute",
+    "rammer.program": "rammer.runtime.program",
+    "rammer.report": "rammer.runtime.report",
+    "rammer.session_report": "rammer.session.report",
+    "rammer.state": "rammer.runtime.state",
+    "rammer.usage": "rammer.runtime.usage",
+    "rammer.vdevice.cfamily": "rammer.vdevice.ctext.cfamily",
+}
 STAY = ("rammer.backend", "rammer.distributed", "rammer.dynamo")  # names that other projects' settings hold: no warning
-
-_TABLE = """
-rammer rammer: children=forkpool
-rammer rammer.compiler: candidates collector=gcpause checking once trace
-rammer rammer.runtime: program artifact calling=call state outline report usage measure
-rammer rammer.session: inference_session=onnxruntime program_cache=cache given=inputs padding=buckets embedding
-rammer rammer.session: growing=growing_cache stages=control_flow session_report=report
-rammer rammer.integrations: backend=onnx_backend dynamo=torch_dynamo distributed=dask
-rammer rammer.tools: demo tables
-rammer.ir rammer.planner: memory near pieces succession handover
-rammer.ir rammer.ir: pipeline=software_pipeline
-rammer.ir rammer.ir.analysis: access dependency footprint intervals order parts simplify
-rammer.ir rammer.ir.semantics: evaluate execute expected functions rounding
-rammer.ir rammer.ir.verify: proof=kernel proof_update=update flow reference reuse replay
-rammer.ir rammer.ir.ops: toom_cook
-rammer.kernels rammer.kernels.vectors: block_products chain channel_window contraction generic matrix_unit orders
-rammer.kernels rammer.kernels.vectors: recurrent rounded_chain transforms transposed winograd_schedule
-rammer.kernels rammer.kernels.threads: threads_cell=cell threads_group=group threads_moves=moves
-rammer.kernels rammer.kernels.threads: threads_product=product threads_tensor=tensor threads_terms=terms
-rammer.scheduler rammer.scheduler.policies: algorithm1 auto chains locality round_robin
-rammer.scheduler rammer.scheduler.policies: sequential stationary wavefront waves
-rammer.vdevice rammer.vdevice.ctext: cfamily definitions functions minifloats vectors
-rammer.vdevice rammer.vdevice.toolchain: library objects
-rammer.vdevice rammer.vdevice.image: memory placement tables
-"""  # old folder, new folder: modules, `old=new` where a module has another name
-
-
-def moved() -> dict[str, str]:
-    """Return the new names of modules by their old names."""
-    found = {}
-    for line in _TABLE.strip().splitlines():
-        folders, names = line.split(": ")
-        old, new = folders.split()
-        for name in names.split():
-            before, _, after = name.partition("=")
-            found[f"{old}.{before}"] = f"{new}.{after or before}"
-    return found
 
 
 class _Alias(Loader):

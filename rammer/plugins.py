@@ -37,6 +37,8 @@ BUILTINS = {
     "rocm": "rammer.vdevice.rocm.plugin",
     "ipu": "rammer.vdevice.ipu.plugin",
 }
+logger = logging.getLogger(__name__)
+
 GROUP = "rammer"  # the entry-point group of third-party plugins
 
 
@@ -74,7 +76,7 @@ class PluginRegistry:
         self._manager = pluggy.PluginManager("rammer")
         self._manager.add_hookspecs(hookspecs)
         log.listen()
-        self._trace = log.PLUGINS.isEnabledFor(logging.DEBUG)
+        self._trace = logger.isEnabledFor(logging.DEBUG)
         self._blocked = blocked = config.names("RAMMER_DISABLE_PLUGINS")
         for name, module in BUILTINS.items():
             if name not in blocked and not (to_run and name == "policies"):
@@ -132,7 +134,7 @@ class PluginRegistry:
                     hint=f"RAMMER_DISABLE_PLUGINS={implementation.plugin_name} runs without it",
                 ) from error
             if self._trace:
-                log.PLUGINS.debug("%s.%s -> %r", implementation.plugin_name, hook, answer)
+                logger.debug("%s.%s -> %r", implementation.plugin_name, hook, answer)
             yield implementation.plugin_name, answer
 
     def vdevices(self) -> dict[str, tuple[str, VDeviceEntry]]:
@@ -260,7 +262,7 @@ class _Blamed:
                 f"plugin {self._plugin!r}: policy {self.name!r} made a {made} instead of an ExecutionPlan",
                 hint="see docs/plugin-author.md",
             )
-        return plan
+        return replace(plan, policy=self.name) if plan.policy == getattr(self._policy, "name", "") else plan
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from goldens import Golden
 hypothesis.settings.register_profile("shared", deadline=None)  # machines are shared: no example may take too long
 hypothesis.settings.load_profile("shared")
 pytest_plugins = ["pytester"]
-collect_ignore = ["examples"]  # installed and run by test_plugins.py, as a user would
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import rammer
 from rammer import ForeignSource, RKernel, config, hookimpl
+from rammer.cli.commands import main
 from rammer.errors import PluginError, RammerError, VerificationError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
@@ -29,8 +32,6 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.testing.plans import Net, place
 from rammer.tools.demo import lstm_stack
-
-EXAMPLE = Path(__file__).parent / "examples" / "rammer_toy"
 
 
 class Backwards(SequentialPolicy):
@@ -319,25 +320,60 @@ def test_hook_calls_can_be_traced(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "rammer_policies ->" in capsys.readouterr().err
 
 
-def test_the_example_installs_and_passes_the_kit(tmp_path: Path) -> None:
-    """The guide's package, found through its entry point, as a user would have it."""
-    meta = tmp_path / "rammer_toy-0.1.dist-info"
-    meta.mkdir()
-    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: rammer-toy\nVersion: 0.1\n")
-    (meta / "entry_points.txt").write_text("[rammer]\ntoy = rammer_toy\nbad = no_such_module\n")
-    for file in ("rammer_toy.py", "test_toy.py"):
-        (tmp_path / file).write_text((EXAMPLE / file).read_text())
+@pytest.mark.parametrize(
+    ("name", "kind", "tests"),
+    [
+        ("toy_device", "backend", ""),
+        ("plain_c", "c-backend", "one_rtask or diamond or constants or random_plans"),
+        ("longest_first", "policy", ""),
+    ],
+)
+def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path: Path) -> None:
+    """The package that `rammer new-plugin` makes, found through its entry point, as a user would have it."""
+    made = run_at(tmp_path, "-m", "rammer", "new-plugin", name, "--kind", kind)
+    folder = tmp_path / f"rammer-{name.replace('_', '-')}"
+    assert made.returncode == 0 and str(folder.name) in made.stdout, made.stderr
+    assert not list(folder.glob("*.in")) and len(list(folder.iterdir())) == 3
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    info = folder / f"rammer_{name}-{project['version']}.dist-info"  # what pip would write
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    points = "".join(f"{point} = {module}\n" for point, module in project["entry-points"]["rammer"].items())
+    (info / "entry_points.txt").write_text(f"[rammer]\n{points}bad = no_such_module\n")
     code = (
-        "import rammer; r = rammer.PluginRegistry(); assert 'toy' in r.vdevices();"
+        f"import rammer; r = rammer.PluginRegistry(); assert {name!r} in {{**r.vdevices(), **r.policies()}};"
         "print([(f.plugin, f.distribution, f.reason) for f in r.faults])"
     )
-    run = {"capture_output": True, "text": True, "cwd": tmp_path, "env": {"PYTHONPATH": str(tmp_path), "PATH": ""}}
-    done = subprocess.run([sys.executable, "-c", code], check=False, **run)
-    assert "('bad', 'rammer-toy', \"ModuleNotFoundError" in done.stdout, done.stderr
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_toy.py"], check=False, **run
-    )
+    assert f"('bad', '{project['name']}', \"ModuleNotFoundError" in run_at(folder, "-c", code).stdout
+    done = run_at(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", tests, f"test_{name}.py")
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout
+    again = run_at(folder, "-m", "rammer", "new-plugin", name)
+    assert again.returncode == 1 and "already" in again.stderr
+
+
+def run_at(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder whose packages it finds."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+@pytest.mark.parametrize("name", ["Toy", "1st", "a-b", "a__b", "a_", "../a", "é", "a b", "x" * 41, "", "cpu", "auto"])
+def test_a_new_plugin_needs_a_name_that_is_valid_and_free(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["new-plugin", "--", name])
+    assert done.exit_code == 1 and "hint:" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_new_plugin_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rammer-toy").mkdir()
+    done = CliRunner().invoke(main, ["new-plugin", "toy"])
+    assert done.exit_code == 1 and "cannot make the folder rammer-toy: File exists" in done.output
+    assert not list(Path("rammer-toy").iterdir())
 
 
 def test_a_plugin_adds_commands_and_a_broken_one_takes_none_away(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Another commit against this checkout: is anything slower, does anything compile longer?
+"""Compare another commit with this checkout: is anything slower, does anything compile longer?
 
 python -m benchmarks.compare.before REV [--models seq2seq_lstm,alexnet:4] [--suite paper] [--seconds 4] [--json F]
     [--resume]
 
-Each version compiles with an empty cache (but one calibration for both), loads what it saved in a process of its own,
-since files of two versions may have other ABIs, and both run in turns.
+Each version compiles with an empty cache; both use one calibration. Each loads its saved program in a process of its
+own, since files of two versions may differ in ABI. Both run in turns.
 """
 
 from __future__ import annotations

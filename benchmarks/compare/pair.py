@@ -1,4 +1,4 @@
-"""Saved programs of one model, of two precisions say, in one process and in turn. For commits: `before.py`.
+"""Compare saved programs of one model in one process, in turns, for example of two precisions. Commits: `before.py`.
 
 python -m benchmarks.compare.pair [--seconds 8] MODEL=BEFORE.rammer,AFTER.rammer…
 """

@@ -1,4 +1,4 @@
-"""Two policies on one model, in one process, in turn: the median ratio with a bootstrap interval.
+"""Compare two policies on one model in one process, in turns: the median ratio with a bootstrap interval.
 
 python -m benchmarks.compare.policies [--seconds 16] [--policies sequential,wavefront] MODEL…
 """

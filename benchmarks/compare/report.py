@@ -1,4 +1,4 @@
-"""Results of a benchmark run as plain data, and their tables: `python -m benchmarks.compare.report result.json`."""
+"""Hold the results of a benchmark run as data, and print their tables: `python -m benchmarks.compare.report FILE`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Result = Mapping[str, Any]
 
 
 def wide_console() -> Console:
-    """A console that does not break tables where the output is no terminal."""
+    """Return a console that keeps tables whole if the output is a file or a pipe."""
     return Console() if sys.stdout.isatty() else Console(width=170)
 
 
 def summarize(samples_ms: list[float]) -> dict[str, Any]:
-    """Minimum, median, mean, standard deviation and number of samples."""
+    """Return minimum, median, mean, standard deviation and number of samples."""
     return {
         "min_ms": min(samples_ms),
         "median_ms": statistics.median(samples_ms),
@@ -38,7 +38,7 @@ def summarize(samples_ms: list[float]) -> dict[str, Any]:
 
 
 def best_peer(peers: Mapping[str, Result]) -> str | None:
-    """The fastest peer by minimum that is not ours."""
+    """Return the peer with the smallest minimum, without rammer itself."""
     others = {name: p["min_ms"] for name, p in peers.items() if "min_ms" in p and not is_own(name)}
     return min(others, key=lambda name: others[name]) if others else None
 
@@ -102,10 +102,11 @@ def results_table(models: Mapping[str, Result]) -> Table:
 
 
 def summary_table(models: Mapping[str, Result]) -> Table:
-    """One row per model: ours against its best peer, by minimum and by median, and what it costs.
+    """Return one row per model: rammer against its best peer, by minimum and by median, with the costs of compiling.
 
     `overhead` is the share of the vEUs' time outside of rTasks, `no rTask` the share of the run in which no vEU is in
-    one; memory is what loading and running adds to the process, ours and ONNX Runtime's, beside the weights' size.
+    one. Memory is what loading and running adds to the process, for rammer and for ONNX Runtime, next to the size of
+    the weights.
     """
     columns = ("model", "ms", "best peer", "ms", "by min", "by median", "x floor", "overhead", "no rTask")
     table = Table(box=None)
@@ -148,7 +149,7 @@ def print_results(console: Console, content: Result) -> None:
 
 
 def geometric_mean_speed(models: Mapping[str, Result], peer: str) -> float | None:
-    """Geometric mean over models of the best other peer's minimum over `peer`'s."""
+    """Return the geometric mean over models of the best other peer's minimum divided by `peer`'s."""
     ratios = []
     for model in models.values():
         best = best_peer(model["peers"])

@@ -1,7 +1,7 @@
 """Measure rammer against its peers: `python -m benchmarks.compare.run --models lstm_tc_lstm,resnext29:4 --seconds 5`.
 
-One process per peer; all peers of a model are alive at once and are visited in turns, a few runs each, so that a
-change of the machine's clock or load meets all of them alike.
+One process per peer. All peers of a model are alive at once and run in turns, some runs each, so that a change of the
+machine's clock or load affects all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torc
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to measure; `runs` and `seconds` bound the timed runs per peer and model, `priority` is theirs alone."""
+    """Options of a measurement. `runs` and `seconds` bound timed runs per peer and model, `priority` is for these."""
 
     scale: Scale
     threads: int
@@ -119,7 +119,7 @@ class Comparison:
 def compare_peers(
     entry: catalog.Entry, peers: list[str], options: Options, say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
-    """Per peer: samples and what was observed beside them, or the reason of its failure."""
+    """Measure the peers of a model. Return for each its samples and observations, or the reason of its failure."""
     comparison = Comparison(entry, options, say)
     try:
         comparison.load(peers)

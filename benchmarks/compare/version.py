@@ -1,8 +1,8 @@
-"""What `before` and `replay` start in a process of its own, with another checkout's rammer, and nothing else.
+"""Run another checkout's rammer in a process of its own, for `before` and `replay`. Imports nothing else of ours.
 
 python -P version.py compile FOLDER MODEL.onnx   to saved.rammer, and compiled.json: seconds, rKernels
 python -P version.py run FOLDER PIPE             saved.rammer with inputs.npz to outputs.npz, then times runs when asked
-python -P version.py schedules FOLDER ASKED.json candidate schedules of models on paper, to schedules.jsonl.gz
+python -P version.py schedules FOLDER ASKED.json candidate schedules of models, without compiling, to schedules.jsonl.gz
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 
 def compile_model(folder: Path, model: str) -> None:
-    """Compile and save; note what it took, to import rammer included, and which rKernels were chosen."""
+    """Compile and save a model. Write the seconds, including the import of rammer, and the chosen rKernels."""
     start = time.perf_counter()
     import rammer
 
@@ -35,7 +35,7 @@ def compile_model(folder: Path, model: str) -> None:
 
 
 def run(folder: Path, pipe: int) -> None:
-    """Answer each number of seconds with the milliseconds of the runs in them, until None."""
+    """Answer each number of seconds with the milliseconds of the runs within them; end at None."""
     import rammer
 
     asked = Connection(pipe)
@@ -58,8 +58,8 @@ def run(folder: Path, pipe: int) -> None:
 def schedules(folder: Path, asked: Path) -> None:
     """Write a line for each operation of each model and spec: the candidates' names, schedules and packing, in order.
 
-    An operation that an earlier model has on the same spec is left out. The generators are called as a plugin's user
-    calls them, by the hook `rammer_rkernels`, so that versions of different generators can be compared.
+    Operations that an earlier model has on the same spec are left out. The hook `rammer_rkernels` calls the
+    generators, so that versions with different generators can be compared.
     """
     import rammer
     from rammer.errors import RammerError
@@ -94,7 +94,7 @@ def schedules(folder: Path, asked: Path) -> None:
 
 
 def _value(kernel: Any) -> list[str]:
-    """What tells a candidate from others, as texts."""
+    """Return the texts that identify a candidate."""
     packing = [f"{tensor}: {layout}" for tensor, layout in kernel.packing]
     return [kernel.name, kernel.schedule, "; ".join(packing), f"finer {kernel.finer}, places {kernel.places}"]
 

@@ -1,6 +1,8 @@
-"""CPU seconds and memory of compiling the suites' models for a GPU that need not be here: a process each, cold caches.
+"""Measure CPU seconds and memory of compiling models for a GPU, which need not be here. Caches are empty.
 
 python -m benchmarks.gpu.compile [alexnet …] [--target cuda] [--arch h100] [--json compiled.json] [--resume]
+
+Each model has a process of its own.
 """
 
 from __future__ import annotations

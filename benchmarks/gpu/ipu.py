@@ -1,7 +1,7 @@
-"""Estimated speed-up on a Graphcore IPU: the recurrent models with 4 layers, as in §5.3.2 of the paper, emulated.
+"""Estimate the speed-up on a Graphcore IPU: recurrent models with 4 layers, as in §5.3.2 of the paper, emulated.
 
-Run `python -m benchmarks.gpu.ipu [--arch gc2] [--policies sequential,wavefront] [--json FILE] [MODEL…]`; models of
-other suites are taken as they are. Nothing runs on an IPU: cycles are the emulator's.
+Run `python -m benchmarks.gpu.ipu [--arch gc2] [--policies sequential,wavefront] [--json FILE] [MODEL…]`. Models of
+other suites keep their layers. Nothing runs on an IPU: cycles are the emulator's.
 """
 
 from __future__ import annotations

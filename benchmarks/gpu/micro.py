@@ -1,7 +1,7 @@
-"""What synchronisation and launches cost on an NVIDIA GPU: the kinds of barrier, a launch, a node of a graph.
+"""Measure synchronisation and launches on an NVIDIA GPU: each kind of barrier, a launch, a node of a graph.
 
-Every block signals its own round and waits for its left neighbour's, a thousand times: a round is one hop. Each spin
-gives up after a second, so that a mistake costs a second and not the GPU.
+Every block signals its own round and waits for its left neighbour's, a thousand times; a round is one hop. Each poll
+loop ends after a second, so a fault costs one second and does not block the GPU.
 
 python -m benchmarks.gpu.micro --json micro.json
 """

@@ -1,7 +1,7 @@
-"""Systems under test on an NVIDIA GPU, each in a process of its own; without a GPU stand-ins that try the code only.
+"""Run systems under test on an NVIDIA GPU, each in a process of its own. Without a GPU, stand-ins test the code only.
 
-A runner times single runs by the device's events with inputs and weights resident, and by the host's clock from call
-to finished result. Loading, compiling, capturing and tuning are timed apart.
+A runner times single runs twice: by the device's events with inputs and weights resident, and by the host's clock from
+the call to the finished result. Loading, compiling, capturing and tuning are timed separately.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SLOT_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One peer on one model. `module` names the torch module; `gpu` is None in a dry run; `programs` is a folder of
-    our programs that were compiled before, `slots` one for the times of every slot of ours, or empty.
+    """One peer on one model. `module` names the torch module. `gpu` is None in a dry run. `programs` is a folder with
+    compiled programs of rammer. `slots` is a folder for the times of each slot of rammer's programs, or empty.
     """
 
     peer: str
@@ -72,7 +72,7 @@ class Peer:
 
 
 class Ours:
-    """A program of rammer; of a peer `…-graph` its launches are replayed as a CUDA graph."""
+    """A program of rammer. For a peer named `…-graph`, its launches are replayed as a CUDA graph."""
 
     def __init__(self, task: Task, built: BuiltModel) -> None:
         import rammer
@@ -135,8 +135,9 @@ class Ours:
 
 
 def save_slots(program: Any, inputs: Arrays, path: Path) -> None:
-    """The times of every slot in the fastest of some runs: `times` [slots, 2] in us and `operators` of all lanes behind
-    each other, of which `lengths` says how long each is. By operator: `kinds`, `rkernels`, estimated us of an rTask.
+    """Return the times of every slot in the fastest of several runs. `times` [slots, 2] in µs and `operators` hold all
+    lanes, one after another; `lengths` has the slots of each. By operator: `kinds`, `rkernels`, estimated µs of an
+    rTask.
     """
     executable, report = program.executable, program.report()
     run = min((executable.run_timed(inputs)[1] for _ in range(SLOT_RUNS)), key=lambda r: r.total_us)
@@ -320,7 +321,7 @@ PEERS: dict[str, Peer] = {
 
 
 def peer_of(name: str) -> Peer:
-    """The peer of a name, which may have flags behind it. Raises RammerError for an unknown one."""
+    """Return the peer of a name, which may end with flags. Raises RammerError for an unknown one."""
     base = name.partition("@")[0] if build_of(name) else name
     if base not in PEERS:
         raise RammerError(f"no peer {name!r}", hint=did_you_mean(name, PEERS) or ", ".join(PEERS))
@@ -347,8 +348,8 @@ class Results:
 
 
 def serve(pipe: connection.Connection, task: Task, reference: Arrays, warm_up: int) -> None:
-    """Child's main: imports, loads when told so, answers what it loaded, then each number of runs; None asks for notes
-    and ends it.
+    """Run in the child. Import, load at the parent's message, and answer what was loaded; then answer each number of
+    runs. None requests notes and ends the child.
     """
     try:
         importlib.import_module(

@@ -1,4 +1,4 @@
-"""Figure 19 of the paper, six models on an AMD GPU: simulated on the MI50's spec, and measured where there is a GPU.
+"""Make Figure 19 of the paper, six models on an AMD GPU: simulated for the MI50's spec, and measured if a GPU is here.
 
 Run `python -m benchmarks.gpu.rocm [--arch mi50] [--measure]`, or benchmarks/gpu/rocm.sh.
 """

@@ -1,7 +1,7 @@
-"""Everything about an NVIDIA GPU in one run: microbenchmarks, all models against their peers, and our two policies.
+"""Measure everything about an NVIDIA GPU in one run: microbenchmarks, all models against their peers, two policies.
 
-`benchmarks/gpu/h200.sh`, or `python -m benchmarks.gpu.run [--models …] [--peers …]`; `--dry-run` tries the code on a
-machine without a GPU: small models, our programs on the emulator, torch on the CPU, and no number that means anything.
+`benchmarks/gpu/h200.sh`, or `python -m benchmarks.gpu.run [--models …] [--peers …]`. `--dry-run` tests the code on a
+machine without a GPU: small models, rammer's programs on the emulator, torch on the CPU. Its numbers mean nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measured slots of a GPU's programs beside what the scheduler believed, by operator; needs no GPU.
+"""Compare measured slots of a GPU's programs with the scheduler's estimates, by operator. Needs no GPU.
 
 python -m benchmarks.gpu.slots FOLDER [--json slots.json]
 
-FOLDER has what `python -m benchmarks.gpu.run --slots FOLDER` writes. A slot is measured from where its wait is over to
-where its task ends; what lies between the end of a slot and the begin of the next wait is the loop of instructions.
+FOLDER has what `python -m benchmarks.gpu.run --slots FOLDER` writes. A slot is measured from the end of its wait to the
+end of its task. The time between a slot and the next wait goes to the loop of instructions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Slots:
-    """A program's rows, the longest first; microseconds of a wait, and between slots of a lane; and of all of it."""
+    """A program's rows, the longest first, with the µs of a wait, between the slots of a lane, and of the whole run."""
 
     rows: tuple[Row, ...]
     wait_us: float
@@ -51,7 +51,7 @@ class Slots:
 
 
 def read(path: Path) -> Slots:
-    """What a file of slots says."""
+    """Read a file of slots."""
     with np.load(path, allow_pickle=False) as stored:
         found: dict[str, npt.NDArray[np.generic]] = {name: stored[name] for name in stored.files}
     times, operators = found["times"].astype(np.float64), found["operators"].astype(np.int64)
@@ -78,7 +78,7 @@ def read(path: Path) -> Slots:
 
 
 def table_of(name: str, slots: Slots, most: int) -> Table:
-    """The rows that take most."""
+    """Return the rows that take the most time."""
     title = (
         f"{name}: {slots.total_us:.0f} us, estimated {slots.estimated_us:.0f}; a wait {slots.wait_us:.2f}, "
         f"between slots {slots.between_us:.2f}; mean |measured / estimate - 1| {slots.off:.2f}"
@@ -97,7 +97,7 @@ def table_of(name: str, slots: Slots, most: int) -> Table:
 @click.option("--most", default=12, show_default=True, help="Rows of a program.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Where to write all rows.")
 def main(folder: Path, most: int, output: Path | None) -> None:
-    """Print each program of FOLDER, and how far off estimates are in the mean of all."""
+    """Print each program of FOLDER, and the mean error of the estimates over all of them."""
     console = Console(width=180)
     found = {path.stem: read(path) for path in sorted(folder.glob("*.npz"))}
     for name, slots in found.items():

@@ -1,6 +1,6 @@
-"""GraphTurbo's tables beside ours, simulated on the STCP920's spec: `python -m benchmarks.graphturbo`.
+"""Print GraphTurbo's tables next to ours, simulated for the STCP920's spec: `python -m benchmarks.graphturbo`.
 
-Nothing was measured: bytes are those of plans on paper, times follow by the spec's rates, of which some are assumed.
+Nothing is measured: bytes are those of simulated plans, and times follow from the spec's rates. Some rates are assumed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def against_the_bound() -> Table:
 
 
 def best_batches() -> Table:
-    """Table 2: of a cluster, where DDR moves least for an image."""
+    """Return Table 2: one cluster, with the batch that moves the fewest bytes of DDR per image."""
     found = table(
         "Table 2: the best batch of a cluster", "model", "paper", "rules", "search", "MB an image by batch, search"
     )
@@ -68,7 +68,7 @@ def best_batches() -> Table:
 
 
 def scopes() -> Table:
-    """Table 3: where results lie. `moves`: what Algorithm 4 adds, which the paper seems to count among them."""
+    """Return Table 3: memories of results. Algorithm 4 adds `moves`; the paper seems to count them as results."""
     found = table("Table 3: tensors in DDR / LLB / L1", "model", "batch", "KiB", "paper", "rules", "concats", "moves")
     for name, (batch, kib, paper) in SCOPES.items():
         network = NETWORKS[name](batch)
@@ -81,7 +81,7 @@ def scopes() -> Table:
 
 
 def throughput() -> Table:
-    """Table 1, Figures 15 and 16: BERT-128 by batch, in four clusters."""
+    """Return Table 1 and Figures 15 and 16: BERT-128 by batch, on four clusters."""
     found = table(
         "Table 1: BERT-128, sentences/s",
         "batch of a cluster",
@@ -99,7 +99,10 @@ def throughput() -> Table:
 
 
 def contributions() -> Table:
-    """Figures 14 and 15: results shared, near, in instances, weights ahead; the paper says means of ten models."""
+    """Return Figures 14 and 15: results in shared memory, in local memory, in instances, and with weights prefetched.
+
+    The paper gives means of ten models.
+    """
     found = table(
         "Figures 14, 15: times faster than layer by layer",
         "model",
@@ -123,7 +126,7 @@ def contributions() -> Table:
 
 
 def when() -> Table:
-    """Milliseconds, by when plans load and store: as steps need it, a step ahead, searched; and a bound."""
+    """Return milliseconds by the time of loads and stores: on demand, one step ahead, searched; and a lower bound."""
     found = table(
         "When to load and store: ms", "model", "batch", "plan", "in turn", "a step ahead", "searched", "bound"
     )

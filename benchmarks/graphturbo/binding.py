@@ -1,8 +1,8 @@
-"""Which cores compute which part of a slice, and in which memory its result lies. Paper: GraphTurbo §3.4, Algorithm 4.
+"""Bind parts of slices to cores, and results of slices to memories. Paper: GraphTurbo §3.4, Algorithm 4.
 
-As printed, a binding would be handed on by one step only, as producers are looked at just where a slice had none
-itself: here every slice hands its own on. Where a slice takes another binding than its readers agreed on, its result
-goes through the shared memory.
+The printed algorithm passes a binding on by one step only, because it looks at producers only where a slice has no
+binding. Here every slice passes its own binding on. If a slice has another binding than its readers, its result goes
+through the shared memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Binding = tuple[int, ...]  # into how many parts each axis is cut, one for every
 
 
 class Move(NamedTuple):
-    """Data that must move before a slice can read what another one made. Paper: §3.5.
+    """Data that must move before a slice can read another slice's result. Paper: §3.5.
 
-    `kind`: "copy" from the shared memory, or "redistribute" between the cores' own ones, by way of `binding`.
+    `kind`: "copy" from the shared memory, or "redistribute" between local memories, to `binding`.
     """
 
     kind: str
@@ -29,8 +29,8 @@ class Move(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Of every slice the binding of its result, and whether that lies near; the moves, and readers that join several
-    producers' pieces of a tensor first (`concats`)."""
+    """The binding of each slice's result, and whether the result stays in local memory; the moves; and the readers that
+    first join pieces of a tensor from several producers (`concats`)."""
 
     bindings: Mapping[Name, Binding]
     near: Mapping[Name, bool]
@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 
 
 def plain_binding(shape: Sequence[int], cores: int) -> Binding:
-    """Cores from the outermost axis to the innermost: as many of 8, 4, 2, 1 as divide the extent, and are left."""
+    """Return the cores along each axis, outermost first: the most of 8, 4, 2, 1 that are left and divide the extent."""
     found = []
     for extent in shape:
         count = next(v for v in (8, 4, 2, 1) if v <= cores and extent % v == 0)
@@ -49,12 +49,12 @@ def plain_binding(shape: Sequence[int], cores: int) -> Binding:
 
 
 def redistributed(binding: Binding, other: Binding) -> Binding:
-    """The binding by which data pass from one to another: the smaller part of each axis."""
+    """Return the binding in which data pass from one binding to another: the smaller part of each axis."""
     return tuple(map(min, binding, other))
 
 
 def bound(order: Sequence[Slice], cores: int) -> Bound:
-    """Bindings and memories of slices that run in this order, from the last to the first. Paper: Algorithm 4."""
+    """Return bindings and memories of slices that run in this order, from the last to the first. Paper: Algorithm 4."""
     bindings: dict[Name, Binding] = {}
     near = {one.name: True for one in order}
     extents = {one.name: tuple(high - low for low, high in one.box) for one in order}
@@ -83,7 +83,7 @@ def bound(order: Sequence[Slice], cores: int) -> Bound:
 
 
 def _sources(one: Slice) -> dict[int, list[int]]:
-    """The layers outside that a slice reads, each with the slices that made what it reads."""
+    """Return the layers outside of a slice that it reads, each with the slices that wrote those parts."""
     made = {step.makes.piece for step in one.steps}
     found: dict[int, dict[int, None]] = {}
     for step in one.steps:
@@ -94,7 +94,7 @@ def _sources(one: Slice) -> dict[int, list[int]]:
 
 
 def _wanted(binding: Binding, axes: Iterable[int | None], extents: Sequence[int]) -> Binding:
-    """A reader's binding carried over to what it reads: kept where an axis follows, and its extent can be cut so."""
+    """Return a reader's binding for what it reads: kept along axes that correspond, if the extent can be split so."""
     found = [1] * len(extents)
     for count, axis in zip(binding, axes, strict=True):
         if axis is not None and extents[axis] % count == 0:

@@ -1,8 +1,8 @@
-"""The STCP920 of the paper as data, for simulation only: nothing of ours runs on it, some of its numbers are inferred.
+"""Describe the paper's STCP920 as data, for simulation only. rammer does not run on it, and some numbers are inferred.
 
-Of it are said (§5): 4 clusters, 8 cores in each, 64 KB of near memory for a core, 8 MB that a cluster shares, 136 GB/s.
-64 KB cannot be what the paper's scheduler counted with: its four stages of ResNet-50 need 640 KiB, and most of what
-it reports is met at 1280 KiB. That is inferred, and so is the peak, of which nothing is published.
+The paper says (§5): 4 clusters of 8 cores, 64 KB of local memory for each core, 8 MB that a cluster shares, 136 GB/s.
+The paper's scheduler cannot have counted with 64 KB: its four stages of ResNet-50 need 640 KiB, and 1280 KiB reproduce
+most of what it reports. So we infer 1280 KiB. The peak is inferred, too; it was not published.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ STCP920 = VDeviceSpec(
 
 
 def memories(near_kib: int = NEAR_KIB, spec: VDeviceSpec = STCP920) -> Memories:
-    """What a cluster's cores have near together, and share."""
+    """Return the bytes of all local memories of a cluster, and of its shared memory."""
     _, shared, main = spec.memory
     return Memories(spec.num_veus, spec.num_veus * near_kib << 10, shared.nbytes, main.read_gbps / shared.read_gbps)
 
 
 class Times(NamedTuple):
-    """Milliseconds of a run by the spec's rates: computing, moving, both in turn, and with loads ahead (§4.4)."""
+    """Milliseconds of a run by the spec's rates: computing, moving, both in turn, and with prefetch (§4.4)."""
 
     computing: float
     moving: float
@@ -49,17 +49,17 @@ class Times(NamedTuple):
 
     @property
     def ahead(self) -> float:
-        """Weights come during the layer before: whichever takes longer is what it takes. No less than a bound."""
+        """Prefetch weights during the layer before: the longer of both counts. This is a lower bound."""
         return max(self.computing, self.moving)
 
 
 def computing_ms(mflop: float, spec: VDeviceSpec = STCP920) -> float:
-    """Milliseconds of work that keeps every core busy."""
+    """Return the milliseconds of work that keeps every core busy."""
     return mflop / (spec.num_veus * spec.peak_gflops)
 
 
 def byte_ms(spec: VDeviceSpec = STCP920) -> dict[Far, float]:
-    """Milliseconds that a byte takes from or to a memory that is not near."""
+    """Return the milliseconds for a byte from or to a shared or main memory."""
     _, shared, main = spec.memory
     return {"shared": 1e-6 / shared.read_gbps, "main": 1e-6 / main.read_gbps}
 
@@ -67,7 +67,7 @@ def byte_ms(spec: VDeviceSpec = STCP920) -> dict[Far, float]:
 def times(
     network: Network, moved: Transfers, spec: VDeviceSpec = STCP920, layers: Sequence[int] | None = None
 ) -> Times:
-    """What a plan takes, or some layers of it, every core busy whenever it computes; work done twice is not counted."""
+    """Return the times of a plan, or of some of its layers. All cores compute at once; repeated work is not counted."""
     work = sum(network.layers[n].mflop for n in (range(len(network.layers)) if layers is None else layers))
     byte = byte_ms(spec)
     moving = (moved.main + moved.weights) * byte["main"] + moved.shared * byte["shared"]

@@ -1,4 +1,4 @@
-"""The paper's networks as layers on paper: images [n, h, w, c] or words [n, length, width] of two bytes."""
+"""Describe the paper's networks as layers, for simulation: images [n, h, w, c], words [n, length, width], two bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS: Axes = (0, 1, None)  # of words: a layer reads all of a row
 
 
 class Net:
-    """Layers one after the other; each method adds one and says its number. `~0` is the input."""
+    """A list of layers. Each method adds one and returns its number; `~0` is the input."""
 
     def __init__(self, *shape: int) -> None:
         self._layers: list[Layer] = []
@@ -27,7 +27,7 @@ class Net:
     def add(
         self, shape: tuple[int, ...], *reads: Read, takes_over: int | None = None, weights: int = 0, mflop: float = 0.0
     ) -> int:
-        """A layer of any kind; `weights` in numbers."""
+        """Add a layer of any kind. `weights` is the number of elements."""
         layer = Layer(shape, HALF * prod(shape), reads, takes_over=takes_over, weights=HALF * weights, mflop=mflop)
         self._layers.append(layer)
         return len(self._layers) - 1
@@ -41,7 +41,7 @@ class Net:
     def conv(
         self, x: int, channels: int, size: int = 1, stride: int = 1, *, apart: bool = False, plus: int | None = None
     ) -> int:
-        """A convolution with what is point-wise behind it, `plus` an image that is added; `apart`: by channel."""
+        """Add a convolution with its element-wise operators. `plus` is an image that is added; `apart`: depthwise."""
         n, h, w, inputs = self.shape(x)
         shape = n, -(-h // stride), -(-w // stride), channels
         per = size * size * (1 if apart else inputs)
@@ -58,7 +58,7 @@ class Net:
         return self.add((n, -(-h // stride), -(-w // stride), c), Read(x, POINTS, (POINT, window, window, POINT)))
 
     def concat(self, x: int, y: int) -> int:
-        """Channels of two, in place of the first one's if that dies."""
+        """Add a concatenation of channels, in the memory of the first operand if it is not read again."""
         *images, first = self.shape(x)
         other = self.shape(y)[3]
         behind = (POINT, POINT, POINT, ReadWindow(before=first))
@@ -66,7 +66,7 @@ class Net:
         return self.add((*images, first + other), *reads, takes_over=x)
 
     def image_scores(self, x: int, classes: int = 1000) -> Network:
-        """The mean of all places, scores, and their softmax."""
+        """Add the mean over all positions, a product for the scores, and a softmax."""
         n, _, _, c = self.shape(x)
         mean = self.add((n, 1, 1, c), Read(x, (0, None, None, 3)))
         scores = self.add(
@@ -78,13 +78,13 @@ class Net:
     # ---- of any rank
 
     def points(self, x: int, y: int | None = None, *, over: bool = True) -> int:
-        """What is computed place by place, in place of the first operand unless it must not be."""
+        """Add an element-wise operator. It writes in place of its first operand unless that is forbidden."""
         axes = tuple(range(len(self.shape(x))))
         reads = [Read(source, axes) for source in (x, y) if source is not None]
         return self.add(self.shape(x), *reads, takes_over=x if over else None)
 
     def dense(self, x: int, width: int, plus: int | None = None) -> int:
-        """Rows of words times weights, `plus` what is added."""
+        """Add a product of rows and weights. `plus` is added."""
         n, length, inputs = self.shape(x)
         reads = [Read(x, ROWS)] + ([] if plus is None else [Read(plus, (0, 1, 2))])
         mflop = 2e-6 * n * length * inputs * width
@@ -95,7 +95,7 @@ class Net:
 
 
 def resnet50(batch: int, *, fused: bool = True) -> Network:
-    """Sums are fused into a convolution, or layers of their own, in place."""
+    """Return a network whose sums are fused into a convolution, or are layers of their own that write in place."""
     net = Net(batch, 224, 224, 3)
     x = net.pool(net.conv(~0, 64, 7, 2), 3, 2)
     for stage, (channels, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
@@ -133,7 +133,7 @@ def densenet121(batch: int) -> Network:
 
 
 def bert(batch: int, length: int, layers: int = 12, width: int = 768, heads: int = 12) -> Network:
-    """An encoder of vectors, embeddings left out; 11 layers for each of its own."""
+    """Return an encoder of vectors without embeddings, with 11 layers for each of its own layers."""
     net = Net(batch, length, width)
     x, head = ~0, width // heads
     mflop = 2e-6 * batch * length * length * width

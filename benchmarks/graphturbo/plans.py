@@ -1,4 +1,4 @@
-"""Plans of the paper's networks on the STCP920's spec, from layer by layer to searched ones, and what each moves."""
+"""Draw plans of the paper's networks for the STCP920's spec, from layer by layer to searched, and count moved bytes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ WAYS = ("layers", "shared", "near", "rules", "search")
 
 
 def ways(network: Network, room: Memories, wanted: Sequence[str] = WAYS) -> dict[str, Paper]:
-    """Every layer whole with its result in main memory, as TVM has it; in the shared one; near; in instances by the
-    paper's rules; and by search."""
+    """Plans of one network: whole layers with results in main memory (as TVM does), in shared memory, and in local
+    memory; instances by the paper's rules; and instances by search."""
     groups = [group_of(network, n) for n in range(len(network.layers))]
 
     def whole(room: Memories) -> Paper:
@@ -75,13 +75,13 @@ def ways(network: Network, room: Memories, wanted: Sequence[str] = WAYS) -> dict
 
 
 def scopes(plan: Paper) -> tuple[int, ...]:
-    """How many results, or pieces of them, lie in main memory, in the shared one and near."""
+    """Return how many results, or pieces of them, are in main, shared and local memory."""
     count = Counter(plan.moved.levels.values())
     return tuple(count[level] for level in LEVELS)
 
 
 def copies(network: Network, plan: Paper) -> tuple[int, Mapping[str, int]]:
-    """Concats, and copies by kind, that binding instances to cores adds (Algorithm 4)."""
+    """Return the concatenations, and copies by kind, that binding instances to cores adds (Algorithm 4)."""
     parts = slices(network, plan.groups, plan.splits)
     order = [parts[n] for n in ORDERS[plan.order](producers_of(parts))]
     bindings = bound(order, memories().cores)
@@ -89,7 +89,7 @@ def copies(network: Network, plan: Paper) -> tuple[int, Mapping[str, int]]:
 
 
 def numbers(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
-    """What the book keeps of a network's plans: milliseconds, megabytes, places of results, copies."""
+    """Return what the book keeps of a network's plans: milliseconds, megabytes, memories of results, copies."""
     network, room = NETWORKS[name](batch), memories(kib)
     found = {}
     plans = ways(network, room)
@@ -113,8 +113,10 @@ def numbers(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
 
 
 def stages(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
-    """Of each group of the plan by rules: layers, instances, and milliseconds of computing and moving, by this plan and
-    layer by layer."""
+    """Return for each group of the plan by rules: layers, instances, and milliseconds of computing and of moving.
+
+    Milliseconds are those of this plan, and of a plan layer by layer.
+    """
     network, room = NETWORKS[name](batch), memories(kib)
     found = ways(network, room, ("layers", "rules"))
     groups = found["rules"].groups
@@ -131,7 +133,7 @@ def stages(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
 
 
 def _by_layer(network: Network, plan: Paper) -> list[NDArray[np.float64]]:
-    """Bytes over the shared memory and over main memory, tensors and weights, of every layer."""
+    """Return the bytes of tensors and weights that each layer moves through shared and through main memory."""
     layer_of = [step.makes.piece[1] for step in steps_of(network, plan)]
     moved = [np.zeros(3) for _ in network.layers]
     for move in plan.moved.moves:
@@ -141,7 +143,7 @@ def _by_layer(network: Network, plan: Paper) -> list[NDArray[np.float64]]:
 
 
 def timeline(network: Network, plan: Paper, room: Memories, ahead: int | None = None) -> Timeline:
-    """When its steps and transfers run, in milliseconds: as soon as was found, or all transfers so many steps ahead."""
+    """Return the times of steps and transfers in milliseconds: the best found, or all transfers `ahead` steps early."""
     found, costs, lie = transfers_of_plan(network, plan), costs_of(network, plan), held_by(network, plan)
     if ahead is None:
         return searched_timeline(found, lie, room, costs)
@@ -149,27 +151,27 @@ def timeline(network: Network, plan: Paper, room: Memories, ahead: int | None = 
 
 
 def timeline_bound(network: Network, plan: Paper) -> float:
-    """Milliseconds that no timeline beats."""
+    """Return a lower bound of all timelines, in milliseconds."""
     return least(transfers_of_plan(network, plan), costs_of(network, plan))
 
 
 def costs_of(network: Network, plan: Paper) -> Costs:
-    """What its steps take, and bytes, in milliseconds."""
+    """Return the milliseconds of steps, and of a byte."""
     return Costs([computing_ms(step.mflop) for step in steps_of(network, plan)], byte_ms())
 
 
 def held_by(network: Network, plan: Paper) -> dict[str, list[int]]:
-    """Bytes that its steps need in each memory."""
+    """Return the bytes that its steps need in each memory."""
     return held(steps_of(network, plan), plan.moved)
 
 
 def transfers_of_plan(network: Network, plan: Paper) -> list[Transfer]:
-    """What a plan moves, in parts."""
+    """Return the moves of a plan, in parts."""
     return transfers_of(steps_of(network, plan), plan.moved, PART)
 
 
 def steps_of(network: Network, plan: Paper) -> list[Step]:
-    """The steps of a plan, in its order."""
+    """Return the steps of a plan, in order."""
     parts = slices(network, plan.groups, plan.splits)
     return [step for n in ORDERS[plan.order](producers_of(parts)) for step in parts[n].steps]
 

@@ -1,4 +1,4 @@
-"""A plan on paper over time, for Perfetto: what the cores compute, and what each memory carries meanwhile."""
+"""Write a simulated plan over time for Perfetto: the layers that cores compute, and the transfers of each memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LANES = ("cores", "shared", "main")
 
 
 def chrome_trace(name: str, batch: int) -> str:
-    """The searched plan of a network as Chrome trace JSON: what cores compute, and what each memory carries."""
+    """Return the searched plan of a network as Chrome trace JSON."""
     network, room = NETWORKS[name](batch), memories()
     plan = searched(network, room)
     found, steps = timeline(network, plan, room), steps_of(network, plan)

@@ -1,9 +1,10 @@
-"""When a plan on paper loads and stores: how early each load, how late each store, as far as there is room meanwhile.
+"""Choose when a simulated plan loads and stores: loads earlier and stores later, as far as memory allows.
 
-A run on paper says at which step it needs each transfer. Here a load may begin some steps before, which takes room for
-it from then on, and a store be done some steps later. A far memory carries one transfer after another, of those that
-may begin the most urgent one. It is the space that SoMa (HPCA'25) searches: when room is taken, when it is given back,
-and who goes first. GraphTurbo (§4.4) has one place in it: weights come during the layer before.
+A simulated run says at which step it needs each transfer. Here a load may begin some steps earlier, and then occupies
+memory from that step on. A store may end some steps later. A main or shared memory carries one transfer after another;
+of those that may begin, the most urgent one goes first. SoMa (HPCA'25) searches the same space: when memory is
+allocated, when it is freed, and which transfer goes first. GraphTurbo (§4.4) is one point in it: weights are prefetched
+during the layer before.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ MOST_BEFORE = 6  # transfers of a busy memory, before the one that a step waits 
 
 
 class Transfer(NamedTuple):
-    """What a far memory carries for a step, a move or a part of one: as it stands, done before the step begins.
+    """A transfer of a main or shared memory for a step: a move, or a part of one. By default it ends before the step.
 
-    It may be moved to another step: to an early one, from `first` on, to begin as soon as that could; or to a late one,
-    up to `last`, to be done before that begins. `room`: where it takes room meanwhile, besides what steps hold anyway;
-    `inside`: also in the step that it is for.
+    It may be moved to an earlier step, not before `first`, and then begins as soon as that step could. Or it may be
+    moved to a later step, up to `last`, and then ends before that step begins. `room`: the memory that it occupies in
+    between, beyond what steps hold anyway; `inside`: also during its own step.
     """
 
     move: Move
@@ -47,11 +48,11 @@ class Transfer(NamedTuple):
         return self.move.kind in ("spill", "result")
 
     def span(self, at: int) -> tuple[int, int]:
-        """The step as of which it may begin, and the one before which it is done."""
+        """The step from which it may begin, and the step before which it ends."""
         return min(at, self.step), max(at, self.step)
 
     def steps(self, at: int) -> slice:
-        """The steps in which it takes room."""
+        """The steps in which it occupies memory."""
         begin, due = self.span(at)
         if begin == due or not self.room:
             return slice(0, 0)
@@ -60,7 +61,7 @@ class Transfer(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """When each step and each transfer begins and ends; `at`: where each transfer was moved to."""
+    """The begin and end of each step and transfer. `at`: the step that each transfer was moved to."""
 
     steps: tuple[tuple[float, float], ...]
     transfers: tuple[tuple[float, float], ...]
@@ -72,7 +73,7 @@ class Timeline(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What each step takes to compute, and a byte of each far memory to move, in one unit of time."""
+    """The time to compute each step, and to move a byte of each main or shared memory, in one unit."""
 
     steps: Sequence[float]
     byte: Mapping[Far, float]
@@ -82,7 +83,7 @@ class Costs(NamedTuple):
 
 
 def transfers_of(steps: Sequence[Step], moved: Transfers, most: int) -> list[Transfer]:
-    """How far what a run moves may be moved in time, in parts of so many bytes at most."""
+    """Return the transfers of a run with the range of steps to which each may be moved, in parts of limited bytes."""
     made = {step.makes.piece: at for at, step in enumerate(steps)}
     loads: dict[Piece, list[int]] = defaultdict(list)
     for move in moved.moves:
@@ -114,7 +115,7 @@ def transfers_of(steps: Sequence[Step], moved: Transfers, most: int) -> list[Tra
 
 
 def held(steps: Sequence[Step], moved: Transfers) -> dict[str, list[int]]:
-    """Bytes that each step needs in each memory: of the shared one also weights, until they are used no more."""
+    """Return the bytes that each step needs in each memory. Shared memory also holds weights until their last use."""
     found = {"near": [near for near, _ in moved.held], "shared": [shared for _, shared in moved.held]}
     for n, last in _uses(steps, moved).items():
         for at in range(moved.moves[n].step, last + 1):
@@ -123,7 +124,7 @@ def held(steps: Sequence[Step], moved: Transfers) -> dict[str, list[int]]:
 
 
 def _uses(steps: Sequence[Step], moved: Transfers) -> dict[int, int]:
-    """The last step that uses what was loaded of weights, by the number of the move."""
+    """Return the last step that uses loaded weights, by the number of the move."""
     using: dict[int, list[int]] = defaultdict(list)
     for at, step in enumerate(steps):
         using[step.makes.piece[1]].append(at)
@@ -138,19 +139,19 @@ def _uses(steps: Sequence[Step], moved: Transfers) -> dict[int, int]:
 
 
 class Rooms:
-    """What lies in each memory at every step, of a plan and of transfers that were moved."""
+    """The bytes in each memory at every step, of a plan and of moved transfers."""
 
     def __init__(self, held: Mapping[str, Sequence[int]], memories: Memories) -> None:
         self._used = {name: np.array([*steps, 0], np.int64) for name, steps in held.items()}
         self._room = {"near": memories.near, "shared": memories.shared}
 
     def take(self, transfer: Transfer, at: int, sign: int = 1) -> None:
-        """Its room where it was moved to; `sign` -1: give it back."""
+        """Add its bytes at the step that it was moved to; with `sign` -1, remove them."""
         if transfer.room:
             self._used[transfer.room][transfer.steps(at)] += sign * transfer.nbytes
 
     def fits(self, transfer: Transfer, at: int) -> bool:
-        """Whether it has room there, if it has none now."""
+        """Return whether it fits at a step, if it occupies nothing now."""
         if not transfer.room:
             return True
         used = self._used[transfer.room][transfer.steps(at)]
@@ -158,7 +159,7 @@ class Rooms:
 
 
 class _Run(ABC):
-    """Steps in turn, and each memory carries one transfer after another: when it is idle, what `next_for` says."""
+    """A simulation of steps in order. Each memory carries one transfer at a time; `next_for` chooses it."""
 
     def __init__(self, transfers: Sequence[Transfer], costs: Costs, at: Sequence[int]) -> None:
         self.transfers, self.costs, self.at = transfers, costs, list(at)
@@ -171,18 +172,18 @@ class _Run(ABC):
             self.count(n, 1)
 
     def count(self, n: int, sign: int) -> None:
-        """One more, or one less, that is due before a step."""
+        """Count one more, or one less, that is due before a step."""
         _, due = self.transfers[n].span(self.at[n])
         self.missing[due] += sign
         self.stores[due] += sign * self.transfers[n].stores
 
     @abstractmethod
     def opened(self) -> None:
-        """All steps before this one are done."""
+        """Called when all steps before this one are done."""
 
     @abstractmethod
     def next_for(self, memory: Far) -> int | None:
-        """The transfer that it begins with now."""
+        """Return the transfer that begins now."""
 
     def run(self) -> Timeline:
         carried: dict[Far, bool] = {"shared": False, "main": False}
@@ -215,9 +216,9 @@ class _Run(ABC):
 
 
 class _Fixed(_Run):
-    """Transfers are where they are: of those that may begin, the memory carries what is due first, stores before loads.
+    """A simulation with transfers at given steps. A memory carries the one that is due first, stores before loads.
 
-    A load that begins as of a step waits for the stores that are due before it: they make room.
+    A load of a step waits for the stores that are due before it, because they free memory.
     """
 
     def __init__(self, transfers: Sequence[Transfer], costs: Costs, at: Sequence[int]) -> None:
@@ -246,8 +247,10 @@ class _Fixed(_Run):
 
 
 class _AsSoon(_Run):
-    """Whatever has room begins as soon as its memory is idle, by the order of steps; stores are late as long as they
-    have room. What waits takes none."""
+    """A simulation where each transfer that fits begins as soon as its memory is idle, in the order of steps.
+
+    Stores are late as long as there is space. Waiting transfers occupy none.
+    """
 
     def __init__(self, transfers: Sequence[Transfer], costs: Costs, rooms: Rooms) -> None:
         super().__init__(transfers, costs, [t.step for t in transfers])
@@ -259,7 +262,7 @@ class _AsSoon(_Run):
         self._late = [n for n in order if transfers[n].last > transfers[n].step]
 
     def opened(self) -> None:
-        """Of stores that would have to be done now, those that have room may take longer."""
+        """Let stores that are due now, and for which there is space, take longer."""
         for n in self._late:
             transfer, at = self.transfers[n], self.at[n]
             if at == self.step < transfer.last and not self._done(n):
@@ -291,12 +294,12 @@ class _AsSoon(_Run):
 
 
 def play(transfers: Sequence[Transfer], at: Sequence[int], costs: Costs) -> Timeline:
-    """Compute all steps, with transfers moved to these places."""
+    """Compute all steps, with transfers moved to the given steps."""
     return _Fixed(transfers, costs, at).run()
 
 
 def least(transfers: Iterable[Transfer], costs: Costs) -> float:
-    """What no timeline beats: computing, or what the busiest memory carries."""
+    """Return a lower bound of all timelines: computing, or the transfers of the busiest memory."""
     carried: dict[Far, float] = {"shared": 0.0, "main": 0.0}
     for transfer in transfers:
         carried[transfer.move.memory] += costs.moving(transfer)
@@ -306,8 +309,11 @@ def least(transfers: Iterable[Transfer], costs: Costs) -> float:
 def searched(
     transfers: Sequence[Transfer], held: Mapping[str, Sequence[int]], memories: Memories, costs: Costs
 ) -> Timeline:
-    """The soonest end found: of all transfers moved as far as each of some windows and the room let them be, or begun
-    as soon as memories are idle; and from the best of these downhill, by moving what steps wait for.
+    """Return the best timeline found.
+
+    It starts from several: all transfers moved as far as a window and memory allow, for some windows, and all transfers
+    begun as soon as memories are idle. From the best of these it goes downhill, by moving transfers that steps wait
+    for.
     """
     found: list[Sequence[int]] = [moved_alike(transfers, Rooms(held, memories), window) for window in WINDOWS]
     found.append(_AsSoon(transfers, costs, Rooms(held, memories)).run().at)
@@ -316,7 +322,7 @@ def searched(
 
 
 def moved_alike(transfers: Sequence[Transfer], rooms: Rooms, window: int) -> list[int]:
-    """All transfers moved by up to `window` steps, in the order of their steps, as far as there is room."""
+    """Move all transfers by up to `window` steps, in the order of their steps, as far as memory allows."""
     at = [t.step for t in transfers]
     for n in sorted(range(len(transfers)), key=lambda n: transfers[n].step):
         at[n] = next((place for place in _places(transfers[n], window) if rooms.fits(transfers[n], place)), at[n])
@@ -325,7 +331,7 @@ def moved_alike(transfers: Sequence[Transfer], rooms: Rooms, window: int) -> lis
 
 
 def _places(transfer: Transfer, window: int) -> Iterator[int]:
-    """Where it may be moved to, the farthest place first: each half as far as the one before."""
+    """Yield steps to which it may be moved, the farthest first; each is half as far as the one before."""
     step, far = transfer.step, transfer.first if transfer.first < transfer.step else transfer.last
     away = max(-window, min(window, far - step))
     while away:
@@ -334,7 +340,7 @@ def _places(transfer: Transfer, window: int) -> Iterator[int]:
 
 
 class _Downhill:
-    """A timeline, made shorter by moves of single transfers."""
+    """Shorten a timeline by moves of single transfers."""
 
     def __init__(
         self,
@@ -364,7 +370,7 @@ class _Downhill:
         return self._best
 
     def _stalls(self) -> Iterator[tuple[float, int, int]]:
-        """How long each step waits, and for what: the transfer that is done last of those that are due."""
+        """Return how long each step waits, and for which transfer: of those that are due, the one that ends last."""
         last: dict[int, tuple[float, int]] = {}
         for n, (transfer, at) in enumerate(zip(self._transfers, self._best.at, strict=True)):
             due = transfer.span(at)[1]
@@ -378,7 +384,7 @@ class _Downhill:
             yield self._best.end - before, over, last[over][1]
 
     def _improved(self, culprit: int) -> bool:
-        """Whether moving it, or what its memory carries right before, makes the end sooner."""
+        """Return whether moving it, or a transfer right before it, ends the run sooner."""
         for n in self._busy_before(culprit):
             transfer, old = self._transfers[n], self._best.at[n]
             self._rooms.take(transfer, old, -1)
@@ -399,7 +405,7 @@ class _Downhill:
         return True
 
     def _busy_before(self, culprit: int) -> list[int]:
-        """A transfer, and those that its memory carried before it without a pause, the last one first."""
+        """Return a transfer and those that its memory carried before it without a pause, the last one first."""
         memory, when = self._transfers[culprit].move.memory, self._best.transfers
         others = [n for n, t in enumerate(self._transfers) if t.move.memory == memory and when[n] <= when[culprit]]
         found = [culprit]

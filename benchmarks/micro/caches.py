@@ -1,7 +1,7 @@
-"""What a step of a key-value cache costs, by the cache's length: `python -m benchmarks.micro.caches`.
+"""Measure a step of a key-value cache by the cache's length: `python -m benchmarks.micro.caches`.
 
-Eight layers of attention over caches of [1, heads, length, width], each written at a position by TensorScatter: one
-program, whose state the caches are. Without attention (`--only store`) nothing reads them.
+Eight layers of attention read caches of [1, heads, length, width]. TensorScatter writes each at one position. The
+caches are the state of one program. Without attention (`--only store`), the caches are only written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a call takes around a network of one small operator: `python -m benchmarks.micro.calls`.
+"""Measure the overhead of a call around a network of one small operator: `python -m benchmarks.micro.calls`.
 
-The same Relu of four elements by `program.run`, by a bound call, and by ONNX Runtime, in turns; the best round counts.
-With `--torch` a small perceptron from PyTorch, also by torch.compile. With `--rate 31.25` what a voice detector that is
-called so often a second takes of the CPU, with threads that wait for the next call: rammer and ONNX Runtime, each in a
-process of its own.
+The same Relu of four elements runs by `program.run`, by a bound call, and by ONNX Runtime, in turns; the best round
+counts. `--torch` adds a small perceptron from PyTorch, also by torch.compile. `--rate 31.25` measures the CPU time of a
+voice detector that is called so many times a second, by rammer and by ONNX Runtime, each in a process of its own: idle
+threads count, too.
 """
 
 from __future__ import annotations

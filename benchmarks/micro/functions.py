@@ -1,7 +1,7 @@
 """Measure errors of functions in units in the last place: `python -m benchmarks.micro.functions [--arch A] [--step N]`.
 
-Every N-th float32 is an argument, so that all binades and special numbers are, and NumPy's functions of float64 are
-the reference. Subnormal numbers are left out: programs flush them. Time is that of an element in a first-level cache.
+Every N-th float32 is an argument, which covers all binades and special numbers. NumPy's functions of float64 are the
+reference. Subnormal numbers are left out, because programs flush them. The time is that of an element in an L1 cache.
 """
 
 from __future__ import annotations

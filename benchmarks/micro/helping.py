@@ -1,4 +1,4 @@
-"""What it gains that a vEU that waits does parts of another one's rTask: one program with and without, in turn.
+"""Measure work stealing between vEUs: one program with and without it, in turns.
 
 python -m benchmarks.micro.helping [--seconds 8] [--slowed 1] MODEL…
 """

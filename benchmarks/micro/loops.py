@@ -1,7 +1,7 @@
-"""What a step of a loop costs that only run time ends, beside ONNX Runtime: `python -m benchmarks.micro.loops`.
+"""Measure a step of a loop with a number of steps known only at run time: `python -m benchmarks.micro.loops`.
 
-The body of a Loop is a product with a matrix of weights and tanh; how often it runs is an input. Both run it in turns,
-and agree.
+The body of a Loop is a product with a weight matrix and tanh; the number of steps is an input. rammer and ONNX Runtime
+run it in turns, and must agree.
 """
 
 from __future__ import annotations

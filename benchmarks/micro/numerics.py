@@ -1,8 +1,8 @@
-"""Rounding errors, and what an infinity or NaN reaches, beside ONNX Runtime: the table of docs/numerics.md.
+"""Measure rounding errors, and how far an infinity or NaN spreads, next to ONNX Runtime: the table of docs/numerics.md.
 
 python -m benchmarks.micro.numerics [--arch x86-64-amx@here]
 
-Errors are the largest against float64, as parts of the largest result; infinities and NaN stand at one place of x.
+Errors are the largest against float64, relative to the largest result. One element of x is an infinity or NaN.
 """
 
 from __future__ import annotations

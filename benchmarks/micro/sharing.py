@@ -1,4 +1,4 @@
-"""Several programs in one process: called in turn, and at once by a thread each; the same for ONNX Runtime's sessions.
+"""Measure several programs in one process: in turns, and at once by one thread each; also ONNX Runtime's sessions.
 
 python -m benchmarks.micro.sharing [MODEL.onnx] [--programs 1,2,4,16] [--rounds 12] [--json r.json]
 """

@@ -47,7 +47,7 @@ LOGIT_GAIN = {"densenet121": 0.5, "inception_v1": 0.4, "inception_v2": 0.4, "shu
 
 
 def load(name: str, seed: int = SEED) -> onnx.ModelProto:
-    """The model with every float weight drawn anew; ConstantOfShape weights become initializers."""
+    """Return the model with new seeded values for every float weight; ConstantOfShape weights become initializers."""
     if name not in NAMES:
         hint = did_you_mean(name, NAMES) or f"known: {', '.join(NAMES)}"
         raise RammerError(f"no light model named {name!r}", hint=hint)
@@ -76,7 +76,7 @@ def load(name: str, seed: int = SEED) -> onnx.ModelProto:
 
 
 def example_inputs(model: onnx.ModelProto, seed: int = SEED) -> Arrays:
-    """Seeded normal values for every input that is no initializer."""
+    """Return seeded normal values for every input that has no initializer."""
     weights = {t.name for t in model.graph.initializer}
     rng = np.random.default_rng(seed)
     return {
@@ -87,7 +87,7 @@ def example_inputs(model: onnx.ModelProto, seed: int = SEED) -> Arrays:
 
 
 def build(name: str, cache: Path = CACHE) -> BuiltModel:
-    """The refilled model on disk with ONNX Runtime's unoptimized outputs; needs onnxruntime."""
+    """Write the refilled model, and return it with ONNX Runtime's unoptimized outputs. Needs onnxruntime."""
     import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     def make() -> tuple[bytes, Arrays, Arrays]:
@@ -104,7 +104,7 @@ def build(name: str, cache: Path = CACHE) -> BuiltModel:
 
 
 class _Weights:
-    """Random values by role: He-scaled kernels, positive variances, small biases; tamed before a residual sum."""
+    """Random values by role: He-scaled kernels, positive variances, small biases; smaller before a residual sum."""
 
     def __init__(self, graph: onnx.GraphProto, seed: int, logit_gain: float) -> None:
         self._seed = seed

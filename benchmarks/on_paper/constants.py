@@ -1,4 +1,4 @@
-"""What the generators' numbers are worth by the cost model: each halved and doubled, nothing is compiled or run.
+"""Estimate the worth of the generators' numbers: each is halved and doubled. Compiles and runs nothing.
 
 python -m benchmarks.on_paper.constants [--target cpu] [--arch x86-64-avx512] [--only SLACK,WHOLE] MODEL…
 """

@@ -1,8 +1,8 @@
-"""Estimates of whole programs against measured times: `python -m benchmarks.on_paper.cost --suite all`.
+"""Compare estimates of whole programs with measured times: `python -m benchmarks.on_paper.cost --suite all`.
 
-A shared machine has fast and slow minutes. So the machine is calibrated, rTasks are measured and the program is run in
-turns, until the two lowest estimates and the two fastest runs agree; these are compared. A reference loop runs before
-and after each turn: one in which it became faster or slower does not count.
+A shared machine has fast and slow minutes. So calibration, measured rTasks and runs of the program take turns, until
+the two lowest estimates agree and the two fastest runs agree. These are compared. A reference loop runs before and
+after each turn; a turn in which its speed changed does not count.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The least time a model can take on this machine: arithmetic, weight bytes and recurrence.
+"""Compute the least time that a model can take on this machine: arithmetic, weight bytes and recurrence.
 
-FLOP floor: direct-convolution multiply-adds at the measured FMA rate (Winograd may go below). Weight floor: every
-weight byte read once from the nearest level that holds them all. Recurrent floor: each step's product with the
-recurrent weights streams them from the nearest level, everything else is a GEMM at full rate; layers run one after
-the other and synchronisation is free.
+FLOP floor: multiply-adds of direct convolutions at the measured FMA rate (Winograd may be faster). Weight floor: each
+weight byte is read once, from the closest memory level that holds all weights. Recurrent floor: each step's product
+streams the recurrent weights from that level, and everything else is a GEMM at full rate. Layers run one after another,
+and synchronisation is free.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Hand-overs of a plan's longest chain on a GPU, part by part, by the machine code of its rKernels; no GPU needed.
+"""Estimate the hand-overs of a plan's longest chain on a GPU, from the machine code of its rKernels. Needs no GPU.
 
     python -m benchmarks.on_paper.hops lstm_tc_lstm [--arch h100:x2] [--policy stationary] [--costs results.json]
 
-A line for each kind of hand-over: fence, poll and dispatch as measured on an H200, or by a file of
-`benchmarks.gpu.micro`; and the rTask's time from its wait to its last sum, and from there to its end.
+Prints a line for each kind of hand-over. Fence, poll and dispatch are as measured on an H200, or from a file of
+`benchmarks.gpu.micro`. The rTask's time has two parts: from its wait to its last sum, and from there to its end.
 """
 
 from __future__ import annotations

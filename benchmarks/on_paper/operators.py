@@ -1,10 +1,10 @@
-"""Where the time of a model goes, operator by operator: `python -m benchmarks.on_paper.operators nasnet_cifar`.
+"""List where the time of a model goes, by operator: `python -m benchmarks.on_paper.operators nasnet_cifar`.
 
-Measured inside whole runs, where weights and activations come from wherever they are then, against two floors:
-arithmetic of the direct form at the measured FMA rate, and bytes. A weight's first use in a run comes from the level
-that holds all weights, later ones from the nearest level that holds the weight; activations come from the nearest level
-that holds the operator's. Times are those of all vEUs together, divided by their number: with what is outside of rTasks
-they add up to the run.
+Operators are timed inside of whole runs, so weights and activations come from wherever they are then. Two floors are
+next to them: arithmetic of the direct form at the measured FMA rate, and bytes. The first use of a weight in a run
+reads the memory level that holds all weights. Later uses read the closest level that holds this weight. Activations
+come from the closest level that holds the operator's. Times are sums over all vEUs, divided by the number of vEUs: with
+the time outside of rTasks they add up to the run.
 """
 
 from __future__ import annotations

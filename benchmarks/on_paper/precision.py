@@ -1,10 +1,10 @@
-"""How far outputs move when products round their operands to bf16, and when nothing but weights is rounded.
+"""Measure how far outputs move if products round their operands to bf16, and if only weights are rounded.
 
 python -m benchmarks.on_paper.precision MODEL… [--arch x86-64-avx512bf16@here]
 
-The second figure is float32 arithmetic on rounded weights: no program that keeps weights in bf16 can be expected to
-come closer. An arch that ends in @here emulates what this CPU lacks; errors are then those of that arch,
-times say nothing.
+The second figure is float32 arithmetic on rounded weights. A program that keeps weights in bf16 cannot be expected to
+be closer. An arch that ends in @here emulates what this CPU lacks: its errors are those of that arch, its times mean
+nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the cost model believes of single rKernels from their loops alone, against what they take with operands near.
+"""Compare the cost model's estimates of single rKernels, from their loops alone, with times measured on warm operands.
 
 python -m benchmarks.on_paper.work [--json FILE] MODEL…
 """
@@ -43,7 +43,7 @@ class Row:
 
 
 def rows(name: str) -> list[Row]:
-    """All candidates of a model's operations."""
+    """Return all candidates of a model's operations."""
     registry = PluginRegistry()
     with closing(registry.open("cpu")) as device:
         compilation = Compilation(load(str(catalog.prepare(name, 1, "full").built.path)), device, registry=registry)
@@ -61,7 +61,7 @@ def rows(name: str) -> list[Row]:
 @click.option("--least", default=1.0, show_default=True, help="Microseconds of an rTask that counts.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the rows to a file.")
 def main(models: tuple[str, ...], least: float, output: Path | None) -> None:
-    """Print how far counted times of rTasks are off, and the worst."""
+    """Print the errors of counted times of rTasks, and the largest."""
     if output:
         files.check_new(output)
     found = [row for name in models for row in rows(name) if row.measured_us >= least]

@@ -1,4 +1,4 @@
-"""docs/operators.md from results of onnx_suite: `python -m benchmarks.pages.operator_table cpu.json … -o FILE`
+"""Write docs/operators.md from results of onnx_suite: `python -m benchmarks.pages.operator_table cpu.json … -o FILE`.
 
 Every cell was run: an operator, the element types of its first input, a vDevice.
 """

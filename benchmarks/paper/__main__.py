@@ -1,4 +1,4 @@
-"""The paper's evaluation: `python -m benchmarks.paper --all`, `--only figure17`, `--list`."""
+"""Make the paper's evaluation: `python -m benchmarks.paper --all`, `--only figure17`, `--list`."""
 
 from __future__ import annotations
 

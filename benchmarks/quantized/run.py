@@ -1,7 +1,7 @@
-"""Quantised networks against those in float32, and against ONNX Runtime: called in turn.
+"""Compare quantised networks with the same in float32, and with ONNX Runtime, called in turns.
 
-Small ones are made here; `mobilenet`, `minilm`, `hifi_gan` and `lstm` are quantised by ONNX Runtime's own tools, and
-`llama_4bit_32` and the like have weights of four bits in blocks.
+Small networks are built here. ONNX Runtime's own tools quantise `mobilenet`, `minilm`, `hifi_gan` and `lstm`.
+`llama_4bit_32` and similar ones have weights of four bits in blocks.
 
 python -m benchmarks.quantized.run [--networks mlp_64,…] [--turns 15] [--device 2] [--clock wall] [--json r.json]
 """

@@ -1,4 +1,4 @@
-"""torch.compile by rammer, Inductor and eager PyTorch: `python -m benchmarks.torch.inference --models resnet50,swin_t`.
+"""Compare torch.compile by rammer and Inductor with eager PyTorch: `python -m benchmarks.torch.inference`.
 
 Each has a process of its own and the same module without gradients; they are called in turns. `rammer-program` is a
 Program of `rammer.compile(module, example=…)`, called with tensors.

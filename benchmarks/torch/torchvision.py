@@ -1,6 +1,7 @@
-"""All of torchvision's classification models beside eager PyTorch: `python -m benchmarks.torch.torchvision [MODEL…]`.
+"""Compare all of torchvision's classifiers with eager PyTorch: `python -m benchmarks.torch.torchvision [MODEL…]`.
 
-Each in a process of its own, with seeded weights: by `rammer.from_torch`, and by `torch.compile(backend="rammer")`.
+Each has a process of its own and seeded weights. It runs by `rammer.from_torch`, and by
+`torch.compile(backend="rammer")`.
 """
 
 from __future__ import annotations

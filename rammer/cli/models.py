@@ -13,9 +13,9 @@ from rich.table import Table
 
 import rammer
 from rammer import files
-from rammer.cli.console import err, out, progress_bar
+from rammer.cli.console import out, progress_bar
 from rammer.cli.options import compile_options, how_to_compile, open_program, pairs, refuse_options
-from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
+from rammer.cli.running import COLUMNS, run_once
 from rammer.errors import InputError
 from rammer.runtime import artifact, measure
 from rammer.runtime.program import Program
@@ -60,18 +60,9 @@ def compile_command(verbose: int, /, model: str, output: str, state: dict[str, s
 @click.pass_obj
 def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, seed: int, **options: Any) -> None:
     """Run MODEL (ONNX or a compiled program) once and describe its outputs."""
-    sources = [model, *given.values()]
-    if folder:
-        check_folder(folder, sources)
-    with open_program(model, **options) as program:
-        if verbose:
-            err.print(escape(str(program.report())), highlight=False)
-        outputs = program.run(inputs_of(program, given, seed))
     table = Table(*COLUMNS)
-    for row in described(outputs):
+    for row in run_once(model, lambda: open_program(model, **options), given, folder, seed, verbose):
         table.add_row(*map(escape, row))
-    if folder:
-        save(outputs, folder, sources)
     out.print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 import rammer
 from rammer.cli.console import progress_bar
-from rammer.cli.running import array
+from rammer.cli.running import array, pair
 from rammer.compiler import CompileOptions
 from rammer.errors import InputError
 from rammer.runtime import artifact
@@ -18,13 +19,10 @@ from rammer.runtime.program import Program
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for value in values:
-        name, equals, rest = value.rpartition("=")
-        if not equals or not name or not rest:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        found[name] = rest
-    return found
+    try:
+        return dict(map(pair, values))
+    except ArgumentTypeError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _parsed(convert: Callable[[str], Any], example: str) -> Callable[..., dict[str, Any]]:
@@ -41,38 +39,27 @@ _shapes = _parsed(lambda text: tuple(map(int, text.split("x"))), "a shape looks 
 _extents = _parsed(int, "a dimension looks like batch=8")
 
 
+PLAIN = {  # options that are texts
+    "device": "Which device of the target; for cpu the number of vEUs.",
+    "arch": "Compile for this architecture instead of the one found; `rammer compile` takes several: A,B.",
+    "precision": "Round operands of products, for matrix units: tf32, bf16.  [default: fp32]",
+    "numerics": "strict: no rKernel spreads infinities or NaN beyond the formula, or rounds more than direct sums.  "
+    "[default: RAMMER_NUMERICS or fast]",
+    "policy": "Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
+    "them.  [default: RAMMER_POLICY or auto]",
+    "target": "vDevice to compile for.  [default: RAMMER_VDEVICE or cpu]",
+}
+
+
 def compile_options(command: Any) -> Any:
     """Add the options for compiling to a command."""
+    seconds = "Time to measure rKernels.  [default: RAMMER_TUNE_SECONDS or 20]"
     for option in (
-        click.option(
-            "--shape", "shapes", multiple=True, callback=_shapes, help="Fix an input's shape: NAME=1x3x224x224."
-        ),
+        click.option("--shape", "shapes", multiple=True, callback=_shapes, help="Fix a shape: NAME=1x3x224x224."),
         click.option("--dim", "dims", multiple=True, callback=_extents, help="Fix a symbolic dimension: NAME=8."),
-        click.option(
-            "--constant", "constants", multiple=True, callback=pairs, help="Fix an input's value: NAME=FILE.npy."
-        ),
-        click.option("--device", help="Which device of the target; for cpu the number of vEUs."),
-        click.option(
-            "--arch",
-            help="Compile for this architecture instead of the one found; `rammer compile` takes several: A,B.",
-        ),
-        click.option(
-            "--tune-seconds",
-            type=click.FloatRange(min=0),
-            help="Time to measure rKernels.  [default: RAMMER_TUNE_SECONDS or 20]",
-        ),
-        click.option("--precision", help="Round operands of products, for matrix units: tf32, bf16.  [default: fp32]"),
-        click.option(
-            "--numerics",
-            help="strict: no rKernel spreads infinities or NaN beyond the formula, or rounds more than direct sums.  "
-            "[default: RAMMER_NUMERICS or fast]",
-        ),
-        click.option(
-            "--policy",
-            help="Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
-            "them.  [default: RAMMER_POLICY or auto]",
-        ),
-        click.option("--target", help="vDevice to compile for.  [default: RAMMER_VDEVICE or cpu]"),
+        click.option("--constant", "constants", multiple=True, callback=pairs, help="Fix an input: NAME=FILE.npy."),
+        click.option("--tune-seconds", type=click.FloatRange(min=0), help=seconds),
+        *(click.option(f"--{name}", help=text) for name, text in PLAIN.items()),
     ):
         command = option(command)
     return command

@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Sequence
 
 import rammer
-from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
+from rammer.cli.running import COLUMNS, pair, run_once
 from rammer.errors import RammerError, from_checkout, message, require_compiler
 from rammer.runtime.artifact import is_archive
+from rammer.runtime.program import Program
 
-ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "show")
+ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "new-plugin", "show")
 WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
 
 
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     run = commands.add_parser("run", help="run a compiled program once and describe its outputs")
     run.add_argument("program", help="a file that `rammer compile` or Program.save has written")
-    run.add_argument("--input", action="append", default=[], metavar="NAME=FILE", help="an input from a .npy file")
+    run.add_argument("--input", action="append", type=pair, default=[], metavar="NAME=FILE", help="from a .npy file")
     run.add_argument("--save", metavar="FOLDER", help="write every output as FOLDER/<number>.npy")
     run.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
     run.add_argument("--device", help="which device of the target; for cpu the number of vEUs")
@@ -63,26 +64,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace) -> None:
-    pairs = dict(_pair(text) for text in given.input)
-    sources = [given.program, *pairs.values()]
-    if given.save:
-        check_folder(given.save, sources)
     if not is_archive(given.program) and not given.program.endswith(".rammer"):
         require_compiler()
-    with rammer.load_program(given.program, device=given.device) as program:
-        if given.verbose:
-            print(program.report(), file=sys.stderr)
-        outputs = program.run(inputs_of(program, pairs, given.seed))
-    if given.save:
-        save(outputs, given.save, sources)
-    rows = [COLUMNS, *described(outputs)]
+
+    def opens() -> Program:
+        return rammer.load_program(given.program, device=given.device)
+
+    rows = [COLUMNS, *run_once(given.program, opens, dict(given.input), given.save, given.seed, given.verbose)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(message("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, file = text.rpartition("=")
-    if not (name and equals and file):
-        raise RammerError(f"--input {text} is not NAME=FILE", hint="for example --input x=x.npy")
-    return name, file

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from rammer import files
-from rammer.errors import InputError, RammerError
+from rammer.errors import InputError, RammerError, message
 from rammer.ir.tensor import Array
 from rammer.runtime import measure
 from rammer.runtime.program import Program
 
 COLUMNS = ("output", "shape", "dtype", "min", "mean", "max")
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE. Raises ArgumentTypeError, a usage error, for another text."""
+    name, equals, value = text.rpartition("=")
+    if not (name and equals and value):
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def array(option: str, name: str, file: str) -> Array:
@@ -25,10 +35,25 @@ def array(option: str, name: str, file: str) -> Array:
         raise InputError(f"{option} {name}: cannot read {file}: {error}", hint="write it with numpy.save") from error
 
 
-def inputs_of(program: Program, given: Mapping[str, str], seed: int) -> dict[str, Array]:
-    """Return the inputs from .npy files, and seeded random values for the others."""
-    arrays = measure.random_inputs(program.inputs, seed)
-    return arrays | {name: array("--input", name, file) for name, file in given.items()}
+def run_once(
+    path: str, opens: Callable[[], Program], given: Mapping[str, str], folder: str | None, seed: int, verbose: int
+) -> list[tuple[str, ...]]:
+    """Run a program on .npy files, and on seeded random values for other inputs. Return a row for each output.
+
+    With a `folder`, writes every output as FOLDER/<number>.npy. `verbose` prints the report on stderr.
+    """
+    sources = [path, *given.values()]
+    if folder:
+        _check_folder(folder, sources)
+    with opens() as program:
+        if verbose:
+            print(message(str(program.report())), file=sys.stderr)
+        arrays = {name: array("--input", name, file) for name, file in given.items()}
+        outputs = program.run(measure.random_inputs(program.inputs, seed) | arrays)
+    for number, value in enumerate(outputs.values() if folder else ()):
+        with files.new_file(Path(str(folder)) / f"{number}.npy", sources=sources) as file:
+            np.save(file, value)
+    return [*described(outputs)]
 
 
 def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:
@@ -40,17 +65,10 @@ def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:
         yield name, "×".join(map(str, value.shape)), kind, *numbers
 
 
-def check_folder(folder: str, sources: Collection[str]) -> None:
+def _check_folder(folder: str, sources: Collection[str]) -> None:
     """Make the folder for outputs. Raises RammerError if that is impossible."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RammerError(f"cannot make the folder {folder}: {error.strerror}", hint="name another one") from error
     files.check_new(Path(folder, "0.npy"), sources=sources)
-
-
-def save(outputs: Mapping[str, Array], folder: str, sources: Collection[str]) -> None:
-    """Write every output as FOLDER/<number>.npy."""
-    for number, value in enumerate(outputs.values()):
-        with files.new_file(Path(folder) / f"{number}.npy", sources=sources) as file:
-            np.save(file, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.text import print_plan
 from rammer.scheduler.timeline import Timeline
 
+logger = logging.getLogger(__name__)
+
 
 class Trace:
-    """Debugging output of one compile: messages of the logger `rammer.compile`, and files in the dump folder.
+    """Debugging output of one compile: messages of this module's logger, and files in the dump folder.
 
     Files are named `<number>-<model>.<what>.txt`.
     """
@@ -29,19 +32,19 @@ class Trace:
         self._stem: Path | None = None
 
     def say(self, level: int, text: str) -> None:
-        """Log a text. RAMMER_DEBUG of at least `level` shows it on stderr."""
-        log.say(log.COMPILE, level, text)
+        """Log a text at a level of `rammer.log`, such as DEVICES."""
+        logger.log(level, "%s", text)
 
     def told(self, level: int) -> Callable[[str], None] | None:
         """Return a function that logs texts of a level, or None if no handler shows them.
 
         With None, callers need not build the texts.
         """
-        return partial(self.say, level) if log.hears(log.COMPILE, level) else None
+        return partial(self.say, level) if logger.isEnabledFor(level) else None
 
     def warn(self, text: str) -> None:
-        """Log a warning on the `rammer.compile` logger, which shows on stderr unless the logger is silenced."""
-        log.COMPILE.warning("%s", text)
+        """Log a warning, which shows on stderr unless the logger is silenced."""
+        logger.warning("%s", text)
 
     def graph(self, what: str, graph: Graph) -> None:
         """Write a graph as text to the dump folder. Raises RammerError if the folder is not writable."""

@@ -39,22 +39,15 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
     RammerError without Dask, and if the scheduler does not answer.
     """
     try:
-        from dask.distributed import Client, LocalCluster
+        from dask.distributed import Client
     except ImportError as error:
         raise RammerError("Dask is not installed", hint=from_checkout("distributed")) from error
-    if scheduler is not None:
-        try:
-            client = Client(scheduler)
-        except (OSError, ValueError) as error:
-            raise RammerError(f"no scheduler at {scheduler}: {error}", hint="start one: dask scheduler") from error
-        with client:
-            yield client
-        return
-    count = workers or usable_cpus()
-    with (  # at a free port: another cluster may run
-        LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    local = {"n_workers": workers or usable_cpus(), "threads_per_worker": 1, "dashboard_address": ":0"}  # a free port
+    try:
+        client = Client(scheduler) if scheduler is not None else Client(**local)
+    except (OSError, ValueError) as error:
+        raise RammerError(f"no scheduler at {scheduler}: {error}", hint="start one: dask scheduler") from error
+    with client:
         yield client
 
 

@@ -43,23 +43,9 @@ _PADDING = 0xD935  # type of extra fields for alignment; zip readers skip it
 _END, _END_BYTES = b"PK\5\6", 22  # the end of a zip without a comment
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
 _MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
-_SAFETENSORS = {
-    DType.F16: "F16",
-    DType.BF16: "BF16",
-    DType.F32: "F32",
-    DType.F64: "F64",
-    DType.U8: "U8",
-    DType.U16: "U16",
-    DType.U32: "U32",
-    DType.U64: "U64",
-    DType.BOOL: "BOOL",
-    DType.I8: "I8",
-    DType.I16: "I16",
-    DType.I32: "I32",
-    DType.I64: "I64",
-    DType.F8E4M3FN: "F8_E4M3",
-    DType.F8E5M2: "F8_E5M2",
-}
+# types that safetensors names as we do
+_PLAIN = ("F16", "BF16", "F32", "F64", "BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64")
+_SAFETENSORS = {DType[name]: name for name in _PLAIN} | {DType.F8E4M3FN: "F8_E4M3", DType.F8E5M2: "F8_E5M2"}
 _DTYPES = {name: dtype for dtype, name in _SAFETENSORS.items()}
 _BYTES = _SAFETENSORS[DType.U8]  # for element types that the format lacks; the metadata name them
 

@@ -6,8 +6,9 @@ build or prove one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rammer.scheduler.timeline import Timeline
 
 OUTLINE = "outline.bin"  # its name among an image's files
+SPEC: dict[str, Callable[[Any], Any]] = {"num_veus": int, "launch_us": float, "calls": bool, "barrier_us": float}
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,8 @@ class Outline(TableFile):
         """Raise ValueError for inconsistent lanes."""
         barriers, num_veus = self.slots[:, 0] < 0, self.header["num_veus"]
         sound = (
-            type(num_veus) is int
+            all(type(self.header[name]) is kind for name, kind in SPEC.items())
             and 1 <= num_veus <= 1 << 20
-            and all(type(self.header[name]) is float for name in ("launch_us", "barrier_us"))
-            and type(self.header["calls"]) is bool
             and (len(self.bounds) - 1) % num_veus == 0
             and self.bounds[0] == 0
             and self.bounds[-1] == len(self.slots) == len(self.rtask_us)
@@ -80,13 +80,7 @@ def pack(plan: ExecutionPlan) -> bytes:
                     us.append(0.0)
                     waits += slot.waits
             bounds.append(len(slots))
-    header = {
-        "graph": plan.graph.name,
-        "num_veus": plan.spec.num_veus,
-        "launch_us": float(plan.spec.launch_us),
-        "calls": plan.spec.calls,
-        "barrier_us": float(plan.spec.barrier_us),
-    }
+    header = {"graph": plan.graph.name, **{name: kind(getattr(plan.spec, name)) for name, kind in SPEC.items()}}
     return Outline(
         header,
         np.array(bounds, np.int64),
@@ -102,14 +96,7 @@ def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
 
     outline = Outline.from_bytes(data)
     header, num_veus = outline.header, outline.header["num_veus"]
-    spec = VDeviceSpec(
-        report.target,
-        num_veus,
-        arch=report.arch,
-        launch_us=header["launch_us"],
-        calls=header["calls"],
-        barrier_us=header["barrier_us"],
-    )
+    spec = VDeviceSpec(report.target, arch=report.arch, **{name: header[name] for name in SPEC})
     waits = iter(outline.waits.tolist())
     slots: list[Slot] = []
     us: dict[TaskUid, float] = {}

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -246,7 +246,7 @@ class Program(Stateful):
                 self._require_open()
                 return executable.run_bound({**sized, **changed}, places, outputs)
 
-        return Again(run, reads, writes, {o: n for o, n in pairs.items() if o in writes}, memory, executable)
+        return Again(run, reads, writes, tuple((o, n) for o, n in pairs.items() if o in writes), memory, executable)
 
     def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
         """Convert an input that is not in one of this program's buffers. Raises InputError."""
@@ -382,26 +382,20 @@ class Program(Stateful):
         return message(f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>")
 
 
+@dataclass(slots=True)
 class Again:
     """Repeated runs of a stream that differ in some inputs only. Nothing is checked or looked up again.
 
     A call takes the changed inputs and returns outputs by name. `finish` returns the state to the stream.
     """
 
-    __slots__ = ("_keeper", "_memory", "_pairs", "_reads", "_run", "_writes", "runs")
-
-    def __init__(
-        self,
-        run: Callable[[Mapping[str, Array], Mapping[str, Any]], dict[str, Array]],
-        reads: dict[str, Any],
-        writes: dict[str, Any],
-        pairs: Mapping[str, str],
-        memory: StreamState,
-        keeper: object,
-    ) -> None:
-        self._run, self._reads, self._writes, self._pairs = run, reads, writes, tuple(pairs.items())
-        self._memory, self._keeper = memory, keeper
-        self.runs = 0
+    _run: Callable[[Mapping[str, Array], Mapping[str, Any]], dict[str, Array]]
+    _reads: dict[str, Any]
+    _writes: dict[str, Any]
+    _pairs: tuple[tuple[str, str], ...]
+    _memory: StreamState
+    _keeper: object
+    runs: int = 0
 
     def __call__(self, changed: Mapping[str, Array]) -> dict[str, Array]:
         found = self._run(changed, {**self._reads, **self._writes})

@@ -6,6 +6,7 @@ The rest is refused, with an alternative. An option that would change a result, 
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from rammer.runtime.call import Runnable
 
 PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda", "ROCMExecutionProvider": "rocm"}
 Provider: TypeAlias = str | tuple[str, Mapping[str, Any]]
+
+logger = logging.getLogger(__name__)
 
 _INSTEAD = {
     "disable_fallback": "rammer never falls back to another device",
@@ -263,7 +266,7 @@ def chosen_target(
         if target not in left or left[target].available:
             number = options.get("device_id")
             return target, None if target == "cpu" or number is None else str(number)
-        log.PLUGINS.info("%s is not available: %s", name, left[target].reason)
+        logger.log(log.DEVICES, "%s is not available: %s", name, left[target].reason)
     raise InputError(
         f"none of {', '.join(name for name, _ in known)} is available here", hint="`rammer doctor` says why"
     )

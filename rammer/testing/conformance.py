@@ -110,6 +110,11 @@ class VDeviceConformance(_Listed):
             pytest.skip(f"needs {wanted} vEUs, the vDevice has {opened.spec.num_veus}")
         return wanted
 
+    def slow_then_sum(self, net: Net) -> None:
+        """Add a slow operator, and one that reads its result."""
+        x = net.input("x", (8,))
+        net.output(net.sum(net.spin(x, SPIN), x))
+
     def test_spec_is_plain_and_sane(self, opened: VDevice) -> None:
         spec = opened.spec
         assert spec.num_veus >= 1 and spec.lanes >= 1 and spec.languages
@@ -135,8 +140,7 @@ class VDeviceConformance(_Listed):
     def test_fine_barrier_between_veus(self, opened: VDevice, net: Net) -> None:
         """Check that a barrier-rTask waits for the completion of a slot of another vEU."""
         self.veus(opened, 2)
-        x = net.input("x", (8,))
-        net.output(net.sum(net.spin(x, SPIN), x))
+        self.slow_then_sum(net)
         self.check(opened, place(net, [[(0, 0), (1, 1)]]), seeds=(0, 1))
 
     def test_fine_barrier_waits_for_the_named_slot(self, opened: VDevice, net: Net) -> None:
@@ -169,14 +173,12 @@ class VDeviceConformance(_Listed):
     def test_second_run_waits_again(self, opened: VDevice, net: Net) -> None:
         """Check that steps counted in one run do not satisfy the barriers of the next."""
         self.veus(opened, 2)
-        x = net.input("x", (8,))
-        net.output(net.sum(net.spin(x, SPIN), x))
+        self.slow_then_sum(net)
         self.check(opened, place(net, [[(0, 0), (1, 1)]]), seeds=(0, 1, 2, 3, 4))
 
     def test_rprograms_run_one_after_another(self, opened: VDevice, net: Net) -> None:
         last = opened.spec.num_veus - 1
-        x = net.input("x", (8,))
-        net.output(net.sum(net.spin(x, SPIN), x))
+        self.slow_then_sum(net)
         self.check(opened, place(net, [[(0, 0)], [(1, last)]]), seeds=(0, 1))
 
     def test_constants_reach_the_device(self, opened: VDevice, net: Net) -> None:

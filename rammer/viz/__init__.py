@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from math import ceil
 from typing import Any, NamedTuple
-from xml.sax.saxutils import escape
+from xml.etree import ElementTree as ET
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ _BY_NAME = 12  # up to this number, each operator has its own colour; beyond, ea
 _LEGEND = 24  # maximal entries of a legend
 _STRIP, _STRIP_GAP = 18, 6  # pixels: height of a memory level's row, gap above the first
 _LEVEL = 18  # characters of a memory level's name
+_MARGIN = 124  # pixels left of a chart: the name of a memory level
+_INK, _GREY, _PALE = "#1b1f24", "#57606a", "#f3f5f7"
+_FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 _STRIP_STEPS = 400  # steps of time in the plot of a memory level's rate
 
 
@@ -94,7 +98,7 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
     shown = min(plan.spec.num_veus, lanes)
     margin = len(f"vEU {max(shown - 1, 0)} ")
     columns = width - margin - len("| 100%") - 1
-    head = _headline(timeline, plan)
+    head = "\n".join([_title(plan), *_facts(timeline, plan)])
     if not total_us:
         return f"{head}\n(nothing to run)\n"
     groups = _groups(timeline, plan)
@@ -123,8 +127,7 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
         lines.append(f"{f'vEU {veu}':<{margin}}|{cells}| {timeline.veu_utilisation[veu]:>4.0%}")
     if shown < plan.spec.num_veus:
         lines.append(f"… and {plan.spec.num_veus - shown} more vEUs")
-    end = _time(total_us)
-    lines.append(" " * margin + "0" + end.rjust(columns + 1))
+    lines.append(" " * margin + "0" + _time(total_us).rjust(columns + 1))
     used = {sign for row in weights for cell in row for sign in cell}
     lines += [f"  {groups.letter(g)} {label}" for g, label in enumerate(groups.labels[:_LEGEND])]
     if len(groups.labels) > _LEGEND:
@@ -142,108 +145,50 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
     Neighbours that together are narrower than a pixel are drawn as one.
     """
     groups = _groups(timeline, plan)
-    facts = _facts(timeline, plan)
-    strips = _traffic(timeline, plan, _STRIP_STEPS)
-    left, right = (124, 80) if strips else (64, 56)
-    top, row = 42 + 16 * len(facts), 30 if plan.spec.num_veus <= 16 else 14
-    chart = max(width - left - right, 100)
-    lanes = top + row * plan.spec.num_veus  # y of the end of the vEUs' rows
-    bottom = lanes + (_STRIP_GAP + _STRIP * len(strips) if strips else 0)
+    row = 30 if plan.spec.num_veus <= 16 else 14
     legend_rows = -(-min(len(groups.labels), _LEGEND) // 4)
-    height = bottom + 44 + 18 * legend_rows + 12
-    scale = chart / timeline.total_us if timeline.total_us else 0.0
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-        ' font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{left}" y="24" font-size="15" font-weight="600" fill="#1b1f24">{_xml(_title(plan))}</text>',
-        *(f'<text x="{left}" y="{42 + 16 * n}" fill="#57606a">{_xml(fact)}</text>' for n, fact in enumerate(facts)),
-    ]
-    for tick in _ticks(timeline.total_us, max(chart // 110, 2)):
-        x = left + tick * scale
-        out.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom + 5}" stroke="#d8dee4"/>')
-        out.append(
-            f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" font-size="11" fill="#57606a">'
-            f"{_xml(_time(tick))}</text>"
-        )
-    for veu in range(plan.spec.num_veus):
-        y = top + veu * row
-        out.append(f'<rect x="{left}" y="{y + 1}" width="{chart}" height="{row - 2}" fill="#f3f5f7"/>')
-        out.append(
-            f'<text x="{left - 8}" y="{y + row / 2 + 4:.0f}" text-anchor="end" fill="#1b1f24">vEU {veu}</text>'
-            f'<text x="{left + chart + 8}" y="{y + row / 2 + 4:.0f}" fill="#57606a">'
-            f"{timeline.veu_utilisation[veu]:.0%}</text>"
-        )
+    out = _Drawing(timeline, plan, [], width, body=row * plan.spec.num_veus, below=56 + 18 * legend_rows)
+    for veu, used in enumerate(timeline.veu_utilisation):
+        y = out.top + veu * row
+        out.rect(out.left, y + 1, out.chart, row - 2, _PALE)
+        out.beside(y + row / 2 + 4, f"vEU {veu}", f"{used:.0%}", size=12)
     for times in timeline.programs:
-        x, wide = left + times.launch_at_us * scale, (times.begin_us - times.launch_at_us) * scale
+        x, wide = out.x(times.launch_at_us), out.x(times.begin_us) - out.x(times.launch_at_us)
         if wide > 0.2:
-            out.append(
-                f'<rect x="{x:.2f}" y="{top}" width="{wide:.2f}" height="{lanes - top}" fill="#57606a" '
-                f'fill-opacity="0.25"><title>launch {_xml(_time(times.begin_us - times.launch_at_us))}</title></rect>'
-            )
+            title = f"launch {_time(times.begin_us - times.launch_at_us)}"
+            out.rect(x, out.top, wide, out.end - out.top, _GREY, title, fill_opacity=0.25)
         if wide > 50:
-            out.append(
-                f'<text x="{x + wide / 2:.1f}" y="{(top + lanes) / 2 + 4:.0f}" text-anchor="middle" '
-                'fill="#57606a">launch</text>'
-            )
-    for bars in _runs(timeline, plan, 1 / scale if scale else 0.0):
-        out.append(_svg_run(bars, plan, groups, left, top, row, scale))
-    for n, traffic in enumerate(strips):
-        out.append(_svg_strip(traffic, left, lanes + _STRIP_GAP + _STRIP * n, chart))
+            out.text(x + wide / 2, (out.top + out.end) / 2 + 4, "launch", text_anchor="middle")
+    for bars in _runs(timeline, plan, 1 / out.scale if out.scale else 0.0):
+        _draw_run(out, bars, plan, groups, row)
     for n, label in enumerate(groups.labels[:_LEGEND]):
-        x, y = left + (n % 4) * (chart / 4), bottom + 40 + 18 * (n // 4)
-        out.append(f'<rect x="{x:.0f}" y="{y - 10}" width="11" height="11" rx="2" fill="{groups.colour(n)}"/>')
-        out.append(f'<text x="{x + 17:.0f}" y="{y}" fill="#1b1f24">{_xml(_short(label, chart // 30))}</text>')
-    out.append("</svg>")
-    return "\n".join(out) + "\n"
+        x, y = out.left + (n % 4) * (out.chart // 4), out.bottom + 40 + 18 * (n // 4)
+        out.rect(x, y - 10, 11, 11, groups.colour(n), rx=2)
+        out.text(x + 17, y, _short(label, out.chart // 30), fill=_INK)
+    return str(out)
 
 
-def _svg_run(bars: list[Bar], plan: ExecutionPlan, groups: _Groups, left: int, top: int, row: int, scale: float) -> str:
+def _draw_run(out: _Drawing, bars: list[Bar], plan: ExecutionPlan, groups: _Groups, row: int) -> None:
     first = max(bars, key=lambda bar: bar.end_us - bar.start_us)  # the longest bar represents the run
     start_us, span_us = bars[0].start_us, bars[-1].end_us - bars[0].start_us
-    x, y = left + start_us * scale, top + first.veu * row
-    wide = max(span_us * scale, 0.1)
+    x, y = out.x(start_us), out.top + first.veu * row
+    wide = max(span_us * out.scale, 0.1)
+    name = ""
     if isinstance(first.slot, RTask):
-        op = plan.graph.operators[first.slot.uid.operator_id]
-        colour = groups.colour(groups.of_operator[first.slot.uid.operator_id])
-        place, high = y + 2, row - 4
-        title = (
-            f"{op.name} · {op.kind}\n{plan.kernels[first.slot.uid.operator_id].name}, rTask {first.slot.uid.rtask_id}"
-        )
+        number, rtask = first.slot.uid
+        op = plan.graph.operators[number]
+        name, colour, place, high = op.name, groups.colour(groups.of_operator[number]), y + 2, row - 4
+        title = f"{op.name} · {op.kind}\n{plan.kernels[number].name}, rTask {rtask}"
     else:
         colour, place, high = "#8c959f", y + row // 2 - 2, 4
         title = "barrier: waits for " + ", ".join(f"{w.veu}:{w.order}" for w in first.slot.waits[:8])
     if len(bars) > 1:
         title += f" and {len(bars) - 1} more"
     title += f"\nat {_time(start_us)} for {_time(span_us)}"
-    gap = 0.6 if wide > 4 else 0.0
-    text = (
-        f'<g><rect x="{x:.2f}" y="{place}" width="{wide - gap:.2f}" height="{high}" rx="{2 if wide > 6 else 0}" '
-        f'fill="{colour}"><title>{_xml(title)}</title></rect>'
-    )
+    out.rect(x, place, wide - (0.6 if wide > 4 else 0), high, colour, title, rx=2 if wide > 6 else 0)
     room = int((wide - 8) / 6.6)
-    if isinstance(first.slot, RTask) and room >= 3 and row >= 24:
-        name = _short(plan.graph.operators[first.slot.uid.operator_id].name, room)
-        text += (
-            f'<text x="{x + 5:.1f}" y="{y + row / 2 + 4:.0f}" font-size="11" fill="#ffffff" '
-            f'pointer-events="none">{_xml(name)}</text>'
-        )
-    return text + "</g>"
-
-
-def _svg_strip(traffic: Traffic, left: int, y: int, chart: int) -> str:
-    """Draw the row of a memory level: its rate over time, scaled to the row's height."""
-    most, high = float(traffic.gbps.max()), _STRIP - 4
-    step, base = chart / len(traffic.gbps), y + 2 + high
-    edges = " ".join(f"V{base - high * g / most:.1f}H{left + step * (n + 1):.1f}" for n, g in enumerate(traffic.gbps))
-    name, peak = _xml(_short(traffic.level, _LEVEL)), _gbps(most)
-    return (
-        f'<rect x="{left}" y="{y + 2}" width="{chart}" height="{high}" fill="#f3f5f7"/>'
-        f'<path d="M{left} {base}{edges}V{base}Z" fill="#57606a" fill-opacity="0.6">'
-        f"<title>{name}: {_mib(traffic.nbytes)}, at most {peak}, estimated</title></path>"
-        f'<text x="{left - 8}" y="{y + 13}" text-anchor="end" font-size="11" fill="#1b1f24">{name}</text>'
-        f'<text x="{left + chart + 8}" y="{y + 13}" font-size="11" fill="#57606a">{peak}</text>'
-    )
+    if name and room >= 3 and row >= 24:
+        out.text(x + 5, y + row / 2 + 4, _short(name, room), size=11, fill="#ffffff", pointer_events="none")
 
 
 def memory_svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200, height: int = 420) -> str:
@@ -252,45 +197,93 @@ def memory_svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200, he
     Memory levels have a row each below it, if the timeline has their traffic. The plan must have its memory.
     """
     assert plan.memory is not None
-    groups, facts = _groups(timeline, plan), [*_facts(timeline, plan), f"arena: {_mib(plan.memory.arena_bytes)}"]
-    strips = _traffic(timeline, plan, _STRIP_STEPS)
-    left, top = 124, 42 + 16 * len(facts)
-    chart, bottom = max(width - left - 80, 100), top + height
-    end = bottom + (_STRIP_GAP + _STRIP * len(strips) if strips else 0)
-    across = chart / timeline.total_us if timeline.total_us else 0.0
-    up = height / max(plan.memory.arena_bytes, 1)
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{end + 28}" viewBox="0 0 {width} {end + 28}"'
-        ' font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{end + 28}" fill="#ffffff"/>',
-        f'<text x="{left}" y="24" font-size="15" font-weight="600" fill="#1b1f24">{_xml(_title(plan))}</text>',
-        *(f'<text x="{left}" y="{42 + 16 * n}" fill="#57606a">{_xml(fact)}</text>' for n, fact in enumerate(facts)),
-        f'<rect x="{left}" y="{top}" width="{chart}" height="{height}" fill="#f3f5f7"/>',
-    ]
+    arena = plan.memory.arena_bytes
+    groups, up = _groups(timeline, plan), height / max(arena, 1)
+    out = _Drawing(timeline, plan, [f"arena: {_mib(arena)}"], width, body=height, below=28)
+    out.rect(out.left, out.top, out.chart, height, _PALE)
     for part in range(5):
-        y = bottom - height * part / 4
-        size = _mib(plan.memory.arena_bytes * part // 4)
-        out.append(
-            f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end" font-size="11" fill="#57606a">{size}</text>'
-        )
-    for tick in _ticks(timeline.total_us, max(chart // 110, 2)):
-        x = left + tick * across
-        out.append(
-            f'<text x="{x:.1f}" y="{end + 18}" text-anchor="middle" font-size="11" fill="#57606a">{_time(tick)}</text>'
-        )
+        out.beside(out.end - height * part / 4 + 4, _mib(arena * part // 4))
     writer = {plan.graph.storage(t).root: n for n, op in enumerate(plan.graph.operators) for t in op.outputs}
     for life in _lives(timeline, plan):
         colour = groups.colour(groups.of_operator[writer[life.owner]]) if life.owner in writer else "#8c959f"
         title = f"{life.owner}{'' if life.piece is None else f', piece {life.piece}'}\n{life.nbytes} bytes"
-        out.append(
-            f'<rect x="{left + life.begin_us * across:.2f}" y="{bottom - (life.offset + life.nbytes) * up:.2f}" '
-            f'width="{max((life.end_us - life.begin_us) * across, 0.3):.2f}" height="{max(life.nbytes * up, 0.3):.2f}" '
-            f'fill="{colour}" fill-opacity="0.8" stroke="#ffffff" stroke-width="0.3">'
-            f"<title>{_xml(title)}\nfrom {_time(life.begin_us)} to {_time(life.end_us)}</title></rect>"
+        title += f"\nfrom {_time(life.begin_us)} to {_time(life.end_us)}"
+        wide, high = max((life.end_us - life.begin_us) * out.scale, 0.3), max(life.nbytes * up, 0.3)
+        y = out.end - (life.offset + life.nbytes) * up
+        out.rect(
+            out.x(life.begin_us), y, wide, high, colour, title, fill_opacity=0.8, stroke="#ffffff", stroke_width=0.3
         )
-    for n, traffic in enumerate(strips):
-        out.append(_svg_strip(traffic, left, bottom + _STRIP_GAP + _STRIP * n, chart))
-    return "\n".join([*out, "</svg>"]) + "\n"
+    return str(out)
+
+
+class _Drawing:
+    """An SVG over time: title and facts on top, an axis of time below, rows of memory levels between body and axis.
+
+    `top`, `end` and `bottom` are the y of the body's begin and end, and of the axis. The library escapes all texts.
+    """
+
+    def __init__(
+        self, timeline: Timeline, plan: ExecutionPlan, facts: Sequence[str], width: int, *, body: int, below: int
+    ) -> None:
+        facts = [*_facts(timeline, plan), *facts]
+        strips = _traffic(timeline, plan, _STRIP_STEPS)
+        self.left, self.chart = _MARGIN, max(width - _MARGIN - 80, 100)
+        self.top = 42 + 16 * len(facts)
+        self.end = self.top + body
+        self.bottom = self.end + (_STRIP_GAP + _STRIP * len(strips) if strips else 0)
+        self.scale = self.chart / timeline.total_us if timeline.total_us else 0.0
+        height = self.bottom + below
+        self._root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}"})
+        self._root.attrib |= {"width": str(width), "height": str(height), "font-family": _FONT, "font-size": "12"}
+        self.rect(0, 0, width, height, "#ffffff")
+        self.text(self.left, 24, _title(plan), size=15, fill=_INK, font_weight=600)
+        for n, fact in enumerate(facts):
+            self.text(self.left, 42 + 16 * n, fact)
+        for tick in _ticks(timeline.total_us, max(self.chart // 110, 2)):
+            x = self.x(tick)
+            self._add("line", x1=x, y1=self.top, x2=x, y2=self.bottom + 5, stroke="#d8dee4")
+            self.text(x, self.bottom + 18, _time(tick), size=11, text_anchor="middle")
+        for n, traffic in enumerate(strips):
+            self._strip(traffic, self.end + _STRIP_GAP + _STRIP * n)
+
+    def __str__(self) -> str:
+        return ET.tostring(self._root, encoding="unicode") + "\n"
+
+    def x(self, us: float) -> float:
+        """Return where a time is."""
+        return self.left + us * self.scale
+
+    def rect(self, x: float, y: float, wide: float, high: float, fill: str, title: str = "", **more: object) -> None:
+        """Add a rectangle; its title appears where the mouse is."""
+        self._add("rect", title=title, x=x, y=y, width=wide, height=high, fill=fill, **more)
+
+    def text(self, x: float, y: float, text: str, *, size: int = 12, fill: str = _GREY, **more: object) -> None:
+        """Add a text that begins at x, on the line at y."""
+        self._add("text", x=x, y=y, font_size=size, fill=fill, **more).text = printable(text)
+
+    def beside(self, y: float, left: str, right: str = "", size: int = 11) -> None:
+        """Add texts to the left and to the right of the chart."""
+        self.text(self.left - 8, y, left, size=size, fill=_INK, text_anchor="end")
+        if right:
+            self.text(self.left + self.chart + 8, y, right, size=size)
+
+    def _add(self, tag: str, *, title: object = "", **attributes: object) -> ET.Element:
+        texts = {k.replace("_", "-"): f"{v:.2f}" if isinstance(v, float) else str(v) for k, v in attributes.items()}
+        element = ET.SubElement(self._root, tag, texts)
+        if title:
+            ET.SubElement(element, "title").text = "\n".join(map(printable, str(title).split("\n")))
+        return element
+
+    def _strip(self, traffic: Traffic, y: int) -> None:
+        """Draw the row of a memory level: its rate over time, scaled to the row's height."""
+        most, high = float(traffic.gbps.max()), _STRIP - 4
+        step, base = self.chart / len(traffic.gbps), y + 2 + high
+        self.rect(self.left, y + 2, self.chart, high, _PALE)
+        edges = (f"V{base - high * g / most:.1f}H{self.left + step * (n + 1):.1f}" for n, g in enumerate(traffic.gbps))
+        name, peak = _short(traffic.level, _LEVEL), _gbps(most)
+        title = f"{name}: {_mib(traffic.nbytes)}, at most {peak}, estimated"
+        self._add("path", title=title, d=f"M{self.left} {base}{''.join(edges)}V{base}Z", fill=_GREY, fill_opacity=0.6)
+        self.beside(y + 13, name, peak)
 
 
 def _lives(timeline: Timeline, plan: ExecutionPlan) -> Iterator[Life]:
@@ -363,7 +356,7 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
     # "<" is escaped so that no name can end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
     page = files("rammer.viz").joinpath("timeline.html").read_text(encoding="utf-8")
-    parts = {"__TITLE__": _xml(_title(plan)), "__DATA__": text}
+    parts = {"__TITLE__": escape(_title(plan)), "__DATA__": text}
     return re.sub("|".join(parts), lambda found: parts[found[0]], page)  # one pass: a name may contain a placeholder
 
 
@@ -373,10 +366,10 @@ def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False
     `flows` adds an arrow from each awaited slot to its barrier.
     """
     host = plan.spec.num_veus
-    events: list[dict[str, Any]] = [_meta("process_name", 0, f"{plan.spec.name} ({plan.policy})")]
+    events: list[dict[str, Any]] = [_meta("process_name", 0, name=printable(f"{plan.spec.name} ({plan.policy})"))]
     for veu in range(host):
-        events += [_meta("thread_name", veu, f"vEU {veu}"), _sort(veu)]
-    events += [_meta("thread_name", host, "launch"), _sort(host)]
+        events += _thread(veu, f"vEU {veu}")
+    events += _thread(host, "launch")
     for n, times in enumerate(timeline.programs):
         events.append(_slice(f"launch rProgram {n}", "launch", host, times.launch_at_us, times.begin_us, {}))
     ends = [[lane.end_us for lane in p.lanes] for p in timeline.programs]
@@ -408,9 +401,9 @@ def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False
 def superstep_trace(steps: Iterable[Superstep], clock_hz: float) -> str:
     """Return Trace Event JSON of one run in estimated cycles: threads for exchange, synchronisation and computing."""
     phases = ("exchange", "sync", "compute")
-    events: list[dict[str, Any]] = [_meta("process_name", 0, "supersteps, estimated")]
+    events: list[dict[str, Any]] = [_meta("process_name", 0, name="supersteps, estimated")]
     for thread, phase in enumerate(phases):
-        events += [_meta("thread_name", thread, phase), _sort(thread)]
+        events += _thread(thread, phase)
     now_us = 0.0
     for number, step in enumerate(steps):
         cycles = (step.exchange, step.sync, step.compute)
@@ -510,10 +503,6 @@ def _facts(timeline: Timeline, plan: ExecutionPlan) -> list[str]:
     ]
 
 
-def _headline(timeline: Timeline, plan: ExecutionPlan) -> str:
-    return "\n".join([_title(plan), *_facts(timeline, plan)])
-
-
 def _ticks(total_us: float, most: int) -> Iterator[float]:
     """Yield round times from 0 to the end, in at most `most` steps."""
     if total_us <= 0:
@@ -550,10 +539,6 @@ def _short(text: str, room: int) -> str:
     return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
 
 
-def _xml(text: str) -> str:
-    return escape("\n".join(map(printable, text.split("\n"))), {'"': "&quot;"})
-
-
 def _ns(us: float) -> int:
     return round(us * 1e3)
 
@@ -575,9 +560,9 @@ def _slice(
     }
 
 
-def _meta(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": printable(name)}}
+def _meta(what: str, thread: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": args}
 
 
-def _sort(thread: int) -> dict[str, Any]:
-    return {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": thread, "args": {"sort_index": thread}}
+def _thread(thread: int, name: str) -> list[dict[str, Any]]:
+    return [_meta("thread_name", thread, name=name), _meta("thread_sort_index", thread, sort_index=thread)]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 
 import pytest
 
-TOY = (Path(__file__).parents[1] / "examples" / "rammer_toy" / "rammer_toy.py").read_text()
+from rammer.cli.new_plugin import contents
+
+TOY = contents("toy", "backend")["rammer_toy.py"]
 
 # what is wrong -> (correct text of the toy, broken text)
 MISTAKES = {
     "barrier off by one": ("steps[w.veu] > w.order", "steps[w.veu] >= w.order"),
     "barrier ignored": (
-        "if isinstance(slot, BarrierRTask):",
-        "if isinstance(slot, BarrierRTask):\n                    continue\n                elif False:",
+        "if isinstance(slot, rammer.BarrierRTask):",
+        "if isinstance(slot, rammer.BarrierRTask):\n                    continue\n                elif False:",
     ),
     "stale step array": (
         "steps, changed = [0] * len(program), threading.Condition()",

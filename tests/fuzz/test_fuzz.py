@@ -435,6 +435,22 @@ def test_indices_of_elements_may_be_fewer_along_other_axes() -> None:
     assert np.array_equal(evaluator(s.model([y]), inputs)[y], wanted)
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 6, 9])
+@pytest.mark.parametrize("shape", [(2, 7, 5, 3), (1, 5, 11), (3, 2)])
+def test_lrn_of_doubles_divides_in_double_precision(size: int, shape: tuple[int, ...]) -> None:
+    """Attributes arrive as np.float32, whose quotient by a number is one as well: 1e-8 of the result is lost."""
+    s = Sketch("made:12")
+    alpha, beta, bias = (float(np.float32(value)) for value in (0.7, 0.6, 1.1))
+    x = s.input(shape, DOUBLE)
+    y = s.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias)
+    inputs = {name: port.draw(s.numpy) for name, port in s.inputs.items()}
+    wanted = np.empty(shape)
+    for c in range(shape[1]):  # ⌊(size - 1)/2⌋ channels before, ⌈(size - 1)/2⌉ after
+        around = inputs[x][:, max(c - (size - 1) // 2, 0) : c + size // 2 + 1]
+        wanted[:, c] = inputs[x][:, c] / (bias + alpha / size * np.sum(around**2, 1)) ** beta
+    np.testing.assert_allclose(evaluator(s.model([y]), inputs)[y], wanted, rtol=1e-13)
+
+
 def test_a_vector_of_zero_points_belongs_to_rows_on_the_left_and_to_columns_on_the_right() -> None:
     """As many rows as columns and terms: any other axis would do for shapes."""
     s = Sketch("made:8")

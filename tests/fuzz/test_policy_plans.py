@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from stages import stages
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.semantics.evaluate import evaluate_graph
@@ -13,10 +14,8 @@ from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.testing.generate import random_graph, random_inputs
-from rammer.vdevice.interpreter import numpy_kernels, run_plan
+from rammer.vdevice.interpreter import run_plan
 
 
 def spec(num_veus: int) -> VDeviceSpec:
@@ -37,10 +36,7 @@ def test_passes_keep_the_meaning(seed: int) -> None:
 def test_plans_verify_and_compute_the_graph(seed: int, policy: str) -> None:
     graph = random_graph(seed, placed=False)
     device = spec(1 + seed % 4)
-    optimized = optimize(graph, device)
-    candidates = {op.operation: numpy_kernels(op.operation, device) for op in optimized.operators}
-    problem = Problem(optimized, device, candidates, EstimatingProfiler(device))
-    plan = rammer_policies()[policy]().schedule(problem)
+    plan = stages(graph, device, policy).planned.plan
     plan = replace(plan, memory=plan_memory(plan))
     verify_plan(plan)
     inputs = random_inputs(graph, seed)

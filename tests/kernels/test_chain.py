@@ -10,6 +10,7 @@ from attentions import Attention, drawn
 from cpus import CPUS, MadeUp, runnable
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
 from rammer_testing.mutate.tiles import mutants
+from stages import operations
 
 import rammer
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -19,7 +20,6 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tile import TileProgram
 from rammer.ir.verify.kernel import prove, settled
 from rammer.kernels import candidates
-from rammer.passes import optimize
 from rammer.runtime import measure
 
 NARROW = replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16, scratch_bytes=1 << 15)
@@ -31,7 +31,7 @@ ENCODER = Attention(1, 6, 1500, 1500, 64, 64)
 
 
 def operation(attention: Attention, spec: VDeviceSpec = SPEC) -> Operation:
-    (op,) = (op.operation for op in optimize(attention.graph(), spec).operators if "softmax" in op.kind)
+    (op,) = (op for op in operations(attention.graph(), spec) if "softmax" in op.kind)
     return op
 
 

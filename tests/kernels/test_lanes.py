@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from cpus import MadeUp
 from layers import LAYERS, layer
+from stages import operations
 
 from rammer.cost.work import Work, work
 from rammer.ir.expr import Stage, TensorExpr
@@ -14,7 +15,6 @@ from rammer.kernels.lower import draft
 from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.tiling import lane_packing, stage_loops
-from rammer.passes import optimize
 
 CPUS = (MadeUp("x86-64-avx2", 2, 256), MadeUp("x86-64-avx512", 4, 1024))
 
@@ -39,7 +39,7 @@ def test_no_other_axis_issues_less(cpu: MadeUp) -> None:
     """Of any stage but one, whose epilogue the rule leaves out: it issues a tenth more at most."""
     ratios = []
     for name in LAYERS:
-        for operation in dict.fromkeys(op.operation for op in optimize(layer(name), cpu.spec).operators):
+        for operation in operations(layer(name), cpu.spec):
             problem = KernelProblem.of(operation, cpu.spec)
             for stage in problem.stages.values():
                 axes = [a for a, extent in (*stage.axes, *stage.reduce) if extent > 1]

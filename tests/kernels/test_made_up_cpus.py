@@ -9,6 +9,7 @@ import pytest
 from cpus import CPUS, MadeUp, on_some_cpu
 from kernel_harness import Runner, compare, compile_all, random_inputs
 from layers import LAYERS, layer
+from stages import operations
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -17,13 +18,11 @@ from rammer.ir.semantics.evaluate import evaluate_box
 from rammer.ir.tensor import Array
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
-from rammer.passes import optimize
 
 
 def offered(name: str, spec: VDeviceSpec) -> dict[str, tuple[Operation, list[RKernel]]]:
     """Every operation that a layer comes to on a device, and its candidates."""
-    operations = dict.fromkeys(op.operation for op in optimize(layer(name), spec).operators)
-    return {f"{name}: {n} {op.kind}": (op, candidates(op, spec)) for n, op in enumerate(operations)}
+    return {f"{name}: {n} {op.kind}": (op, candidates(op, spec)) for n, op in enumerate(operations(layer(name), spec))}
 
 
 @pytest.mark.parametrize("cpu", CPUS, ids=str)

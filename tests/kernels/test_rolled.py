@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import stages
 from cpus import runnable
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
 from layers import network, node
@@ -17,7 +18,6 @@ from rammer.ir.index import var
 from rammer.ir.operator import Operation
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
-from rammer.passes import optimize
 from rammer.vdevice.cpu.codegen import rolled as module
 from rammer.vdevice.cpu.codegen.emit import emit
 from rammer.vdevice.cpu.codegen.printer import CpuPrinter
@@ -45,9 +45,7 @@ GRAPHS = {
 
 
 def operations(name: str, spec: VDeviceSpec) -> list[Operation]:
-    graph = optimize(GRAPHS[name], spec)
-    long = [op.operation for op in graph.operators if any(fn in op.operation.kind for fn in module.LONG)]
-    return list(dict.fromkeys(long))
+    return [op for op in stages.operations(GRAPHS[name], spec) if any(fn in op.kind for fn in module.LONG)]
 
 
 NARROW = {"arch": runnable("x86-64-avx2"), "lanes": 8, "registers": 16}

@@ -11,6 +11,7 @@ from attentions import Attention, drawn
 from cpus import runnable
 from kernel_harness import SLOW_SPEC, SPEC, Runner, check_boxes, compile_all, library, random_inputs
 from rammer_testing.mutate.tiles import mutants
+from stages import operations
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -20,7 +21,6 @@ from rammer.ir.tensor import Array, DType, pack
 from rammer.ir.tile import TileProgram
 from rammer.ir.verify.kernel import settled
 from rammer.kernels import candidates
-from rammer.passes import optimize
 from rammer.vdevice.cpu.codegen import amx, dots
 from rammer.vdevice.cpu.codegen.emit import prelude
 from rammer.vdevice.cpu.host import ARCHES, host
@@ -44,7 +44,7 @@ COPIES = {s.arch: [i for i in s.instructions if i.copies and i.precision == "bf1
 
 
 def operation(attention: Attention, spec: VDeviceSpec = DOTS) -> Operation:
-    (op,) = (op.operation for op in optimize(attention.graph(), spec).operators if "softmax" in op.kind)
+    (op,) = (op for op in operations(attention.graph(), spec) if "softmax" in op.kind)
     return op
 
 

@@ -9,13 +9,13 @@ import onnx.parser
 import pytest
 from kernel_harness import operation
 from simt_harness import GPU, build, check
+from stages import operations
 from test_every_operator import t
 
 import rammer
 from rammer.ir.operator import Operation
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.passes import optimize
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
@@ -70,8 +70,7 @@ def test_products_of_one_row_fold_too() -> None:
 @pytest.mark.parametrize("units", [75, 100])
 def test_sums_of_all_gates_in_tasks_of_twenty_units(units: int) -> None:
     """Where tasks of 16 are too many for all vEUs, and of 32 more than they have room for."""
-    graph = optimize(rammer.load(lstm_stack(2, 3, units)), GPU)
-    products = {op.operation for op in graph.operators if op.kind == "gate_matmul"}
+    products = {op for op in operations(rammer.load(lstm_stack(2, 3, units)), GPU) if op.kind == "gate_matmul"}
     assert products
     for op in products:
         kernels = [k for k in candidates(op, GPU) if "_sum" in k.name]

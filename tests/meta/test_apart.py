@@ -75,13 +75,6 @@ def test_every_public_name_is_there_before_it_is_imported() -> None:
         _ = rammer.complie  # type: ignore[attr-defined]
 
 
-def test_type_checkers_see_the_names_that_are_imported_later() -> None:
-    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
-    (block,) = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
-    seen = {alias.name: n.module for n in block.body if isinstance(n, ast.ImportFrom) for alias in n.names}
-    assert seen == rammer._MODULES and sorted(seen) == sorted(rammer.__all__)
-
-
 def talks(source: str) -> list[str]:
     """What of a module reads the environment or reaches a terminal: it should get options, and be told whom to tell."""
     found = []

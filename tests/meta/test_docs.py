@@ -16,6 +16,7 @@ import pytest
 
 import rammer
 from rammer import config, hookspecs
+from rammer.cli.new_plugin import contents
 from rammer.ir import verify
 from rammer.ir.listing import print_rkernels
 from rammer.plugins import PluginRegistry
@@ -75,16 +76,30 @@ def test_design_table_names_real_files() -> None:
         assert (ROOT / file).exists(), f"docs/design.md names {file}, which does not exist"
 
 
-def test_plugin_guide_shows_the_tested_example() -> None:
-    """The guide shows the files of the example package whole, so a reader can copy them."""
-    files = (p for p in (ROOT / "tests/examples/rammer_toy").iterdir() if p.suffix in {".py", ".toml"})
-    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", read("docs/plugin-author.md"), re.S)
-    assert sorted(block.strip() for block in blocks) == sorted(file.read_text().strip() for file in files)
+def test_the_guides_show_what_new_plugin_makes() -> None:
+    backend, policy = contents("toy", "backend"), contents("longest_first", "policy")
+    for page, shown in (
+        ("docs/plugin-author.md", backend.values()),
+        ("docs/policies.md", [policy["rammer_longest_first.py"]]),
+    ):
+        assert sorted(re.findall(r"```(?:python|toml)\n(.*?)```", read(page), re.S)) == sorted(shown)
 
 
 def test_readme_names_existing_documents() -> None:
     for target in re.findall(r"\]\(([\w/.-]+\.md)\)", read("README.md")):
         assert (ROOT / target).exists(), target
+
+
+def test_every_benchmark_has_a_row() -> None:
+    """benchmarks/README.md lists each module that runs as a program, and nothing else."""
+    programs = {"gpu.compile"}
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        started_by_others = path.name in ("version.py", "compile.py")
+        if re.search(r"^if __name__ ==", path.read_text(), re.M) and not started_by_others:
+            programs.add(".".join(path.relative_to(ROOT / "benchmarks").with_suffix("").parts))
+    cells = [row.split(" |")[0] for row in read("benchmarks/README.md").splitlines() if row.startswith("| `")]
+    named = {command for cell in cells for command in re.findall(r"`([a-z_.]+)[ `]", cell)}
+    assert {name.removesuffix(".__main__") for name in programs} == named
 
 
 FOLLOWED = ("docs/lstm.md", "docs/convolution.md")
@@ -148,13 +163,16 @@ def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:
     texts += [p for folder in ("benchmarks", "examples", "tests") for p in (ROOT / folder).rglob("*.py")]
     told = [p.name for p in texts if re.search(r"pip install\s+(-\S+\s+)*['\"]?rammer\b(?!-)", p.read_text())]
     assert not told
-    projects = [tomllib.loads(p.read_text())["project"] for p in ROOT.glob("tests/examples/*/pyproject.toml")]
-    assert projects and not any(d.startswith("rammer") for p in projects for d in p["dependencies"])
+    project = tomllib.loads(contents("toy", "backend")["pyproject.toml"])["project"]
+    assert not any(d.startswith("rammer") for d in project["dependencies"])
 
 
 @pytest.mark.parametrize("kind", ["convolution", "LSTM"])
 def test_design_names_the_files_that_make_a_text(kind: str, tmp_path: Path) -> None:
-    """Every file that the page names on the way from a file to emitted text runs; there are at most 45."""
+    """Every file that the page names on the way from a file to emitted text runs; there are at most 45.
+
+    Its table names all others that run.
+    """
     sections = dict(re.findall(r"^## From an? ([\w]+) to text\n(.*?)(?=^## )", read("docs/design.md"), re.M | re.S))
     named = {what: set(re.findall(r"`(rammer/[\w/]+\.py)`", text)) for what, text in sections.items()}
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_CHECK": "0"}
@@ -164,6 +182,11 @@ def test_design_names_the_files_that_make_a_text(kind: str, tmp_path: Path) -> N
     ran = {str(Path(file).relative_to(ROOT)) for file in done.stdout.splitlines() if file.startswith(str(ROOT))}
     assert named[kind] and named[kind] <= ran
     assert len(named["convolution"] & ran | named[kind]) <= 45
+    rest = re.search(r"^## What else runs\n(.*?)(?=^## )", read("docs/design.md"), re.M | re.S)
+    others = {f"rammer/{file}" for file in re.findall(r"`([\w/]+\.py)`", rest[1] if rest else "")}
+    assert not [file for file in others if not (ROOT / file).exists()]
+    assert not others & (named["convolution"] | named["LSTM"])
+    assert {file for file in ran if file.startswith("rammer/")} <= others | named["convolution"] | named["LSTM"]
 
 
 def test_every_term_is_defined_once() -> None:

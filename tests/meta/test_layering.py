@@ -221,7 +221,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.cli": ({"*"}, {"click", "numpy", "rich"}),
     "rammer.cli.cache": ({"files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
     "rammer.cli.running": ({"files", "runtime.measure", "runtime.program", "ir", "errors"}, {"numpy"}),
-    "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "errors"}, set()),
+    "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "runtime.program", "errors"}, set()),
     "rammer.tools.demo": (
         {"", "runtime.measure", "tools.tables", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
         {"numpy", "onnx", "rich"},

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rammer
+from rammer.cli.new_plugin import contents
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -68,10 +69,14 @@ def test_examples_run(example: Path) -> None:
 
 @pytest.mark.slow
 def test_a_users_script_is_checked_strictly(tmp_path: Path) -> None:
-    """The examples, by a user's mypy, which knows nothing of rammer's configuration."""
+    """The examples and new plugins, by a user's mypy, which knows nothing of rammer's configuration."""
     pytest.importorskip("mypy", reason="needs the dev extra")
     options = ["--strict", "--config-file=", f"--cache-dir={tmp_path}"]
-    command = [sys.executable, "-m", "mypy", *options, *map(str, EXAMPLES)]
+    made = contents("toy", "backend") | contents("plain_c", "c-backend") | contents("longest_first", "policy")
+    for file, text in made.items():
+        (tmp_path / file).write_text(text)
+    scripts = [*map(str, EXAMPLES), *(file for file in made if file.endswith(".py"))]
+    command = [sys.executable, "-m", "mypy", *options, *scripts]
     environment = os.environ | {"MYPYPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import test_graphturbo as towers
 from cpus import MadeUp, runnable
+from stages import problem_of
 
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import USUAL, RKernel, Tuning
@@ -29,10 +30,9 @@ class Priced(EstimatingProfiler):
 
 
 def problem(*, images: int = 12, sync: SyncModel = SyncModel.FINE) -> Problem:
-    plans = towers.TestPlans()
-    spec = replace(plans.spec, sync=sync)
-    found = plans.problem(optimize(towers.tower(images, 32), spec, images_apart=True), "graphturbo")
-    return replace(found, spec=spec, profiler=Priced(spec))
+    spec = replace(towers.TestPlans.spec, sync=sync)
+    found = problem_of(optimize(towers.tower(images, 32), spec, images_apart=True), spec, "graphturbo")
+    return replace(found, profiler=Priced(spec))
 
 
 def priced_us(given: Problem, policy: str) -> float:

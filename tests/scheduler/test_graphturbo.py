@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cpus import MadeUp, runnable
 from onnx import TensorProto, helper, numpy_helper
+from stages import problem_of
 
 import rammer
 from rammer.cost.price import us_per_byte
@@ -30,8 +31,6 @@ from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth
 from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, network_of
 from rammer.scheduler.graphturbo.split import LayerGroup, Split, Splitter, axes_of, group_of, joined
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import tuning_of
-from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
 
@@ -359,11 +358,7 @@ class TestPlans:
     spec = small_caches(32 * KIB, 512 * KIB)
 
     def problem(self, graph: Graph, policy: str) -> Problem:
-        registry = PluginRegistry(third_party=False)
-        tuning = tuning_of(registry.policy(policy), graph, self.spec)
-        operations = {op.operation for op in graph.operators}
-        found = {operation: registry.rkernels(operation, self.spec, tuning) for operation in operations}
-        return Problem(graph, self.spec, found, EstimatingProfiler(self.spec))
+        return problem_of(graph, self.spec, policy)
 
     def moved(self, policy: str, problem: Problem) -> dict[str, int]:
         plan = PluginRegistry(third_party=False).policy(policy).schedule(problem)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cpus import MadeUp, runnable
 from onnx import TensorProto, helper, numpy_helper
+from stages import planned
 
 import rammer
 from rammer.cost.price import us_per_byte
@@ -20,10 +21,6 @@ from rammer.ir.program import BarrierRTask, RTask
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
-from rammer.plugins import PluginRegistry
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import tuning_of
-from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
 
@@ -65,14 +62,6 @@ def spec_of(veus: int) -> VDeviceSpec:
         MemoryLevel("DRAM", 1 << 34, read_gbps=20.0),
     )
     return replace(MadeUp(runnable("x86-64-avx2"), veus, 512).spec, memory=levels)
-
-
-def planned(graph: Graph, spec: VDeviceSpec, policy: str) -> ExecutionPlan:
-    registry = PluginRegistry(third_party=False)
-    chosen = registry.policy(policy)
-    operations = {op.operation for op in graph.operators}
-    found = {o: registry.rkernels(o, spec, tuning_of(chosen, graph, spec)) for o in operations}
-    return chosen.schedule(Problem(graph, spec, found, EstimatingProfiler(spec)))
 
 
 def images_of(plan: ExecutionPlan) -> list[dict[int, set[int]]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+import stages
 from cpus import MadeUp, runnable
 from onnx import TensorProto, helper, numpy_helper
 
@@ -17,26 +19,19 @@ from rammer.errors import VerificationError
 from rammer.ir.analysis.parts import whole
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, RProgram, RTask
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
-from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
 from rammer.scheduler.graphturbo.strips import worthwhile
-from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import tuning_of
-from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.select import Market
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
 
 KIB = 1 << 10
-REGISTRY = PluginRegistry(third_party=False)
 node = helper.make_node
 
 
@@ -89,22 +84,7 @@ def spec_of(veus: int, own: int = 96 * KIB) -> VDeviceSpec:
     return replace(MadeUp(runnable("x86-64-avx2"), veus, 512).spec, memory=levels)
 
 
-def problem_of(graph: Graph, spec: VDeviceSpec, policy: str) -> Problem:
-    tuning = tuning_of(REGISTRY.policy(policy), graph, spec)
-    known: dict[Operation, list[RKernel]] = {}
-
-    def offer(other: Graph, veus: int) -> Mapping[Operation, list[RKernel]]:
-        mine = replace(spec, num_veus=veus)
-        for op in other.operators:
-            if op.operation not in known:
-                known[op.operation] = REGISTRY.rkernels(op.operation, mine, tuning)
-        return known
-
-    return Problem(graph, spec, offer(graph, spec.num_veus), EstimatingProfiler(spec), offer=offer)
-
-
-def planned(graph: Graph, spec: VDeviceSpec, policy: str) -> ExecutionPlan:
-    return REGISTRY.policy(policy).schedule(problem_of(graph, spec, policy))
+problem_of, planned = partial(stages.problem_of, offer=True), partial(stages.planned, offer=True)
 
 
 def an_input(batch: int, size: int) -> dict[str, np.ndarray]:
@@ -336,7 +316,7 @@ def test_who_makes_parts_has_rkernels_for_them() -> None:
     graph = optimize(network(1, 128), spec)
     for one in (spec, replace(spec, memory=spec.memory[1:])):
         given = replace(problem_of(graph, one, "graphturbo:rules=parts"), offer=None)
-        plan = REGISTRY.policy("graphturbo:rules=parts").schedule(given)
+        plan = stages.REGISTRY.policy("graphturbo:rules=parts").schedule(given)
         assert plan.graph is graph and "not cut" in plan.notes[0]
 
 

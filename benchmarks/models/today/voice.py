@@ -297,7 +297,7 @@ class Coupling(nn.Module):
 
 
 class Flow(Model):
-    """The flow of VITS (Piper): couplings with the channels turned around after each."""
+    """The flow of VITS (Piper): couplings, each followed by a reversal of the channels."""
 
     def __init__(self, channels: int, frames: int, couplings: int, layers: int) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,8 @@ from rammer.vdevice.toolchain import (
 )
 from rammer.vdevice.toolchain.library import Library
 from rammer.vdevice.toolchain.objects import share
+
+logger = logging.getLogger(__name__)
 
 BATCH = 16  # most kernels per compiler call: a start takes 30 ms, but other cores wait for the last call
 # Bytes of text from which a kernel compiles in a call of its own, into its own object: it takes three times as long as
@@ -300,8 +303,8 @@ def _only(batch: Sequence[KernelSource]) -> str:
 def _show(sources: Sequence[KernelSource]) -> None:
     """Log C texts for RAMMER_DEBUG=4 and write them to RAMMER_DUMP_DIR, cached ones included."""
     log.listen()
-    for source in sources if log.hears(log.COMPILE, log.SOURCE) else ():
-        log.say(log.COMPILE, log.SOURCE, f"C text\n// {source.symbol}\n{source.text}")
+    for source in sources if logger.isEnabledFor(log.SOURCE) else ():
+        logger.log(log.SOURCE, "C text\n// %s\n%s", source.symbol, source.text)
     if folder := config.get("RAMMER_DUMP_DIR"):
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

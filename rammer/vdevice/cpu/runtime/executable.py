@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer import config, log
+from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
@@ -28,10 +29,12 @@ from rammer.vdevice.toolchain.library import Library
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 _TIMED, _LATE = 1, 2  # modes: time each slot, without work stealing; _LATE + v: also, vEU v begins last
 
+logger = logging.getLogger(__name__)
+
 
 @lru_cache(maxsize=64)  # warn once of each
 def _warn_of_few(cpus: int, num_veus: int) -> None:
-    log.RUNTIME.warning(
+    logger.warning(
         "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
         "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
         *(num_veus, cpus, "s" * (cpus != 1), cpus),
