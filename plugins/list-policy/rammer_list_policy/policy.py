@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
-from rammer.scheduler.assembly import Assembly, Needs
-from rammer.scheduler.draft import Draft, TaskPlacement
+from rammer.scheduler.assembly import Assembly, Needs, Placed
+from rammer.scheduler.draft import Draft
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import TIE_US, count
@@ -63,7 +63,7 @@ class _Run:
         draft.kernels.update(enumerate(kernels))
         self.draft = draft
         self.assembly = Assembly(draft.spec)
-        self.placements: list[TaskPlacement] = []
+        self.placements: list[Placed] = []
         self._read_dependencies()
         self._rank_us = self._ranks()
         self._pending: list[tuple[float, float, TaskUid]] = []  # (release, -rank, rTask): operands placed, not computed
@@ -178,10 +178,10 @@ class _Run:
     def _place(self, task: TaskUid, veu: int, reason: str) -> None:
         operator_id, rtask_id = task
         needs = self._needs(self._batch[operator_id][rtask_id])
-        self.assembly.place(task, veu, self.draft.rtask_us(operator_id), needs)
-        placement = TaskPlacement(task, veu, reason)
-        self.placements.append(placement)
-        self.draft.settle([placement])
+        placed = Placed(task, veu, self.draft.rtask_us(operator_id), needs, reason)
+        self.assembly.place(*placed[:4])
+        self.placements.append(placed)
+        self.draft.settle([placed])
         for batch in self._readers.get(task, ()):
             self._arrived(batch, float(self.assembly.ready_us[veu]))
         self._unplaced[operator_id] -= 1

@@ -15,7 +15,6 @@ from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
-from rammer.ir.program import TaskUid
 from rammer.planner.memory import plan_memory
 from rammer.planner.pieces import WORTH_BYTES
 from rammer.scheduler.assembly import Assembly
@@ -235,13 +234,12 @@ def _draw(
         behind = {} if known else ends[-BEHIND]  # all slots up to the end of that instance
         late = set(range(problem.spec.num_veus)) if behind else set()
         for operator, rtasks in instance.rtasks.items():
-            needs = draft.needs_of({operator: rtasks}, assembly)[operator]
-            for rtask, need in zip(rtasks.tolist(), needs, strict=True):
+            for task, need in draft.some_tasks({operator: rtasks}, assembly):
                 place = select_veu(assembly, need) if veu is None else Assignment(veu, 0.0, "bound")
                 if place.veu in late:
                     need = assembly.needs_also(need, behind)
                     late.discard(place.veu)
-                assembly.place(TaskUid(operator, rtask), place.veu, draft.rtask_us(operator), need)
+                assembly.place(task, place.veu, draft.rtask_us(operator), need)
                 reasons.append(place.reason)
     programs = [] if assembly.is_empty else [assembly.build()]
     return draft.finish(policy, programs, assembly.time_us, (*notes, f"vEUs by rTask: {count(reasons)}"))
