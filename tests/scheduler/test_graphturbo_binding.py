@@ -132,10 +132,10 @@ def test_an_image_on_another_veu_is_found_out() -> None:
 
 
 def test_binding_is_compared_or_left_out() -> None:
-    """By `search`, which so never takes longer on paper; of a single image there is nothing to bind."""
+    """By `every`, which so never takes longer on paper; of a single image there is nothing to bind."""
     spec = spec_of(2)
     graph = optimize(network(8, 45), spec, images_apart=True)
-    plans = [planned(graph, spec, f"graphturbo:{how}") for how in ("binding=none", "rules=paper", "rules=search")]
+    plans = [planned(graph, spec, f"graphturbo:{how}") for how in ("binding=none", "rules=paper", "rules=every")]
     assert all("each on a vEU" not in plan.notes[0] for plan in plans[:2])
     rates = us_per_byte(spec, 2)[0].tolist()
 
