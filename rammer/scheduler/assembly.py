@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -124,28 +124,18 @@ class Assembly:
 
         The result is valid until the next `undo`.
         """
-        last = dict(also.last)
-        for task in tasks:
-            where = self.find(task)
-            if where is not None:
-                veu, order = where
-                if last.get(veu, -1) < order:
-                    last[veu] = order
-        return self.needs_last(last)
+        return self.needs_at((*also.last, *filter(None, map(self.find, tasks))))
 
-    def needs_last(self, last: Mapping[int, int]) -> Needs:
-        """Return the dependencies on the slots at `last`, an order per vEU. Valid until the next `undo`."""
+    def needs_at(self, slots: Iterable[tuple[int, int]]) -> Needs:
+        """Return the dependencies on these slots (vEU, order). Valid until the next `undo`."""
+        last: dict[int, int] = {}
+        for veu, order in slots:
+            if last.get(veu, -1) < order:
+                last[veu] = order
         if not last:
             return NOTHING
         ends = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True)
         return Needs(self._builder.front(last), *ends[0], ends[1][0] if len(ends) > 1 else 0.0)
-
-    def needs_also(self, needs: Needs, last: Mapping[int, int]) -> Needs:
-        """Return `needs` extended by the slots at `last`. Valid until the next `undo`."""
-        both = dict(needs.last)
-        for veu, order in last.items():
-            both[veu] = max(both.get(veu, -1), order)
-        return self.needs_last(both)
 
     def start_us(self, veu: int, needs: Needs) -> float:
         """Return when an rTask with these dependencies would start on `veu`, with a barrier-rTask if it needs one."""
@@ -205,7 +195,8 @@ class Assembly:
             distinct = {id(one.needs): one.needs for one in mine if one.needs.front is not None}
             key = frozenset(distinct)
             if key not in shared:
-                shared[key] = next(iter(distinct.values())) if len(distinct) == 1 else self._all_of(distinct.values())
+                slots = (slot for needs in distinct.values() for slot in needs.last)
+                shared[key] = next(iter(distinct.values())) if len(distinct) == 1 else self.needs_at(slots)
             for n, one in enumerate(mine):
                 self.place(one.task, veu, one.rtask_us, NOTHING if n else shared[key])
         if (float(self.ready_us.max()), float(self.ready_us.sum())) > alone:
@@ -215,13 +206,6 @@ class Assembly:
         for veu in lanes:
             told, first = self._told[veu], before.mark.lengths[veu]
             told[first:] = [len(told) - 1] * (len(told) - first)
-
-    def _all_of(self, several: Iterable[Needs]) -> Needs:
-        last: dict[int, int] = {}
-        for needs in several:
-            for veu, order in needs.last:
-                last[veu] = max(last.get(veu, -1), order)
-        return self.needs_last(last)
 
     def sync(self) -> None:
         """Append a barrier of all lanes: every rTask so far completes before any later one begins."""

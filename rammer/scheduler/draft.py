@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.cost.weights import reload_us
 from rammer.ir.analysis.dependency import Dependencies, Needed
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
@@ -40,7 +39,6 @@ class Draft:
         self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # where barriers are expensive
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
-        self._reload_us: dict[RKernel, float] = {}
         self._homes: dict[tuple[RKernel, tuple[str, ...]], dict[int, int]] = {}  # rTask -> vEU
         self._statics = [op.statics for op in problem.graph.operators]
         self.tell = problem.tell
@@ -55,13 +53,6 @@ class Draft:
     def homes(self, operator_id: int) -> Mapping[int, int]:
         """Return, by rTask, the vEU that last ran the same rTask of the same rKernel on the same static weights."""
         return self._homes.get((self.kernels[operator_id], self._statics[operator_id]), {})
-
-    def reload_us(self, operator_id: int) -> float:
-        """Return the extra µs of an rTask that reads its static weights from shared memory instead of its vEU's own."""
-        kernel = self.kernels[operator_id]
-        if kernel not in self._reload_us:
-            self._reload_us[kernel] = reload_us(kernel, self.spec)
-        return self._reload_us[kernel]
 
     def settle(self, placed: Iterable[Placed]) -> None:
         """Record on which vEUs static weights were used."""
@@ -152,7 +143,7 @@ class Draft:
             for veu, order in slots:
                 if by_all.get(veu, -1) < order:
                     by_all[veu] = order
-        common = assembly.needs_last(by_all)
+        common = assembly.needs_at(by_all.items())
         parts: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
         for found, slots in by_some:
             slots = [s if s[1] > by_all.get(s[0], -1) else NOWHERE for s in slots]  # later than the common ones
@@ -169,7 +160,7 @@ class Draft:
         for begin, end in pairwise(begins.tolist()):
             mine = rows[begin:end, 1:]
             if (needs := known.get(key := mine.tobytes())) is None:
-                needs = known[key] = assembly.needs_last({**by_all, **dict(mine.tolist())})  # the last slot per vEU
+                needs = known[key] = assembly.needs_at((*by_all.items(), *mine.tolist()))
             answers.append(needs)
         return answers
 

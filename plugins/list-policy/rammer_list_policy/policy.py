@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.cost.weights import reload_us
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
@@ -63,6 +65,7 @@ class _Run:
         draft.kernels.update(enumerate(kernels))
         self.draft = draft
         self.assembly = Assembly(draft.spec)
+        self._reload_us = cache(partial(reload_us, spec=draft.spec))
         self.placements: list[Placed] = []
         self._read_dependencies()
         self._rank_us = self._ranks()
@@ -158,7 +161,7 @@ class _Run:
     def _home(self, task: TaskUid) -> _Home:
         """Return the vEU that holds the rTask's static weights, or else the one that made its last operand."""
         if (veu := self.draft.homes(task.operator_id).get(task.rtask_id)) is not None:
-            return _Home(veu, self.draft.reload_us(task.operator_id), "static weights")
+            return _Home(veu, self._reload_us(self.draft.kernels[task.operator_id]), "static weights")
         batch = self._batch[task.operator_id][task.rtask_id]
         if not batch.operands:
             return _HOMELESS

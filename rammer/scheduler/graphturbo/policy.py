@@ -26,7 +26,6 @@ from rammer.scheduler.graphturbo.network import Network, network_of
 from rammer.scheduler.graphturbo.split import Splitter
 from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
-from rammer.scheduler.judge import PlanSelector
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
@@ -128,18 +127,9 @@ class GraphTurboPolicy:
         if cut_plan and (self.rules != "every" or not self.uncut):
             return cut_plan.plan
         whole = self._in_memory(self._whole(problem))
-        return self._preferred(problem, cut_plan, whole) if cut_plan else whole
-
-    def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
-        """Return the plan of a cut, or of the whole network: the faster one, or the one that moves less.
-
-        Plans are faster by measured prices; without those, bytes moved decide.
-        """
-        if not problem.profiler.prices(whole.kernels):
-            return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
-        judge = PlanSelector(problem)
-        known, other = judge.believed(whole), judge.believed(cut.plan)
-        return other.plan if judge.prefers(other, known) else known.plan
+        if cut_plan and cut_plan.us * problem.profiler.noise < _judged(problem, whole).us:
+            return cut_plan.plan
+        return whole
 
     def _drawn(self, problem: Problem, market: Market, cut: Cut, kernels: Mapping[int, RKernel]) -> Iterator[_Judged]:
         """Build the plans of a cut, with memory: one for each order of its instances."""
@@ -209,7 +199,7 @@ def _draw(
             for task, need in draft.some_tasks({operator: rtasks}, assembly):
                 place = select_veu(assembly, need) if veu is None else Assignment(veu, 0.0, "bound")
                 if place.veu in late:
-                    need = assembly.needs_also(need, behind)
+                    need = assembly.needs_at((*need.last, *behind.items()))
                     late.discard(place.veu)
                 assembly.place(task, place.veu, draft.rtask_us(operator), need)
                 reasons.append(place.reason)

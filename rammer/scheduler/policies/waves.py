@@ -74,15 +74,13 @@ def _ways(problem: Problem, market: Market, steps: tuple[int, ...]) -> Iterator[
     For operators that they read, either no restriction or the generator's first choice, which lets a chain begin before
     all of their rTasks are done. Restrictions that change nothing are left out.
     """
-    operations = [op.operation for op in problem.graph.operators]
-    few = {n: o.only(o.whole) for n in steps for o in (market.options(operations[n]),)}
-    lean = {n: o.only(o.efficient) for n in steps for o in (market.options(operations[n]),)}
-    first = {n: o.only(o.first) for n in feeders(problem.graph, steps) for o in (market.options(operations[n]),)}
-    open_ones = {n: market.options(operations[n]) for n in steps}
+    options = [market.options(op.operation) for op in problem.graph.operators]
+    few, lean = ({n: options[n].only(getattr(options[n], way)) for n in steps} for way in ("whole", "efficient"))
+    first = {n: options[n].only(options[n].first) for n in feeders(problem.graph, steps)}
     for chosen in (few,) if few == lean else (few, lean):
-        if chosen != open_ones:
+        if chosen != {n: options[n] for n in steps}:
             yield chosen
-        if any(options.first != options.efficient for options in first.values()):
+        if any(one.first != one.efficient for one in first.values()):
             yield {**first, **chosen}
 
 
