@@ -9,7 +9,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
+from typing import Self, cast
 
 from rammer import config
 from rammer.compiler.candidates import (
@@ -187,7 +187,7 @@ class Compilation:
         for name in (*STAGES.values(), "_prover", "profiler", "problem"):
             vars(self).pop(name, None)
         self._kernels, self._made, self._notes = {}, {}, []
-        names, entered = list(STAGES.values()), stage
+        names, entered = list(STAGES.values()), cast(Stage | None, stage)
         for number in range(names.index(STAGES[type(stage)]), -1, -1):  # each has the one before as a field
             setattr(self, names[number], entered)
             entered = getattr(entered, names[number - 1], None)

@@ -132,7 +132,7 @@ class Session(Stateful, InferenceSession):
         self._cutting = threading.Lock()
         self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
-        self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
+        self._buckets = Buckets(buckets or {}, self._inputs)
 
     # ONNX Runtime's interface
 
@@ -289,7 +289,7 @@ class Session(Stateful, InferenceSession):
                 if name not in self._growing.axes:
                     arrays[name] = full
         shapes = {name: shapes[name] for name in self._inputs.ports if name in shapes}
-        shapes = self._buckets.with_extents(shapes, self._growing.rooms)
+        shapes = self._inputs.with_extents(shapes, self._growing.rooms)
         arrays = {n: fill(n, a, shape) if (shape := shapes.get(n)) else a for n, a in arrays.items()}
         exact = Request(shapes, arrays)
         request = Request(*self._buckets.padded(shapes, arrays))
@@ -332,7 +332,7 @@ class Session(Stateful, InferenceSession):
         """Return a function that imports the model for a request with some extents replaced."""
 
         def load(extents: Mapping[str, int]) -> Imported:
-            shapes = self._buckets.with_extents(request.shapes, extents)
+            shapes = self._inputs.with_extents(request.shapes, extents)
             arrays = dict(request.arrays)
             for name in arrays.keys() & shapes.keys():
                 if not on_gpu(arrays[name]):

@@ -110,7 +110,7 @@ class GraphTurboPolicy:
         market = Market(problem)
         if self.rules != "paper" and (tiles := Tiles.of(problem.spec)):
             return reconciled(problem, market, tiles, self._whole(problem), described(self, self.name))
-        drawn = []
+        drawn: list[_Judged] = []
         network = network_of(problem.graph, problem.candidates)
         laid = laid_out(problem, market) if self.parts == "cheaper" and self.rules != "paper" else None
         for cut in self._cuts(problem, network) if self.rules != "parts" else ():

@@ -133,9 +133,11 @@ class _Homes:
         us = {op: self._plan.rtask_us[self._plan.kernels[op]] or 1e-9 for op in step}
 
         def load_us(op: int, places: Mapping[int, int]) -> NDArray[np.float64]:
-            return np.bincount(list(places.values()), minlength=self._veus) * us[op]
+            found_us = np.zeros(self._veus)
+            np.add.at(found_us, list(places.values()), us[op])
+            return found_us
 
-        left_us = np.full(self._veus, sum(load_us(op, places) for op, places in step.items()).max())
+        left_us = np.full(self._veus, np.sum([load_us(op, places) for op, places in step.items()], axis=0).max())
         found, more = Places(), 0
         for op in sorted(step, key=lambda op: (-us[op], op)):
             operands = tuple(self._operands(op))
