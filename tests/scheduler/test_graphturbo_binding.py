@@ -102,6 +102,7 @@ def test_an_image_stays_on_one_veu(batch: int, size: int, veus: int, joined: boo
     assert "each on a vEU" in plan.notes[0]
     first = plan.notes[1].removeprefix("instances by group: ").split(",")[0]
     assert int(first) % batch == 0  # as many, though the product is cut less
+    assert int(plan.notes[0].split()[1].rstrip(",")) <= 3  # what an image passes is one group
     verify_plan(plan)
     where = images_of(plan)
     assert len(where) >= 4

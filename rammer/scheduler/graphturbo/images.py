@@ -28,9 +28,10 @@ def by_images(network: Network, splitter: Splitter) -> tuple[list[LayerGroup], l
             splits += [None] * len(found)
             continue
         (group,) = found
-        if groups and group.outside.keys() & {groups[-1].result} and not network.layers[groups[-1].result].is_result:
-            both, before = joined(groups[-1], group), splits[-1]
-            if before and before.outer > 1 and _most_parts(both) == before.outer:
+        before = groups[-1] if groups and splits[-1] else None
+        if before and before.result in group.outside and not network.layers[before.result].is_result:
+            both = joined(before, group)
+            if _most_parts(both) == _most_parts(before) > 1:
                 groups[-1], splits[-1] = both, _whole_images(both)
                 continue
         groups.append(group)

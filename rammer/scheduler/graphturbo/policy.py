@@ -134,8 +134,10 @@ class GraphTurboPolicy:
     def _drawn(self, problem: Problem, market: Market, cut: Cut, kernels: Mapping[int, RKernel]) -> Iterator[_Judged]:
         """Build the plans of a cut, with memory: one for each order of its instances."""
         found, producers = instances(cut.groups, cut.splits, kernels, Dependencies(problem.graph, kernels))
-        names = [name for name in ORDERS if self.order in ("moved", name)]
-        for order, name in {tuple(ORDERS[name](producers)): name for name in reversed(names)}.items():
+        orders: dict[tuple[int, ...], str] = {}
+        for name in (name for name in ORDERS if self.order in ("moved", name)):
+            orders.setdefault(tuple(ORDERS[name](producers)), name)
+        for order, name in orders.items():
             placed = [(found[n], cut.veu_of(found[n], problem.spec.num_veus)) for n in order]
             plan = _draw(problem, market, kernels, placed, described(self, self.name), _notes(cut, name, len(found)))
             yield _judged(problem, self._in_memory(plan))
