@@ -15,10 +15,10 @@ from benchmarks.graphturbo.device import CLUSTERS, NEAR_KIB, memories, times
 from benchmarks.graphturbo.networks import CASES, NETWORKS
 from benchmarks.graphturbo.plans import BATCHES, BEST_BATCH, SCOPES, copies, timeline, timeline_bound, ways
 from benchmarks.graphturbo.plans import scopes as places
+from benchmarks.graphturbo.search import Paper, by_rules, searched
 from benchmarks.graphturbo.trace import chrome_trace
 from rammer import files
 from rammer.errors import RammerError
-from rammer.scheduler.graphturbo.search import Paper, by_rules, searched
 
 THROUGHPUT = {2: 138, 4: 512, 8: 4052, 16: 2716}  # Table 1: BERT-128, sentences/s by the batch of a cluster
 out = Console(width=160)

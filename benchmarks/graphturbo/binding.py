@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from rammer.scheduler.graphturbo.slices import Name, Slice
+from benchmarks.graphturbo.slices import Name, Slice
 
 Binding = tuple[int, ...]  # into how many parts each axis is cut, one for every core
 

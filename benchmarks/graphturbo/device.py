@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from benchmarks.graphturbo.scratchpad import Far, Memories, Transfers
+from benchmarks.graphturbo.simulated import SimulatedNetwork
 from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
-from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Transfers
 
 CLUSTERS = 4
 NEAR_KIB = 1280  # of a core: inferred
@@ -65,7 +65,7 @@ def byte_ms(spec: VDeviceSpec = STCP920) -> dict[Far, float]:
 
 
 def times(
-    network: Network, moved: Transfers, spec: VDeviceSpec = STCP920, layers: Sequence[int] | None = None
+    network: SimulatedNetwork, moved: Transfers, spec: VDeviceSpec = STCP920, layers: Sequence[int] | None = None
 ) -> Times:
     """Return the times of a plan, or of some of its layers. All cores compute at once; repeated work is not counted."""
     work = sum(network.layers[n].mflop for n in (range(len(network.layers)) if layers is None else layers))

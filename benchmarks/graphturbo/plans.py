@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from benchmarks.graphturbo.binding import bound
 from benchmarks.graphturbo.device import NEAR_KIB, byte_ms, computing_ms, memories, times
 from benchmarks.graphturbo.networks import NETWORKS
+from benchmarks.graphturbo.scratchpad import Memories, Transfers
+from benchmarks.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
+from benchmarks.graphturbo.simulated import SimulatedNetwork
+from benchmarks.graphturbo.slices import Step, producers_of, slices
 from benchmarks.graphturbo.transfers import (
     Costs,
     Rooms,
@@ -24,10 +28,6 @@ from benchmarks.graphturbo.transfers import (
     transfers_of,
 )
 from benchmarks.graphturbo.transfers import searched as searched_timeline
-from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories, Transfers
-from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
-from rammer.scheduler.graphturbo.slices import Step, producers_of, slices
 from rammer.scheduler.graphturbo.split import group_of
 
 BEST_BATCH = {  # Table 2: of a cluster, TVM's and GraphTurbo's
@@ -56,7 +56,7 @@ LEVELS = ("main", "shared", "near")
 WAYS = ("layers", "shared", "near", "rules", "search")
 
 
-def ways(network: Network, room: Memories, wanted: Sequence[str] = WAYS) -> dict[str, Paper]:
+def ways(network: SimulatedNetwork, room: Memories, wanted: Sequence[str] = WAYS) -> dict[str, Paper]:
     """Plans of one network: whole layers with results in main memory (as TVM does), in shared memory, and in local
     memory; instances by the paper's rules; and instances by search."""
     groups = [group_of(network, n) for n in range(len(network.layers))]
@@ -80,7 +80,7 @@ def scopes(plan: Paper) -> tuple[int, ...]:
     return tuple(count[level] for level in LEVELS)
 
 
-def copies(network: Network, plan: Paper) -> tuple[int, Mapping[str, int]]:
+def copies(network: SimulatedNetwork, plan: Paper) -> tuple[int, Mapping[str, int]]:
     """Return the concatenations, and copies by kind, that binding instances to cores adds (Algorithm 4)."""
     parts = slices(network, plan.groups, plan.splits)
     order = [parts[n] for n in ORDERS[plan.order](producers_of(parts))]
@@ -132,7 +132,7 @@ def stages(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
     return each
 
 
-def _by_layer(network: Network, plan: Paper) -> list[NDArray[np.float64]]:
+def _by_layer(network: SimulatedNetwork, plan: Paper) -> list[NDArray[np.float64]]:
     """Return the bytes of tensors and weights that each layer moves through shared and through main memory."""
     layer_of = [step.makes.piece[1] for step in steps_of(network, plan)]
     moved = [np.zeros(3) for _ in network.layers]
@@ -142,7 +142,7 @@ def _by_layer(network: Network, plan: Paper) -> list[NDArray[np.float64]]:
     return moved
 
 
-def timeline(network: Network, plan: Paper, room: Memories, ahead: int | None = None) -> Timeline:
+def timeline(network: SimulatedNetwork, plan: Paper, room: Memories, ahead: int | None = None) -> Timeline:
     """Return the times of steps and transfers in milliseconds: the best found, or all transfers `ahead` steps early."""
     found, costs, lie = transfers_of_plan(network, plan), costs_of(network, plan), held_by(network, plan)
     if ahead is None:
@@ -150,27 +150,27 @@ def timeline(network: Network, plan: Paper, room: Memories, ahead: int | None = 
     return play(found, moved_alike(found, Rooms(lie, room), ahead), costs)
 
 
-def timeline_bound(network: Network, plan: Paper) -> float:
+def timeline_bound(network: SimulatedNetwork, plan: Paper) -> float:
     """Return a lower bound of all timelines, in milliseconds."""
     return least(transfers_of_plan(network, plan), costs_of(network, plan))
 
 
-def costs_of(network: Network, plan: Paper) -> Costs:
+def costs_of(network: SimulatedNetwork, plan: Paper) -> Costs:
     """Return the milliseconds of steps, and of a byte."""
     return Costs([computing_ms(step.mflop) for step in steps_of(network, plan)], byte_ms())
 
 
-def held_by(network: Network, plan: Paper) -> dict[str, list[int]]:
+def held_by(network: SimulatedNetwork, plan: Paper) -> dict[str, list[int]]:
     """Return the bytes that its steps need in each memory."""
     return held(steps_of(network, plan), plan.moved)
 
 
-def transfers_of_plan(network: Network, plan: Paper) -> list[Transfer]:
+def transfers_of_plan(network: SimulatedNetwork, plan: Paper) -> list[Transfer]:
     """Return the moves of a plan, in parts."""
     return transfers_of(steps_of(network, plan), plan.moved, PART)
 
 
-def steps_of(network: Network, plan: Paper) -> list[Step]:
+def steps_of(network: SimulatedNetwork, plan: Paper) -> list[Step]:
     """Return the steps of a plan, in order."""
     parts = slices(network, plan.groups, plan.splits)
     return [step for n in ORDERS[plan.order](producers_of(parts)) for step in parts[n].steps]

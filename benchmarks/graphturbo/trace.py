@@ -7,7 +7,7 @@ import json
 from benchmarks.graphturbo.device import memories
 from benchmarks.graphturbo.networks import NETWORKS
 from benchmarks.graphturbo.plans import steps_of, timeline, transfers_of_plan
-from rammer.scheduler.graphturbo.search import searched
+from benchmarks.graphturbo.search import searched
 
 LANES = ("cores", "shared", "main")
 

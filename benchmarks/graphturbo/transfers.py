@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Move, Transfers
-from rammer.scheduler.graphturbo.slices import Piece, Step
+from benchmarks.graphturbo.scratchpad import Far, Memories, Move, Transfers
+from benchmarks.graphturbo.slices import Piece, Step
 
 WINDOWS = (0, 1, 2, 4, 8, 16, 32, 64, 1 << 30)  # steps ahead, or behind: of all transfers alike, where searches begin
 MOST_AHEAD = 64  # transfers that an idle memory looks at

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import count as numbered
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import click
 
@@ -23,8 +24,10 @@ from benchmarks.models import catalog
 from rammer.errors import ArtifactError
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import Position, RProgram, RTask, TaskUid
 from rammer.ir.tile import Body, For, Kind, children
-from rammer.scheduler.hand_overs import hops_of
+from rammer.scheduler.hand_overs import written_bytes
+from rammer.scheduler.timeline import walk
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.spec import choose_gpu
 from rammer.vdevice.simt.codegen.image import ProgramFunction, SimtProgram, make_program
@@ -35,6 +38,67 @@ from rammer.vdevice.simt.codegen.printer import EmittedFunction
 ENTRY = "hop_"  # before a kernel's symbol, of the function that calls it
 
 Way: TypeAlias = tuple[int, tuple[int, ...]]  # waves of a task, and trips of its loops
+
+
+class Hop(NamedTuple):
+    """One hand-over: the operators of the awaited rTask and of the waiting one; -1 for a launch."""
+
+    waited_for: int
+    waits: int
+
+
+class _Link(NamedTuple):
+    """The last hand-over of a chain. `number` is unique, so that comparing equal chains never reaches `before`."""
+
+    hops: int
+    nbytes: int
+    number: int
+    source: int = -1  # the operator of the last hand-over
+    before: _Link | None = None
+
+
+def hops_of(plan: ExecutionPlan) -> list[Hop]:
+    """Return the hand-overs of the longest chain, in order."""
+    waiting: dict[int, int] = {}  # the first rTask behind a hand-over
+    link: _Link | None = _longest(plan, waiting)
+    found = []
+    while link is not None and link.hops:
+        found.append(Hop(link.source, waiting.get(link.number, -1)))
+        link = link.before
+    return found[::-1]
+
+
+def _longest(plan: ExecutionPlan, waiting: dict[int, int]) -> _Link:
+    numbers = numbered(1)
+    longest = _Link(0, 0, 0)
+    for number, program in enumerate(plan.programs):
+        begin = longest if number == 0 else _Link(longest.hops + 1, longest.nbytes, next(numbers), -1, longest)
+        longest = max((lane[-1] for lane in _along(plan, program, begin, numbers, waiting) if lane), default=begin)
+    return longest
+
+
+def _along(
+    plan: ExecutionPlan, program: RProgram, begin: _Link, numbers: Iterator[int], waiting: dict[int, int]
+) -> list[list[_Link]]:
+    def rtask(now: _Link, veu: int, uid: TaskUid) -> _Link:
+        waiting.setdefault(now.number, uid.operator_id)
+        return now
+
+    def barrier(now: _Link, done: Iterable[tuple[Position, _Link]]) -> _Link:
+        latest = max(
+            done, key=lambda one: (one[1].hops, one[1].nbytes + written_bytes(plan, program, one[0])), default=None
+        )
+        if latest is None:
+            return now
+        at, before = latest
+        nbytes = before.nbytes + written_bytes(plan, program, at)
+        if (before.hops + 1, nbytes) <= now[:2]:
+            return now
+        slot = program.lanes[at.veu][at.order]
+        source = slot.uid.operator_id if isinstance(slot, RTask) else -1
+        return _Link(before.hops + 1, nbytes, next(numbers), source, before)
+
+    return walk(program, begin, rtask, barrier)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
+from typing import Self, cast
 
 from rammer import config
 from rammer.compiler.candidates import (
@@ -36,7 +36,6 @@ from rammer.compiler.stages import (
     Profiled,
     Proven,
     Stage,
-    before,
 )
 from rammer.compiler.summary import make_report
 from rammer.compiler.trace import Trace
@@ -66,7 +65,7 @@ from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.vdevice.base import Executable, Progress, VDevice, ports_of, silent
 from rammer.vdevice.proof.verify import verify_image
 
-STAGES: dict[type[Stage], str] = {
+STAGES: dict[type[Stage], str] = {  # by type the name of a stage, here and as a field of the stage after it
     Optimized: "optimized",
     CandidateSet: "candidates",
     Profiled: "profiled",
@@ -188,10 +187,10 @@ class Compilation:
         for name in (*STAGES.values(), "_prover", "profiler", "problem"):
             vars(self).pop(name, None)
         self._kernels, self._made, self._notes = {}, {}, []
-        entered: Stage | None = stage
-        while entered is not None:
-            setattr(self, STAGES[type(entered)], entered)
-            entered = before(entered)
+        names, entered = list(STAGES.values()), cast(Stage | None, stage)
+        for number in range(names.index(STAGES[type(stage)]), -1, -1):  # each has the one before as a field
+            setattr(self, names[number], entered)
+            entered = getattr(entered, names[number - 1], None)
         if self._verify:
             self._verified("", self.optimized.graph)
         if not isinstance(stage, Optimized):

@@ -117,23 +117,6 @@ class Built:
 Stage: TypeAlias = Optimized | CandidateSet | Profiled | Planned | Proven | Built
 
 
-def before(stage: Stage) -> Stage | None:
-    """Return the stage that a value was made from; None for the first."""
-    match stage:
-        case Optimized():
-            return None
-        case CandidateSet():
-            return stage.optimized
-        case Profiled():
-            return stage.candidates
-        case Planned():
-            return stage.profiled
-        case Proven():
-            return stage.planned
-        case Built():
-            return stage.proven
-
-
 def _size(plan: ExecutionPlan) -> str:
     return (
         f"{len(plan.graph.operators)} operators by {len(set(plan.kernels))} rKernels, {plan.num_rtasks} rTasks "

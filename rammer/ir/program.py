@@ -177,18 +177,6 @@ class RProgramBuilder:
         self._where[task] = position
         return position
 
-    def extend(self, operator_id: int, veus: Iterable[int]) -> None:
-        """Append an operator's rTasks from 0 on, each to its lane, without waits."""
-        where, lanes, history, clocks = self._where, self._lanes, self._history, self._clock
-        for rtask_id, veu in enumerate(veus):
-            task = TaskUid(operator_id, rtask_id)
-            if task in where:
-                raise ScheduleError(f"rTask {task} appended twice", hint="every rTask has one slot")
-            lane = lanes[veu]
-            where[task] = Position(veu, len(lane))
-            lane.append(RTask(task))
-            history[veu].append(clocks[veu])
-
     def _front_of(self, task: TaskUid, tasks: Iterable[TaskUid]) -> Front:
         last: dict[int, int] = {}
         for needed in tasks:

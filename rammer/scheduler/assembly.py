@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -51,12 +51,13 @@ class Checkpoint(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The arguments of one call of `place`."""
+    """The arguments of one call of `place`, and the reason for the vEU."""
 
     task: TaskUid
     veu: int
     rtask_us: float
     needs: Needs
+    reason: str = ""
 
 
 class Undone(NamedTuple):
@@ -73,8 +74,7 @@ class Assembly:
     """Append rTasks to lanes and compute at once when each of them runs.
 
     Lanes grow only at their ends, so the state is the time at which each lane is ready. Placing one rTask costs O(1).
-    `time_us` always equals what `simulate` returns for the finished rProgram. `mark` and `undo` make trials cheap:
-    `fill` and `sync` defer their slots until a method reads slots, and most trials are undone before that.
+    `time_us` always equals what `simulate` returns for the finished rProgram. `mark` and `undo` allow trials.
     """
 
     def __init__(self, spec: VDeviceSpec) -> None:
@@ -85,16 +85,14 @@ class Assembly:
         self._told: list[list[int]] = [[] for _ in range(spec.num_veus)]  # per slot, the one whose end signals it
         self._synced = (0,) * spec.num_veus  # per lane, its slots before the last global barrier
         self._grown: list[int] = []  # a log of the lanes that grew
-        self._owed: list[Callable[[], None]] = []  # append slots that `ready_us` counts already
 
     @property
     def is_empty(self) -> bool:
-        return not self._owed and not any(self._ends)
+        return not any(self._ends)
 
     @property
     def ends(self) -> dict[int, int]:
         """The order of the last slot, by vEU; empty lanes are left out."""
-        self._settle()
         return {veu: len(ends) - 1 for veu, ends in enumerate(self._ends) if ends}
 
     @property
@@ -112,13 +110,11 @@ class Assembly:
 
     def find(self, task: TaskUid) -> Position | None:
         """Return the slot whose end signals that the rTask is done, or None if it is not in this rProgram."""
-        self._settle()
         where = self._builder.find(task)
         return where and Position(where.veu, self._told[where.veu][where.order])
 
     def find_all(self, operator_id: int, rtasks: Iterable[int]) -> list[tuple[int, int]]:
         """Return `find` of some rTasks of an operator as (vEU, order); NOWHERE for those not in this rProgram."""
-        self._settle()
         find, told = self._builder.find, self._told
         found = [find((operator_id, rtask)) for rtask in rtasks]
         return [(where[0], told[where[0]][where[1]]) if where else NOWHERE for where in found]
@@ -128,32 +124,21 @@ class Assembly:
 
         The result is valid until the next `undo`.
         """
-        last = dict(also.last)
-        for task in tasks:
-            where = self.find(task)
-            if where is not None:
-                veu, order = where
-                if last.get(veu, -1) < order:
-                    last[veu] = order
-        return self.needs_last(last)
+        return self.needs_at((*also.last, *filter(None, map(self.find, tasks))))
 
-    def needs_last(self, last: Mapping[int, int]) -> Needs:
-        """Return the dependencies on the slots at `last`, an order per vEU. Valid until the next `undo`."""
+    def needs_at(self, slots: Iterable[tuple[int, int]]) -> Needs:
+        """Return the dependencies on these slots (vEU, order). Valid until the next `undo`."""
+        last: dict[int, int] = {}
+        for veu, order in slots:
+            if last.get(veu, -1) < order:
+                last[veu] = order
         if not last:
             return NOTHING
         ends = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True)
         return Needs(self._builder.front(last), *ends[0], ends[1][0] if len(ends) > 1 else 0.0)
 
-    def needs_also(self, needs: Needs, last: Mapping[int, int]) -> Needs:
-        """Return `needs` extended by the slots at `last`. Valid until the next `undo`."""
-        both = dict(needs.last)
-        for veu, order in last.items():
-            both[veu] = max(both.get(veu, -1), order)
-        return self.needs_last(both)
-
     def start_us(self, veu: int, needs: Needs) -> float:
         """Return when an rTask with these dependencies would start on `veu`, with a barrier-rTask if it needs one."""
-        self._settle()
         ready = float(self.ready_us[veu])
         if needs.front is None:
             return ready
@@ -166,7 +151,6 @@ class Assembly:
         """Return `start_us` of every lane. Only lanes that grew since the last call are computed again."""
         if needs.front is None:
             return self.ready_us
-        self._settle()
         grown = self._grown[needs.seen :] if needs.seen >= 0 else range(self.spec.num_veus)
         needs.seen = len(self._grown)
         if len(grown) > FEW:
@@ -184,7 +168,6 @@ class Assembly:
 
     def place(self, task: TaskUid, veu: int, rtask_us: float, needs: Needs = NOTHING) -> None:
         """Append an rTask of `rtask_us` to a lane, behind a barrier-rTask if its dependencies require one."""
-        self._settle()
         start = float(self.ready_us[veu])
         where = self._builder.append(task, veu, needs.front)
         ends = self._ends[veu]
@@ -195,33 +178,6 @@ class Assembly:
         ends.append(end)
         self._told[veu] += range(len(self._told[veu]), len(ends))
         self._grown.append(veu)
-
-    def fill(self, operator_id: int, count: int, rtask_us: float) -> None:
-        """Append the first `count` rTasks of an operator without dependencies, each to the lane that starts it first.
-
-        Ties go to the first lane, as if the rTasks were placed one by one.
-        """
-        begin = self.ready_us
-        lanes = _first_to_start(begin, count, rtask_us)
-        self.ready_us = begin.copy()
-        np.add.at(self.ready_us, lanes, rtask_us)
-        self._owed.append(lambda: self._append(operator_id, lanes.tolist(), rtask_us, begin))
-
-    def _append(self, operator_id: int, lanes: list[int], rtask_us: float, begin: Times) -> None:
-        self._builder.extend(operator_id, lanes)
-        ready = begin.tolist()
-        for veu in lanes:
-            ready[veu] += rtask_us
-            self._ends[veu].append(ready[veu])
-            self._told[veu].append(len(self._told[veu]))
-        self._grown += lanes
-
-    def _settle(self) -> None:
-        """Append the deferred slots."""
-        if self._owed:
-            owed, self._owed = self._owed, []
-            for make in owed:
-                make()
 
     def gather(self, before: Checkpoint, placed: Iterable[Placed]) -> None:
         """Merge waits and completion signals of all rTasks placed since `before`, one of each per lane.
@@ -239,7 +195,8 @@ class Assembly:
             distinct = {id(one.needs): one.needs for one in mine if one.needs.front is not None}
             key = frozenset(distinct)
             if key not in shared:
-                shared[key] = next(iter(distinct.values())) if len(distinct) == 1 else self._all_of(distinct.values())
+                slots = (slot for needs in distinct.values() for slot in needs.last)
+                shared[key] = next(iter(distinct.values())) if len(distinct) == 1 else self.needs_at(slots)
             for n, one in enumerate(mine):
                 self.place(one.task, veu, one.rtask_us, NOTHING if n else shared[key])
         if (float(self.ready_us.max()), float(self.ready_us.sum())) > alone:
@@ -250,20 +207,10 @@ class Assembly:
             told, first = self._told[veu], before.mark.lengths[veu]
             told[first:] = [len(told) - 1] * (len(told) - first)
 
-    def _all_of(self, several: Iterable[Needs]) -> Needs:
-        last: dict[int, int] = {}
-        for needs in several:
-            for veu, order in needs.last:
-                last[veu] = max(last.get(veu, -1), order)
-        return self.needs_last(last)
-
     def sync(self) -> None:
         """Append a barrier of all lanes: every rTask so far completes before any later one begins."""
         end = float(self.ready_us.max()) + self.spec.barrier_us
         self.ready_us = np.full(self.spec.num_veus, end)
-        self._owed.append(lambda: self._sync(end))
-
-    def _sync(self, end: float) -> None:
         self._synced = tuple(map(len, self._ends))
         self._builder.sync()
         for ends, told in zip(self._ends, self._told, strict=True):
@@ -273,18 +220,15 @@ class Assembly:
 
     def is_synced(self, task: TaskUid) -> bool:
         """Return whether a global barrier, or the end of an rProgram, follows an rTask."""
-        self._settle()
         where = self._builder.find(task)
         return where is None or where.order < self._synced[where.veu]
 
     def mark(self) -> Checkpoint:
         """Return the present state, for `undo`."""
-        self._settle()
         return Checkpoint(self._builder.mark(), self.ready_us.copy(), self._synced)
 
     def undo(self, state: Checkpoint) -> Undone:
         """Remove everything placed since `mark`."""
-        self._owed.clear()
         ends, told = (_taken(lanes, state.mark.lengths) for lanes in (self._ends, self._told))
         undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends, told)
         self.ready_us, self._synced = state.ready_us.copy(), state.synced
@@ -300,23 +244,7 @@ class Assembly:
 
     def build(self) -> RProgram:
         """Return the finished rProgram."""
-        self._settle()
         return self._builder.build()
-
-
-def _first_to_start(ready: Times, count: int, us: float) -> NDArray[np.intp]:
-    """Return the lanes of `count` equal rTasks, each on the lane that starts it first; ties go to the first lane."""
-    if not us:
-        return np.full(count, ready.argmin())
-    ready, found = ready.copy(), []
-    while count > 0:
-        order = ready.argsort(kind="stable")
-        # Every lane that can start before the first rTask is done gets one before any lane gets a second.
-        before = int(np.searchsorted(ready[order], ready[order[0]] + us))
-        found.append(order[: min(max(before, 1), count)])
-        ready[found[-1]] += us
-        count -= len(found[-1])
-    return np.concatenate(found) if found else np.zeros(0, np.intp)
 
 
 def _taken(lanes: list[list[T]], lengths: Iterable[int]) -> list[list[T]]:

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.cost.weights import reload_us
 from rammer.ir.analysis.dependency import Dependencies, Needed
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
@@ -17,17 +16,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, NOWHERE, Assembly, Needs, Placed
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import TIE_US, Assignment, Market, select_veu
+from rammer.scheduler.select import TIE_US, Assignment, Market, Options, select_veu
 
 RTaskIds: TypeAlias = NDArray[np.int64]  # of one operator, ascending
-
-
-class TaskPlacement(NamedTuple):
-    """Where an rTask was placed, and why."""
-
-    task: TaskUid
-    veu: int
-    reason: str
 
 
 class _Candidate(NamedTuple):
@@ -39,6 +30,8 @@ class _Candidate(NamedTuple):
 class Draft:
     """State and helpers that all policies share. Policies fill `kernels`; dependencies are computed from it."""
 
+    printed = False  # whether waves are scheduled as the paper prints it
+
     def __init__(self, problem: Problem, market: Market | None = None) -> None:
         self.graph = problem.graph
         self.spec = problem.spec
@@ -46,10 +39,13 @@ class Draft:
         self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # where barriers are expensive
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
-        self._reload_us: dict[RKernel, float] = {}
         self._homes: dict[tuple[RKernel, tuple[str, ...]], dict[int, int]] = {}  # rTask -> vEU
         self._statics = [op.statics for op in problem.graph.operators]
         self.tell = problem.tell
+
+    def options(self, operator_id: int) -> Options:
+        """Return the rKernels from which a wave chooses."""
+        return self.market.options(self.graph.operators[operator_id].operation)
 
     def rtask_us(self, operator_id: int) -> float:
         return self.market.rtask_us(self.kernels[operator_id])
@@ -58,63 +54,64 @@ class Draft:
         """Return, by rTask, the vEU that last ran the same rTask of the same rKernel on the same static weights."""
         return self._homes.get((self.kernels[operator_id], self._statics[operator_id]), {})
 
-    def reload_us(self, operator_id: int) -> float:
-        """Return the extra µs of an rTask that reads its static weights from shared memory instead of its vEU's own."""
-        kernel = self.kernels[operator_id]
-        if kernel not in self._reload_us:
-            self._reload_us[kernel] = reload_us(kernel, self.spec)
-        return self._reload_us[kernel]
-
-    def settle(self, placements: Iterable[TaskPlacement]) -> None:
+    def settle(self, placed: Iterable[Placed]) -> None:
         """Record on which vEUs static weights were used."""
-        for (operator_id, rtask_id), veu, _ in placements:
+        for (operator_id, rtask_id), veu, *_ in placed:
             if statics := self._statics[operator_id]:
                 self._homes.setdefault((self.kernels[operator_id], statics), {})[rtask_id] = veu
 
-    def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[TaskPlacement]:
+    def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[Placed]:
         """Append the rTasks of independent operators, each to the vEU that can start it first. Paper: Alg. 1, line 12.
 
         rTasks whose operands are ready earliest come first, and of these the longest first, which balances the lanes.
         Ties go to rTasks whose static weights the chosen vEU used last.
         """
         self.kernels.update(wave)
-        before = assembly.mark()
-        wanted = self.needs(wave, assembly)
+        wanted = self.tasks(wave, assembly)
         now = float(assembly.ready_us.min())
         alike: dict[tuple[float, float], list[_Candidate]] = {}
-        for operator_id, needs in wanted.items():
-            us, homes = self.rtask_us(operator_id), self.homes(operator_id)
-            for rtask_id, need in enumerate(needs):
-                candidate = _Candidate(TaskUid(operator_id, rtask_id), need, homes.get(rtask_id))
-                alike.setdefault((max(now, need.end_us), -us), []).append(candidate)
-        placements = []
-        placed: list[Placed] = []
-        for (_, negative_us), candidates in sorted(alike.items()):
-            for task, need, place in _by_weights(candidates, assembly):
-                assembly.place(task, place.veu, -negative_us, need)
-                placements.append(TaskPlacement(task, place.veu, place.reason))
-                if self.gathers:
-                    placed.append(Placed(task, place.veu, -negative_us, need))
+        for task, needs in wanted:
+            candidate = _Candidate(task, needs, self.homes(task.operator_id).get(task.rtask_id))
+            alike.setdefault((max(now, needs.end_us), -self.rtask_us(task.operator_id)), []).append(candidate)
+        chosen = (
+            Placed(task, place.veu, -negative_us, needs, place.reason)
+            for (_, negative_us), candidates in sorted(alike.items())
+            for task, needs, place in _by_weights(candidates, assembly)
+        )
+        return self.place(chosen, assembly)
+
+    def place(self, chosen: Iterable[Placed], assembly: Assembly) -> list[Placed]:
+        """Append rTasks that do not depend on each other. `chosen` yields each one after the one before is placed.
+
+        Where barriers are expensive, merges their waits and signals.
+        """
+        before, placed = assembly.mark(), list[Placed]()
+        for one in chosen:
+            assembly.place(*one[:4])
+            placed.append(one)
         if self.gathers:
             assembly.gather(before, placed)
-        return placements
+        return placed
 
-    def needs(self, operator_ids: Iterable[int], assembly: Assembly) -> dict[int, list[Needs]]:
-        """Return, for every rTask of independent operators, its dependencies in this rProgram.
+    def tasks(self, operator_ids: Iterable[int], assembly: Assembly) -> list[tuple[TaskUid, Needs]]:
+        """Return every rTask of independent operators, with its dependencies in this rProgram.
 
         On a device with global synchronisation, this appends a barrier of all lanes if there are any.
         """
-        return self.needs_of({op: np.arange(self.kernels[op].num_rtasks) for op in operator_ids}, assembly)
+        return self.some_tasks({op: np.arange(self.kernels[op].num_rtasks) for op in operator_ids}, assembly)
 
-    def needs_of(self, rtasks: Mapping[int, RTaskIds], assembly: Assembly) -> dict[int, list[Needs]]:
-        """Return `needs` for some rTasks of each operator, ascending. All of their producers must be placed."""
-        if assembly.is_empty:
-            return {op: [NOTHING] * len(some) for op, some in rtasks.items()}
-        if self.spec.sync is SyncModel.GLOBAL:
-            if any(self._needs_sync(op, some, assembly) for op, some in rtasks.items()):
-                assembly.sync()
-            return {op: [NOTHING] * len(some) for op, some in rtasks.items()}
-        return {op: self._operator_needs(op, some, assembly) for op, some in rtasks.items()}
+    def some_tasks(self, rtasks: Mapping[int, RTaskIds], assembly: Assembly) -> list[tuple[TaskUid, Needs]]:
+        """Return `tasks` for some rTasks of each operator, ascending. All of their producers must be placed."""
+        needs = {op: [NOTHING] * len(some) for op, some in rtasks.items()}
+        if not assembly.is_empty and self.spec.sync is not SyncModel.GLOBAL:
+            needs = {op: self._operator_needs(op, some, assembly) for op, some in rtasks.items()}
+        elif not assembly.is_empty and any(self._needs_sync(op, some, assembly) for op, some in rtasks.items()):
+            assembly.sync()
+        return [
+            (TaskUid(op, rtask), need)
+            for op, some in rtasks.items()
+            for rtask, need in zip(some.tolist(), needs[op], strict=True)
+        ]
 
     def _needs_sync(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> bool:
         """Return whether some of the rTasks depends on one that no global barrier follows."""
@@ -146,7 +143,7 @@ class Draft:
             for veu, order in slots:
                 if by_all.get(veu, -1) < order:
                     by_all[veu] = order
-        common = assembly.needs_last(by_all)
+        common = assembly.needs_at(by_all.items())
         parts: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
         for found, slots in by_some:
             slots = [s if s[1] > by_all.get(s[0], -1) else NOWHERE for s in slots]  # later than the common ones
@@ -163,7 +160,7 @@ class Draft:
         for begin, end in pairwise(begins.tolist()):
             mine = rows[begin:end, 1:]
             if (needs := known.get(key := mine.tobytes())) is None:
-                needs = known[key] = assembly.needs_last({**by_all, **dict(mine.tolist())})  # the last slot per vEU
+                needs = known[key] = assembly.needs_at((*by_all.items(), *mine.tolist()))
             answers.append(needs)
         return answers
 

@@ -1,8 +1,9 @@
-"""Choose the rKernels of a wave and the vEU of each rTask. Paper: §3.3, SelectRKernels and SelectvEU."""
+"""Price the rKernels of operations, and choose the vEU of each rTask. Paper: §3.3, SelectvEU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -11,7 +12,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from rammer.cost.statics import passing_bytes, statics_us
 from rammer.errors import ScheduleError
-from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
@@ -164,61 +164,6 @@ def _least(options: Sequence[Option], price: Callable[[Option], float], noise: f
     return min((o for o in options if price(o) <= limit), key=lambda o: o.kernel.num_rtasks)
 
 
-class Selection(NamedTuple):
-    """Chosen rKernels by operator number, and the reason."""
-
-    kernels: dict[int, RKernel]
-    reason: str
-
-
-def select_rkernels(
-    fastest: Mapping[int, RKernel],
-    efficient: Mapping[int, RKernel],
-    num_veus: int,
-    price: Callable[[dict[int, RKernel]], float],
-    by: SelectBy,
-) -> Selection:
-    """Select a wave's fastest rKernels, or the most efficient ones if it fills the vEUs and time(P) drops.
-
-    That is `by` "interplay". "fastest" and "efficient" choose without comparing. `price` returns time(P). It is called
-    last with the rKernels that are returned, so that its side effects match.
-    """
-    fast, lean = dict(fastest), dict(efficient)
-    if by == "efficient":
-        price(lean)
-        return Selection(lean, "most efficient: as asked")
-    why = ""
-    if by == "fastest":
-        why = "fastest: as asked"
-    elif sum(kernel.num_rtasks for kernel in fast.values()) < num_veus:
-        why = "fastest: the wave cannot fill the vEUs"
-    elif all(lean[op] is kernel for op, kernel in fast.items()):
-        why = "fastest: they are the most efficient too"
-    if why:
-        price(fast)
-        return Selection(fast, why)
-    fast_us = price(fast)
-    if price(lean) < fast_us:
-        return Selection(lean, "most efficient: the wave fills the vEUs")
-    price(fast)
-    return Selection(fast, "fastest: the most efficient ones priced no better")
-
-
-def explain(
-    tell: Callable[[str], None],
-    wave: int,
-    joins: bool,
-    program: int,
-    graph: Graph,
-    chosen: Selection,
-    time_us: float,
-) -> None:
-    """Log how a wave was decided."""
-    names = ", ".join(f"{graph.operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in chosen.kernels.items())
-    fate = f"wave {wave} {'joins' if joins else 'opens'} rProgram {program}"
-    tell(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs")
-
-
 class Assignment(NamedTuple):
     """A vEU, when the rTask starts there, and why it was chosen."""
 
@@ -248,10 +193,8 @@ def select_veu(assembly: Assembly, needs: Needs, home: int | None = None) -> Ass
 
 def count(reasons: Iterable[str]) -> str:
     """Return how often each reason occurred, most frequent first."""
-    tally: dict[str, int] = {}
-    for reason in reasons:
-        tally[reason] = tally.get(reason, 0) + 1
-    return ", ".join(f"{n} × {reason}" for reason, n in sorted(tally.items(), key=lambda item: (-item[1], item[0])))
+    tally = sorted(Counter(reasons).items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{n} × {reason}" for reason, n in tally)
 
 
 def wave_bound_us(options: Sequence[Options], num_veus: int) -> float:

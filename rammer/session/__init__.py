@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from rammer.session.control_flow import Stages
 
 HASHED_BYTES = 64  # larger values are compared by digest
-REMEMBERED = 4096  # maximal number of proofs in each table
+REMEMBERED = 4096  # maximal number of proofs in the table
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,19 +101,13 @@ class Session(Stateful, InferenceSession):
 
         if max_programs < 1:
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
-        if target is not None and not isinstance(target, str):
-            raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
-        number = None  # device number from provider options
-        if providers is not None:
-            if target is not None:
-                raise InputError("target= and providers= are both given", hint="give one of them")
-            target, number = chosen_target(providers, provider_options, registry or PluginRegistry())
+        self._registry = registry or PluginRegistry()
+        target, number = chosen_target(target, providers, provider_options, self._registry)
         how = CompileOptions.of({"target": target, **keywords}, "Session()", how, DEVICE_OPTIONS)
         device = number if how.device is None else how.device
         if sess_options is not None and device is None and how.vdevice == "cpu":
             device = threads_of(sess_options)
         self._how = how.but(target=how.vdevice, device=device)
-        self._registry = registry or PluginRegistry()
         # Raise for a missing or unavailable vDevice now, not in the first run.
         _, vdevice = self._how.open(self._registry)
         vdevice.close()
@@ -119,9 +115,7 @@ class Session(Stateful, InferenceSession):
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
-        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Need, ...]]] = {}
-        self._growths: dict[Hashable, Fit] = {}
-        self._masks: dict[Hashable, tuple[Need, ...]] = {}  # by padded signature
+        self._proofs: dict[Hashable, Any] = {}  # by kind and signatures
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
             {name: (port.type, _fixed(port)) for name, port in ports.items()}
@@ -138,7 +132,7 @@ class Session(Stateful, InferenceSession):
         self._cutting = threading.Lock()
         self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
-        self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
+        self._buckets = Buckets(buckets or {}, self._inputs)
 
     # ONNX Runtime's interface
 
@@ -295,7 +289,7 @@ class Session(Stateful, InferenceSession):
                 if name not in self._growing.axes:
                     arrays[name] = full
         shapes = {name: shapes[name] for name in self._inputs.ports if name in shapes}
-        shapes = self._buckets.with_extents(shapes, self._growing.rooms)
+        shapes = self._inputs.with_extents(shapes, self._growing.rooms)
         arrays = {n: fill(n, a, shape) if (shape := shapes.get(n)) else a for n, a in arrays.items()}
         exact = Request(shapes, arrays)
         request = Request(*self._buckets.padded(shapes, arrays))
@@ -327,22 +321,18 @@ class Session(Stateful, InferenceSession):
 
         Raises ModelError if it cannot.
         """
-        key = self._key(exact), self._key(request)
-        fit: Fit | None = self._growths.get(key)
-        if fit is None:
-            extents, true = (
-                self._inputs.symbols(request.shapes, self._growing.axes),
-                self._buckets.extents(exact.shapes),
-            )
-            fit = self._growing.fit(self._loads(request), grown, extents, true)
-            self._remember(self._growths, key, fit)
-        return fit
+
+        def made() -> Fit:
+            extents = self._inputs.symbols(request.shapes, self._growing.axes)
+            return self._growing.fit(self._loads(request), grown, extents, self._buckets.extents(exact.shapes))
+
+        return self._once(lambda: ("fit", self._key(exact), self._key(request)), made)
 
     def _loads(self, request: Request) -> Callable[[Mapping[str, int]], Imported]:
         """Return a function that imports the model for a request with some extents replaced."""
 
         def load(extents: Mapping[str, int]) -> Imported:
-            shapes = self._buckets.with_extents(request.shapes, extents)
+            shapes = self._inputs.with_extents(request.shapes, extents)
             arrays = dict(request.arrays)
             for name in arrays.keys() & shapes.keys():
                 if not on_gpu(arrays[name]):
@@ -395,15 +385,15 @@ class Session(Stateful, InferenceSession):
         shapes = self._buckets.probe(padded.shapes)
         if shapes == padded.shapes:
             return ()
-        key = self._key(padded)
-        if (masks := self._masks.get(key)) is None:
+
+        def made() -> tuple[Need, ...]:
             arrays = {n: a if on_gpu(a) or n not in shapes else cut(a, shapes[n]) for n, a in padded.arrays.items()}
             try:
-                masks = self._compared(Request(shapes, arrays), padded)[1]
+                return self._compared(Request(shapes, arrays), padded)[1]
             except ModelError:
-                masks = ()  # each run raises the error itself
-            self._remember(self._masks, self._key(padded), masks)
-        return masks
+                return ()  # each run raises the error itself
+
+        return self._once(lambda: ("masks", self._key(padded)), made)
 
     def _proven(
         self, exact: Request, padded: Request, masks: tuple[Need, ...]
@@ -412,13 +402,13 @@ class Session(Stateful, InferenceSession):
 
         Raises ModelError if a result depends on the padding.
         """
-        fit = self._fits.get(self._key(exact))
-        if fit is None:
+
+        def made() -> tuple[dict[str, Shape], tuple[Need, ...]]:
             graph, needed = self._compared(exact, padded)
             shapes = {name: graph.types[name].shape for name in graph.outputs}
-            fit = shapes, masks if set(needed) <= set(masks) else needed
-            self._remember(self._fits, self._key(exact), fit)
-        return fit
+            return shapes, masks if set(needed) <= set(masks) else needed
+
+        return self._once(lambda: ("padding", self._key(exact)), made)
 
     def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Need, ...]]:
         """Return the exact graph, and what the padded one has to mask. Raises ModelError."""
@@ -426,12 +416,18 @@ class Session(Stateful, InferenceSession):
         filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
         return graph, require_prefix(graph, self._import(padded).graph, filled)
 
-    @staticmethod
-    def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-        """Add a proof to a table of bounded size."""
-        if len(known) >= REMEMBERED:
-            known.clear()
-        known[key] = value
+    def _once(self, key: Callable[[], Hashable], make: Callable[[], T]) -> T:
+        """Return a proof from the table, which has a bounded size, or make it.
+
+        Making it may find inputs that decide shapes, so `key` is asked again.
+        """
+        found: T | None = self._proofs.get(key())
+        if found is None:
+            found = make()
+            if len(self._proofs) >= REMEMBERED:
+                self._proofs.clear()
+            self._proofs[key()] = found
+        return found
 
     # programs
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from rammer.errors import InputError, ModelError, did_you_mean
+from rammer.errors import InputError, ModelError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, ROperator
@@ -28,7 +28,7 @@ from rammer.runtime.call import on_gpu
 from rammer.session.embedding import Different, Embedding, is_prefix, prefix, results
 
 if TYPE_CHECKING:
-    from rammer.frontend.onnx import Declared
+    from rammer.session.inputs import Inputs
 
 
 _NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # neutral values of reductions; 0 for others
@@ -270,25 +270,16 @@ def fill(name: str, array: Any, shape: Shape) -> Array:
     return padded
 
 
-def require_symbols(keyword: str, names: Iterable[str], ports: Sequence[Declared]) -> None:
-    """Raise InputError for a name that is not a symbolic dimension of any input."""
-    symbols = sorted({e for port in ports for e in port.shape or () if isinstance(e, str)})
-    for name in names:
-        if name not in symbols:
-            hint = did_you_mean(name, symbols) or f"symbolic dimensions are {', '.join(symbols) or '(none)'}"
-            raise InputError(f"{keyword}= names {name!r}, which is no symbolic dimension of the model", hint=hint)
-
-
 class Buckets:
     """Extents to which symbolic dimensions are padded. An extent above all buckets stays as it is."""
 
-    def __init__(self, buckets: Mapping[str, Sequence[int]], ports: Sequence[Declared]) -> None:
-        require_symbols("buckets", buckets, ports)
+    def __init__(self, buckets: Mapping[str, Sequence[int]], inputs: Inputs) -> None:
+        inputs.require_symbols("buckets", buckets)
         for name, extents in buckets.items():
             if not extents or min(extents) < 1:
                 raise InputError(f"buckets= gives {name!r} {list(extents)}", hint="for example [1, 8, 64]")
         self._buckets = {name: sorted(extents) for name, extents in buckets.items()}
-        self._ports = {port.name: port for port in ports}
+        self._inputs = inputs
         self._given = self._fed = 0
         self._lock = threading.Lock()
 
@@ -301,7 +292,7 @@ class Buckets:
         if not self._buckets:
             return shapes, arrays
         extents = self.extents(shapes)
-        filled = self.with_extents(
+        filled = self._inputs.with_extents(
             shapes, {s: next((e for e in self._buckets[s] if e >= extent), extent) for s, extent in extents.items()}
         )
         changed = {n: fill(n, arrays[n], shape) for n, shape in filled.items() if n in arrays and shape is not None}
@@ -312,12 +303,7 @@ class Buckets:
 
     def extents(self, shapes: Mapping[str, Any]) -> dict[str, int]:
         """Return the extents of symbols that have buckets."""
-        return {
-            symbol: extent
-            for name, shape in shapes.items()
-            for symbol, extent in self._named(name, shape)
-            if symbol in self._buckets
-        }
+        return {s: extent for s, extent in self._inputs.symbols(shapes).items() if s in self._buckets}
 
     def probe(self, padded: Mapping[str, Any]) -> dict[str, Any]:
         """Return slightly smaller shapes that pad to these, to find what must be masked.
@@ -329,25 +315,7 @@ class Buckets:
         for symbol, extent in self.extents(padded).items():
             seen[extent] += 1
             smaller[symbol] = max(extent - seen[extent], 1) if extent in self._buckets[symbol] else extent
-        return self.with_extents(padded, smaller)
-
-    def _named(self, name: str, shape: Any) -> Iterator[tuple[str | int | None, int]]:
-        """Yield the symbols and extents of an input's dimensions; nothing for a list."""
-        port = self._ports[name]
-        if shape is not None and port.shape is not None and not port.is_list:
-            yield from zip(port.shape, shape, strict=True)
-
-    def with_extents(self, shapes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, Any]:
-        """Return the shapes with other extents of symbols."""
-
-        def changed(symbol: str | int | None, extent: int) -> int:
-            return extents.get(symbol, extent) if isinstance(symbol, str) else extent
-
-        found = dict(shapes)
-        for name, shape in shapes.items():
-            if named := list(self._named(name, shape)):
-                found[name] = tuple(changed(symbol, extent) for symbol, extent in named)
-        return found
+        return self._inputs.with_extents(padded, smaller)
 
 
 def _refusal(op: ROperator, why: str) -> ModelError:

@@ -222,6 +222,15 @@ class _Control(_Step):
     def __init__(self, model: _Model, node: NodeProto) -> None:
         self.model, self.node, self.label = model, node, label_of(node)
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        self._pieces: list[_Piece] = []
+
+    def pieces(self) -> Iterator[_Piece]:
+        yield from self._pieces
+
+    def piece(self, part: SubgraphPart, name: str, pairs: Mapping[str, str] | None = None) -> _Piece:
+        """Add a body as a part that this node runs."""
+        self._pieces.append(_Piece(self.model, part, f"{self.label} {name}", pairs))
+        return self._pieces[-1]
 
     def body(self, name: str, num_inputs: int, num_outputs: int) -> SubgraphPart:
         """Return a body. Raises ModelError for another number of inputs or outputs."""
@@ -261,8 +270,7 @@ class _If(_Control):
     def __init__(self, model: _Model, node: NodeProto) -> None:
         super().__init__(model, node)
         self._branches = [
-            _Piece(model, self.body(name, 0, len(node.output)), f"{self.label} {name}")
-            for name in ("else_branch", "then_branch")
+            self.piece(self.body(name, 0, len(node.output)), name) for name in ("else_branch", "then_branch")
         ]
 
     def run(self, values: Mapping[str, Any]) -> Values:
@@ -270,9 +278,6 @@ class _If(_Control):
         given = {name: values[name] for name in piece.part.inputs}
         found = piece.session(given)[0].evaluate(StreamState({}), given, piece.part.outputs)
         return self.results([found[name] for name in piece.part.outputs])
-
-    def pieces(self) -> Iterator[_Piece]:
-        yield from self._branches
 
 
 class _LoopNode(_Control):
@@ -282,7 +287,7 @@ class _LoopNode(_Control):
         end = 1 + len(node.input) - 2
         self._again, self._collected = part.outputs[0], part.outputs[end:]
         pairs = zip(part.outputs[1:end], part.inputs[2:], strict=False)
-        self._piece = _Piece(model, part, f"{self.label} body", dict(pairs))
+        self._piece = self.piece(part, "body", dict(pairs))
         counter = self.attributes["body"].input[0].type.tensor_type.shape
         self._counter_shape = (1,) * min(len(counter.dim), 1)
 
@@ -306,9 +311,6 @@ class _LoopNode(_Control):
         number, flag = self._piece.part.inputs[:2]
         return {number: np.full(self._counter_shape, step, np.int64), flag: np.asarray(True)}
 
-    def pieces(self) -> Iterator[_Piece]:
-        yield self._piece
-
 
 class _Scan(_Control):
     def __init__(self, model: _Model, node: NodeProto) -> None:
@@ -317,7 +319,7 @@ class _Scan(_Control):
         self._num_states = len(node.input) - self._num_scanned
         part = self.body("body", len(node.input), len(node.output))
         pairs = zip(part.outputs[: self._num_states], part.inputs, strict=False)
-        self._piece = _Piece(model, part, f"{self.label} body", dict(pairs))
+        self._piece = self.piece(part, "body", dict(pairs))
 
     def run(self, values: Mapping[str, Any]) -> Values:
         part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.node.input))]
@@ -354,9 +356,6 @@ class _Scan(_Control):
         if not -rank <= axis < rank:
             raise self.fail(f"axis {axis} does not exist in a tensor of rank {rank}")
         return axis % rank
-
-    def pieces(self) -> Iterator[_Piece]:
-        yield self._piece
 
 
 class _Steps:

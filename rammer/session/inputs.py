@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from rammer.errors import InputError
+from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array
 from rammer.runtime.call import as_array, check_names, on_gpu
-from rammer.session.buckets import Need, require_symbols
 from rammer.vdevice.base import Room, conversion_hint
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
+    from rammer.session.buckets import Need
 
 Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # a list has the shapes of its elements, a missing value None
 Arrays: TypeAlias = "dict[str, Any]"  # elements of lists have names of their own
@@ -48,8 +48,8 @@ class Inputs:
     """The inputs that a model declares. `dims` are the extents of symbolic dimensions that are fixed."""
 
     def __init__(self, ports: Mapping[str, Declared], dims: Mapping[str, int]) -> None:
-        require_symbols("dims", dims, tuple(ports.values()))
         self.ports, self.dims = ports, dims
+        self.require_symbols("dims", dims)
         self.optional = tuple(name for name, port in ports.items() if port.is_optional)
 
     def shown(self, port: Declared) -> SessionPort:
@@ -65,16 +65,41 @@ class Inputs:
             raise InputError(f"the shape of state {port.name!r} is open", hint="give it once, or reset(…) to a value")
         return np.zeros(known, port.dtype.numpy)
 
-    def symbols(self, shapes: Shapes, without: Container[str]) -> dict[str, int]:
+    def require_symbols(self, keyword: str, names: Iterable[str]) -> None:
+        """Raise InputError for a name that is not a symbolic dimension of any input."""
+        symbols = sorted({e for port in self.ports.values() for e in port.shape or () if isinstance(e, str)})
+        for name in names:
+            if name not in symbols:
+                hint = did_you_mean(name, symbols) or f"symbolic dimensions are {', '.join(symbols) or '(none)'}"
+                raise InputError(f"{keyword}= names {name!r}, which is no symbolic dimension of the model", hint=hint)
+
+    def symbols(self, shapes: Mapping[str, Any], without: Container[str] = ()) -> dict[str, int]:
         """Return the extents of symbols, by the shapes of all inputs but those of `without`."""
-        named = ((self.ports[name], shape) for name, shape in shapes.items() if name not in without)
         return {
             symbol: extent
-            for port, shape in named
-            if port.shape is not None and shape is not None and not port.is_list
-            for symbol, extent in zip(port.shape, shape, strict=True)
+            for name, shape in shapes.items()
+            if name not in without
+            for symbol, extent in self._named(name, shape)
             if isinstance(symbol, str)
         }
+
+    def _named(self, name: str, shape: Any) -> Iterator[tuple[str | int | None, int]]:
+        """Yield the symbols and extents of an input's dimensions; nothing for a list."""
+        port = self.ports[name]
+        if shape is not None and port.shape is not None and not port.is_list:
+            yield from zip(port.shape, shape, strict=True)
+
+    def with_extents(self, shapes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, Any]:
+        """Return the shapes with other extents of symbols."""
+
+        def changed(symbol: str | int | None, extent: int) -> int:
+            return extents.get(symbol, extent) if isinstance(symbol, str) else extent
+
+        found = dict(shapes)
+        for name, shape in shapes.items():
+            if named := list(self._named(name, shape)):
+                found[name] = tuple(changed(symbol, extent) for symbol, extent in named)
+        return found
 
     def flat(self, inputs: Mapping[str, Any]) -> tuple[Shapes, Arrays]:
         """Return shapes by input and arrays by tensor, checked against what the model declares. Raises InputError."""

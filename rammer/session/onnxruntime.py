@@ -243,12 +243,22 @@ class InferenceSession(Runnable):
 
 
 def chosen_target(
-    providers: Sequence[Provider], provider_options: Sequence[Mapping[str, Any]] | None, registry: PluginRegistry
-) -> tuple[str, str | None]:
+    target: str | None,
+    providers: Sequence[Provider] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+    registry: PluginRegistry,
+) -> tuple[str | None, str | None]:
     """Return the vDevice, and its number, for ONNX Runtime's names of providers: the first available one.
 
-    Raises InputError for unknown names and options, and if several are named and none is available.
+    Without providers, returns `target`. Raises InputError for unknown names and options, if several are named and none
+    is available, and if both are given.
     """
+    if target is not None and not isinstance(target, str):
+        raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
+    if providers is None:
+        return target, None
+    if target is not None:
+        raise InputError("target= and providers= are both given", hint="give one of them")
     named = [provider if isinstance(provider, tuple) else (provider, {}) for provider in providers]
     for n, options in enumerate(provider_options or ()):
         named[n] = named[n][0], {**named[n][1], **options}

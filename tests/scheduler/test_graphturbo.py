@@ -372,7 +372,7 @@ class TestPlans:
         graph = optimize(tower(16, 32), self.spec)
         wavefront = self.moved("wavefront", self.problem(graph, "wavefront"))
         problem = self.problem(optimize(tower(16, 32), self.spec, images_apart=True), "graphturbo")
-        policies = ("rules=paper,order=breadth", "rules=paper,order=depth", "rules=paper", "rules=search")
+        policies = ("rules=paper,order=breadth", "rules=paper,order=depth", "rules=paper", "rules=every")
         breadth, depth, best, search = (self.moved(f"graphturbo:{policy}", problem) for policy in policies)
         assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
         assert best == depth

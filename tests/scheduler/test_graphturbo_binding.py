@@ -91,6 +91,7 @@ def test_an_image_stays_on_one_veu(batch: int, size: int, veus: int, joined: boo
     assert "each on a vEU" in plan.notes[0]
     first = plan.notes[1].removeprefix("instances by group: ").split(",")[0]
     assert int(first) % batch == 0  # as many, though the product is cut less
+    assert int(plan.notes[0].split()[1].rstrip(",")) <= 3  # what an image passes is one group
     verify_plan(plan)
     where = images_of(plan)
     assert len(where) >= 4
@@ -121,10 +122,10 @@ def test_an_image_on_another_veu_is_found_out() -> None:
 
 
 def test_binding_is_compared_or_left_out() -> None:
-    """By `search`, which so never takes longer on paper; of a single image there is nothing to bind."""
+    """By `every`, which so never takes longer on paper; of a single image there is nothing to bind."""
     spec = spec_of(2)
     graph = optimize(network(8, 45), spec, images_apart=True)
-    plans = [planned(graph, spec, f"graphturbo:{how}") for how in ("binding=none", "rules=paper", "rules=search")]
+    plans = [planned(graph, spec, f"graphturbo:{how}") for how in ("binding=none", "rules=paper", "rules=every")]
     assert all("each on a vEU" not in plan.notes[0] for plan in plans[:2])
     rates = us_per_byte(spec, 2)[0].tolist()
 

@@ -10,12 +10,14 @@ import pytest
 from benchmarks.graphturbo.binding import bound, plain_binding, redistributed
 from benchmarks.graphturbo.device import memories as memories_of
 from benchmarks.graphturbo.networks import CASES, NETWORKS, Net, densenet121, mobilenet_v2, resnet50
+from benchmarks.graphturbo.scratchpad import Memories, run
+from benchmarks.graphturbo.search import by_rules, searched
+from benchmarks.graphturbo.simulated import BoxRead, SimulatedNetwork
+from benchmarks.graphturbo.slices import needed, producers_of, slices
+from rammer.ir.analysis.parts import Box
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import depth_first
-from rammer.scheduler.graphturbo.network import Axes, Box, Network, Read
-from rammer.scheduler.graphturbo.scratchpad import Memories, run
-from rammer.scheduler.graphturbo.search import by_rules, searched
-from rammer.scheduler.graphturbo.slices import needed, producers_of, slices
+from rammer.scheduler.graphturbo.network import Axes
 from rammer.scheduler.graphturbo.split import Split, Splitter, group_of
 
 KIB = 1 << 10
@@ -27,7 +29,7 @@ POINTS: Axes = (0, 1, 2, 3)
 
 @pytest.mark.parametrize("network", [resnet50(4), densenet121(2), mobilenet_v2(4)], ids=["resnet", "dense", "mobile"])
 @pytest.mark.parametrize("grid", [False, True])
-def test_pieces_of_producers_cover_exactly_what_is_read(network: Network, grid: bool) -> None:
+def test_pieces_of_producers_cover_exactly_what_is_read(network: SimulatedNetwork, grid: bool) -> None:
     """Also of rows, with halos; a slice computes of a layer what it needs, and all of them the whole result."""
     splitter = Splitter(network, 8, 500 * KIB, grid=grid)
     groups = grouped(network, splitter)
@@ -70,7 +72,7 @@ def test_an_order_is_possible() -> None:
 # ---- memories
 
 
-def diamond(width: int) -> tuple[Network, Memories]:
+def diamond(width: int) -> tuple[SimulatedNetwork, Memories]:
     """A tensor that is read at once and again at the end, beside one that is read soon."""
     net = Net(1, 1, 1, width)
     a = net.points(~0, over=False)
@@ -81,7 +83,7 @@ def diamond(width: int) -> tuple[Network, Memories]:
     return net.network(), Memories(1, 3 * 2 * width, 1 << 20)
 
 
-def ran(network: Network, memories: Memories, **options: object):  # type: ignore[no-untyped-def]
+def ran(network: SimulatedNetwork, memories: Memories, **options: object):  # type: ignore[no-untyped-def]
     groups = [group_of(network, n) for n in range(len(network.layers))]
     found = slices(network, groups, [None] * len(groups))
     return run(network, found, range(len(found)), memories, **options)  # type: ignore[arg-type]
@@ -161,7 +163,7 @@ def test_plain_bindings_of_figure_9() -> None:
     assert plain_binding((7, 7, 64), 8) == (1, 1, 8)
 
 
-def images_of_two() -> tuple[Network, list[Split | None]]:
+def images_of_two() -> tuple[SimulatedNetwork, list[Split | None]]:
     """Figure 9: slices of two images each, joined to one of four."""
     net = Net(4, 28, 28, 512)
     net.points(net.points(~0, over=False), over=False)
@@ -196,6 +198,6 @@ def test_bindings_are_possible(batch: int) -> None:
 
 def test_reads_in_proportion() -> None:
     """Without windows, a part of the one axis reads the same part of the other, rounded outwards."""
-    read = Read(0, (0, None))
+    read = BoxRead(0, (0, None))
     boxes: list[Box] = [((low, low + 3), (0, 5)) for low in (0, 3, 6)]
     assert [read.box(box, (9, 5), (6, 4)) for box in boxes] == [((k, k + 2), (0, 4)) for k in (0, 2, 4)]

@@ -11,10 +11,10 @@ import pytest
 from benchmarks.graphturbo.device import memories, times
 from benchmarks.graphturbo.networks import NETWORKS
 from benchmarks.graphturbo.plans import costs_of, held_by, transfers_of_plan, ways
+from benchmarks.graphturbo.scratchpad import Memories, Move
+from benchmarks.graphturbo.search import Paper
+from benchmarks.graphturbo.simulated import SimulatedNetwork
 from benchmarks.graphturbo.transfers import Costs, Rooms, Timeline, Transfer, least, play, searched
-from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories, Move
-from rammer.scheduler.graphturbo.search import Paper
 
 CLOSE = 1e-9
 
@@ -77,7 +77,7 @@ class Case:
         return ""
 
 
-def of_network(network: Network, plan: Paper) -> Case:
+def of_network(network: SimulatedNetwork, plan: Paper) -> Case:
     return Case(transfers_of_plan(network, plan), held_by(network, plan), memories(), costs_of(network, plan))
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.compiler import Compilation, CompileOptions
-from rammer.ir.analysis.dependency import reads, writes
+from rammer.ir.analysis.dependency import read_elements, reads, writes
 from rammer.ir.analysis.intervals import expand
 from rammer.ir.analysis.storage import constant_key
 from rammer.ir.device import SyncModel
@@ -92,7 +92,7 @@ def steps(plan: ExecutionPlan) -> list[dict[int, dict[int, list[int]]]]:
 
 
 def by_definition(plan: ExecutionPlan) -> int:
-    """Element by element: the bytes that a vEU reads and that live on no vEU, or on another one."""
+    """Element by element of what rTasks read: the bytes that live on no vEU, or on another one than the reader's."""
     graph, homes, sent = plan.graph, dict[tuple[object, int], int](), 0
     for step in steps(plan):
         for op in sorted({op for there in step.values() for op in there}):
@@ -102,19 +102,22 @@ def by_definition(plan: ExecutionPlan) -> int:
                 key: object = root
                 if root in graph.constants:
                     key, shift = constant_key(graph, tensor, kind.layout)
-                written = root not in graph.constants and root not in graph.inputs
-                readers: dict[int, set[int]] = {}
+                readers: dict[tuple[int, ...], set[int]] = {}
                 for veu, there in step.items():
                     for rtask in there.get(op, ()):
-                        for element in expand(reads(kernel, position, rtask)).tolist():
-                            readers.setdefault(element + shift, set()).add(veu)
-                for element, veus in readers.items():
-                    home = homes.get((key, element), -1)
-                    if home == -1 and len(veus) == 1 and not written:
-                        home = homes[key, element] = next(iter(veus))
-                    elif not written and veus != {home}:
-                        homes[key, element] = -2
-                    sent += len(veus - {home}) * kind.element_bytes
+                        some = expand(reads(kernel, position, rtask)) + shift
+                        readers.setdefault(tuple(some.tolist()), set()).add(veu)
+                before = dict(homes)
+                order = list(
+                    dict.fromkeys(tuple((expand(s) + shift).tolist()) for s in read_elements(kernel, position).sets)
+                )
+                for elements in sorted(readers, key=order.index):  # what is in several sets is sent once for each
+                    veus = readers[elements]
+                    for element in elements:
+                        home = before.get((key, element), min(veus) if len(veus) == 1 else -1)
+                        sent += len(veus - {home}) * kind.element_bytes
+                        if home >= 0:
+                            homes.setdefault((key, element), home)
             for position, tensor in enumerate(operator.outputs):
                 root, shift = graph.storage(tensor)
                 for veu, there in step.items():

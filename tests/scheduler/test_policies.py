@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import product
 from math import inf
 from statistics import geometric_mean
-from typing import Any
 
 import networkx as nx
 import pytest
@@ -22,6 +21,7 @@ from rammer.ir.program import BarrierRTask, TaskUid
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
+from rammer.scheduler.draft import Draft
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policies import waves
 from rammer.scheduler.policy import Problem
@@ -239,10 +239,12 @@ def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.Monk
     market, drawn = Market(problem), list[bool]()
     held_in = waves.draw_below
 
-    def watched(*args: Any, held: Mapping[int, Options] | None = None, **options: Any) -> ExecutionPlan | None:
+    def watched(
+        limit_us: float, draft: Draft, policy: str, by: SelectBy, held: Mapping[int, Options] | None = None
+    ) -> ExecutionPlan | None:
         of = {n: market.options(problem.graph.operators[n].operation) for n in held or ()}
         drawn.append(held != of)
-        return held_in(*args, held=held, **options)
+        return held_in(limit_us, draft, policy, by, held)
 
     monkeypatch.setattr(waves, "draw_below", watched)
     rammer_policies()["wavefront"]().schedule(problem)
@@ -254,12 +256,12 @@ def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.Monk
 def test_a_limit_stops_a_drawing_that_takes_as_long(num_veus: int, by: SelectBy) -> None:
     for seed in range(6):
         problem = make_problem(random_jobs(seed), device(num_veus, barrier_us=0.5 * seed))
-        plan = waves.draw_below(inf, problem, "", by)
+        plan = waves.draw_below(inf, Draft(problem), "", by)
         assert plan is not None
         total_us = simulate(plan).total_us
-        known = waves.draw_below(total_us * 1.0001, problem, "", by)
+        known = waves.draw_below(total_us * 1.0001, Draft(problem), "", by)
         assert known is not None and known.programs == plan.programs
-        assert waves.draw_below(total_us * 0.9999, problem, "", by) is None
+        assert waves.draw_below(total_us * 0.9999, Draft(problem), "", by) is None
 
 
 @pytest.mark.parametrize(

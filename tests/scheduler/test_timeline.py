@@ -150,34 +150,3 @@ def test_the_price_of_an_assembly_is_what_the_simulation_says(seed: int) -> None
         placed.append(TaskUid(number, 0))
     plan = ExecutionPlan(problem.graph, spec, kernels, (assembly.build(),), rtask_us=times)
     assert simulate(plan).total_us == pytest.approx(assembly.time_us)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_filling_is_placing_one_by_one_where_each_can_start_first(seed: int) -> None:
-    """Times that are powers of two tie often; between, somebody asks for slots, or all is taken back."""
-    pick = random.Random(seed)
-    spec = VDeviceSpec("some", pick.randint(1, 7), launch_us=2.0, barrier_us=0.5)
-    filled, placed = Assembly(spec), Assembly(spec)
-
-    def fill(operator: int, count: int, us: float) -> None:
-        filled.fill(operator, count, us)
-        for number in range(count):
-            placed.place(TaskUid(operator, number), int(placed.ready_us.argmin()), us)
-
-    for operator in range(12):
-        marks = filled.mark(), placed.mark()
-        us = pick.choice([0.0, 0.25, 0.5, 1.0, 3.0, pick.random()])
-        fill(operator, pick.randint(0, 20), us)
-        if pick.random() < 0.3:
-            assert filled.find(TaskUid(operator, 0)) == placed.find(TaskUid(operator, 0))
-        if pick.random() < 0.3:
-            filled.sync()
-            placed.sync()
-        assert filled.ready_us.tolist() == placed.ready_us.tolist() and filled.time_us == placed.time_us
-        assert filled.is_empty == placed.is_empty
-        if pick.random() < 0.3:
-            filled.undo(marks[0])
-            placed.undo(marks[1])
-    needs = [a.needs([TaskUid(n, 0) for n in range(12)]) for a in (filled, placed)]
-    assert filled.starts_us(needs[0]).tolist() == placed.starts_us(needs[1]).tolist()
-    assert filled.build() == placed.build()

@@ -15,8 +15,8 @@ from benchmarks.graphturbo.networks import NETWORKS
 from benchmarks.graphturbo.plans import BATCHES as OWN_BATCHES
 from benchmarks.graphturbo.plans import BEST_BATCH, numbers, stages
 from benchmarks.graphturbo.plans import SCOPES as OWN_SCOPES
+from benchmarks.graphturbo.search import by_rules, searched
 from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
-from rammer.scheduler.graphturbo.search import by_rules, searched
 
 SPEC = STCP920.name
 FULL_SIZE = "the bars have no numbers: this page has those of the text"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.cost.weights import reload_us
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
-from rammer.scheduler.assembly import Assembly, Needs
-from rammer.scheduler.draft import Draft, TaskPlacement
+from rammer.scheduler.assembly import Assembly, Needs, Placed
+from rammer.scheduler.draft import Draft
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import TIE_US, count
@@ -63,7 +65,8 @@ class _Run:
         draft.kernels.update(enumerate(kernels))
         self.draft = draft
         self.assembly = Assembly(draft.spec)
-        self.placements: list[TaskPlacement] = []
+        self._reload_us = cache(partial(reload_us, spec=draft.spec))
+        self.placements: list[Placed] = []
         self._read_dependencies()
         self._rank_us = self._ranks()
         self._pending: list[tuple[float, float, TaskUid]] = []  # (release, -rank, rTask): operands placed, not computed
@@ -158,7 +161,7 @@ class _Run:
     def _home(self, task: TaskUid) -> _Home:
         """Return the vEU that holds the rTask's static weights, or else the one that made its last operand."""
         if (veu := self.draft.homes(task.operator_id).get(task.rtask_id)) is not None:
-            return _Home(veu, self.draft.reload_us(task.operator_id), "static weights")
+            return _Home(veu, self._reload_us(self.draft.kernels[task.operator_id]), "static weights")
         batch = self._batch[task.operator_id][task.rtask_id]
         if not batch.operands:
             return _HOMELESS
@@ -178,10 +181,10 @@ class _Run:
     def _place(self, task: TaskUid, veu: int, reason: str) -> None:
         operator_id, rtask_id = task
         needs = self._needs(self._batch[operator_id][rtask_id])
-        self.assembly.place(task, veu, self.draft.rtask_us(operator_id), needs)
-        placement = TaskPlacement(task, veu, reason)
-        self.placements.append(placement)
-        self.draft.settle([placement])
+        placed = Placed(task, veu, self.draft.rtask_us(operator_id), needs, reason)
+        self.assembly.place(*placed[:4])
+        self.placements.append(placed)
+        self.draft.settle([placed])
         for batch in self._readers.get(task, ()):
             self._arrived(batch, float(self.assembly.ready_us[veu]))
         self._unplaced[operator_id] -= 1

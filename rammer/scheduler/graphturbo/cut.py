@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rammer.cost.price import us_per_byte
 from rammer.cost.residency import levels
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.scheduler.graphturbo.in_parts import InParts
 from rammer.scheduler.graphturbo.instances import Instance
 from rammer.scheduler.graphturbo.network import Network, step_of
-from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.split import LayerGroup, Split, axes_of
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Option
@@ -24,7 +22,7 @@ CACHED = 0.5
 
 
 class Cut(NamedTuple):
-    """A network in groups of operators, each split so that an instance fits into some memory, and the cheaper order.
+    """A network in groups of operators, each split so that an instance fits into some memory.
 
     `bound`: each instance along the outermost axis (some images) runs on one vEU, neighbours on the same one. Then vEUs
     do not wait for each other's results.
@@ -33,7 +31,6 @@ class Cut(NamedTuple):
     what: str
     groups: Sequence[LayerGroup]
     splits: Sequence[Split | None]
-    order: str
     bound: bool = False
 
     def is_bound(self, group: int, num_veus: int) -> bool:
@@ -77,25 +74,15 @@ def parts_note(found: InParts) -> str:
 
 
 def distinct(cuts: Iterable[Cut]) -> list[Cut]:
-    found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.order, c.bound): c for c in reversed(list(cuts))}
+    found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.bound): c for c in reversed(list(cuts))}
     return list(reversed(found.values()))
 
 
-def near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
-    """Return the memories closer than main memory: how much of each holds an instance, and how much lies behind it.
-
-    Each capacity is summed over all vEUs. Behind the last such cache, what remains of it counts.
-    """
+def near_memories(spec: VDeviceSpec) -> dict[str, int]:
+    """Return the memories closer than main memory, and the bytes of an instance that each holds, over all vEUs."""
     caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
-    room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
-    if not room:
-        return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
-    rates = us_per_byte(spec, spec.num_veus)[0, -len(caches[1:]) :].tolist() if len(caches) > 1 else [1.0]
-    cost = rates[0] / rates[-1] if rates[-1] else 1.0
-    beyond = [*room[1:], room[-1]]
-    return {
-        m.name: Memories(spec.num_veus, near, far, cost) for m, near, far in zip(caches, room, beyond, strict=False)
-    }
+    rooms = {m.name: int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]}
+    return rooms or {"the vEUs' own memory": spec.own_cache * spec.num_veus}
 
 
 def fine_options(

@@ -6,57 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from math import prod
-from typing import NamedTuple
 
 from rammer.ir.analysis.dependency import followed_axes
-from rammer.ir.analysis.parts import Box, whole
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation, flops
+from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorId
 
 Axes = tuple[int | None, ...]
-Span = tuple[int, int]
-
-
-class ReadWindow(NamedTuple):
-    """The places of an axis that place p of its reader's axis reads: `extent` of them from p · stride - before."""
-
-    stride: int = 1
-    extent: int = 1
-    before: int = 0
-
-    def read(self, span: Span, size: int) -> Span:
-        """Return what is read for places [low, high), clipped to an axis of `size`."""
-        low, high = span[0] * self.stride - self.before, (span[1] - 1) * self.stride - self.before + self.extent
-        return max(0, min(low, size)), max(0, min(high, size))
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """A layer's read of another layer's result, or of the network's input number `~source`.
 
-    `axes`: for each axis of the source, the reader's axis that indexes it, or None. `windows`: how far reads reach
-    along each axis; without windows, equal fractions of both axes correspond.
+    `axes`: for each axis of the source, the reader's axis that indexes it, or None.
     """
 
     source: int
     axes: Axes
-    windows: tuple[ReadWindow, ...] = ()
-
-    def box(self, wanted: Box, shape: Sequence[int], read: Sequence[int]) -> Box:
-        """Return the box of a source (of shape `read`) that a box of the reader (of `shape`) reads; may be empty."""
-        found = []
-        for at, (axis, size) in enumerate(zip(self.axes, read, strict=True)):
-            if axis is None:
-                found.append((0, size))
-            elif self.windows:
-                found.append(self.windows[at].read(wanted[axis], size))
-            else:
-                (low, high), extent = wanted[axis], shape[axis]
-                found.append((low * size // extent, -(-high * size // extent)))
-        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +32,7 @@ class Layer:
     """An operator: the shape and bytes of its result, and its reads except weights.
 
     `parts`: the most parts that each axis can be split into, if not into single places. `is_result`: an output of the
-    network. `takes_over`: the source whose memory the result may reuse if this is its last read; our memory plans do
-    not. `weights`: bytes. `mflop`: work of the whole layer.
+    network. `takes_over`: the source whose memory the result may reuse if this is its last read.
     """
 
     shape: tuple[int, ...]
@@ -74,43 +41,18 @@ class Layer:
     parts: tuple[int, ...] = ()
     is_result: bool = False
     takes_over: int | None = None
-    weights: int = 0
-    mflop: float = 0.0
-
-    @property
-    def whole(self) -> Box:
-        return whole(self.shape)
 
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in topological order; bytes of the network's inputs, and their shapes if boxes of them matter."""
+    """Layers in topological order, and bytes of the network's inputs."""
 
     layers: tuple[Layer, ...]
     inputs: tuple[int, ...]
-    shapes: tuple[tuple[int, ...], ...] = ()
 
     def nbytes(self, source: int) -> int:
         """Return the bytes of a layer's result, or of an input."""
         return self.layers[source].nbytes if source >= 0 else self.inputs[~source]
-
-    def shape(self, source: int) -> tuple[int, ...]:
-        """Return the extents of a layer's result, or of an input."""
-        return self.layers[source].shape if source >= 0 else self.shapes[~source]
-
-    def nbytes_of(self, source: int, box: Box) -> int:
-        """Return the bytes of a box of it, with padding distributed evenly."""
-        return round(self.nbytes(source) * self.share(source, box))
-
-    def share(self, source: int, box: Box) -> float:
-        """Return the fraction of its elements that a box has."""
-        whole = prod(self.shape(source))
-        return prod(high - low for low, high in box) / whole if whole else 0.0
-
-    @property
-    def least_bytes(self) -> int:
-        """Lower bound of main memory traffic in bytes: weights once, and the network's inputs and results."""
-        return sum(self.inputs) + sum(n.weights + n.nbytes * n.is_result for n in self.layers)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -135,10 +77,8 @@ def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) 
     layers = []
     for op in graph.operators:
         reads: list[Read] = []
-        weights = 0
         for tensor, axes in zip(op.inputs, followed_axes(op.operation), strict=True):
             if (root := graph.storage(tensor).root) in graph.constants:
-                weights += graph.types[tensor].nbytes
                 continue
             written = [(n, graph.operators[n].outputs[position]) for n, position, _ in graph.writers(tensor)]
             read = graph.types[tensor].shape
@@ -159,12 +99,9 @@ def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) 
                 tuple(reads),
                 tuple(parts),
                 any(graph.storage(t).root in results for t in op.outputs),
-                weights=weights,
-                mflop=flops(op.operation.expr) / 1e6,
             )
         )
-    kinds = [graph.types[t] for t in inputs]
-    return Network(tuple(layers), tuple(t.nbytes for t in kinds), tuple(t.shape for t in kinds))
+    return Network(tuple(layers), tuple(graph.types[t].nbytes for t in inputs))
 
 
 def _through_view(axes: Axes, shape: tuple[int, ...], written: tuple[int, ...]) -> Axes:

@@ -14,8 +14,6 @@ from itertools import chain, pairwise, zip_longest
 from math import inf, prod
 from typing import NamedTuple
 
-import numpy as np
-
 from rammer.cost.price import us_per_byte
 from rammer.cost.residency import levels
 from rammer.ir.analysis.parts import Box, whole
@@ -24,13 +22,12 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import TaskUid
 from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.cut import CACHED
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, can_be_cut, in_parts, needed
-from rammer.scheduler.policies.waves import WaveTrial
+from rammer.scheduler.policies.waves import INTERPLAY, select_rkernels
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
 
@@ -260,14 +257,14 @@ def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
     for parts in (*found.parts, ()):
         end = parts[0][0] if parts else len(problem.graph.operators)
         for wave in _waves(problem.graph, range(begin, end)):
-            options = {n: market.options(problem.graph.operators[n].operation) for n in wave}
-            WaveTrial(draft, options, assembly, "interplay").accept()
+            options = {n: draft.options(n) for n in wave}
+            trial = select_rkernels(draft, options, assembly, INTERPLAY)
+            draft.kernels.update(trial.kernels)
+            draft.settle(trial.placed)
         for veu, operators in _in_turn(parts, problem.spec.num_veus):
             for n in operators:
-                rtasks = np.arange(draft.kernels[n].num_rtasks)
-                needs = draft.needs_of({n: rtasks}, assembly)[n]
-                for rtask, need in zip(rtasks.tolist(), needs, strict=True):
-                    assembly.place(TaskUid(n, rtask), veu, draft.rtask_us(n), need)
+                for task, needs in draft.tasks([n], assembly):
+                    assembly.place(task, veu, draft.rtask_us(n), needs)
         begin = parts[-1][-1] + 1 if parts else end
     programs = [] if assembly.is_empty else [assembly.build()]
     return draft.finish(policy, programs, assembly.time_us, notes)

@@ -21,6 +21,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
+from rammer.scheduler.draft import Draft
 from rammer.scheduler.policies.locality import consumed_near
 from rammer.scheduler.policies.waves import draw
 from rammer.scheduler.policy import Problem
@@ -110,16 +111,12 @@ def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionP
     held: dict[int, Options] = {
         n: market.options(graph.operators[n].operation).only(option) for n, option in chosen.items()
     }
-    plan = consumed_near(draw(problem, policy, market=market, held=held))
-    if _us(known) <= _us(plan) and (not crowded or problem.has_room(known)):
+    plan = consumed_near(draw(Draft(problem, market), policy, held=held))
+    if simulate(known).total_us <= simulate(plan).total_us and (not crowded or problem.has_room(known)):
         return known
     tight = sum(1 for n, kernel in enumerate(plan.kernels) if _held(kernel) > room[n])
     note = f"rKernels without room: {tight}, and {len(crowded)} of those that are usually taken"
     return replace(plan, notes=(note, *plan.notes))
-
-
-def _us(plan: ExecutionPlan) -> float:
-    return simulate(plan).total_us
 
 
 def _held(kernel: RKernel) -> int:

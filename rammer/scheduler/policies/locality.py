@@ -7,7 +7,6 @@ No vEU works longer in a step than the longest one did before.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -15,21 +14,19 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.analysis.dependency import Elements, read_elements, written_elements
-from rammer.ir.analysis.intervals import expand, union
+from rammer.ir.analysis.dependency import read_elements, written_elements
+from rammer.ir.analysis.intervals import expand
 from rammer.ir.analysis.storage import constant_key
 from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RProgramBuilder, RTask, TaskUid
-from rammer.ir.tensor import Layout, TensorId
+from rammer.ir.tensor import Layout, TensorId, TensorType
 
 Numbers: TypeAlias = NDArray[np.int64]
-Owner: TypeAlias = tuple[TensorId, Layout | None]  # of memory; a constant has one for each layout in which it is read
 Places: TypeAlias = dict[int, dict[int, int]]  # operator -> rTask -> vEU
 
 WORTH_MOVING = 0.95  # ratio of bytes sent; where the backend puts constants of several readers is unknown
-MOST_LOOKED = 1 << 23  # rTasks of an operator times vEUs; with more, rTasks are not moved
-NOBODY, SEVERAL = -1, -2  # homes: not touched yet; read by several vEUs
+MOST_LOOKED = 1 << 23  # rTasks of an operator times vEUs; with more, no rTask is moved
 
 
 def consumed_near(plan: ExecutionPlan) -> ExecutionPlan:
@@ -37,7 +34,8 @@ def consumed_near(plan: ExecutionPlan) -> ExecutionPlan:
 
     Returns the plan unchanged where vEUs share a memory, or barriers are not global.
     """
-    if not (plan.spec.private and plan.spec.sync is SyncModel.GLOBAL):
+    looked = max((kernel.num_rtasks for kernel in plan.kernels), default=0) * plan.spec.num_veus
+    if not plan.spec.private or plan.spec.sync is not SyncModel.GLOBAL or looked > MOST_LOOKED:
         return plan
     known, moved, programs = _Homes(plan), _Homes(plan), []
     before = after = 0
@@ -81,26 +79,26 @@ def _steps(program: RProgram) -> list[Places]:
 
 
 class _Operand(NamedTuple):
-    """What rTasks read of one input: elements of an owner of memory, from `shift` on."""
+    """What rTasks read of one input: distinct sets of elements, and the set of each rTask.
 
-    owner: Owner
-    shift: int
-    elements: Elements
-    element_bytes: int
-    written: bool  # whether rTasks write it: then their vEUs are its homes
+    `lying`: bytes of each set on each vEU, [set, vEU + 1]; the last column is for elements without a home.
+    """
 
-    def readers(self, places: Mapping[int, int]) -> Iterator[tuple[list[int], Numbers]]:
-        """Yield the vEUs whose rTasks read the same elements, and those elements of the owner."""
-        of_veu: dict[int, set[int]] = defaultdict(set)
-        for rtask, veu in places.items():
-            of_veu[veu].add(self.elements.chosen[rtask])
-        veus: dict[frozenset[int], list[int]] = defaultdict(list)
-        for veu, some in of_veu.items():
-            veus[frozenset(some)].append(veu)
-        yield from ((each, self.where(some)) for some, each in veus.items())
+    sets: Sequence[Numbers]
+    chosen: Numbers
+    home: Numbers  # the vEU of each element; as many as there are, if it has none yet
+    lying: Numbers
 
-    def where(self, some: frozenset[int]) -> Numbers:
-        return expand(union([self.elements.sets[n] for n in some])) + self.shift
+    def readers(self, places: Mapping[int, int]) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
+        """Return which sets rTasks at these places read, on which vEUs, and whether a set has one vEU alone."""
+        sets, veus = np.unique(np.column_stack((self.chosen[list(places)], list(places.values()))), axis=0).T
+        return sets, veus, np.bincount(sets)[sets] == 1
+
+    def sent(self, places: Mapping[int, int]) -> int:
+        """Count the bytes that are sent to vEUs. Sets that overlap count as if they did not."""
+        sets, veus, alone = self.readers(places)
+        there = self.lying[sets, veus] + np.where(alone, self.lying[sets, -1], 0)
+        return int((self.lying.sum(axis=1)[sets] - there).sum())
 
 
 class _Homes:
@@ -108,25 +106,23 @@ class _Homes:
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self._plan, self._veus = plan, plan.spec.num_veus
-        self._homes: dict[Owner, NDArray[np.int32]] = {}
+        self._homes: dict[tuple[TensorId, Layout | None], Numbers] = {}  # a constant has some for each layout
 
     def run(self, step: Places) -> int:
         """Let a step's rTasks read and write; return the bytes that are sent to vEUs for it."""
         sent = 0
-        for op in sorted(step):
-            sent += self._sent(op, step[op])
+        for op, places in sorted(step.items()):
             for operand in self._operands(op):
-                home = self._homes[operand.owner]
-                for veus, where in operand.readers(step[op]) if not operand.written else ():
-                    veu = veus[0] if len(veus) == 1 else SEVERAL
-                    home[where] = np.where((home[where] == NOBODY) | (home[where] == veu), veu, SEVERAL)
+                sent += operand.sent(places)
+                sets, veus, alone = operand.readers(places)
+                for number, veu in zip(sets[alone].tolist(), veus[alone].tolist(), strict=True):
+                    lies = operand.home[operand.sets[number]]
+                    operand.home[operand.sets[number]] = np.where(lies < self._veus, lies, veu)
             for position, tensor in enumerate(self._plan.graph.operators[op].outputs):
-                root, shift = self._plan.graph.storage(tensor)
-                home = self._home((root, None), self._plan.graph.types[root].span)
-                elements = written_elements(self._plan.kernels[op], position)
-                for rtask, veu in step[op].items():
-                    for low, high in elements[rtask].tolist():
-                        home[low + shift : high + shift] = veu
+                home, shift = self._home(tensor, self._plan.graph.types[tensor])
+                written = written_elements(self._plan.kernels[op], position)
+                for rtask, veu in places.items():
+                    home[expand(written[rtask]) + shift] = veu
         return sent
 
     def best(self, step: Places) -> Places:
@@ -134,85 +130,68 @@ class _Homes:
 
         Returns the step unchanged if that does not send fewer bytes, or if no vEU is free for long enough.
         """
-        us = {op: self._plan.rtask_us[self._plan.kernels[op]] for op in step}
-        load = np.zeros(self._veus)
-        for op, places in step.items():
-            np.add.at(load, list(places.values()), us[op])
-        longest, load = load.max(initial=0.0), np.zeros(self._veus)
-        found: Places = {}
+        us = {op: self._plan.rtask_us[self._plan.kernels[op]] or 1e-9 for op in step}
+
+        def load_us(op: int, places: Mapping[int, int]) -> NDArray[np.float64]:
+            found_us = np.zeros(self._veus)
+            np.add.at(found_us, list(places.values()), us[op])
+            return found_us
+
+        left_us = np.full(self._veus, np.sum([load_us(op, places) for op, places in step.items()], axis=0).max())
+        found, more = Places(), 0
         for op in sorted(step, key=lambda op: (-us[op], op)):
-            often = (longest - load) / us[op] + 1e-6 if us[op] else np.full(self._veus, len(step[op]))
-            options = list(self._options(op, step[op], often.astype(np.int64)))
+            operands = tuple(self._operands(op))
+
+            def sent(places: Mapping[int, int], operands: Sequence[_Operand] = operands) -> int:
+                return sum(operand.sent(places) for operand in operands)
+
+            options = list(_options(operands, step[op], (left_us / us[op] + 1e-6).astype(np.int64)))
             if not options:
                 return step
-            found[op] = min(options, key=lambda places: self._sent(op, places))
-            np.add.at(load, list(found[op].values()), us[op])
-        before, after = (sum(self._sent(op, each[op]) for op in step) for each in (step, found))
-        return found if after < before else step
-
-    def _options(self, operator: int, before: Mapping[int, int], free: Numbers) -> Iterator[dict[int, int]]:
-        """Yield placements of rTasks that give each vEU at most `free` of them.
-
-        They are: the present one, if it fits; each rTask where most of its operands lie; and neighbouring rTasks
-        together, so that shared operands are sent once.
-        """
-        rtasks = sorted(before)
-        known = [before[r] for r in rtasks]
-        if (np.bincount(known, minlength=self._veus) <= free).all():
-            yield dict(before)
-        if len(rtasks) * self._veus > MOST_LOOKED:
-            return
-        there = self._there(operator, rtasks)
-        for size in sorted({1, -(-len(rtasks) // max(int((free > 0).sum()), 1))}):
-            together = np.add.reduceat(there, range(0, len(rtasks), size))
-            if veus := _assigned(together, free // size, known[::size]):
-                yield {r: veus[n // size] for n, r in enumerate(rtasks)}
-
-    def _sent(self, operator: int, places: Mapping[int, int]) -> int:
-        """Count the bytes that are sent to vEUs for an operator."""
-        total = 0
-        for operand in self._operands(operator):
-            home, found = self._homes[operand.owner], list(operand.readers(places))
-            readers = np.zeros(len(home), np.int32)
-            for veus, where in found:
-                readers[where] += len(veus)
-            for veus, where in found:
-                lies = home[where]
-                here = np.bincount(lies[lies >= 0], minlength=self._veus)[veus].sum()
-                alone = 0 if operand.written else ((lies == NOBODY) & (readers[where] == 1)).sum()
-                total += int(len(where) * len(veus) - here - alone) * operand.element_bytes
-        return total
-
-    def _there(self, operator: int, rtasks: Sequence[int]) -> Numbers:
-        """Count the bytes of each rTask's operands that lie on each vEU, [rTask, vEU]."""
-        total = np.zeros((len(rtasks), self._veus), np.int64)
-        for operand in self._operands(operator):
-            home, chosen = self._homes[operand.owner], [operand.elements.chosen[r] for r in rtasks]
-            rows = {}
-            for n in set(chosen):
-                lies = home[operand.where(frozenset((n,)))]
-                rows[n] = np.bincount(lies[lies >= 0], minlength=self._veus) * operand.element_bytes
-            total += np.array([rows[n] for n in chosen])
-        return total
+            found[op] = min(options, key=sent)
+            more += sent(found[op]) - sent(step[op])
+            left_us -= load_us(op, found[op])
+        return found if more < 0 else step
 
     def _operands(self, operator: int) -> Iterator[_Operand]:
+        """Yield the operands of an operator, each as its elements lie now."""
         graph, kernel = self._plan.graph, self._plan.kernels[operator]
         inputs = zip(graph.operators[operator].inputs, kernel.input_types(), strict=True)
         for position, (tensor, kind) in enumerate(inputs):
-            root, shift = graph.storage(tensor)
-            owner: Owner = root, None
-            size = graph.types[root].span
-            if root in graph.constants:
-                owner, shift = constant_key(graph, tensor, kind.layout)
-                size = max(size, kind.span)
-            self._home(owner, size)
-            written = root not in graph.constants and root not in graph.inputs
-            yield _Operand(owner, shift, read_elements(kernel, position), kind.element_bytes, written)
+            home, shift = self._home(tensor, kind)
+            elements = read_elements(kernel, position)
+            sets = [expand(some) + shift for some in elements.sets]
+            same = {some.tobytes(): n for n, some in enumerate(elements.sets)}
+            chosen = np.array([same[elements[rtask].tobytes()] for rtask in range(kernel.num_rtasks)])
+            lying = np.array([np.bincount(home[some], minlength=self._veus + 1) for some in sets])
+            yield _Operand(sets, chosen, home, lying * kind.element_bytes)
 
-    def _home(self, owner: Owner, size: int) -> NDArray[np.int32]:
+    def _home(self, tensor: TensorId, kind: TensorType) -> tuple[Numbers, int]:
+        """Return the homes of all elements in a tensor's memory, and the place of its first one there."""
+        owner, shift = constant_key(self._plan.graph, tensor, kind.layout)
         if owner not in self._homes:
-            self._homes[owner] = np.full(size, NOBODY, np.int32)
-        return self._homes[owner]
+            size = max(self._plan.graph.types[owner[0]].span, kind.span)
+            self._homes[owner] = np.full(size, self._veus, np.int64)
+        return self._homes[owner], shift
+
+
+def _options(operands: Sequence[_Operand], before: Mapping[int, int], free: Numbers) -> Iterator[dict[int, int]]:
+    """Yield placements of an operator's rTasks that give each vEU at most `free` of them.
+
+    They are: the present one, if it fits; each rTask where most of its operands lie; and neighbouring rTasks together,
+    so that shared operands are sent once.
+    """
+    rtasks, veus = sorted(before), len(free)
+    known = [before[r] for r in rtasks]
+    if (np.bincount(known, minlength=veus) <= free).all():
+        yield dict(before)
+    there = np.zeros((len(rtasks), veus), np.int64)
+    for operand in operands:
+        there += operand.lying[operand.chosen[rtasks], :veus]
+    for size in sorted({1, -(-len(rtasks) // max(int((free > 0).sum()), 1))}):
+        together = np.add.reduceat(there, range(0, len(rtasks), size))
+        if places := _assigned(together, free // size, known[::size]):
+            yield {r: places[n // size] for n, r in enumerate(rtasks)}
 
 
 def _assigned(there: Numbers, free: Numbers, before: Sequence[int]) -> list[int] | None:
@@ -221,13 +200,12 @@ def _assigned(there: Numbers, free: Numbers, before: Sequence[int]) -> list[int]
     Bytes that all rTasks read are ignored; on ties an rTask stays where it was. None if there are not enough free
     slots.
     """
-    gain = there - there.min(axis=0, initial=np.iinfo(np.int64).max)
+    gain = 2 * (there - there.min(axis=0))
+    gain[np.arange(len(before)), before] += 1
     rows, columns = np.nonzero(gain)
-    order = np.lexsort((columns, rows, columns != np.array(before)[rows], -gain[rows, columns]))
-    pairs = zip(rows[order].tolist(), columns[order].tolist(), strict=True)
-    found: dict[int, int] = {}
-    left = free.tolist()
-    for row, veu in (*pairs, *enumerate(before)):
+    order = np.argsort(-gain[rows, columns], kind="stable")
+    found, left = dict[int, int](), free.copy()
+    for row, veu in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
         if row not in found and left[veu] > 0:
             found[row] = veu
             left[veu] -= 1

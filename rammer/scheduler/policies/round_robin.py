@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem
@@ -19,8 +18,8 @@ class RoundRobinPolicy:
         assembly = Assembly(problem.spec)
         for operator_id, op in enumerate(problem.graph.operators):
             draft.kernels[operator_id] = draft.market.options(op.operation).fastest.kernel
-            us = draft.rtask_us(operator_id)
-            for rtask_id, needs in enumerate(draft.needs([operator_id], assembly)[operator_id]):
-                assembly.place(TaskUid(operator_id, rtask_id), rtask_id % problem.spec.num_veus, us, needs)
+            for task, needs in draft.tasks([operator_id], assembly):
+                veu = task.rtask_id % problem.spec.num_veus
+                assembly.place(task, veu, draft.rtask_us(operator_id), needs)
         programs = [] if assembly.is_empty else [assembly.build()]
         return draft.finish(self.name, programs, assembly.time_us, [])

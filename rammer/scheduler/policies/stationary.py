@@ -14,7 +14,7 @@ from rammer.cost.weights import Weights, by_weights, recurrent_operators
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
-from rammer.scheduler.assembly import Assembly, Placed
+from rammer.scheduler.assembly import Assembly, Needs, Placed
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import select_veu
@@ -46,17 +46,9 @@ class StationaryPolicy:
         assembly = Assembly(problem.spec)
         stayed = 0
         for wave in problem.graph.wavefronts():
-            wanted = draft.needs(wave, assembly)
-            tasks = [(need.end_us, TaskUid(n, r), need) for n, needs in wanted.items() for r, need in enumerate(needs)]
-            before, placed = assembly.mark(), []
-            for _, task, need in sorted(tasks, key=lambda found: found[:2]):
-                home = homes.of(task)
-                stayed += home is not None
-                veu = select_veu(assembly, need).veu if home is None else home
-                placed.append(Placed(task, veu, homes.rtask_us(task), need))
-                assembly.place(*placed[-1])
-            if draft.gathers:
-                assembly.gather(before, placed)
+            tasks = sorted(draft.tasks(wave, assembly), key=lambda found: (found[1].end_us, found[0]))
+            stayed += sum(homes.of(task) is not None for task, _ in tasks)
+            draft.place((homes.placed(task, needs, assembly) for task, needs in tasks), assembly)
         programs = [] if assembly.is_empty else [assembly.build()]
         notes = (
             f"recurrent weights: {len(groups)} sets in {len(homes.veus)} tiles, the fullest vEU holds "
@@ -100,6 +92,11 @@ class _TileHomes:
     def of(self, task: TaskUid) -> int | None:
         """Return the vEU of an rTask's weights, or None if they have none."""
         return self.veus.get(self._tile(task))
+
+    def placed(self, task: TaskUid, needs: Needs, assembly: Assembly) -> Placed:
+        """Return an rTask on the vEU of its weights, or else where it starts first."""
+        home = self.of(task)
+        return Placed(task, select_veu(assembly, needs).veu if home is None else home, self.rtask_us(task), needs)
 
     def rtask_us(self, task: TaskUid) -> float:
         """Return the rTask's µs, with its weights in its vEU's own memory if they are resident."""

@@ -8,8 +8,9 @@ from typing import Literal
 
 from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
+from rammer.scheduler.draft import Draft
 from rammer.scheduler.judge import PlanSelector
-from rammer.scheduler.policies.algorithm1 import algorithm_1
+from rammer.scheduler.policies.algorithm1 import PrintedDraft
 from rammer.scheduler.policies.locality import consumed_near
 from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policies.waves import draw, draw_best
@@ -52,9 +53,9 @@ class WavefrontPolicy:
         if self.sync == "global":
             problem = replace(problem, spec=replace(spec, sync=SyncModel.GLOBAL))
         if self.beyond == "off":
-            plan = algorithm_1(problem, self.selection, policy)
+            plan = draw(PrintedDraft(problem), policy, self.selection)
         elif self.selection != "interplay":
-            plan = draw(problem, policy, self.selection)
+            plan = draw(Draft(problem), policy, self.selection)
         else:
             plan = self._best(problem, policy)
         return replace(plan, spec=spec, memory=plan.memory if problem.spec is spec else None)

@@ -14,12 +14,13 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from benchmarks.graphturbo.scratchpad import Memories, Transfers, run
+from benchmarks.graphturbo.simulated import SimulatedNetwork
+from benchmarks.graphturbo.slices import Known, needed, producers_of, slices
 from rammer.scheduler.graphturbo.grouping import grouped
+from rammer.scheduler.graphturbo.images import as_one, narrow_places
 from rammer.scheduler.graphturbo.instances import breadth_first, depth_first
-from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories, Transfers, run
-from rammer.scheduler.graphturbo.slices import Known, needed, producers_of, slices
-from rammer.scheduler.graphturbo.split import LayerGroup, Split, Splitter, divisors, group_of, joined
+from rammer.scheduler.graphturbo.split import LayerGroup, Split, Splitter, divisors
 
 MOST_STEPS = 16_000  # simulated from each start: a number, not a time, so that a busy machine finds the same plan
 MOST_CUTS = 20  # narrow places that are considered
@@ -42,7 +43,7 @@ class Paper(NamedTuple):
 
 
 def by_rules(
-    network: Network, memories: Memories, orders: Sequence[str] = tuple(ORDERS), *, grid: bool = False
+    network: SimulatedNetwork, memories: Memories, orders: Sequence[str] = tuple(ORDERS), *, grid: bool = False
 ) -> Paper:
     """Return groups by Algorithm 2, splits by Algorithm 1, in the cheaper order; the longest lifetimes are spilled."""
     splitter = Splitter(network, memories.cores, memories.near, grid=grid)
@@ -51,7 +52,7 @@ def by_rules(
 
 
 def priced(
-    network: Network,
+    network: SimulatedNetwork,
     groups: Sequence[LayerGroup],
     splits: Sequence[Split | None],
     memories: Memories,
@@ -72,7 +73,7 @@ def priced(
 
 
 def searched(
-    network: Network,
+    network: SimulatedNetwork,
     memories: Memories,
     orders: Sequence[str] = tuple(ORDERS),
     *,
@@ -91,19 +92,13 @@ def searched(
     return best
 
 
-def by_images(network: Network, memories: Memories) -> Paper:
-    """Return the smallest number of groups, each with as many parts as its outermost axis (usually images) allows."""
-    search = _Search(network, memories, tuple(ORDERS), inf)
-    return search.paper(search.outermost())
-
-
 class _Search:
     """Hill climbing over states. Blocks lie between narrow places; a state joins neighbouring blocks into groups."""
 
-    def __init__(self, network: Network, memories: Memories, orders: Sequence[str], recomputed: float) -> None:
+    def __init__(self, network: SimulatedNetwork, memories: Memories, orders: Sequence[str], recomputed: float) -> None:
         self._network, self._memories, self._orders, self._recomputed = network, memories, orders, recomputed
         self._blocks = _blocks(network)
-        self._groups: dict[tuple[int, int], list[LayerGroup]] = {}
+        self._groups: dict[tuple[int, int], Sequence[LayerGroup]] = {}
         self._plans: dict[State, Paper] = {}
         self._known: Known = {}
         self._splitter = Splitter(network, memories.cores, memories.near)
@@ -122,27 +117,6 @@ class _Search:
             if self._cheapest().cost <= self._network.least_bytes:
                 break
         return self._cheapest()
-
-    def outermost(self) -> State:
-        """Return blocks in as many parts of the outermost axis as possible, joined where that keeps the number."""
-        found: list[tuple[int, Split]] = []
-        begin, count = 0, len(self._blocks)
-        while begin < count:
-            finest = self._finest(begin, begin).factor
-            ends = reversed(range(begin, count)) if finest > 1 else [begin]
-            end = next(n for n in ends if self._finest(begin, n).factor == finest)
-            found.append((end, self._finest(begin, end) if finest > 1 else self._alone(begin)))
-            begin = end + 1
-        return tuple(found)
-
-    def _finest(self, begin: int, end: int) -> Split:
-        """Return the finest split of blocks as one group along the outermost axis."""
-        return max((s for s in self._options(begin, end) if s.axis == 0), key=lambda s: s.factor)
-
-    def paper(self, state: State) -> Paper:
-        """Return a state's simulated plan."""
-        self._cost(state)
-        return self._plans[state]
 
     def _cheapest(self) -> Paper:
         return min(self._plans.values(), key=lambda plan: plan.cost)
@@ -283,25 +257,14 @@ class _Search:
         found = self._of(begin, end)
         return found[0] if len(found) == 1 else None
 
-    def _of(self, begin: int, end: int) -> list[LayerGroup]:
+    def _of(self, begin: int, end: int) -> Sequence[LayerGroup]:
         """Return blocks as one group, or as one group per layer if another result of the network lies inside."""
         if (begin, end) not in self._groups:
-            self._groups[begin, end] = _as_one(self._network, self._blocks[begin].start, self._blocks[end].stop)
+            self._groups[begin, end] = as_one(self._network, self._blocks[begin].start, self._blocks[end].stop)
         return self._groups[begin, end]
 
 
-def narrow_places(network: Network) -> list[int]:
-    """Return the layers whose result is the only earlier one that later layers read. Known as: cut vertices."""
-    last = [max(readers, default=-1) for readers in network.readers]
-    found, farthest = [], -1
-    for n in range(len(network.layers)):
-        if farthest <= n < last[n]:
-            found.append(n)
-        farthest = max(farthest, last[n])
-    return found
-
-
-def _blocks(network: Network) -> list[range]:
+def _blocks(network: SimulatedNetwork) -> list[range]:
     """Return the layers between narrow places.
 
     If there are too many narrow places, keep those of the smallest tensors, one in each part of the network.
@@ -315,14 +278,3 @@ def _blocks(network: Network) -> list[range]:
         narrow = sorted({int(part[n]): n for n in sorted(narrow, key=lambda n: -layers[n].nbytes)}.values())
     begins = [0, *(n + 1 for n in narrow), len(network.layers)]
     return [range(begin, end) for begin, end in pairwise(begins)]
-
-
-def _as_one(network: Network, begin: int, end: int) -> list[LayerGroup]:
-    """Return layers as one group if only the last one's result is read after them, else one group per layer."""
-    readers = network.readers
-    if any(network.layers[n].is_result or not readers[n] or readers[n][-1] >= end for n in range(begin, end - 1)):
-        return [group_of(network, n) for n in range(begin, end)]
-    group = group_of(network, end - 1)
-    for n in range(end - 2, begin - 1, -1):
-        group = joined(group_of(network, n), group)
-    return [group]

@@ -11,8 +11,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from benchmarks.graphturbo.simulated import SimulatedNetwork, Span
 from rammer.ir.analysis.parts import Box, joined
-from rammer.scheduler.graphturbo.network import Network, Span
 from rammer.scheduler.graphturbo.split import LayerGroup, Split
 
 Name = int  # of a slice: the group's result times MOST, plus the number of the slice in the group
@@ -51,7 +51,7 @@ Known = dict[tuple[object, ...], list[Slice]]
 
 
 def slices(
-    network: Network, groups: Sequence[LayerGroup], splits: Sequence[Split | None], known: Known | None = None
+    network: SimulatedNetwork, groups: Sequence[LayerGroup], splits: Sequence[Split | None], known: Known | None = None
 ) -> list[Slice]:
     """Return the slices of all groups, group by group. `known` memoizes slices between plans of the same network."""
     known = {} if known is None else known
@@ -97,7 +97,7 @@ def _overlapping(counts: Counts, shape: Sequence[int], box: Box) -> Iterator[tup
         yield part, places
 
 
-def needed(network: Network, group: LayerGroup, box: Box) -> dict[int, Box]:
+def needed(network: SimulatedNetwork, group: LayerGroup, box: Box) -> dict[int, Box]:
     """Return the box of every tensor, in the group and just outside of it, that a box of its result needs."""
     wanted: dict[int, Box] = {group.result: box}
     for n in reversed(group.layers):
@@ -110,7 +110,7 @@ def needed(network: Network, group: LayerGroup, box: Box) -> dict[int, Box]:
     return wanted
 
 
-def _sliced(network: Network, group: LayerGroup, box: Box, name: Name, made: Mapping[int, Counts]) -> Slice:
+def _sliced(network: SimulatedNetwork, group: LayerGroup, box: Box, name: Name, made: Mapping[int, Counts]) -> Slice:
     wanted = needed(network, group, box)
     inside = frozenset(group.layers)
     found, producers = [], set[int]()

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.slices import Piece, Slice, SlicePart, Step
+from benchmarks.graphturbo.simulated import SimulatedNetwork
+from benchmarks.graphturbo.slices import Piece, Slice, SlicePart, Step
 
 Victim: TypeAlias = Literal["life", "next use"]
 Far: TypeAlias = Literal["shared", "main"]
@@ -68,7 +68,7 @@ class Transfers:
 
 
 def run(
-    network: Network,
+    network: SimulatedNetwork,
     slices: Sequence[Slice],
     order: Iterable[int],
     memories: Memories,
@@ -91,7 +91,7 @@ class _Machine:
     """State between two steps. `copied`: pieces that also exist in a farther memory, so evicting them moves nothing."""
 
     def __init__(
-        self, network: Network, steps: Sequence[Step], memories: Memories, victim: Victim, keeps: bool
+        self, network: SimulatedNetwork, steps: Sequence[Step], memories: Memories, victim: Victim, keeps: bool
     ) -> None:
         self.steps, self.moved = steps, Transfers()
         self._network, self._memories, self._victim, self._keeps = network, memories, victim, keeps
