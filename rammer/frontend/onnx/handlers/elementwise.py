@@ -259,11 +259,6 @@ def cast(n: Node) -> TensorId:
     return _as_told(n, element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op))
 
 
-@handles("CastLike")
-def cast_like(n: Node) -> TensorId:
-    return _as_told(n, n.dtype(1))
-
-
 def _as_told(n: Node, dtype: DType) -> TensorId:
     """Cast the first input, with the node's attributes for rounding and saturation."""
     saturate, mode = bool(n.attrs.get("saturate", 1)), n.attrs.get("round_mode") or "up"
@@ -282,28 +277,6 @@ def prelu_per_channel(n: Node) -> TensorId:
 @handles("PRelu", since=7)
 def prelu(n: Node) -> TensorId:
     return n.add("prelu", n.tensor(0), n.tensor(1))
-
-
-@handles("Celu")
-def celu(n: Node) -> TensorId:
-    x, alpha = n.tensor(0), n.attrs["alpha"]
-    if not alpha:
-        raise n.fail("alpha is 0", hint="it must be a positive number")
-    scaled = n.add("elu", n.add("mul", x, n.like(1 / alpha, x)), alpha=1.0)
-    return n.add("mul", scaled, n.like(alpha, x))
-
-
-@handles("ThresholdedRelu")
-def thresholded_relu(n: Node) -> TensorId:
-    x = n.tensor(0)
-    return n.add("where", n.add("greater", x, n.like(n.attrs["alpha"], x)), x, n.like(0, x))
-
-
-@handles("Swish")
-def swish(n: Node) -> TensorId:
-    x, alpha = n.tensor(0), n.attrs["alpha"]
-    scaled = x if alpha == 1 else n.add("mul", x, n.like(alpha, x))
-    return n.add("mul", x, n.add("sigmoid", scaled))
 
 
 @handles("Constant")
