@@ -94,6 +94,27 @@ def concat(n: Node) -> TensorId:
     return n.stack(tensors, axis) if new else n.concat(tensors, axis)
 
 
+@handles("SequenceMap")
+def map_(n: Node) -> list[Value | None]:
+    """Import one copy of the body per element. Inputs that are tensors are the same for all of them."""
+    number = len(n.sequence(0).tensors)
+    columns: list[list[TensorId]] = [[] for _ in n.outputs]
+    for place in range(number):
+        given: list[Value | None] = []
+        for position, value in enumerate(n.inputs):
+            if isinstance(value, TensorList):
+                if len(value.tensors) != number:
+                    raise n.fail(f"input {position} has {len(value.tensors)} elements, input 0 has {number}")
+                value = value.tensors[place]
+            given.append(value)
+        results = n.subgraph(n.attrs["body"], given)
+        if len(results) != len(columns):
+            raise n.fail(f"the body has {len(results)} results instead of {len(columns)}")
+        for column, result in zip(columns, results, strict=True):
+            column.append(n.only_tensor(result, "a result of the body"))
+    return [TensorList(tuple(c), n.type(c[0]).dtype if c else None) for c in columns]
+
+
 @handles("Identity", "Optional")
 def same(n: Node) -> list[Value | None]:
     return [n.inputs[0] if n.has(0) else None]
