@@ -45,10 +45,8 @@ def _parts(editor: Editor, op: ROperator) -> list[Rows]:
     if dict(op.operation.attrs).get("trans_a"):
         return []
     depth = op.operation.inputs[0].shape[1]
-    maker = editor.maker(op.inputs[0])
-    while maker is not None and maker.kind == "reshape":
-        maker = editor.maker(maker.inputs[0])
-    if maker is None or maker.kind != "concat" or len(maker.inputs) < 2:
+    maker = editor.maker(editor.source(op.inputs[0], "reshape"), "concat")
+    if maker is None or len(maker.inputs) < 2:
         return []
     whole = maker.operation.outputs[0]
     axis = maker.operation.attr("axis") % whole.rank
