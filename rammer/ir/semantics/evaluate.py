@@ -340,7 +340,7 @@ class Evaluator:
                 points = np.broadcast_to(self.value(body, inner), full)
                 dtype = wide_type(stage.dtype)
                 start = dtype.type(identity(stage.combine, stage.dtype))
-                ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
+                ufunc = FUNCTIONS[REDUCERS[stage.combine][0]]
                 assert isinstance(ufunc, np.ufunc)
                 value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
         return self.rounded(value, stage.dtype)
@@ -418,7 +418,7 @@ class Evaluator:
                 return self.read(body.tensor, self.places(body, grid))
             case Call(fn, args):
                 with np.errstate(all="ignore"):
-                    return FUNCTIONS[fn].numpy(*(self.value(a, grid) for a in args))
+                    return FUNCTIONS[fn](*(self.value(a, grid) for a in args))
             case Select(_, then, other):
                 return np.where(self.chosen(body, grid), self.value(then, grid), self.value(other, grid))
         raise TypeError(f"not a scalar expression: {body!r}")

@@ -215,7 +215,7 @@ class _Bounds(Evaluator):
         dtype = wide_type(stage.dtype)
         points = np.broadcast_to(terms.value, full).astype(dtype, copy=False)
         start = dtype.type(identity(stage.combine, stage.dtype))
-        ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
+        ufunc = FUNCTIONS[REDUCERS[stage.combine][0]]
         assert isinstance(ufunc, np.ufunc)
         exact = np.ndim(terms.error) == 0 and terms.error == 0
         with np.errstate(all="ignore"):
@@ -316,7 +316,7 @@ class _Bounds(Evaluator):
         return Bounded(self.value(body, grid), 0.0)
 
     def _call(self, fn: str, args: Sequence[Bounded]) -> Bounded:
-        apply = FUNCTIONS[fn].numpy
+        apply = FUNCTIONS[fn]
         values = [arg.value for arg in args]
         unsure = [n for n, arg in enumerate(args) if np.any(arg.error)]
         with np.errstate(all="ignore"):
