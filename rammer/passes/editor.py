@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, ROperator, attributes
-from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
-
-_DTYPES = {d.numpy: d for d in DType}
+from rammer.ir.tensor import DTYPES, Array, Shape, TensorId, TensorType
 
 
 class Editor:
@@ -99,7 +95,7 @@ class Editor:
     def constant(self, array: Array, hint: str = "constant") -> TensorId:
         """Add a constant and return its name."""
         name = self.fresh(hint)
-        self.types[name] = TensorType(array.shape, _DTYPES[np.dtype(array.dtype)])
+        self.types[name] = TensorType(array.shape, DTYPES[array.dtype])
         self.constants[name] = array
         return name
 

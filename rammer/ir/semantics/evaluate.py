@@ -33,6 +33,7 @@ from rammer.ir.expr import (
 )
 from rammer.ir.graph import Graph
 from rammer.ir.index import evaluate
+from rammer.ir.operator import Operation
 from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import (
     Grid,
@@ -217,6 +218,29 @@ def _cut(expr: TensorExpr, box: Box) -> str | None:
             if long and prod(-(-extents[a] // block) for a, block in axes.items()) > MAX_POINTS:
                 return max(long, key=lambda a: (extents[a], a))
     return None
+
+
+def _cut_along(start: int, step: int, extent: int) -> slice:
+    """Return the slice of `extent` elements from `start`; a negative step may end before element 0."""
+    stop = start + step * extent
+    return slice(start, stop if stop >= 0 else None, step) if extent else slice(0, 0)
+
+
+# Operators that only move elements. NumPy returns views where it can, at any size.
+MOVES: Mapping[str, Callable[..., Array]] = {
+    "reshape": lambda x, shape: x.reshape(shape),
+    "transpose": lambda x, perm: x.transpose(perm),
+    "expand": lambda x, shape: np.broadcast_to(x, shape),
+    "slice": lambda x, starts, steps, shape: x[tuple(map(_cut_along, starts, steps, shape))],
+}
+
+
+def compute(operation: Operation, values: Sequence[Array]) -> list[Array]:
+    """Return the results of an operation on constants."""
+    if operation.kind in MOVES:
+        return [MOVES[operation.kind](values[0], **operation.keywords)]
+    names = (name for name, _ in operation.expr.inputs)
+    return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:

@@ -15,8 +15,9 @@ import numpy as np
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, flops
+from rammer.ir.semantics.evaluate import compute
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.clean.fold_constants import MAX_FLOPS, compute, known_value
+from rammer.passes.clean.fold_constants import MAX_FLOPS, known_value
 from rammer.passes.editor import Editor
 
 OFFSET = 128  # from a signed byte to the unsigned one that represents it
