@@ -37,6 +37,10 @@ _PLAIN = {
     "Mish": "mish",
     "Not": "not",
     "IsNaN": "is_nan",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+    "BitwiseNot": "bit_not",
 }
 _WITH_ATTRIBUTES = {
     "LeakyRelu": ("leaky_relu", ("alpha",)),
@@ -58,15 +62,15 @@ _BINARY = {
     "LessOrEqual": "less_equal",
     "Greater": "greater",
     "GreaterOrEqual": "greater_equal",
+    "BitwiseAnd": "bit_and",
+    "BitwiseOr": "bit_or",
+    "BitwiseXor": "bit_xor",
+    "PRelu": "prelu",
 }
 _LEGACY_BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 
 
-def _plain(kind: str) -> Handler:
-    return lambda n: n.add(kind, n.tensor(0))
-
-
-def _with_attributes(kind: str, names: tuple[str, ...]) -> Handler:
+def _unary(kind: str, names: tuple[str, ...] = ()) -> Handler:
     return lambda n: n.add(kind, n.tensor(0), **{name: n.attrs[name] for name in names})
 
 
@@ -75,9 +79,9 @@ def _binary(kind: str) -> Handler:
 
 
 for _op, _kind in _PLAIN.items():
-    handles(_op)(_plain(_kind))
+    handles(_op)(_unary(_kind))
 for _op, (_kind, _names) in _WITH_ATTRIBUTES.items():
-    handles(_op)(_with_attributes(_kind, _names))
+    handles(_op)(_unary(_kind, _names))
 for _op, _kind in _BINARY.items():
     handles(_op, since=7)(_binary(_kind))
 
@@ -143,11 +147,6 @@ def mean(n: Node) -> TensorId:
 
 def variadic_sum(n: Node, operands: list[TensorId]) -> TensorId:
     return reduce(lambda a, b: n.add("add", a, b), operands)
-
-
-@handles("Floor", "Ceil", "Round")
-def rounding(n: Node) -> TensorId:
-    return n.add(n.op.lower(), n.tensor(0))
 
 
 @handles("Mod")
@@ -272,11 +271,6 @@ def prelu_per_channel(n: Node) -> TensorId:
     if n.type(slope).size > 1:
         slope = n.reshape(slope, (n.type(slope).size, *(1,) * (len(n.shape()) - 2)))
     return n.add("prelu", n.tensor(0), slope)
-
-
-@handles("PRelu", since=7)
-def prelu(n: Node) -> TensorId:
-    return n.add("prelu", n.tensor(0), n.tensor(1))
 
 
 @handles("Constant")
