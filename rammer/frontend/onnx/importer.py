@@ -17,6 +17,7 @@ from onnx import (
     NodeProto,
     TypeProto,
     ValueInfoProto,
+    helper,
 )
 
 from rammer.errors import ModelError, ModelWarning, RammerError, did_you_mean, message
@@ -468,10 +469,10 @@ class Importer:
         if not isinstance(value, TensorList):
             return _type_proto(self.builder.types[value]) if value is not None else TypeProto()
         kinds = {self.builder.types[t] for t in value.tensors}
-        proto = TypeProto()
         if len(kinds) == 1:
-            proto.sequence_type.elem_type.CopyFrom(_type_proto(kinds.pop()))
-        elif value.dtype:
+            return helper.make_sequence_type_proto(_type_proto(kinds.pop()))
+        proto = TypeProto()
+        if value.dtype:
             proto.sequence_type.elem_type.tensor_type.elem_type = _CODES[value.dtype]
         return proto
 
@@ -490,9 +491,4 @@ def _symbols(graph: Graph, ports: Sequence[Declared]) -> dict[TensorId, Symbols]
 
 
 def _type_proto(kind: TensorType) -> TypeProto:
-    proto = TypeProto()
-    proto.tensor_type.elem_type = _CODES[kind.dtype]
-    proto.tensor_type.shape.SetInParent()
-    for extent in kind.shape:
-        proto.tensor_type.shape.dim.add().dim_value = extent
-    return proto
+    return helper.make_tensor_type_proto(_CODES[kind.dtype], kind.shape)
