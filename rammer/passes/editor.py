@@ -198,7 +198,7 @@ class Editor:
 Pattern: TypeAlias = Callable[[Editor, int, ROperator], TensorId | None]
 
 
-def rewrite(graph: Graph, pattern: Pattern, *kinds: str) -> Graph:
+def apply_pattern(graph: Graph, pattern: Pattern, *kinds: str) -> Graph:
     """Apply a pattern to each operator of some kinds, or of all kinds, in order. Known as: pattern rewriting.
 
     A pattern gets the operator with its number, and edits the graph. A tensor that it returns replaces the operator's

@@ -10,7 +10,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import WIDE
 
 MIN_SAVED = 32  # multiply-adds saved per result that pay for one more addition: estimated
@@ -22,7 +22,7 @@ def convolve_first(graph: Graph) -> Graph:
     Used for statistics of all frames beside every frame, for speaker or style embeddings, and for coarse features that
     are enlarged to their nearest neighbours.
     """
-    return rewrite(graph, _convolve, "conv")
+    return apply_pattern(graph, _convolve, "conv")
 
 
 def _is_1x1(editor: Editor, op: ROperator) -> bool:

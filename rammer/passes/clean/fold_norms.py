@@ -7,13 +7,13 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import WIDE
 
 
 def fold_norms(graph: Graph) -> Graph:
     """Rewrite batch norm as a multiply-add per channel, and fold constant multiply-adds into weights and biases."""
-    return rewrite(rewrite(graph, _split_norm, "batch_norm"), _fold, "mul", "add", "conv")
+    return apply_pattern(apply_pattern(graph, _split_norm, "batch_norm"), _fold, "mul", "add", "conv")
 
 
 def _split_norm(editor: Editor, _: int, op: ROperator) -> TensorId | None:

@@ -16,7 +16,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.ops.toom_cook import matrices
 from rammer.ir.tensor import Array, DType, Shape, TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 
 PIECES = 3  # pieces of a filter along each side
 # Measured, of 22 convolutions (docs/measurements.md).
@@ -38,7 +38,7 @@ def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
         tile = _tile(editor, op, spec.lanes)
         return _transform(editor, op, tile) if tile else None
 
-    return rewrite(graph, pattern, "conv")
+    return apply_pattern(graph, pattern, "conv")
 
 
 def _tile(editor: Editor, op: ROperator, lanes: int) -> Shape | None:

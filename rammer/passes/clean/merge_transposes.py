@@ -7,7 +7,7 @@ from math import prod
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Shape, TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def merge_transposes(graph: Graph) -> Graph:
@@ -15,7 +15,7 @@ def merge_transposes(graph: Graph) -> Graph:
 
     A reshape that joins neighbouring dimensions may lie between them: those dimensions then move together.
     """
-    return rewrite(graph, _merge, "transpose")
+    return apply_pattern(graph, _merge, "transpose")
 
 
 def _merge(editor: Editor, _: int, op: ROperator) -> TensorId | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import is_elementwise, known_tensors
 
 
@@ -22,7 +22,7 @@ def move_first(graph: Graph) -> Graph:
             found = _moved(editor, move, move.inputs[0])
         return found and editor.reshaped(op.name, found, op.operation.outputs[0].shape)
 
-    return rewrite(graph, pattern, "gather", "transpose", "slice")
+    return apply_pattern(graph, pattern, "gather", "transpose", "slice")
 
 
 def _before_reshape(editor: Editor, op: ROperator) -> ROperator:

@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import WIDE
 
 
@@ -18,7 +18,7 @@ def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
     share a repeated matrix become rows of one product. `as_it_lies`: a product with one row reads a transposed matrix
     directly, because it reads it only once.
     """
-    return rewrite(graph, lambda editor, n, op: _simplified(editor, n, op, as_it_lies), "matmul")
+    return apply_pattern(graph, lambda editor, n, op: _simplified(editor, n, op, as_it_lies), "matmul")
 
 
 def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> TensorId | None:

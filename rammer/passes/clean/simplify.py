@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import is_identity
 
 _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
@@ -18,7 +18,7 @@ def simplify(graph: Graph) -> Graph:
 
     A gather of evenly spaced constant places becomes a slice.
     """
-    return rewrite(graph, _simplified)
+    return apply_pattern(graph, _simplified)
 
 
 def _simplified(editor: Editor, _: int, op: ROperator) -> TensorId | None:

@@ -8,7 +8,7 @@ from math import prod
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 
 _POOLS = ("average_pool", "max_pool")
 
@@ -20,7 +20,7 @@ def merge_slices(graph: Graph) -> Graph:
     the last step of a recurrent layer. A slice of a convolution becomes its window. A concat of all slices of a tensor,
     in order, reads the tensor.
     """
-    return rewrite(graph, _moved, *_POOLS, "slice", "concat")
+    return apply_pattern(graph, _moved, *_POOLS, "slice", "concat")
 
 
 def _moved(editor: Editor, n: int, op: ROperator) -> TensorId | None:
@@ -184,4 +184,4 @@ def split_activations(graph: Graph) -> Graph:
         parts = [editor.define(op.name, op.kind, tensor, **op.operation.keywords) for tensor in concat.inputs]
         return editor.define(concat.name, "concat", *parts, **concat.operation.keywords)
 
-    return rewrite(graph, pattern)
+    return apply_pattern(graph, pattern)

@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def read_shuffled(graph: Graph) -> Graph:
@@ -16,7 +16,7 @@ def read_shuffled(graph: Graph) -> Graph:
     A depthwise convolution in between computes channels in memory order, with its filters in that order. Integers are
     left as they are: their products have passes of their own.
     """
-    return rewrite(graph, _reading, "conv")
+    return apply_pattern(graph, _reading, "conv")
 
 
 def _reading(editor: Editor, _: int, op: ROperator) -> TensorId | None:

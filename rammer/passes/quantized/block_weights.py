@@ -13,7 +13,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.quantized.dequantised import Dequantised, dequantised
 from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
@@ -35,7 +35,7 @@ def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
         weights = dequantised(editor, w)
         return weights and _product(editor, op, weights, multiplies_bytes(spec), spec.numerics == "strict")
 
-    return rewrite(graph, pattern, "matmul")
+    return apply_pattern(graph, pattern, "matmul")
 
 
 def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, strict: bool) -> TensorId | None:

@@ -12,7 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import DType, Shape, TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
 
@@ -24,7 +24,7 @@ def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     if not multiplies_bytes(spec):
         return graph
     known = known_tensors(graph)
-    return rewrite(graph, lambda editor, _, op: _product(editor, op, known), "matmul", "conv")
+    return apply_pattern(graph, lambda editor, _, op: _product(editor, op, known), "matmul", "conv")
 
 
 class _Scaled(NamedTuple):

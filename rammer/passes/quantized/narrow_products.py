@@ -18,7 +18,7 @@ from rammer.ir.operator import ROperator, flops
 from rammer.ir.semantics.evaluate import compute
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.passes.clean.fold_constants import MAX_FLOPS, known_value
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 
 OFFSET = 128  # from a signed byte to the unsigned one that represents it
 LARGEST, WHOLE = 255, 1 << 24  # the largest difference of bytes; the largest integer up to which float32 is exact
@@ -30,7 +30,7 @@ def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     if not multiplies_bytes(spec):
         return graph
     unsigned: dict[TensorId, TensorId] = {}
-    return rewrite(graph, lambda editor, _, op: _Narrower(editor, unsigned).narrowed(op), "matmul", "conv")
+    return apply_pattern(graph, lambda editor, _, op: _Narrower(editor, unsigned).narrowed(op), "matmul", "conv")
 
 
 def multiplies_bytes(spec: VDeviceSpec) -> bool:

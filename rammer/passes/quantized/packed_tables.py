@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def packed_tables(graph: Graph) -> Graph:
@@ -23,7 +23,7 @@ def packed_tables(graph: Graph) -> Graph:
         rows, kind = editor.define(op.name, "gather", packed[table], op.inputs[1], axis=axis), editor.types[table]
         return editor.define(op.name, "unpack_bits", rows, dtype=kind.dtype, extent=kind.shape[-1])
 
-    return rewrite(graph, pattern, "gather")
+    return apply_pattern(graph, pattern, "gather")
 
 
 def _of_few_bits(editor: Editor, op: ROperator) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.editor import Editor, rewrite
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def requantize(graph: Graph) -> Graph:
@@ -23,7 +23,7 @@ def requantize(graph: Graph) -> Graph:
             return None
         return _divided(editor, op.inputs[0], step.reshape(()))
 
-    return rewrite(graph, pattern, "div")
+    return apply_pattern(graph, pattern, "div")
 
 
 def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
