@@ -14,30 +14,16 @@ from rammer.errors import ModelError
 from rammer.ir.graph import Graph, Update, sort_operators
 from rammer.ir.operator import Operation, Operations, ROperator, attributes, flops
 from rammer.ir.ops import OPS
-from rammer.ir.semantics.evaluate import evaluate_expr
-from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, convert
+from rammer.ir.semantics.evaluate import MOVES, compute
+from rammer.ir.tensor import DTYPES, Array, DType, Shape, TensorId, TensorType, convert
 
-DTYPES = {d.numpy: d for d in DType}
 FREE_BYTES = 4096  # results of this size are always folded
 SHARED_BYTES = 16 << 20  # constants up to this size are deduplicated
 
-# Operators that only move elements. NumPy returns views where it can, at any size.
-_MOVES: dict[str, Callable[..., Array]] = {
-    "reshape": lambda x, shape: x.reshape(shape),
-    "transpose": lambda x, perm: x.transpose(perm),
-    "expand": lambda x, shape: np.broadcast_to(x, shape),
-    "slice": lambda x, starts, steps, shape: x[tuple(map(_cut, starts, steps, shape))],
-}
 _COPIES: dict[str, Callable[..., Array]] = {
     "concat": lambda *xs, axis: np.concatenate(xs, axis),
     "cast": convert,
 }
-
-
-def _cut(start: int, step: int, extent: int) -> slice:
-    """Return the slice of `extent` elements from `start`; a negative step may end before element 0."""
-    stop = start + step * extent
-    return slice(start, stop if stop >= 0 else None, step) if extent else slice(0, 0)
 
 
 def _identity(array: Array, kind: TensorType) -> Hashable | None:
@@ -248,8 +234,8 @@ class GraphBuilder:
         if not inputs or len(values) < len(inputs) or not self._kept.isdisjoint(inputs):
             return None
         kind = operation.kind
-        if kind in _MOVES:
-            moved = _MOVES[kind](values[0], **attrs)
+        if kind in MOVES:
+            moved = MOVES[kind](values[0], **attrs)
             return [moved] if np.may_share_memory(moved, values[0]) or self._pay(moved.nbytes) else None
         if kind not in _COPIES and flops(operation.expr) > self._fold_flops:
             return None
@@ -258,8 +244,7 @@ class GraphBuilder:
         if kind in _COPIES:
             with np.errstate(all="ignore"):
                 return [_COPIES[kind](*values, **attrs)]
-        names = [n for n, _ in operation.expr.inputs]
-        return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
+        return compute(operation, values)
 
     def _pay(self, nbytes: int) -> bool:
         """Check whether folding may use `nbytes` more, and count them.

@@ -229,6 +229,20 @@ def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
     raise TypeError(f"not a scalar expression: {value!r}")
 
 
+def mapped(value: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
+    """Rebuild a scalar with its direct operands changed."""
+    match value:
+        case Call(fn, args):
+            return Call(fn, tuple(map(change, args)))
+        case Cast(arg):
+            return replace(value, arg=change(arg))
+        case Select(where, then, other):
+            return Select(where, change(then), change(other))
+        case Load(tensor, index, dynamic) if dynamic:
+            return Load(tensor, index, tuple(replace(d, value=change(d.value)) for d in dynamic))
+    return value
+
+
 def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index], Index] = lambda i: i) -> Scalar:
     """Rebuild `body` with every load replaced by leaf(load) and every other index by index(index).
 
@@ -237,21 +251,17 @@ def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index
 
     def walk(value: Scalar) -> Scalar:
         match value:
-            case Load(tensor, ix, dynamic):
-                if dynamic:
-                    value = Load(tensor, ix, tuple(replace(d, value=walk(d.value)) for d in dynamic))
-                return leaf(value)
-            case Call(fn, args):
-                return Call(fn, tuple(map(walk, args)))
-            case Cast(arg):
-                return replace(value, arg=walk(arg))
+            case Load():
+                load = mapped(value, walk)
+                assert isinstance(load, Load)
+                return leaf(load)
             case Iota(ix):
                 return Iota(index(ix))
             case ConstantTable(values, ix):
                 return ConstantTable(values, index(ix))
             case Select(where, then, other):
                 return Select(tuple(Range(index(r.index), r.low, r.high) for r in where), walk(then), walk(other))
-        return value
+        return mapped(value, walk)
 
     return walk(body)
 

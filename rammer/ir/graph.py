@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, takewhile
@@ -232,14 +232,23 @@ def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[RO
                     op=op.kind,
                     hint="every input must be a graph input, an initializer, or another node's output",
                 )
+    return tuple(operators[n] for n in topological_order(len(operators), edges, lambda n: operators[n].name))
+
+
+def topological_order(count: int, edges: Sequence[tuple[int, int]], name: Callable[[int], str]) -> Iterable[int]:
+    """Return 0 … count - 1 so that the first number of each edge precedes the second; ascending if that is an order.
+
+    Raises ModelError for a cycle, with the names of its members.
+    """
     if all(before < after for before, after in edges):
-        return tuple(operators)
+        return range(count)
     import networkx as nx  # imported here: it takes time, and most graphs do not need it
 
     graph = nx.DiGraph(edges)
-    graph.add_nodes_from(range(len(operators)))
+    graph.add_nodes_from(range(count))
     try:
-        return tuple(operators[n] for n in nx.lexicographical_topological_sort(graph))
+        return list(nx.lexicographical_topological_sort(graph))
     except nx.NetworkXUnfeasible:
-        cycle = [operators[edge[0]].name for edge in nx.find_cycle(graph)]
-        raise ModelError(f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}") from None
+        cycle = [name(edge[0]) for edge in nx.find_cycle(graph)]
+        what = f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}"
+        raise ModelError(what, node=cycle[0], hint="remove the cycle") from None

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from rammer.ir.expr import Const, Load, Range, Scalar, Select, rewrite
 from rammer.ir.index import Index, substitute, var
 from rammer.ir.tensor import DType
 from rammer.ir.tile import (
-    Alloc,
     Apply,
     Body,
     Buffer,
@@ -31,7 +31,9 @@ from rammer.ir.tile import (
     block_syncs,
     children,
     contains,
+    rewrite_body,
     statements,
+    with_children,
 )
 
 BLOCK = 32  # places begin at multiples of so many elements: of a vector, and of a cache line
@@ -111,11 +113,11 @@ def _writes(stmt: Stmt, staged: set[str]) -> bool:
 def _pipeline(one: _PipelinedLoop, count: int, slots: dict[str, Index]) -> Body:
     loop, name, ahead = one.loop, one.loop.var, count - 1
     # Copies are those of a later pass: the loop's variable in them is that of the pass they are for.
-    copied = tuple(_moved(s, slots, written=True) for s in one.copies)
+    copied = rewrite_body(one.copies, lambda s: _moved(s, slots, written=True))
     first = For(name, 0, ahead, Kind.SERIAL, copied)
     later = var(name) + ahead
-    under_way: Body = (If((Range(later, 0, loop.stop),), tuple(_shifted(s, {name: later}) for s in copied)),)
-    used = tuple(_moved(s, slots, written=False) for s in one.rest)
+    under_way: Body = (If((Range(later, 0, loop.stop),), rewrite_body(copied, lambda s: _shifted(s, {name: later}))),)
+    used = rewrite_body(one.rest, lambda s: _moved(s, slots, written=False))
     body = (Sync(pending=max(count - 2, 0)), *under_way, *used)
     # Earlier statements are done with scratch: the loop is the first to write it, or lies in a loop of its own kind.
     return (Sync(), first, Sync(pending=0), replace(loop, body=body))
@@ -133,12 +135,6 @@ def _moved(stmt: Stmt, slots: dict[str, Index], *, written: bool) -> Stmt:
             if written:
                 return replace(stmt, index=index + slots[buffer], later=True)
             return replace(stmt, value=rewrite(value, leaf))
-        case For():
-            return replace(stmt, body=tuple(_moved(s, slots, written=written) for s in stmt.body))
-        case If():
-            return replace(stmt, then=tuple(_moved(s, slots, written=written) for s in stmt.then))
-        case Alloc():
-            return replace(stmt, body=tuple(_moved(s, slots, written=written) for s in stmt.body))
         case Apply():
             return replace(stmt, operands=tuple(_operand(o, slots) for o in stmt.operands))
     return stmt
@@ -153,23 +149,11 @@ def _shifted(stmt: Stmt, values: dict[str, Index]) -> Stmt:
     match stmt:
         case Store():
             return stmt.at(values)
-        case For():
-            return replace(stmt, body=tuple(_shifted(s, values) for s in stmt.body))
         case If():
-            where = tuple(Range(substitute(r.index, values), r.low, r.high) for r in stmt.where)
-            return replace(stmt, where=where, then=tuple(_shifted(s, values) for s in stmt.then))
+            return replace(stmt, where=tuple(Range(substitute(r.index, values), r.low, r.high) for r in stmt.where))
     return stmt
 
 
 def _replaced(body: Body, old: For, new: Body) -> Body:
-    found: list[Stmt] = []
-    for stmt in body:
-        if stmt is old:
-            found += new
-        elif isinstance(stmt, For | Alloc):
-            found.append(replace(stmt, body=_replaced(stmt.body, old, new)))
-        elif isinstance(stmt, If):
-            found.append(replace(stmt, then=_replaced(stmt.then, old, new)))
-        else:
-            found.append(stmt)
-    return tuple(found)
+    inner = (new if s is old else (with_children(s, _replaced(children(s), old, new)),) for s in body)
+    return tuple(chain.from_iterable(inner))

@@ -121,6 +121,9 @@ _ONLY_STORED = frozenset(
 )
 
 
+DTYPES = {d.numpy: d for d in DType}
+
+
 def convert(array: Array, dtype: DType) -> Array:
     """Convert elements as NumPy's astype does; between two types that are only stored, by way of float32."""
     if dtype.only_stored and array.dtype.name in _ONLY_STORED and array.dtype.kind != "c":

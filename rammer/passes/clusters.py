@@ -7,6 +7,8 @@ between them in that order, so the cost follows their distance and not the size 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from rammer.ir.graph import Graph
 
 _GAP = 1 << 120
@@ -22,9 +24,7 @@ class Clusters:
         self.members: dict[int, list[int]] = {n: [n] for n in range(count)}
         self.sources = [{producers[t] for t in op.inputs if t in producers} for op in graph.operators]
         self._label = [(n + 1) * _GAP for n in range(count)]
-        self._before = list(range(-1, count - 1))  # the group before this one in the order; -1 at the front
-        self._after = [n + 1 for n in range(count)]  # `count` at the end
-        self._count = count
+        self._order = list(self._label)  # the labels of all groups, ascending
 
     def predecessors(self, group: int) -> set[int]:
         """Return the groups that this one reads from."""
@@ -42,7 +42,7 @@ class Clusters:
         between = self._between(first, second)
         if between is None:
             return None
-        self._unlink(second)
+        self._take(second)
         self._move_before(first, sorted(between, key=self._label.__getitem__))
         for n in self.members[second]:
             self.group_of[n] = first
@@ -64,39 +64,20 @@ class Clusters:
                 stack += self.predecessors(group)
         return found
 
-    def _unlink(self, group: int) -> None:
-        before, after = self._before[group], self._after[group]
-        if before >= 0:
-            self._after[before] = after
-        if after < self._count:
-            self._before[after] = before
+    def _take(self, group: int) -> None:
+        """Take a group out of the order."""
+        del self._order[bisect_left(self._order, self._label[group])]
 
     def _move_before(self, target: int, groups: list[int]) -> None:
         """Move `groups`, in this order, right before `target`."""
-        if not groups:
-            return
         for group in groups:
-            self._unlink(group)
-        before = self._before[target]
-        low = self._label[before] if before >= 0 else 0
+            self._take(group)
+        place = bisect_left(self._order, self._label[target])
+        low = self._order[place - 1] if place else 0
+        if self._label[target] - low <= len(groups):  # the gap is used up
+            low *= _GAP
+            self._label, self._order = ([label * _GAP for label in labels] for labels in (self._label, self._order))
         step = (self._label[target] - low) // (len(groups) + 1)
-        for position, group in enumerate(groups):
-            self._label[group] = low + step * (position + 1)
-            self._before[group] = before
-            if before >= 0:
-                self._after[before] = group
-            before = group
-        self._after[before] = target
-        self._before[target] = before
-        if step == 0:
-            self._relabel(target)
-
-    def _relabel(self, group: int) -> None:
-        """Spread all labels evenly; needed only when a gap is used up."""
-        while self._before[group] >= 0:
-            group = self._before[group]
-        label = 0
-        while group < self._count:
-            label += _GAP
-            self._label[group] = label
-            group = self._after[group]
+        for position, group in enumerate(groups, 1):
+            self._label[group] = low + step * position
+        self._order[place:place] = [self._label[group] for group in groups]

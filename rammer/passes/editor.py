@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, ROperator, attributes
-from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
-
-_DTYPES = {d.numpy: d for d in DType}
+from rammer.ir.tensor import DTYPES, Array, Shape, TensorId, TensorType
 
 
 class Editor:
@@ -29,7 +25,7 @@ class Editor:
         self.producer = dict(graph.producers)
         self.readers: dict[TensorId, dict[int, None]] = {t: dict.fromkeys(ns) for t, ns in graph.consumers.items()}
         self._changed = False
-        self._next = len(graph.operators)
+        self.next = len(graph.operators)  # the number of the next operator
         self._names: dict[str, int] = {}
 
     def _link(self, n: int, op: ROperator) -> None:
@@ -49,9 +45,9 @@ class Editor:
         for tensor, kind in zip(outputs, operation.outputs, strict=True):
             self.types[tensor] = kind
         op = ROperator(name, operation, inputs, outputs)
-        self.operators[self._next] = op
-        self._link(self._next, op)
-        self._next += 1
+        self.operators[self.next] = op
+        self._link(self.next, op)
+        self.next += 1
         return outputs
 
     def remove(self, n: int) -> ROperator:
@@ -99,7 +95,7 @@ class Editor:
     def constant(self, array: Array, hint: str = "constant") -> TensorId:
         """Add a constant and return its name."""
         name = self.fresh(hint)
-        self.types[name] = TensorType(array.shape, _DTYPES[np.dtype(array.dtype)])
+        self.types[name] = TensorType(array.shape, DTYPES[array.dtype])
         self.constants[name] = array
         return name
 
@@ -120,6 +116,12 @@ class Editor:
         op = self.operators[self.producer[tensor]] if tensor in self.producer else None
         return op if op is None or kind in ("", op.kind) else None
 
+    def source(self, tensor: TensorId, *kinds: str) -> TensorId:
+        """Return the tensor from which this one is made by operators of these kinds, each by its first operand."""
+        while (op := self.maker(tensor)) is not None and op.kind in kinds:
+            tensor = op.inputs[0]
+        return tensor
+
     def define(
         self, name: str, kind: str, *inputs: TensorId, outputs: tuple[TensorId, ...] = (), **attrs: Any
     ) -> TensorId:
@@ -127,6 +129,10 @@ class Editor:
         operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
         (made,) = self.add(name, operation, inputs, outputs)
         return made
+
+    def reshaped(self, name: str, tensor: TensorId, shape: Shape) -> TensorId:
+        """Return a tensor in another shape; itself if it already has it."""
+        return tensor if self.types[tensor].shape == shape else self.define(name, "reshape", tensor, shape=shape)
 
     def cut(
         self, name: str, source: TensorId, starts: Shape, steps: Shape, shape: Shape, outputs: tuple[TensorId, ...]
@@ -187,3 +193,25 @@ class Editor:
             return self.graph
         operators = (self.operators[n] for n in self.order())
         return self.graph.rewritten(operators, types=self.types, constants=self.constants, views=self.views)
+
+
+Pattern: TypeAlias = Callable[[Editor, int, ROperator], TensorId | None]
+
+
+def apply_pattern(graph: Graph, pattern: Pattern, *kinds: str) -> Graph:
+    """Apply a pattern to each operator of some kinds, or of all kinds, in order. Known as: pattern rewriting.
+
+    A pattern gets the operator with its number, and edits the graph. A tensor that it returns replaces the operator's
+    result; if the pattern has just made this tensor, it takes the result's name.
+    """
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op, first = editor.operators.get(n), editor.next
+        made = pattern(editor, n, op) if op is not None and (not kinds or op.kind in kinds) else None
+        if op is not None and made is not None:
+            editor.remove(n)
+            if editor.producer.get(made, -1) >= first:
+                editor.rename_result(made, op.outputs[0])
+            else:
+                editor.replace_result(op.outputs[0], made)
+    return editor.finish()

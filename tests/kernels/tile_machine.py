@@ -121,7 +121,7 @@ class _Task:
                 own = self.registers.get(name)
                 return self.shared[name][at] if own is None else own[np.arange(self.threads), at]
             case Call(fn, args):
-                return FUNCTIONS[fn].numpy(*map(self.value, args))
+                return FUNCTIONS[fn](*map(self.value, args))
             case Cast(arg, dtype):
                 return np.asarray(self.value(arg)).astype(dtype.numpy)
             case Select(where, then, other):

@@ -131,7 +131,7 @@ def _unsupported(node: NodeProto, opsets: Opsets) -> str:
     found = signature(node.op_type, opsets[domain], domain)
     name = qualified(domain, node.op_type, node.overload)
     own = handler_for(domain, node.op_type, opsets[domain])
-    if found is None or found.deprecated:
+    if found is None or found.schema.deprecated:
         if found is None and own is not None and (domain or not defs.has(node.op_type)):
             return ""
         return f"{name} (not in opset {opsets[domain]})"

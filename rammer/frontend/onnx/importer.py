@@ -17,6 +17,7 @@ from onnx import (
     NodeProto,
     TypeProto,
     ValueInfoProto,
+    helper,
 )
 
 from rammer.errors import ModelError, ModelWarning, RammerError, did_you_mean, message
@@ -45,7 +46,7 @@ from rammer.frontend.onnx.signature import (
     signature,
 )
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode
-from rammer.ir.graph import Graph
+from rammer.ir.graph import Graph, topological_order
 from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
 
@@ -284,12 +285,10 @@ class Importer:
                 if name:
                     producer[name] = n
         edges = []
-        in_order = True
         for n, node in enumerate(nodes):
             for name in reads(node, self.limits.depth):
                 if (source := producer.get(name)) is not None:
                     edges.append((source, n))
-                    in_order = in_order and source < n
                 elif not scope.knows(name):
                     raise ModelError(
                         f"input {name!r} is produced by no node",
@@ -297,19 +296,7 @@ class Importer:
                         op=node.op_type,
                         hint=did_you_mean(name, producer) or "it must be an input, an initializer or a node's output",
                     )
-        if in_order:
-            return nodes
-        import networkx as nx  # slow to import, and seldom needed
-
-        graph = nx.DiGraph(edges)
-        graph.add_nodes_from(range(len(nodes)))
-        try:
-            return [nodes[n] for n in nx.lexicographical_topological_sort(graph)]
-        except nx.NetworkXUnfeasible:
-            cycle = [label_of(nodes[edge[0]]) for edge in nx.find_cycle(graph)]
-            raise ModelError(
-                f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}", node=cycle[0], hint="remove the cycle"
-            ) from None
+        return [nodes[n] for n in topological_order(len(nodes), edges, lambda n: label_of(nodes[n]))]
 
     def _node(self, node: NodeProto, label: str, scope: NameScope) -> None:
         domain = domain_of(node.domain)
@@ -375,11 +362,12 @@ class Importer:
 
     def _check_operands(self, found: Signature, inputs: tuple[Value | None, ...], num_outputs: int) -> None:
         """Check the number of operands, and the standard's type constraints. Raises ModelError."""
-        if not found.min_inputs <= len(inputs) <= found.max_inputs:
-            wanted = f"{found.min_inputs}…{found.max_inputs}" if found.max_inputs < 1 << 30 else f"≥ {found.min_inputs}"
+        least, most = found.schema.min_input, found.schema.max_input
+        if not least <= len(inputs) <= most:
+            wanted = f"{least}…{most}" if most < 1 << 30 else f"≥ {least}"
             raise ModelError(f"has {len(inputs)} inputs; opset {found.since} says {wanted}")
-        if num_outputs > found.max_outputs:
-            raise ModelError(f"has {num_outputs} outputs; opset {found.since} says at most {found.max_outputs}")
+        if num_outputs > found.schema.max_output:
+            raise ModelError(f"has {num_outputs} outputs; opset {found.since} says at most {found.schema.max_output}")
         bound: dict[str, DType] = {}
         for n, tensor in enumerate(inputs):
             name, variable, optional = found.operand(n)
@@ -397,7 +385,7 @@ class Importer:
                 continue
             if dtype not in allowed:
                 raise ModelError(f"input {n} ({name!r}) is {dtype.value}, which opset {found.since} does not allow")
-            if n >= len(found.inputs) - 1 and found.variadic and not found.homogeneous:
+            if n >= len(found.inputs) - 1 and not found.homogeneous:
                 continue
             if bound.setdefault(variable, dtype) is not dtype:
                 raise ModelError(f"input {n} ({name!r}) is {dtype.value}, another operand is {bound[variable].value}")
@@ -481,10 +469,10 @@ class Importer:
         if not isinstance(value, TensorList):
             return _type_proto(self.builder.types[value]) if value is not None else TypeProto()
         kinds = {self.builder.types[t] for t in value.tensors}
-        proto = TypeProto()
         if len(kinds) == 1:
-            proto.sequence_type.elem_type.CopyFrom(_type_proto(kinds.pop()))
-        elif value.dtype:
+            return helper.make_sequence_type_proto(_type_proto(kinds.pop()))
+        proto = TypeProto()
+        if value.dtype:
             proto.sequence_type.elem_type.tensor_type.elem_type = _CODES[value.dtype]
         return proto
 
@@ -503,9 +491,4 @@ def _symbols(graph: Graph, ports: Sequence[Declared]) -> dict[TensorId, Symbols]
 
 
 def _type_proto(kind: TensorType) -> TypeProto:
-    proto = TypeProto()
-    proto.tensor_type.elem_type = _CODES[kind.dtype]
-    proto.tensor_type.shape.SetInParent()
-    for extent in kind.shape:
-        proto.tensor_type.shape.dim.add().dim_value = extent
-    return proto
+    return helper.make_tensor_type_proto(_CODES[kind.dtype], kind.shape)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
 
 from rammer.errors import ModelError
+from rammer.ir.graph import topological_order
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -58,12 +58,10 @@ def captures(graph: GraphProto, depth: int) -> Iterator[str]:
 
 
 def in_order(nodes: Sequence[NodeProto], depth: int) -> Sequence[NodeProto]:
-    """Sort nodes so that each comes after those whose results it reads. They must not have a cycle."""
+    """Sort nodes so that each comes after those whose results it reads. Raises ModelError for a cycle."""
     makers = {name: n for n, node in enumerate(nodes) for name in node.output if name}
-    needs = {n: [makers[name] for name in reads(node, depth) if name in makers] for n, node in enumerate(nodes)}
-    if all(maker < n for n, those in needs.items() for maker in those):
-        return nodes
-    return [nodes[n] for n in TopologicalSorter(needs).static_order()]
+    edges = [(makers[name], n) for n, node in enumerate(nodes) for name in reads(node, depth) if name in makers]
+    return [nodes[n] for n in topological_order(len(nodes), edges, lambda n: label_of(nodes[n]))]
 
 
 class Cutter:

@@ -30,20 +30,19 @@ _TYPE_NAMES = {f"tensor({TensorProto.DataType.Name(code).lower()})": dtype for c
 class Signature:
     """The standard's declaration of an operator at one opset."""
 
-    op: str
-    since: int  # the opset that gave it this meaning
-    deprecated: bool
+    schema: Any  # the library's OpSchema
     inputs: tuple[tuple[str, str, bool], ...]  # name, type variable, optional; the last one repeats if variadic
-    min_inputs: int
-    max_inputs: int
-    variadic: bool
     homogeneous: bool  # whether all operands of a variadic input have one type
-    max_outputs: int
     attributes: dict[str, tuple[int, bool, Any]]  # name -> AttributeProto type, required, default (None: none)
     types: dict[str, frozenset[DType]]  # type variable -> element types of tensors
     lists: frozenset[str]  # type variables that may be sequences
     defaults: tuple[tuple[str, AttributeProto], ...]  # attributes that have a default
     is_function: bool
+
+    @property
+    def since(self) -> int:
+        """The opset that gave the operator this meaning."""
+        return int(self.schema.since_version)
 
     def operand(self, position: int) -> tuple[str, str, bool]:
         return self.inputs[min(position, len(self.inputs) - 1)]
@@ -61,15 +60,9 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
     options: Any = defs.OpSchema.FormalParameterOption
     variadic = bool(schema.inputs) and schema.inputs[-1].option == options.Variadic
     return Signature(
-        op=op,
-        since=schema.since_version,
-        deprecated=schema.deprecated,
+        schema=schema,
         inputs=tuple((p.name, p.type_str, p.option == options.Optional) for p in schema.inputs),
-        min_inputs=schema.min_input,
-        max_inputs=schema.max_input,
-        variadic=variadic,
         homogeneous=not variadic or schema.inputs[-1].is_homogeneous,
-        max_outputs=schema.max_output,
         attributes={
             name: (kinds[a.type.name], a.required, attribute_value(a.default_value, None))
             for name, a in schema.attributes.items()
@@ -98,7 +91,7 @@ def _values(constraint: Any) -> list[str]:
 
 def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Sequence[TypeProto]) -> FunctionProto | None:
     """Return the standard's definition of an operator by other operators; None if it has none for these operands."""
-    schema: Any = defs.get_schema(found.op, opset, "" if node.domain == "ai.onnx" else node.domain)
+    schema = found.schema
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if versions:
         types = [t.SerializeToString() for t in inputs]

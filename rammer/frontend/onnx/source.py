@@ -149,15 +149,8 @@ class Source:
         """
         external = ExternalData(self._folder, self._limits)
         try:
-            importer = Importer(
-                self._model,
-                self._weights,
-                external,
-                self._limits,
-                _shapes(shapes),
-                _dims(dims),
-                _by_name("constants", constants, "x"),
-            )
+            given = _shapes(shapes), _dims(dims), _by_name("constants", constants, "x")
+            importer = Importer(self._model, self._weights, external, self._limits, *given)
             graph = importer.run()
         except ModelError as error:
             error.locate(path=self.path)

@@ -64,13 +64,7 @@ def _convolution_backward(
     n = weight.dim() - 2
     by_input = by_weight = by_bias = None
     if mask[0]:
-        missing = [
-            extent - ((out - 1) * s - 2 * p + d * (k - 1) + 1)
-            for extent, out, s, p, d, k in zip(
-                x.shape[2:], grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True
-            )
-        ]
-        more = [0] * n if transposed else missing
+        more = [0] * n if transposed else _missing(x, grad, weight.shape[2:], stride, padding, dilation)
         by_input = aten.convolution(grad, weight, None, stride, padding, dilation, not transposed, more, groups)
     if mask[1]:
         image, window = (grad, x) if transposed else (x, grad)
@@ -78,6 +72,12 @@ def _convolution_backward(
     if mask[2]:
         by_bias = grad.sum([0, *range(2, 2 + n)])
     return by_input, by_weight, by_bias
+
+
+def _missing(x: Any, grad: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> list[int]:
+    """Return by how much an input is longer than what a transposed convolution of the result's gradient has."""
+    sides = zip(x.shape[2:], grad.shape[2:], kernel, stride, padding, dilation, strict=True)
+    return [extent - ((out - 1) * s - 2 * p + d * (k - 1) + 1) for extent, out, k, s, p, d in sides]
 
 
 def _weight_gradient(
@@ -128,10 +128,7 @@ def _avg_pool2d_backward(
         return NotImplemented
     steps, channels = list(stride or kernel), x.shape[1]
     ones = grad.new_ones((channels, 1, *kernel)) / (divisor or prod(kernel))
-    missing = [
-        extent - ((out - 1) * s - 2 * p + k)
-        for extent, out, s, p, k in zip(x.shape[2:], grad.shape[2:], steps, padding, kernel, strict=True)
-    ]
+    missing = _missing(x, grad, kernel, steps, padding, [1] * len(kernel))
     return aten.convolution(grad, ones, None, steps, padding, [1, 1], True, missing, channels)
 
 

@@ -56,20 +56,12 @@ def max_pool(
 ) -> tuple[str, ...]:
     """Pool. Indices are converted: torch counts them within a plane, ONNX within the tensor."""
     n = int(w.target[8])
-    shape, window = shape_of(x), _per_axis(kernel, n)
-    batched = x if len(shape) == n + 2 else w.reshape(x, [1, *shape])
-    how = {
-        "kernel_shape": window,
-        "strides": _per_axis(stride, n) if stride else window,
-        "pads": _per_axis(padding, n) * 2,
-        "dilations": _per_axis(dilation, n),
-        "ceil_mode": int(ceil),
-    }
-    found = w.many("MaxPool", 2 if w.used(1) else 1, batched, **how)
-    if len(found) > 1:
-        plane = w.number(int(np.prod(shape[-n:])), torch.int64)
-        found = (found[0], w("Mod", found[1], plane))
-    return found if len(shape) == n + 2 else tuple(w.reshape(name, list(w.out.shape)) for name in found)
+    found = _pool(
+        w, "MaxPool", 2 if w.used(1) else 1, x, kernel, stride, padding, ceil, dilations=_per_axis(dilation, n)
+    )
+    if len(found) == 1:
+        return found
+    return found[0], w("Mod", found[1], w.number(int(np.prod(shape_of(x)[-n:])), torch.int64))
 
 
 @handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -83,21 +75,29 @@ def avg_pool(
     count_pads: bool,
     divisor: int | None = None,
 ) -> str:
-    n = int(w.target[8])
-    shape, window = shape_of(x), _per_axis(kernel, n)
     if divisor is not None:
         raise Unsupported("divisor_override")
+    return _pool(w, "AveragePool", 1, x, kernel, stride, padding, ceil, count_include_pad=int(count_pads))[0]
+
+
+def _pool(
+    w: Writer,
+    op: str,
+    outputs: int,
+    x: fx.Node,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Any,
+    ceil: bool,
+    **more: Any,
+) -> tuple[str, ...]:
+    """Pool along the last dimensions. There may be no batch; without a stride, windows lie side by side."""
+    n = int(w.target[8])
+    shape, window = shape_of(x), _per_axis(kernel, n)
     batched = x if len(shape) == n + 2 else w.reshape(x, [1, *shape])
-    found = w(
-        "AveragePool",
-        batched,
-        kernel_shape=window,
-        strides=_per_axis(stride, n) if stride else window,
-        pads=_per_axis(padding, n) * 2,
-        ceil_mode=int(ceil),
-        count_include_pad=int(count_pads),
-    )
-    return found if len(shape) == n + 2 else w.reshape(found, list(w.out.shape))
+    strides, pads = _per_axis(stride, n) if stride else window, _per_axis(padding, n) * 2
+    found = w.many(op, outputs, batched, kernel_shape=window, strides=strides, pads=pads, ceil_mode=int(ceil), **more)
+    return found if len(shape) == n + 2 else tuple(w.reshape(name, list(w.out.shape)) for name in found)
 
 
 @handles("_native_batch_norm_legit_no_training")

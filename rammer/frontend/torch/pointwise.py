@@ -26,7 +26,7 @@ _UNARY = {
     **{op: op.capitalize() for op in ("sin", "cos", "tan", "asin", "acos", "atan")},
     **{op: op.capitalize() for op in ("sinh", "cosh", "asinh", "acosh", "atanh")},
 }
-_BINARY = {"mul": "Mul", "maximum": "Max", "minimum": "Min"}
+_BINARY = {"mul": "Mul", "maximum": "Max", "minimum": "Min", "pow": "Pow"}
 _COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
 
@@ -162,11 +162,6 @@ def atan2(w: Writer, y: Operand, x: Operand) -> str:
     moved = w("Where", w("Less", x, zero), w("Add", angle, turn), angle)
     upright = w("Mul", w("Sign", y), w.number(pi / 2, dtype))
     return w("Where", w("Equal", x, zero), upright, moved)
-
-
-@handles("pow")
-def power(w: Writer, base: Operand, exponent: Operand) -> str:
-    return w("Pow", w.cast(base, w.out.dtype), w.cast(exponent, w.out.dtype))
 
 
 @handles("fmod")

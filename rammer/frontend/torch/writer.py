@@ -11,9 +11,8 @@ import torch
 from onnx import NodeProto, TensorProto, helper
 from torch import fx
 
-from rammer.frontend.builder import DTYPES
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
-from rammer.ir.tensor import Array, DType
+from rammer.ir.tensor import DTYPES, Array, DType
 
 Operand: TypeAlias = Any  # a node of the graph, the name of a value, an array, a list of integers, or None
 Names: TypeAlias = "str | tuple[str, ...]"

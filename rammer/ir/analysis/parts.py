@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rammer.ir.analysis.simplify import undecided
-from rammer.ir.expr import Call, Cast, ConstantTable, Iota, Load, Range, Scalar, Select, Stage, TensorExpr, loads
+from rammer.ir.expr import ConstantTable, Iota, Load, Range, Scalar, Select, Stage, TensorExpr, loads, mapped
 from rammer.ir.index import Index, bounds, substitute, var
 from rammer.ir.operator import Operation, Operations
 from rammer.ir.tensor import TensorType
@@ -100,18 +100,14 @@ class _Moved:
             case Load(tensor, index, dynamic):
                 begins = [low for low, _ in self._boxes[tensor]]
                 places = tuple(self._index(ix) - low for ix, low in zip(index, begins, strict=True))
-                return Load(tensor, places, tuple(replace(d, value=self.of(d.value)) for d in dynamic))
-            case Call(fn, args):
-                return Call(fn, tuple(map(self.of, args)))
-            case Cast(arg):
-                return replace(body, arg=self.of(arg))
+                return mapped(Load(tensor, places, dynamic), self.of)
             case Iota(index):
                 return Iota(self._index(index))
             case ConstantTable(values, index):
                 return ConstantTable(values, self._index(index))
             case Select(where, then, other):
                 return self._select(where, then, other)
-        return body
+        return mapped(body, self.of)
 
     def _index(self, index: Index) -> Index:
         return substitute(index, self._moved)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
-from rammer.ir.expr import Call, Cast, Const, ConstantTable, Iota, Load, Range, Scalar, Select, loads, nodes
+from rammer.ir.expr import Call, Cast, Const, ConstantTable, Iota, Load, Range, Scalar, Select, loads, mapped, nodes
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
 from rammer.ir.tile import (
     Alloc,
@@ -165,9 +165,8 @@ def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
     """Simplify the indices and decide the conditions inside a scalar."""
     match value:
         case Load(tensor, index, dynamic):
-            if dynamic:
-                dynamic = tuple(replace(d, value=simplify_scalar(d.value, env)) for d in dynamic)
-            return Load(tensor, tuple(simplify_index(i, env) for i in index), dynamic)
+            places = Load(tensor, tuple(simplify_index(i, env) for i in index), dynamic)
+            return mapped(places, lambda part: simplify_scalar(part, env)) if dynamic else places
         case Iota(index):
             return Iota(simplify_index(index, env))
         case ConstantTable(values, index):

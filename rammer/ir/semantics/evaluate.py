@@ -33,6 +33,7 @@ from rammer.ir.expr import (
 )
 from rammer.ir.graph import Graph
 from rammer.ir.index import evaluate
+from rammer.ir.operator import Operation
 from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import (
     Grid,
@@ -219,6 +220,29 @@ def _cut(expr: TensorExpr, box: Box) -> str | None:
     return None
 
 
+def _cut_along(start: int, step: int, extent: int) -> slice:
+    """Return the slice of `extent` elements from `start`; a negative step may end before element 0."""
+    stop = start + step * extent
+    return slice(start, stop if stop >= 0 else None, step) if extent else slice(0, 0)
+
+
+# Operators that only move elements. NumPy returns views where it can, at any size.
+MOVES: Mapping[str, Callable[..., Array]] = {
+    "reshape": lambda x, shape: x.reshape(shape),
+    "transpose": lambda x, perm: x.transpose(perm),
+    "expand": lambda x, shape: np.broadcast_to(x, shape),
+    "slice": lambda x, starts, steps, shape: x[tuple(map(_cut_along, starts, steps, shape))],
+}
+
+
+def compute(operation: Operation, values: Sequence[Array]) -> list[Array]:
+    """Return the results of an operation on constants."""
+    if operation.kind in MOVES:
+        return [MOVES[operation.kind](values[0], **operation.keywords)]
+    names = (name for name, _ in operation.expr.inputs)
+    return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
+
+
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:
     """Return the outputs of a whole graph, operator by operator: the reference for every backend and every pass."""
     memory = Memory(graph)
@@ -340,7 +364,7 @@ class Evaluator:
                 points = np.broadcast_to(self.value(body, inner), full)
                 dtype = wide_type(stage.dtype)
                 start = dtype.type(identity(stage.combine, stage.dtype))
-                ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
+                ufunc = FUNCTIONS[REDUCERS[stage.combine][0]]
                 assert isinstance(ufunc, np.ufunc)
                 value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
         return self.rounded(value, stage.dtype)
@@ -418,7 +442,7 @@ class Evaluator:
                 return self.read(body.tensor, self.places(body, grid))
             case Call(fn, args):
                 with np.errstate(all="ignore"):
-                    return FUNCTIONS[fn].numpy(*(self.value(a, grid) for a in args))
+                    return FUNCTIONS[fn](*(self.value(a, grid) for a in args))
             case Select(_, then, other):
                 return np.where(self.chosen(body, grid), self.value(then, grid), self.value(other, grid))
         raise TypeError(f"not a scalar expression: {body!r}")

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from math import erf
 from typing import Any
 
 import numpy as np
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A scalar function. Operands and result share a type, except for expr.COMPARISONS and parts of complex numbers."""
-
-    name: str
-    numpy: Callable[..., Any]
-
 
 _ERF_STEPS, _ERF_END = 256, 6  # erf is 1 from there on
 _ERF_AT = np.arange(_ERF_STEPS * _ERF_END + 1) / _ERF_STEPS
@@ -114,57 +104,55 @@ def _complex(real: Any, imag: Any) -> Any:
     return both
 
 
-FUNCTIONS: dict[str, Function] = {
-    f.name: f
-    for f in (
-        Function("add", np.add),
-        Function("sub", np.subtract),
-        Function("mul", np.multiply),
-        Function("div", _divide),
-        Function("mod", _mod),
-        Function("fmod", np.fmod),
-        Function("pow", _power),
-        Function("max", np.maximum),
-        Function("min", np.minimum),
-        Function("neg", np.negative),
-        Function("abs", np.abs),
-        Function("sign", np.sign),
-        Function("floor", np.floor),
-        Function("ceil", np.ceil),
-        Function("round", np.rint),
-        Function("sqrt", np.sqrt),
-        Function("exp", np.exp),
-        Function("log", np.log),
-        Function("sin", np.sin),
-        Function("cos", np.cos),
-        Function("asin", np.arcsin),
-        Function("acos", np.arccos),
-        Function("atan", np.arctan),
-        Function("erf", _erf),
-        Function("tanh", np.tanh),
-        Function("sigmoid", _sigmoid),
-        Function("equal", np.equal),
-        Function("less", np.less),
-        Function("less_equal", np.less_equal),
-        Function("greater", np.greater),
-        Function("greater_equal", np.greater_equal),
-        Function("is_nan", np.isnan),
-        Function("is_inf", np.isinf),
-        Function("and", np.logical_and),
-        Function("or", np.logical_or),
-        Function("xor", np.logical_xor),
-        Function("not", np.logical_not),
-        Function("bit_and", np.bitwise_and),
-        Function("bit_or", np.bitwise_or),
-        Function("bit_xor", np.bitwise_xor),
-        Function("bit_not", np.bitwise_not),
-        Function("shift_left", _shift_left),
-        Function("shift_right", _shift_right),
-        Function("where", np.where),
-        Function("real", np.real),
-        Function("imag", np.imag),
-        Function("complex", _complex),
-        Function("dot_bytes", _dot_bytes),
-        Function("join_bytes", _join_bytes),
-    )
+# Operands and result share a type, except for expr.COMPARISONS and parts of complex numbers.
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": _divide,
+    "mod": _mod,
+    "fmod": np.fmod,
+    "pow": _power,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "sin": np.sin,
+    "cos": np.cos,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "erf": _erf,
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "equal": np.equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "is_nan": np.isnan,
+    "is_inf": np.isinf,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+    "not": np.logical_not,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+    "bit_not": np.bitwise_not,
+    "shift_left": _shift_left,
+    "shift_right": _shift_right,
+    "where": np.where,
+    "real": np.real,
+    "imag": np.imag,
+    "complex": _complex,
+    "dot_bytes": _dot_bytes,
+    "join_bytes": _join_bytes,
 }

@@ -227,7 +227,7 @@ class _Bounds(Evaluator):
         dtype = wide_type(stage.dtype)
         points = np.broadcast_to(terms.value, full).astype(dtype, copy=False)
         start = dtype.type(identity(stage.combine, stage.dtype))
-        ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
+        ufunc = FUNCTIONS[REDUCERS[stage.combine][0]]
         assert isinstance(ufunc, np.ufunc)
         exact = np.ndim(terms.error) == 0 and terms.error == 0
         with np.errstate(all="ignore"):
@@ -340,7 +340,7 @@ class _Bounds(Evaluator):
             return np.nan_to_num(np.abs(value - value.astype(np.float32)), nan=0.0, posinf=OVERFLOW)
 
     def _call(self, fn: str, args: Sequence[Bounded]) -> Bounded:
-        apply = FUNCTIONS[fn].numpy
+        apply = FUNCTIONS[fn]
         values = [arg.value for arg in args]
         unsure = [n for n, arg in enumerate(args) if np.any(arg.error)]
         with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rammer.ir.analysis.dependency import BoxReader, place_of, places_of
 from rammer.ir.analysis.intervals import NOTHING, Intervals, merged, missing, union
 from rammer.ir.analysis.simplify import scalar_conditions
-from rammer.ir.expr import Call, Cast, Const, Load, Role, Scalar, Select, TensorExpr, rewrite, substitute_axes
+from rammer.ir.expr import Call, Const, Load, Role, Scalar, Select, TensorExpr, mapped, rewrite, substitute_axes
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TileProgram
@@ -181,10 +181,6 @@ def _needed(value: Scalar) -> Scalar:
         ):
             args = (then, other) if value.args[0] is not other else (other, then)
             return Select(where, Call("mul", (_needed(args[0]), _needed(args[1]))), zero)
-        case Call(fn, args):
-            return Call(fn, tuple(map(_needed, args)))
-        case Cast(arg):
-            return replace(value, arg=_needed(arg))
-        case Select(where, then, other):
-            return Select(where, _needed(then), _needed(other))
-    return value
+        case Load():
+            return value
+    return mapped(value, _needed)

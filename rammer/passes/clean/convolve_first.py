@@ -10,7 +10,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import WIDE
 
 MIN_SAVED = 32  # multiply-adds saved per result that pay for one more addition: estimated
@@ -22,12 +22,7 @@ def convolve_first(graph: Graph) -> Graph:
     Used for statistics of all frames beside every frame, for speaker or style embeddings, and for coarse features that
     are enlarged to their nearest neighbours.
     """
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind == "conv" and _is_1x1(editor, op):
-            _convolve(editor, n, op)
-    return editor.finish()
+    return apply_pattern(graph, _convolve, "conv")
 
 
 def _is_1x1(editor: Editor, op: ROperator) -> bool:
@@ -39,8 +34,10 @@ def _is_1x1(editor: Editor, op: ROperator) -> bool:
     return steps == {1} and not any(attrs.get("pads") or ())
 
 
-def _convolve(editor: Editor, n: int, op: ROperator) -> None:
+def _convolve(editor: Editor, n: int, op: ROperator) -> TensorId | None:
     """Convolve before the repetition. Channels that are repeated alike are convolved together."""
+    if not _is_1x1(editor, op):
+        return None
     concat = editor.maker(op.inputs[0], "concat")
     if concat is not None and concat.operation.attr("axis") % op.operation.inputs[0].rank != 1:
         concat = None
@@ -53,10 +50,9 @@ def _convolve(editor: Editor, n: int, op: ROperator) -> None:
         groups.setdefault(tuple(map(_how, steps)), []).append(p)
     rest = groups.pop((), [])
     if not groups or (len(rest) > 1 and editor.only_reader(op.inputs[0]) != n):
-        return  # nothing is repeated; or other readers need all parts joined, and joining a part of them is extra work
+        return None  # nothing is repeated; or others read all parts joined, and joining some of them is extra work
     channels = [editor.types[tensor].shape[1] for tensor in parts]
     weights = np.split(editor.constants[op.inputs[1]], np.cumsum(channels)[:-1], axis=1)
-    editor.remove(n)
     total: TensorId | None = None
     for positions in filter(None, (rest, *groups.values())):
         steps = repeats[positions[0]]
@@ -66,8 +62,7 @@ def _convolve(editor: Editor, n: int, op: ROperator) -> None:
         bias = op.inputs[2:] if total is None else ()
         term = _repeated(editor, steps, editor.define(op.name, "conv", x, own, *bias))
         total = term if total is None else editor.define(op.name, "add", total, term)
-    assert total is not None
-    editor.replace_result(op.outputs[0], total)
+    return total
 
 
 def _repeats(editor: Editor, tensor: TensorId) -> tuple[ROperator, ...]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-
 from rammer.ir.graph import Graph
-from rammer.ir.operator import Operation, flops
-from rammer.ir.semantics.evaluate import evaluate_expr
+from rammer.ir.operator import flops
+from rammer.ir.semantics.evaluate import MOVES, compute
 from rammer.ir.semantics.grids import is_contraction
 from rammer.ir.tensor import Array, TensorId
 from rammer.passes.editor import Editor
@@ -19,13 +14,6 @@ MAX_PRODUCT_FLOPS = 1 << 30  # work of one whose reductions are sums of products
 ALL_PRODUCT_FLOPS = 1 << 33  # work of all these together
 MAX_BYTES = 64 << 20  # memory that all folded results may take together
 FREE_BYTES = 4096
-
-# Operators that only move elements, done by NumPy without a copy.
-MOVES: dict[str, Callable[..., Array]] = {
-    "reshape": lambda x, shape: x.reshape(shape),
-    "transpose": lambda x, perm: x.transpose(perm),
-    "expand": lambda x, shape: np.broadcast_to(x, shape),
-}
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -56,14 +44,6 @@ def fold_constants(graph: Graph) -> Graph:
         for tensor, value in zip(op.outputs, values, strict=True):
             editor.replace_result(tensor, editor.constant(value, op.name))
     return editor.finish()
-
-
-def compute(operation: Operation, values: list[Array]) -> list[Any]:
-    """Return the results of an operation."""
-    if operation.kind in MOVES:
-        return [MOVES[operation.kind](values[0], **operation.keywords)]
-    names = [name for name, _ in operation.expr.inputs]
-    return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
 
 
 def known_value(editor: Editor, tensor: TensorId) -> Array | None:

@@ -7,43 +7,34 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import WIDE
 
 
 def fold_norms(graph: Graph) -> Graph:
     """Rewrite batch norm as a multiply-add per channel, and fold constant multiply-adds into weights and biases."""
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        if editor.operators[n].kind == "batch_norm":
-            _split_norm(editor, n)
-    graph = editor.finish()
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind in ("mul", "add"):
-            _fold_scale(editor, n, op)
-        elif op.kind == "conv":
-            _fold_pad(editor, n, op)
-    return editor.finish()
+    return apply_pattern(apply_pattern(graph, _split_norm, "batch_norm"), _fold, "mul", "add", "conv")
 
 
-def _split_norm(editor: Editor, n: int) -> None:
-    op = editor.operators[n]
+def _split_norm(editor: Editor, _: int, op: ROperator) -> TensorId | None:
     x = op.inputs[0]
     kind = editor.types[x]
     if kind.dtype not in WIDE or any(t not in editor.constants for t in op.inputs[1:]):
-        return
+        return None
     scale, bias, mean, var = (editor.constants[t].astype(np.float64) for t in op.inputs[1:])
     factor = scale / np.sqrt(var + op.operation.attr("epsilon"))
     shape = (-1, *(1,) * (kind.rank - 2))
-    editor.remove(n)
-    for name, values, result in (("mul", factor, ()), ("add", bias - mean * factor, op.outputs)):
+    for name, values in (("mul", factor), ("add", bias - mean * factor)):
         constant = editor.constant(values.astype(kind.dtype.numpy).reshape(shape), op.name)
-        x = editor.define(op.name, name, x, constant, outputs=result)
+        x = editor.define(op.name, name, x, constant)
+    return x
 
 
-def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
+def _fold(editor: Editor, n: int, op: ROperator) -> TensorId | None:
+    return _fold_pad(editor, op) if op.kind == "conv" else _fold_scale(editor, n, op)
+
+
+def _fold_scale(editor: Editor, n: int, op: ROperator) -> TensorId | None:
     """Multiply constant weights by a constant per output channel, or add one to a constant bias."""
     for here, other in ((0, 1), (1, 0)):
         value = editor.constants.get(op.inputs[other])
@@ -75,10 +66,8 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
             continue
         tensors = [editor.constant(a, source.name) for a in arrays]
         editor.remove(first)
-        editor.remove(n)
-        attrs = source.operation.keywords
-        editor.define(source.name, source.kind, source.inputs[0], *tensors, outputs=op.outputs, **attrs)
-        return
+        return editor.define(source.name, source.kind, source.inputs[0], *tensors, **source.operation.keywords)
+    return None
 
 
 def _per_channel(value: Array, shape: tuple[int, ...], channel: int) -> Array | None:
@@ -97,21 +86,19 @@ def _scaled(array: Array, factor: Array) -> Array:
     return np.multiply(array, factor, out=out, dtype=np.float64, casting="unsafe")
 
 
-def _fold_pad(editor: Editor, n: int, op: ROperator) -> None:
+def _fold_pad(editor: Editor, op: ROperator) -> TensorId | None:
     """Let the convolution pad by itself."""
     pad = editor.maker(op.inputs[0], "pad")
     if pad is None:
-        return
+        return None
     attrs = pad.operation.keywords
     source: TensorId = pad.inputs[0]
     rank = editor.types[source].rank
     begin, end = attrs["pads"][:rank], attrs["pads"][rank:]
     if attrs.get("mode", "constant") != "constant" or attrs.get("value", 0) != 0:
-        return
+        return None
     if any(begin[:2]) or any(end[:2]) or min(*begin, *end) < 0:
-        return
+        return None
     before = op.operation.attr("pads") or (0,) * (2 * (rank - 2))
     pads = tuple(a + b for a, b in zip(before, (*begin[2:], *end[2:]), strict=True))
-    editor.remove(n)
-    own = {**op.operation.keywords, "pads": pads}
-    editor.define(op.name, "conv", source, *op.inputs[1:], outputs=op.outputs, **own)
+    return editor.define(op.name, "conv", source, *op.inputs[1:], **op.operation.keywords | {"pads": pads})

@@ -15,8 +15,8 @@ from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.ops.toom_cook import matrices
-from rammer.ir.tensor import Array, DType, Shape
-from rammer.passes.editor import Editor
+from rammer.ir.tensor import Array, DType, Shape, TensorId
+from rammer.passes.editor import Editor, apply_pattern
 
 PIECES = 3  # pieces of a filter along each side
 # Measured, of 22 convolutions (docs/measurements.md).
@@ -33,12 +33,12 @@ def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
     cached = any(level.owner == "veu" and level.managed == "cache" for level in spec.memory)
     if not cached or spec.direct or spec.execution is not Execution.SIMD or spec.lanes < 2:
         return graph
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind == "conv" and (tile := _tile(editor, op, spec.lanes)):
-            _transform(editor, n, op, tile)
-    return editor.finish()
+
+    def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+        tile = _tile(editor, op, spec.lanes)
+        return _transform(editor, op, tile) if tile else None
+
+    return apply_pattern(graph, pattern, "conv")
 
 
 def _tile(editor: Editor, op: ROperator, lanes: int) -> Shape | None:
@@ -64,14 +64,13 @@ def _tiles(shape: Shape, tile: Shape) -> Shape:
     return tuple(-(-extent // r) for extent, r in zip(shape[2:], tile, strict=True))
 
 
-def _transform(editor: Editor, n: int, op: ROperator, tile: Shape) -> None:
+def _transform(editor: Editor, op: ROperator, tile: Shape) -> TensorId:
     attrs, out = op.operation.keywords, op.operation.outputs[0]
     strides, pads = attrs.get("strides") or (1, 1), attrs.get("pads") or (0, 0, 0, 0)
     positions = tuple(count + PIECES - 1 for count in _tiles(out.shape, tile))
     weights = editor.constant(transformed(editor.constants[op.inputs[1]], tile, strides), op.name)
     before = [editor.constant(_matrix(matrices(r, r).data, products(r)), op.name) for r in tile]
     behind = [editor.constant(_matrix(matrices(r, r).results, r), op.name) for r in tile]
-    editor.remove(n)
     x = editor.define(
         op.name,
         "input_transform",
@@ -82,12 +81,11 @@ def _transform(editor: Editor, n: int, op: ROperator, tile: Shape) -> None:
         positions=positions,
     )
     x = editor.define(op.name, "conv", x, weights, group=prod(map(products, tile)))
-    biased = len(op.inputs) > 2
-    results = () if biased else op.outputs
-    x = editor.define(op.name, "output_transform", x, *behind, outputs=results, shape=out.shape[2:])
-    if biased:
+    x = editor.define(op.name, "output_transform", x, *behind, shape=out.shape[2:])
+    if len(op.inputs) > 2:
         bias = editor.define(op.name, "reshape", op.inputs[2], shape=(out.shape[1], 1, 1))
-        editor.define(op.name, "add", x, bias, outputs=op.outputs)
+        x = editor.define(op.name, "add", x, bias)
+    return x
 
 
 def products(r: int) -> int:

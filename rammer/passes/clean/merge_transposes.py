@@ -6,8 +6,8 @@ from math import prod
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import Shape
-from rammer.passes.editor import Editor
+from rammer.ir.tensor import Shape, TensorId
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def merge_transposes(graph: Graph) -> Graph:
@@ -15,29 +15,20 @@ def merge_transposes(graph: Graph) -> Graph:
 
     A reshape that joins neighbouring dimensions may lie between them: those dimensions then move together.
     """
-    editor = Editor(graph)
-    for n, op in list(editor.operators.items()):
-        if op.kind == "transpose":
-            _merge(editor, n, op)
-    return editor.finish()
+    return apply_pattern(graph, _merge, "transpose")
 
 
-def _merge(editor: Editor, n: int, op: ROperator) -> None:
+def _merge(editor: Editor, _: int, op: ROperator) -> TensorId | None:
     (read,) = op.inputs
     between = editor.maker(read, "reshape")
     first = editor.maker(between.inputs[0] if between else read, "transpose")
     joined = _joined(first.operation.outputs[0].shape, editor.types[read].shape) if first else None
     if first is None or joined is None:
-        return
+        return None
     inner = first.operation.attr("perm")
     perm = tuple(inner[d] for p in op.operation.attr("perm") for d in joined[p])
-    editor.remove(n)
-    wanted = op.operation.outputs[0].shape
-    if tuple(editor.types[first.inputs[0]].shape[d] for d in perm) == wanted:
-        editor.define(op.name, "transpose", first.inputs[0], outputs=op.outputs, perm=perm)
-    else:
-        turned = editor.define(op.name, "transpose", first.inputs[0], perm=perm)
-        editor.define(op.name, "reshape", turned, outputs=op.outputs, shape=wanted)
+    turned = editor.define(op.name, "transpose", first.inputs[0], perm=perm)
+    return editor.reshaped(op.name, turned, op.operation.outputs[0].shape)
 
 
 def _joined(shape: Shape, seen: Shape) -> list[list[int]] | None:

@@ -5,43 +5,36 @@ from __future__ import annotations
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import is_elementwise, known_tensors
-
-_MOVES = ("gather", "transpose", "slice")
 
 
 def move_first(graph: Graph) -> Graph:
     """Move the constants instead of a function's result: for slices, transpositions, and gathers that shrink it."""
-    editor, known = Editor(graph), known_tensors(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind not in _MOVES or op.inputs[0] not in known:
-            continue
-        if op.kind == "gather":
-            n, op = _before_reshape(editor, n, op)
-        if not _is_computed(editor, op.inputs[0]):
-            continue
-        if op.operation.outputs[0].size > op.operation.inputs[0].size:
-            continue
-        editor.remove(n)
-        editor.replace_result(op.outputs[0], _moved(editor, op, op.inputs[0]))
-    return editor.finish()
+    known = known_tensors(graph)
+
+    def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+        if op.inputs[0] not in known:
+            return None
+        move = _before_reshape(editor, op) if op.kind == "gather" else op
+        found: TensorId | None = None if move is op else move.outputs[0]
+        if _is_computed(editor, move.inputs[0]) and op.operation.outputs[0].size <= move.operation.inputs[0].size:
+            found = _moved(editor, move, move.inputs[0])
+        return found and editor.reshaped(op.name, found, op.operation.outputs[0].shape)
+
+    return apply_pattern(graph, pattern, "gather", "transpose", "slice")
 
 
-def _before_reshape(editor: Editor, n: int, op: ROperator) -> tuple[int, ROperator]:
-    """Swap a gather of rows with a reshape before it that keeps rows whole; return the operator unchanged otherwise."""
+def _before_reshape(editor: Editor, op: ROperator) -> ROperator:
+    """Return a gather of rows from before a reshape that keeps rows whole; the operator itself without such a one."""
     shaped = editor.maker(op.inputs[0], "reshape")
     if shaped is None or op.operation.keywords.get("axis", 0) != 0:
-        return n, op
+        return op
     whole, given = shaped.operation.outputs[0].shape, editor.types[shaped.inputs[0]].shape
     if not given or given[:1] != whole[:1] or not _is_computed(editor, shaped.inputs[0]):
-        return n, op
+        return op
     rows = editor.define(op.name, "gather", shaped.inputs[0], op.inputs[1], axis=0)
-    editor.remove(n)
-    editor.replace_result(op.outputs[0], editor.define(op.name, "reshape", rows, shape=op.operation.outputs[0].shape))
-    moved = editor.producer[rows]
-    return moved, editor.operators[moved]
+    return editor.operators[editor.producer[rows]]
 
 
 def _is_computed(editor: Editor, tensor: TensorId) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import Shape, TensorId
-from rammer.passes.editor import Editor
+from rammer.ir.tensor import TensorId
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import WIDE
 
 
@@ -20,15 +18,12 @@ def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
     share a repeated matrix become rows of one product. `as_it_lies`: a product with one row reads a transposed matrix
     directly, because it reads it only once.
     """
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind == "matmul" and op.operation.outputs[0].dtype in WIDE:
-            _simplify(editor, n, op, as_it_lies)
-    return editor.finish()
+    return apply_pattern(graph, lambda editor, n, op: _simplified(editor, n, op, as_it_lies), "matmul")
 
 
-def _simplify(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> None:
+def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> TensorId | None:
+    if op.operation.outputs[0].dtype not in WIDE:
+        return None
     (left, left_scale), (right, right_scale) = (_unscaled(editor, n, t) for t in op.inputs)
     attrs = dict(op.operation.keywords)
     alone = as_it_lies and _rows(editor, left, attrs) == 1
@@ -37,33 +32,21 @@ def _simplify(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> None:
         right, attrs["trans_b"] = source, not attrs.get("trans_b", False)
     once = None if attrs.get("trans_a") else _shared(editor, left, right)
     if (left, right) == op.inputs and once is None:
-        return
-    shape = op.operation.outputs[0].shape
+        return None
     if once is not None:  # heads that share keys or values: rows of one product, or products with the same matrix
         *batch, heads, rows, depth = editor.types[left].shape
         groups = editor.types[once].shape[-4]
         apart = (heads // groups, 1) if alone and attrs.get("trans_b") else (heads // groups * rows,)
-        left = _reshaped(editor, op.name, left, (*batch, groups, *apart, depth))
-        right = once if len(apart) > 1 else _reshaped(editor, op.name, once, _without(editor.types[once].shape, -3))
+        left = editor.reshaped(op.name, left, (*batch, groups, *apart, depth))
+        *outer, _, terms, columns = editor.types[once].shape
+        right = once if len(apart) > 1 else editor.reshaped(op.name, once, (*outer, terms, columns))
     scale = np.asarray(left_scale * right_scale, op.operation.outputs[0].dtype.numpy)
-    editor.remove(n)
-    steps: list[tuple[str, tuple[TensorId, ...], dict[str, Any]]] = [("matmul", (right,), attrs)]
-    if once is not None:
-        steps.append(("reshape", (), {"shape": shape}))
-    if scale != 1:
-        steps.append(("mul", (editor.constant(scale, f"{op.name}: scale"),), {}))
-    for kind, operands, keywords in steps[:-1]:
-        left = editor.define(op.name, kind, left, *operands, **keywords)
-    kind, operands, keywords = steps[-1]
-    editor.define(op.name, kind, left, *operands, outputs=op.outputs, **keywords)
-
-
-def _reshaped(editor: Editor, name: str, tensor: TensorId, shape: Shape) -> TensorId:
-    return tensor if editor.types[tensor].shape == shape else editor.define(name, "reshape", tensor, shape=shape)
-
-
-def _without(shape: Shape, position: int) -> Shape:
-    return (*shape[:position], *shape[position + 1 :])
+    product = editor.reshaped(
+        op.name, editor.define(op.name, "matmul", left, right, **attrs), op.operation.outputs[0].shape
+    )
+    if scale == 1:
+        return product
+    return editor.define(op.name, "mul", product, editor.constant(scale, f"{op.name}: scale"))
 
 
 def _unscaled(editor: Editor, reader: int, tensor: TensorId) -> tuple[TensorId, float]:
@@ -98,23 +81,16 @@ def _turned(editor: Editor, tensor: TensorId) -> TensorId | None:
     if perm != (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2) or editor.types[source].shape[-2:] != wanted[-2:]:
         return None
     before = editor.maker(source, "reshape")
-    return (
-        before.inputs[0]
-        if before and editor.types[before.inputs[0]].shape == wanted
-        else _reshaped(editor, maker.name, source, wanted)
-    )
+    if before and editor.types[before.inputs[0]].shape == wanted:
+        return before.inputs[0]
+    return editor.reshaped(maker.name, source, wanted)
 
 
 def _shared(editor: Editor, left: TensorId, right: TensorId) -> TensorId | None:
     """Return matrices [.., groups, 1, i, j] that are expanded and reshaped to [.., heads, i, j]; or None."""
-    maker = editor.maker(right, "reshape")
-    while maker is not None and maker.kind == "reshape":
-        maker = editor.maker(maker.inputs[0])
-    if (
-        maker is None
-        or maker.kind != "expand"
-        or len(maker.operation.inputs[0].shape) != len(maker.operation.outputs[0].shape)
-    ):
+    repeated = editor.source(right, "reshape")
+    maker = editor.maker(repeated, "expand") if repeated != right else None
+    if maker is None:
         return None
     source, whole = maker.operation.inputs[0].shape, maker.operation.outputs[0].shape
     shape, rows = editor.types[right].shape, editor.types[left].shape

@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import is_identity
 
 _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
@@ -18,23 +18,18 @@ def simplify(graph: Graph) -> Graph:
 
     A gather of evenly spaced constant places becomes a slice.
     """
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind == "reshape" and not is_identity(op.operation):
-            _merge_reshapes(editor, n, op)
-            continue
-        if op.kind == "gather":
-            _slice_gather(editor, n, op)
-            continue
-        source = op.inputs[0] if is_identity(op.operation) else _neutral(editor, op)
-        if source is None:
-            continue
-        if op.outputs[0] in editor.outputs and (source in editor.fixed or source not in editor.producer):
-            continue  # the copy that gives an output its own memory
-        editor.remove(n)
-        editor.replace_result(op.outputs[0], source)
-    return editor.finish()
+    return apply_pattern(graph, _simplified)
+
+
+def _simplified(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+    if op.kind == "reshape" and not is_identity(op.operation):
+        return _merged_reshape(editor, op)
+    if op.kind == "gather":
+        return _as_slice(editor, op)
+    source = op.inputs[0] if is_identity(op.operation) else _neutral(editor, op)
+    if op.outputs[0] in editor.outputs and (source in editor.fixed or source not in editor.producer):
+        return None  # the copy that gives an output its own memory
+    return source
 
 
 def _neutral(editor: Editor, op: ROperator) -> TensorId | None:
@@ -49,35 +44,33 @@ def _neutral(editor: Editor, op: ROperator) -> TensorId | None:
     return None
 
 
-def _merge_reshapes(editor: Editor, n: int, op: ROperator) -> None:
+def _merged_reshape(editor: Editor, op: ROperator) -> TensorId | None:
     first = editor.maker(op.inputs[0], "reshape")
     if first is None:
-        return
+        return None
     (source,) = first.inputs
-    editor.remove(n)
     if editor.types[source] == op.operation.outputs[0] and op.outputs[0] not in editor.outputs:
-        editor.redirect(op.outputs[0], source)
-        return
-    editor.define(op.name, "reshape", source, outputs=op.outputs, **op.operation.keywords)
+        return source
+    return editor.define(op.name, "reshape", source, **op.operation.keywords)
 
 
-def _slice_gather(editor: Editor, n: int, op: ROperator) -> None:
+def _as_slice(editor: Editor, op: ROperator) -> TensorId | None:
     source, places = op.inputs[0], editor.constants.get(op.inputs[1])
     kind = editor.types[source]
     if places is None or not places.size:
-        return
+        return None
     axis = op.operation.keywords.get("axis", 0) % kind.rank
     flat = places.ravel().astype(np.int64)
     flat = np.where(flat < 0, flat + kind.shape[axis], flat)
     steps = np.unique(np.diff(flat)) if flat.size > 1 else np.ones(1, np.int64)
     if len(steps) > 1 or steps[0] == 0 or flat.min() < 0 or flat.max() >= kind.shape[axis]:
-        return
-    editor.remove(n)
-    editor.cut(
+        return None
+    part = editor.define(
         op.name,
+        "slice",
         source,
-        tuple(int(flat[0]) if p == axis else 0 for p in range(kind.rank)),
-        tuple(int(steps[0]) if p == axis else 1 for p in range(kind.rank)),
-        tuple(flat.size if p == axis else e for p, e in enumerate(kind.shape)),
-        op.outputs,
+        starts=tuple(int(flat[0]) if p == axis else 0 for p in range(kind.rank)),
+        steps=tuple(int(steps[0]) if p == axis else 1 for p in range(kind.rank)),
+        shape=tuple(flat.size if p == axis else e for p, e in enumerate(kind.shape)),
     )
+    return editor.reshaped(op.name, part, op.operation.outputs[0].shape)

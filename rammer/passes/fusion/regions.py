@@ -136,13 +136,7 @@ class _Fuser:
 
     def _private(self, group: int, reader: int) -> bool:
         """Check whether `reader` is the only one that needs anything from the group."""
-        members = self.clusters.members[group]
-        inside = {*members, reader}
-        return all(
-            t not in self.outputs and all(r in inside for r in self.graph.consumers.get(t, ()))
-            for n in members
-            for t in self.operators[n].outputs
-        )
+        return not self._results(self.clusters.members[group], reader)
 
     def _merge(self, group: int, here: int, op: ROperator) -> int | None:
         """Contract `group` with the group `here` of operator `op`; return the merged group, or None beyond limits."""
@@ -173,15 +167,9 @@ class _Fuser:
         name = self.clusters.group_of[producer]
         group = self.groups[name]
         if group.gated is None and group.cores:
-            inside = set(self.clusters.members[name])
-            outside = {
-                t
-                for m in inside
-                for t in self.operators[m].outputs
-                if t in self.outputs or any(r not in inside for r in self.graph.consumers.get(t, ()))
-            }
+            results = [self.operators[m].outputs[slot] for m, slot in self._results(self.clusters.members[name])]
             gates = all(self.operators[r].kind == GATE for r in self.graph.consumers[tensor])
-            if outside != {tensor} or not gates:
+            if results != [tensor] or not gates:
                 return
         elif group.gated != tensor:
             return
@@ -193,12 +181,13 @@ class _Fuser:
 
     # Making operators
 
-    def _results(self, members: Iterable[int]) -> list[tuple[int, int]]:
-        """Return (operator, output) of all results of a set of operators that others read, in order."""
-        inside = set(members)
+    def _results(self, members: Iterable[int], *readers: int) -> list[tuple[int, int]]:
+        """Return (operator, output) of all results of a set of operators that others than `readers` read, in order."""
+        members = sorted(members)
+        inside = {*members, *readers}
         return [
             (n, slot)
-            for n in sorted(inside)
+            for n in members
             for slot, t in enumerate(self.operators[n].outputs)
             if t in self.outputs or any(r not in inside for r in self.graph.consumers.get(t, ()))
         ]

@@ -8,9 +8,9 @@ from math import prod
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 
-_POOLS = frozenset({"average_pool", "max_pool"})
+_POOLS = ("average_pool", "max_pool")
 
 
 def merge_slices(graph: Graph) -> Graph:
@@ -20,18 +20,19 @@ def merge_slices(graph: Graph) -> Graph:
     the last step of a recurrent layer. A slice of a convolution becomes its window. A concat of all slices of a tensor,
     in order, reads the tensor.
     """
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind in _POOLS:
-            op = _pool_as_slice(editor, n, op)
-        if op.kind == "slice":
-            _merge(editor, op)
-            _narrow(editor, editor.producer[op.outputs[0]])
-            _take_part(editor, editor.producer[op.outputs[0]])
-        elif op.kind == "concat":
-            _rejoin(editor, n, op)
-    return editor.finish()
+    return apply_pattern(graph, _moved, *_POOLS, "slice", "concat")
+
+
+def _moved(editor: Editor, n: int, op: ROperator) -> TensorId | None:
+    if op.kind == "concat":
+        return _rejoined(editor, op)
+    if op.kind in _POOLS:
+        op = _pool_as_slice(editor, n, op)
+    if op.kind == "slice":
+        _merge(editor, op)
+        _narrow(editor, editor.producer[op.outputs[0]])
+        _take_part(editor, editor.producer[op.outputs[0]])
+    return None
 
 
 def _pool_as_slice(editor: Editor, n: int, op: ROperator) -> ROperator:
@@ -118,10 +119,8 @@ def _take_part(editor: Editor, n: int) -> None:
         return
     whole, shape = op.operation.inputs[0].shape, op.operation.attr("shape")
     cut = [d for d, extent in enumerate(whole) if shape[d] != extent]
-    maker = editor.maker(op.inputs[0])
-    while maker is not None and maker.kind == "reshape":
-        maker = editor.maker(maker.inputs[0])
-    if len(cut) != 1 or prod(whole[: cut[0]]) != 1 or maker is None or maker.kind != "concat":
+    maker = editor.maker(editor.source(op.inputs[0], "reshape"), "concat")
+    if len(cut) != 1 or prod(whole[: cut[0]]) != 1 or maker is None:
         return
     kind = maker.operation.outputs[0]
     if prod(kind.shape[: maker.operation.attr("axis") % kind.rank]) != 1:
@@ -131,13 +130,12 @@ def _take_part(editor: Editor, n: int) -> None:
     for part, end in zip(maker.inputs, ends, strict=True):
         if (end - editor.types[part].size, editor.types[part].size) == (first, prod(shape)):
             editor.remove(n)
-            result = op.operation.outputs[0].shape
-            editor.define(op.name, "reshape", part, outputs=op.outputs, shape=result)
+            editor.define(op.name, "reshape", part, outputs=op.outputs, shape=op.operation.outputs[0].shape)
             return
 
 
-def _rejoin(editor: Editor, n: int, op: ROperator) -> None:
-    """Let a concat read a tensor instead of neighbouring slices that make up all of it."""
+def _rejoined(editor: Editor, op: ROperator) -> TensorId | None:
+    """Return a concat that reads a tensor instead of neighbouring slices that make up all of it."""
     axis = op.operation.attr("axis") % op.operation.outputs[0].rank
     runs: list[tuple[TensorId, int, int, list[TensorId]]] = []  # a tensor, begin and end in it, and these slices
     for tensor in op.inputs:
@@ -151,12 +149,8 @@ def _rejoin(editor: Editor, n: int, op: ROperator) -> None:
     for source, start, end, slices in runs:
         parts += [source] if end - start == editor.types[source].shape[axis] else slices
     if len(parts) == len(op.inputs):
-        return
-    editor.remove(n)
-    if len(parts) == 1:
-        editor.replace_result(op.outputs[0], parts[0])
-    else:
-        editor.define(op.name, "concat", *parts, outputs=op.outputs, **op.operation.keywords)
+        return None
+    return parts[0] if len(parts) == 1 else editor.define(op.name, "concat", *parts, **op.operation.keywords)
 
 
 def _piece(editor: Editor, tensor: TensorId, axis: int) -> tuple[TensorId, int, int]:
@@ -178,17 +172,16 @@ def _inside(start: int, step: int, count: int, begin: int, extent: int) -> tuple
 
 def split_activations(graph: Graph) -> Graph:
     """Rewrite f(concat(a, b)) = concat(f(a), f(b)) for images: f is then fused into the operators of a and b."""
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
+
+    def pattern(editor: Editor, n: int, op: ROperator) -> TensorId | None:
         concat = editor.maker(op.inputs[0], "concat") if len(op.inputs) == 1 else None
         if concat is None or not editor.broadcasts(op) or editor.only_reader(op.inputs[0]) != n:
-            continue
+            return None
         kind = concat.operation.outputs[0]
         images = kind.rank >= 4 and kind.shape == op.operation.outputs[0].shape
         if not images or concat.operation.attr("axis") % kind.rank != 1:
-            continue
-        editor.remove(n)
+            return None
         parts = [editor.define(op.name, op.kind, tensor, **op.operation.keywords) for tensor in concat.inputs]
-        editor.define(concat.name, "concat", *parts, outputs=op.outputs, **concat.operation.keywords)
-    return editor.finish()
+        return editor.define(concat.name, "concat", *parts, **concat.operation.keywords)
+
+    return apply_pattern(graph, pattern)

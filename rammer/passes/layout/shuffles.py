@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def read_shuffled(graph: Graph) -> Graph:
@@ -16,32 +16,28 @@ def read_shuffled(graph: Graph) -> Graph:
     A depthwise convolution in between computes channels in memory order, with its filters in that order. Integers are
     left as they are: their products have passes of their own.
     """
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        x = op.operation.inputs[0] if op.kind == "conv" else None
-        if x is not None and x.dtype.is_float and op.operation.keywords.get("group", 1) < x.shape[1]:
-            _read(editor, n, op)
-    return editor.finish()
+    return apply_pattern(graph, _reading, "conv")
 
 
-def _read(editor: Editor, n: int, op: ROperator) -> None:
+def _reading(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+    x = op.operation.inputs[0]
+    if not x.dtype.is_float or op.operation.keywords.get("group", 1) >= x.shape[1]:
+        return None
     between = _depthwise(editor, op.inputs[0])
     shuffle = _shuffle(editor, op.inputs[0] if between is None else between.inputs[0])
     if shuffle is None or "shuffled" in op.operation.keywords:
-        return
+        return None
     source, parts = shuffle
     attrs, weights = op.operation.keywords, op.inputs[1]
     order = np.argsort(_taken(editor.types[source].shape[1], parts))
     if between is not None:
         constants = (editor.constant(editor.constants[t][order], t) for t in between.inputs[1:])
         source = editor.define(between.name, "conv", source, *constants, **between.operation.keywords)
-    editor.remove(n)
     if attrs.get("group", 1) == 1 and weights in editor.constants:  # all are summed, in memory order
         weights = editor.constant(editor.constants[weights][:, order], weights)
     else:
         attrs = attrs | {"shuffled": parts}
-    editor.define(op.name, "conv", source, weights, *op.inputs[2:], outputs=op.outputs, **attrs)
+    return editor.define(op.name, "conv", source, weights, *op.inputs[2:], **attrs)
 
 
 def _depthwise(editor: Editor, tensor: TensorId) -> ROperator | None:

@@ -13,7 +13,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.quantized.dequantised import Dequantised, dequantised
 from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
@@ -24,22 +24,18 @@ SMALLEST, LARGEST = 16, 512  # terms of a block
 
 def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Let products read constant dequantised weights as int32 words, each of which holds several weights."""
-    editor, known = Editor(graph), known_tensors(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind != "matmul" or any(kind.dtype is not DType.F32 for kind in op.operation.inputs):
-            continue
-        x, w = op.inputs
-        attrs = op.operation.keywords
+    known = known_tensors(graph)
+
+    def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+        (x, w), attrs = op.inputs, op.operation.keywords
+        if any(kind.dtype is not DType.F32 for kind in op.operation.inputs):
+            return None
         if w not in known or w in editor.constants or x in known or attrs.get("trans_a") or editor.types[w].rank != 2:
-            continue
+            return None
         weights = dequantised(editor, w)
-        strict = spec.numerics == "strict"
-        made = _product(editor, op, weights, multiplies_bytes(spec), strict) if weights else None
-        if made is not None:
-            editor.remove(n)
-            editor.replace_result(op.outputs[0], made)
-    return editor.finish()
+        return weights and _product(editor, op, weights, multiplies_bytes(spec), spec.numerics == "strict")
+
+    return apply_pattern(graph, pattern, "matmul")
 
 
 def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, strict: bool) -> TensorId | None:

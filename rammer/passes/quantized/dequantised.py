@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rammer.ir.operator import ROperator
+from rammer.ir.semantics.evaluate import MOVES
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.clean.fold_constants import MOVES
 from rammer.passes.editor import Editor
 
 BITS = (2, 4, 8)
@@ -43,7 +43,7 @@ def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
     op = editor.maker(tensor)
     if op is None or editor.types[tensor].dtype is not DType.F32:
         return None
-    if op.kind in _MOVED or _adds_zeros(op):
+    if op.kind in MOVES or _adds_zeros(op):
         found = dequantised(editor, op.inputs[0])
         return found.moved(op) if found else None
     scale = _known(editor, op.inputs[1]) if op.kind == "mul" else None
@@ -65,9 +65,6 @@ def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
     return Dequantised(numbers, np.broadcast_to(zero - first, shape), np.broadcast_to(scale, shape), kind.bits)
 
 
-_MOVED = frozenset({*MOVES, "slice"})
-
-
 def _adds_zeros(op: ROperator) -> bool:
     attrs = op.operation.keywords
     return (
@@ -79,17 +76,13 @@ def _adds_zeros(op: ROperator) -> bool:
 
 
 def _moved(op: ROperator, value: Array) -> Array:
-    attrs = op.operation.keywords
-    if op.kind == "slice":
-        where = zip(attrs["starts"], attrs["steps"], attrs["shape"], strict=True)
-        return value[tuple(np.s_[s : s + n * step if s + n * step >= 0 else None : step] for s, step, n in where)]
-    return MOVES[op.kind](value, **attrs)
+    return MOVES[op.kind](value, **op.operation.keywords)
 
 
 def _known(editor: Editor, tensor: TensorId) -> Array | None:
     """Return the value of a constant, with its elements moved and widened."""
     op = editor.maker(tensor)
-    if op is None or op.kind not in (*_MOVED, "cast"):
+    if op is None or op.kind not in (*MOVES, "cast"):
         return editor.constants.get(tensor)
     found = _known(editor, op.inputs[0])
     if found is None:

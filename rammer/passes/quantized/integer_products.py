@@ -12,7 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import DType, Shape, TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
 
@@ -23,15 +23,8 @@ def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Sum products of dequantised bytes and constants in int32, if all terms of a sum share one scale."""
     if not multiplies_bytes(spec):
         return graph
-    editor, known = Editor(graph), known_tensors(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind in ("matmul", "conv") and all(t.dtype is DType.F32 for t in op.operation.inputs):
-            made = _product(editor, op, known)
-            if made is not None:
-                editor.remove(n)
-                editor.replace_result(op.outputs[0], made)
-    return editor.finish()
+    known = known_tensors(graph)
+    return apply_pattern(graph, lambda editor, _, op: _product(editor, op, known), "matmul", "conv")
 
 
 class _Scaled(NamedTuple):
@@ -42,6 +35,8 @@ class _Scaled(NamedTuple):
 
 
 def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | None:
+    if any(kind.dtype is not DType.F32 for kind in op.operation.inputs):
+        return None
     x, w = (_scaled(editor, t) for t in op.inputs[:2])
     if x is None or w is None or editor.types[x.scale].size > 1 or w.numbers not in known:
         return None

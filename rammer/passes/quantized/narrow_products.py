@@ -15,9 +15,10 @@ import numpy as np
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, flops
+from rammer.ir.semantics.evaluate import compute
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.clean.fold_constants import MAX_FLOPS, compute, known_value
-from rammer.passes.editor import Editor
+from rammer.passes.clean.fold_constants import MAX_FLOPS, known_value
+from rammer.passes.editor import Editor, apply_pattern
 
 OFFSET = 128  # from a signed byte to the unsigned one that represents it
 LARGEST, WHOLE = 255, 1 << 24  # the largest difference of bytes; the largest integer up to which float32 is exact
@@ -28,10 +29,8 @@ def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Multiply bytes by constants that fit bytes, if the vDevice has an instruction for that."""
     if not multiplies_bytes(spec):
         return graph
-    narrower = _Narrower(Editor(graph))
-    for n in list(narrower.editor.operators):
-        narrower.visit(n)
-    return narrower.editor.finish()
+    unsigned: dict[TensorId, TensorId] = {}
+    return apply_pattern(graph, lambda editor, _, op: _Narrower(editor, unsigned).narrowed(op), "matmul", "conv")
 
 
 def multiplies_bytes(spec: VDeviceSpec) -> bool:
@@ -54,23 +53,14 @@ class _Weights(NamedTuple):
 
 
 class _Narrower:
-    def __init__(self, editor: Editor) -> None:
-        self.editor = editor
-        self.unsigned: dict[TensorId, TensorId] = {}
+    def __init__(self, editor: Editor, unsigned: dict[TensorId, TensorId]) -> None:
+        self.editor, self.unsigned = editor, unsigned
 
-    def visit(self, n: int) -> None:
-        """Redefine one product, if it is one of bytes."""
-        op = self.editor.operators.get(n)
-        if (
-            op is None
-            or op.kind not in ("matmul", "conv")
-            or any(t.dtype is not DType.I32 for t in op.operation.inputs)
-        ):
-            return
-        total = self._known(op) or (self._matmul(op) if op.kind == "matmul" else self._conv(op))
-        if total is not None:
-            self.editor.remove(n)
-            self.editor.replace_result(op.outputs[0], total)
+    def narrowed(self, op: ROperator) -> TensorId | None:
+        """Return the result of one product, defined anew if it is one of bytes; else None."""
+        if any(kind.dtype is not DType.I32 for kind in op.operation.inputs):
+            return None
+        return self._known(op) or (self._matmul(op) if op.kind == "matmul" else self._conv(op))
 
     def _known(self, op: ROperator) -> TensorId | None:
         """Return the product as a constant if all operands are known, such as a zero initial state; or None."""

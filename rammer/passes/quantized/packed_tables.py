@@ -7,25 +7,23 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def packed_tables(graph: Graph) -> Graph:
     """Gather bytes that hold several integers each, and unpack the gathered ones."""
-    editor = Editor(graph)
     packed: dict[TensorId, TensorId] = {}
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind == "gather" and _of_few_bits(editor, op):
-            table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
-            if table not in packed:
-                packed[table] = editor.constant(pack_bits(editor.constants[table]), table)
-            rows = editor.define(op.name, "gather", packed[table], op.inputs[1], axis=axis)
-            kind = editor.types[table]
-            editor.remove(n)
-            found = editor.define(op.name, "unpack_bits", rows, dtype=kind.dtype, extent=kind.shape[-1])
-            editor.replace_result(op.outputs[0], found)
-    return editor.finish()
+
+    def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+        if not _of_few_bits(editor, op):
+            return None
+        table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
+        if table not in packed:
+            packed[table] = editor.constant(pack_bits(editor.constants[table]), table)
+        rows, kind = editor.define(op.name, "gather", packed[table], op.inputs[1], axis=axis), editor.types[table]
+        return editor.define(op.name, "unpack_bits", rows, dtype=kind.dtype, extent=kind.shape[-1])
+
+    return apply_pattern(graph, pattern, "gather")
 
 
 def _of_few_bits(editor: Editor, op: ROperator) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 
 
 def requantize(graph: Graph) -> Graph:
@@ -16,17 +16,14 @@ def requantize(graph: Graph) -> Graph:
     Divisions take several times as long as products. There is one rounding less: results may differ where they lie
     between two numbers.
     """
-    editor = Editor(graph)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        step = editor.constants.get(op.inputs[1]) if op.kind == "div" and len(op.inputs) == 2 else None
+
+    def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+        step = editor.constants.get(op.inputs[1])
         if step is None or step.size != 1 or step.dtype != np.float32 or not np.isfinite(step).all() or step <= 0:
-            continue
-        scaled = _divided(editor, op.inputs[0], step.reshape(()))
-        if scaled is not None:
-            editor.remove(n)
-            editor.replace_result(op.outputs[0], scaled)
-    return editor.finish()
+            return None
+        return _divided(editor, op.inputs[0], step.reshape(()))
+
+    return apply_pattern(graph, pattern, "div")
 
 
 def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
@@ -54,9 +51,7 @@ def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
 
 def _is_whole(editor: Editor, op: ROperator) -> bool:
     """Check whether an operator's results are sums of products of bytes, perhaps with integers added."""
-    maker: ROperator | None = op
-    while maker is not None and maker.kind in ("cast", "sub", "add"):
-        maker = editor.maker(maker.inputs[0])
+    maker = editor.maker(editor.source(op.outputs[0], "cast", "sub", "add"))
     return (
         maker is not None
         and maker.kind in ("conv", "matmul")

@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator, attributes
+from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
 
@@ -45,10 +45,8 @@ def _parts(editor: Editor, op: ROperator) -> list[Rows]:
     if dict(op.operation.attrs).get("trans_a"):
         return []
     depth = op.operation.inputs[0].shape[1]
-    maker = editor.maker(op.inputs[0])
-    while maker is not None and maker.kind == "reshape":
-        maker = editor.maker(maker.inputs[0])
-    if maker is None or maker.kind != "concat" or len(maker.inputs) < 2:
+    maker = editor.maker(editor.source(op.inputs[0], "reshape"), "concat")
+    if maker is None or len(maker.inputs) < 2:
         return []
     whole = maker.operation.outputs[0]
     axis = maker.operation.attr("axis") % whole.rank
@@ -129,12 +127,9 @@ def _cut(editor: Editor, op: ROperator, parts: list[Rows], steps: Steps) -> None
         part = rows[piece.first]
         name = editor.operators[editor.producer[part.tensor]].name if part.tensor in editor.producer else op.name
         last = editor.define(name, "reshape", part.tensor, shape=(part.height, depth))
-        product = editor.interner.define("matmul", (editor.types[last], op.operation.inputs[1]), op.operation.attrs)
-        (last,) = editor.add(op.name, product, (last, op.inputs[1]))
+        last = editor.define(op.name, "matmul", last, op.inputs[1], **op.operation.keywords)
         for add in steps.sums:
             constant = next(t for t in add.inputs if t in editor.constants)
             last = editor.define(add.name, "add", last, constant)
         cut = editor.remove(editor.producer[piece.tensor])
-        shape = attributes(shape=cut.operation.outputs[0].shape)
-        whole = editor.interner.define("reshape", (editor.types[last],), shape)
-        editor.add(cut.name, whole, (last,), (piece.tensor,))
+        editor.define(cut.name, "reshape", last, outputs=(piece.tensor,), shape=cut.operation.outputs[0].shape)

@@ -193,7 +193,7 @@ def _join(editor: Editor, numbers: list[int], stacks: dict[frozenset[TensorId], 
 
 
 def join_sums(graph: Graph) -> Graph:
-    """Rewrite a sum of products, gate by gate, as the gates of one sum; and likewise a constant added to each gate.
+    """Rewrite a sum of products, gate by gate, as the gates of one sum; add constants gate by gate, each gate's once.
 
     Otherwise gates are separate results: a product of all steps' inputs would have one output for each.
     """
@@ -207,8 +207,6 @@ def join_sums(graph: Graph) -> Graph:
         if _every_gate(editor, sources[0], adds) and editor.types[sources[0]] == editor.types[sources[1]]:
             whole = editor.define(editor.operators[adds[0]].name, "add", *sources)
             _read_gates(editor, whole, adds)
-    _join_constants(editor)
-    _join_scalars(editor)
     _split_constants(editor)
     _merge_scalars(editor)
     return editor.finish()
@@ -236,51 +234,6 @@ def _split_constants(editor: Editor) -> None:
             constant = editor.constant(np.ascontiguousarray(whole[found[1]]), op.inputs[1])
             editor.define(read.name, "add", part, constant, outputs=read.outputs)
         editor.remove(n)
-
-
-def _join_constants(editor: Editor) -> None:
-    found: dict[TensorId, dict[int, int]] = {}
-    for n, op in editor.operators.items():
-        side = _gate_of(editor, op.inputs[0]) if op.kind == "add" and op.inputs[1] in editor.constants else None
-        if side is not None and editor.types[op.inputs[1]].size == editor.types[op.inputs[0]].shape[-1]:
-            found.setdefault(side[0], {})[side[1]] = n
-    stacks: dict[tuple[TensorId, ...], TensorId] = {}
-    for source, adds in found.items():
-        if editor.maker(source, "add") is None or not _every_gate(editor, source, adds):
-            continue
-        constants = tuple(editor.operators[adds[q]].inputs[1] for q in range(len(adds)))
-        if constants not in stacks:
-            rows = [editor.constants[t].reshape(-1) for t in constants]
-            stacks[constants] = editor.constant(np.stack(rows), constants[0])
-        _read_gates(editor, editor.define(editor.operators[adds[0]].name, "add", source, stacks[constants]), adds)
-
-
-def _join_scalars(editor: Editor) -> None:
-    """Fold a scalar added to a single gate into the constant of all gates: TensorFlow's forget bias of 1."""
-    found: dict[int, dict[int, int]] = {}  # sum of all gates with a constant -> {gate: the operator that adds to it}
-    for n, op in editor.operators.items():
-        side = _gate_of(editor, op.inputs[0]) if op.kind == "add" and op.inputs[1] in editor.constants else None
-        total = editor.maker(side[0], "add") if side else None
-        if side is None or total is None or total.inputs[1] not in editor.constants:
-            continue
-        alone = editor.types[op.inputs[1]].size == 1 and editor.only_reader(op.inputs[0]) == n
-        if alone and editor.types[total.inputs[1]].shape == editor.types[side[0]].shape[-2:]:
-            found.setdefault(editor.producer[side[0]], {})[side[1]] = n
-    made: dict[tuple[TensorId, tuple[tuple[int, TensorId], ...]], TensorId] = {}
-    for number, adds in found.items():
-        total = editor.operators[number]
-        gates = tuple(sorted((gate, editor.operators[n].inputs[1]) for gate, n in adds.items()))
-        key = total.inputs[1], gates
-        if key not in made:
-            whole = editor.constants[total.inputs[1]].copy()
-            for gate, scalar in gates:
-                whole[gate] += editor.constants[scalar].reshape(())
-            made[key] = editor.constant(whole, total.inputs[1])
-        editor.remove(number)
-        editor.add(total.name, total.operation, (total.inputs[0], made[key]), total.outputs)
-        for n in adds.values():
-            op = editor.remove(n)
-            editor.replace_result(op.outputs[0], op.inputs[0])
 
 
 def _merge_scalars(editor: Editor) -> None:

@@ -47,10 +47,8 @@ def _biases(editor: Editor, plain: list[int]) -> dict[int, TensorId]:
     """
     readers: dict[int, list[int]] = {}
     for n in plain:
-        tensor = editor.operators[n].inputs[0]
-        while (maker := editor.maker(tensor)) is not None and maker.kind in ("reshape", "slice"):
-            tensor = maker.inputs[0]
-        if maker is not None and maker.kind == "add":
+        tensor = editor.source(editor.operators[n].inputs[0], "reshape", "slice")
+        if editor.maker(tensor, "add"):
             readers.setdefault(editor.producer[tensor], []).append(n)
     found: dict[int, TensorId] = {}
     for add, cells in readers.items():

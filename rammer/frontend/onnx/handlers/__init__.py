@@ -1,69 +1,9 @@
-"""Translate each ONNX operator to rOperators: one handler per operator."""
+"""Translate each ONNX operator to rOperators: one handler per operator. Importing this package registers them all."""
 
 from __future__ import annotations
 
-from rammer.frontend.onnx.handlers import (
-    bits,
-    contrib,
-    contrib_attention,
-    contrib_fused,
-    contrib_quantized,
-    contrib_recurrent,
-    control,
-    determinant,
-    einsum,
-    elementwise,
-    features,
-    folding,
-    indexing,
-    layout,
-    neural,
-    ngrams,
-    normalization,
-    quantized,
-    recurrent,
-    reduction,
-    resize,
-    sampling,
-    scatter,
-    selection,
-    sequence,
-    signal,
-    sort,
-    training,
-    transposed_convolution,
-    trees,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "bits",
-    "contrib",
-    "contrib_attention",
-    "contrib_fused",
-    "contrib_quantized",
-    "contrib_recurrent",
-    "control",
-    "determinant",
-    "einsum",
-    "elementwise",
-    "features",
-    "folding",
-    "indexing",
-    "layout",
-    "neural",
-    "ngrams",
-    "normalization",
-    "quantized",
-    "recurrent",
-    "reduction",
-    "resize",
-    "sampling",
-    "scatter",
-    "selection",
-    "sequence",
-    "signal",
-    "sort",
-    "training",
-    "transposed_convolution",
-    "trees",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

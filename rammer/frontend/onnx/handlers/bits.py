@@ -1,4 +1,4 @@
-"""Import bitwise operators, shifts and BitCast."""
+"""Import shifts and BitCast."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, TensorId
 
-_KINDS = {"BitwiseAnd": "bit_and", "BitwiseOr": "bit_or", "BitwiseXor": "bit_xor"}
 _SHIFTS = {"LEFT": "shift_left", "RIGHT": "shift_right"}
-
-
-@handles(*_KINDS)
-def bitwise(n: Node) -> TensorId:
-    return n.add(_KINDS[n.op], n.tensor(0), n.tensor(1))
-
-
-@handles("BitwiseNot")
-def bitwise_not(n: Node) -> TensorId:
-    return n.add("bit_not", n.tensor(0))
 
 
 @handles("BitShift")

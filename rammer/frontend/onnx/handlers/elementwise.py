@@ -37,6 +37,10 @@ _PLAIN = {
     "Mish": "mish",
     "Not": "not",
     "IsNaN": "is_nan",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+    "BitwiseNot": "bit_not",
 }
 _WITH_ATTRIBUTES = {
     "LeakyRelu": ("leaky_relu", ("alpha",)),
@@ -58,15 +62,15 @@ _BINARY = {
     "LessOrEqual": "less_equal",
     "Greater": "greater",
     "GreaterOrEqual": "greater_equal",
+    "BitwiseAnd": "bit_and",
+    "BitwiseOr": "bit_or",
+    "BitwiseXor": "bit_xor",
+    "PRelu": "prelu",
 }
 _LEGACY_BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 
 
-def _plain(kind: str) -> Handler:
-    return lambda n: n.add(kind, n.tensor(0))
-
-
-def _with_attributes(kind: str, names: tuple[str, ...]) -> Handler:
+def _unary(kind: str, names: tuple[str, ...] = ()) -> Handler:
     return lambda n: n.add(kind, n.tensor(0), **{name: n.attrs[name] for name in names})
 
 
@@ -75,9 +79,9 @@ def _binary(kind: str) -> Handler:
 
 
 for _op, _kind in _PLAIN.items():
-    handles(_op)(_plain(_kind))
+    handles(_op)(_unary(_kind))
 for _op, (_kind, _names) in _WITH_ATTRIBUTES.items():
-    handles(_op)(_with_attributes(_kind, _names))
+    handles(_op)(_unary(_kind, _names))
 for _op, _kind in _BINARY.items():
     handles(_op, since=7)(_binary(_kind))
 
@@ -143,11 +147,6 @@ def mean(n: Node) -> TensorId:
 
 def variadic_sum(n: Node, operands: list[TensorId]) -> TensorId:
     return reduce(lambda a, b: n.add("add", a, b), operands)
-
-
-@handles("Floor", "Ceil", "Round")
-def rounding(n: Node) -> TensorId:
-    return n.add(n.op.lower(), n.tensor(0))
 
 
 @handles("Mod")
@@ -259,11 +258,6 @@ def cast(n: Node) -> TensorId:
     return _as_told(n, element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op))
 
 
-@handles("CastLike")
-def cast_like(n: Node) -> TensorId:
-    return _as_told(n, n.dtype(1))
-
-
 def _as_told(n: Node, dtype: DType) -> TensorId:
     """Cast the first input, with the node's attributes for rounding and saturation."""
     saturate, mode = bool(n.attrs.get("saturate", 1)), n.attrs.get("round_mode") or "up"
@@ -277,33 +271,6 @@ def prelu_per_channel(n: Node) -> TensorId:
     if n.type(slope).size > 1:
         slope = n.reshape(slope, (n.type(slope).size, *(1,) * (len(n.shape()) - 2)))
     return n.add("prelu", n.tensor(0), slope)
-
-
-@handles("PRelu", since=7)
-def prelu(n: Node) -> TensorId:
-    return n.add("prelu", n.tensor(0), n.tensor(1))
-
-
-@handles("Celu")
-def celu(n: Node) -> TensorId:
-    x, alpha = n.tensor(0), n.attrs["alpha"]
-    if not alpha:
-        raise n.fail("alpha is 0", hint="it must be a positive number")
-    scaled = n.add("elu", n.add("mul", x, n.like(1 / alpha, x)), alpha=1.0)
-    return n.add("mul", scaled, n.like(alpha, x))
-
-
-@handles("ThresholdedRelu")
-def thresholded_relu(n: Node) -> TensorId:
-    x = n.tensor(0)
-    return n.add("where", n.add("greater", x, n.like(n.attrs["alpha"], x)), x, n.like(0, x))
-
-
-@handles("Swish")
-def swish(n: Node) -> TensorId:
-    x, alpha = n.tensor(0), n.attrs["alpha"]
-    scaled = x if alpha == 1 else n.add("mul", x, n.like(alpha, x))
-    return n.add("mul", x, n.add("sigmoid", scaled))
 
 
 @handles("Constant")

@@ -251,21 +251,3 @@ def depth_to_space(n: Node) -> TensorId:
     else:
         x = n.transpose(n.reshape(n.tensor(0), (batch, depth, block, block, height, width)), (0, 1, 4, 2, 5, 3))
     return n.reshape(x, (batch, depth, height * block, width * block))
-
-
-@handles("CenterCropPad")
-def center_crop_pad(n: Node) -> TensorId:
-    x, old = n.tensor(0), n.shape()
-    wanted = n.ints(1, "shape")
-    axes = n.axes(n.attrs["axes"] if n.attrs["axes"] is not None else range(len(old)), len(old))
-    if len(wanted) != len(axes) or any(w < 0 for w in wanted):
-        raise n.fail(f"shape {list(wanted)} does not fit {n.type(x)}")
-    starts, sizes, pads = [0] * len(old), list(old), [0] * (2 * len(old))
-    for axis, extent in zip(axes, wanted, strict=True):
-        if extent < old[axis]:
-            starts[axis], sizes[axis] = (old[axis] - extent) // 2, extent
-        else:
-            pads[axis] = (extent - old[axis]) // 2
-            pads[len(old) + axis] = extent - old[axis] - pads[axis]
-    x = n.slice(x, starts, sizes)
-    return n.add("pad", x, pads=tuple(pads), mode="constant", value=0) if any(pads) else x

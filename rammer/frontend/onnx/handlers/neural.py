@@ -20,6 +20,11 @@ class Windows:
     pads: Shape
     ceil_extra: Shape  # the part of the end pads that only exists because of ceil_mode
 
+    @property
+    def attrs(self) -> dict[str, Shape]:
+        """Attributes of a convolution; with `kernel`, of a pool."""
+        return {"strides": self.strides, "pads": self.pads, "dilations": self.dilations}
+
 
 def windows(n: Node, kernel: Sequence[int]) -> Windows:
     """Resolve auto_pad and ceil_mode. Raises ModelError for invalid attributes."""
@@ -78,33 +83,23 @@ def conv(n: Node) -> TensorId:
         raise n.fail(f"kernel_shape is {list(kernel)}, but the weight is {n.type(n.tensor(1))}")
     if group < 1 or weight[0] % group or n.shape()[1] != weight[1] * group:
         raise n.fail(f"{group} groups do not divide weight {n.type(n.tensor(1))} and input {n.type(n.tensor(0))}")
-    w = windows(n, kernel)
-    return n.add("conv", *n.present(), strides=w.strides, pads=w.pads, dilations=w.dilations, group=group)
+    return n.add("conv", *n.present(), **windows(n, kernel).attrs, group=group)
 
 
 @handles("MaxPool")
 def max_pool(n: Node) -> TensorId | tuple[TensorId, ...]:
     w = _pool_windows(n)
-    attrs = {"kernel": w.kernel, "strides": w.strides, "pads": w.pads, "dilations": w.dilations}
     if not n.wants(1):
-        return n.add("max_pool", n.tensor(0), **attrs)
+        return n.add("max_pool", n.tensor(0), kernel=w.kernel, **w.attrs)
     order = n.attrs.get("storage_order", 0)
-    return n.add_all("max_pool", n.tensor(0), indices=True, storage_order=order, **attrs)
+    return n.add_all("max_pool", n.tensor(0), indices=True, storage_order=order, kernel=w.kernel, **w.attrs)
 
 
 @handles("AveragePool")
 def average_pool(n: Node) -> TensorId:
     w = _pool_windows(n)
-    return n.add(
-        "average_pool",
-        n.tensor(0),
-        kernel=w.kernel,
-        strides=w.strides,
-        pads=w.pads,
-        dilations=w.dilations,
-        count_include_pad=bool(n.attrs.get("count_include_pad", 0)),
-        ceil_extra=w.ceil_extra,
-    )
+    counted = {"count_include_pad": bool(n.attrs.get("count_include_pad", 0)), "ceil_extra": w.ceil_extra}
+    return n.add("average_pool", n.tensor(0), kernel=w.kernel, **w.attrs, **counted)
 
 
 def _pool_windows(n: Node) -> Windows:

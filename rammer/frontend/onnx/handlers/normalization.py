@@ -70,16 +70,6 @@ def square(n: Node, x: TensorId) -> TensorId:
     return n.add("mul", x, x)
 
 
-@handles("RMSNormalization")
-def rms_normalization(n: Node) -> TensorId:
-    x, shape = n.tensor(0), n.shape()
-    axes = tuple(range(n.axis(n.attrs["axis"], len(shape)), len(shape)))
-    wide = n.cast(x, n.dtype().accumulator)
-    mean = n.reduce(square(n, wide), "mean", axes)
-    scaled = n.add("div", wide, n.add("sqrt", n.add("add", mean, n.like(n.attrs["epsilon"], mean))))
-    return n.add("mul", n.cast(scaled, n.dtype(1)), n.tensor(1))
-
-
 @handles("InstanceNormalization")
 def instance_normalization(n: Node) -> TensorId:
     """Normalize. Of channels reshaped to groups, as exporters write GroupNorm, it reads those before the reshape."""

@@ -177,8 +177,7 @@ def qlinear_matmul(n: Node) -> TensorId:
 def conv_integer(n: Node) -> TensorId:
     w = windows(n, n.attrs.get("kernel_shape") or n.shape(1)[2:])
     operands = shifted(n, n.tensor(0), n.optional(2), 1), shifted(n, n.tensor(1), n.optional(3), 0)
-    attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
-    return n.add("conv", *operands, group=n.attrs["group"], **attrs)
+    return n.add("conv", *operands, group=n.attrs["group"], **w.attrs)
 
 
 @handles("QLinearConv")
@@ -186,7 +185,6 @@ def qlinear_conv(n: Node) -> TensorId:
     x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero = (n.tensor(p) for p in range(8))
     w = windows(n, n.attrs.get("kernel_shape") or n.type(weight).shape[2:])
     operands = [shifted(n, x, x_zero, 1), shifted(n, weight, w_zero, 0), *([n.tensor(8)] if n.has(8) else [])]
-    attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
-    total = n.add("conv", *operands, group=n.attrs["group"], **attrs)
+    total = n.add("conv", *operands, group=n.attrs["group"], **w.attrs)
     value = scaled(n, total, (x_scale, 1), (w_scale, 1))
     return quantize(n, value, y_scale, y_zero, 1, n.type(y_zero).dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import floor
 
 import numpy as np
@@ -20,24 +21,21 @@ def upsample(n: Node) -> TensorId:
             raise n.fail(f"input {n.type(n.tensor(0))} is no image")
     else:
         scales = n.attrs["scales"] if n.opset < 9 else tuple(float(v) for v in n.value(1, "scales").ravel())
-    sizes = _sizes(n, scales)
     mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(n.attrs["mode"], "")
-    rule = _Rule(n, mode, "asymmetric", "floor", -0.75, False, 0.0)
-    return _resize(n, rule, range(len(scales)), scales, sizes, [(0.0, 1.0)] * len(scales))
+    return _scaled(n, mode, scales)
 
 
-def _sizes(n: Node, scales: Sequence[float]) -> list[int]:
+def _scaled(n: Node, mode: str, scales: Sequence[float]) -> TensorId:
+    """Resize all axes, as the first versions of both operators do."""
     if len(scales) != len(n.shape()) or not np.isfinite(scales).all():
         raise n.fail(f"scales {list(scales)[:20]} do not fit {n.type(n.tensor(0))}")
-    return [floor(e * s) for e, s in zip(n.shape(), scales, strict=True)]
+    sizes = [floor(e * s) for e, s in zip(n.shape(), scales, strict=True)]
+    return _resize(n, _Rule(n, mode), range(len(scales)), scales, sizes, [(0.0, 1.0)] * len(scales))
 
 
 @handles("Resize", since=10)
 def resize_10(n: Node) -> TensorId:
-    scales = tuple(float(v) for v in n.value(1, "scales").ravel())
-    sizes = _sizes(n, scales)
-    rule = _Rule(n, n.attrs["mode"], "asymmetric", "floor", -0.75, False, 0.0)
-    return _resize(n, rule, range(len(scales)), scales, sizes, [(0.0, 1.0)] * len(scales))
+    return _scaled(n, n.attrs["mode"], tuple(float(v) for v in n.value(1, "scales").ravel()))
 
 
 @handles("Resize", since=11)
@@ -78,25 +76,22 @@ def resize(n: Node) -> TensorId:
     return _resize(n, rule, axes, scales, sizes, roi)
 
 
+@dataclass(frozen=True, slots=True)
 class _Rule:
     """The positions and weights of interpolation along one axis."""
 
-    def __init__(
-        self,
-        n: Node,
-        mode: str,
-        coordinates: str,
-        nearest: str,
-        cubic_a: float,
-        exclude_outside: bool,
-        extrapolation: float,
-        antialias: bool = False,
-    ) -> None:
-        if mode not in ("nearest", "linear", "cubic"):
-            raise n.fail(f"mode {mode!r} is not supported", hint="nearest, linear or cubic")
-        self.n, self.mode, self.coordinates, self.nearest = n, mode, coordinates, nearest
-        self.cubic_a, self.exclude_outside = cubic_a, exclude_outside
-        self.extrapolation, self.antialias = extrapolation, antialias
+    n: Node
+    mode: str
+    coordinates: str = "asymmetric"
+    nearest: str = "floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation: float = 0.0
+    antialias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("nearest", "linear", "cubic"):
+            raise self.n.fail(f"mode {self.mode!r} is not supported", hint="nearest, linear or cubic")
 
     def positions(self, extent: int, size: int, scale: float, roi: tuple[float, float]) -> Array:
         """Return the position of each output element in the input."""

@@ -27,15 +27,7 @@ def conv_transpose(n: Node) -> TensorId:
     rank = len(spatial)
     if rank < 1 or len(weight) != rank + 2 or weight[0] != channels or group < 1 or channels % group:
         raise n.fail(f"weight {n.type(n.tensor(1))} with {group} groups does not fit input {n.type(x)}")
-    kernel = tuple(n.attrs.get("kernel_shape") or weight[2:])
-    strides = tuple(n.attrs.get("strides") or (1,) * rank)
-    dilations = tuple(n.attrs.get("dilations") or (1,) * rank)
-    output_padding = tuple(n.attrs.get("output_padding") or (0,) * rank)
-    lists = (kernel, strides, dilations, output_padding)
-    if any(len(v) != rank for v in lists) or min(*kernel, *strides, *dilations) < 1 or min(output_padding) < 0:
-        raise n.fail("kernel_shape, strides, dilations and output_padding need one valid number per spatial dimension")
-    if kernel != weight[2:]:
-        raise n.fail(f"kernel_shape is {list(kernel)}, but the weight is {n.type(n.tensor(1))}")
+    kernel, strides, dilations, output_padding = _sides(n, weight[2:])
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
     pads = _transpose_pads(n, spatial, strides, reach, output_padding)
 
@@ -54,34 +46,15 @@ def conv_transpose(n: Node) -> TensorId:
         max(-(-(pads[d] + extents[d]) // strides[d]), *(spatial[d] + p.first for p in side))
         for d, side in enumerate(sides)
     ]
-    batch, outs, counts = n.shape()[0], weight[1], [b - a for a, b in zip(first, last, strict=True)]
-    folded, made, order = _folded(n, group, strides, dilations), [], []
     parts = list(product(*sides))
-    apart = len(parts) > 1  # phases are outer channels then, so that their results are adjacent; else inner ones
-    for part in parts:
-        several = prod(p.several for p in part)
-        layout = (group, several, outs) if apart else (group, outs, several)
-        bias = n.reshape(n.tensor(2) if n.has(2) else n.like_array(np.zeros(group * outs), x), (group, outs))
-        bias = n.reshape(
-            n.expand(n.reshape(bias, tuple(1 if d == 2 - apart else e for d, e in enumerate(layout))), layout),
-            (prod(layout),),
-        )
-        if all(p.taps for p in part):
-            begin = [p.reach - at for p, at in zip(part, first, strict=True)]
-            end = [at - p.first - e for p, at, e in zip(part, last, spatial, strict=True)]
-            operands = [x, _filters(n, folded, part, apart), *([bias] if n.has(2) else [])]
-            dilated = tuple(p.step for p in part)
-            y = n.add("conv", *operands, pads=(*begin, *end), dilations=dilated, group=group)
-        else:  # these phases have no taps
-            y = n.expand(n.reshape(bias, (prod(layout), *(1,) * rank)), (batch, prod(layout), *counts))
-        made.append(n.reshape(y, (batch, group, several * outs, *counts)) if group > 1 else y)
-        phases = product(*(range(p.phase, p.phase + p.several) for p in part))
-        order += [int(np.ravel_multi_index(at, strides)) for at in phases]
-    y = n.concat(made, 1 + (group > 1))
+    y = _convolved(n, parts, _folded(n, group, strides, dilations), first, last)
+    batch, outs, counts = n.shape()[0], weight[1], [b - a for a, b in zip(first, last, strict=True)]
+    phases = (at for part in parts for at in product(*(range(p.phase, p.phase + p.several) for p in part)))
+    order = [int(np.ravel_multi_index(at, strides)) for at in phases]
     if order != sorted(order):
         y = n.reshape(y, (batch, group, prod(strides), outs, *counts))
         y = n.add("gather", y, n.constant(np.argsort(order)), axis=2)
-    if apart:
+    if len(parts) > 1:
         y = n.reshape(y, (batch, group, *strides, outs, *counts))
         perm = (0, 1, 2 + rank, *(axis for d in range(rank) for axis in (3 + rank + d, 2 + d)))
     else:
@@ -90,6 +63,49 @@ def conv_transpose(n: Node) -> TensorId:
     y = n.reshape(n.transpose(y, perm), (batch, group * outs, *(c * s for c, s in zip(counts, strides, strict=True))))
     starts = (pads[d] - at * s for d, (at, s) in enumerate(zip(first, strides, strict=True)))
     return n.slice(y, (0, 0, *starts), (batch, group * outs, *extents))
+
+
+def _sides(n: Node, weight: Shape) -> tuple[Shape, Shape, Shape, Shape]:
+    """Return kernel, strides, dilations and output padding of each side. Raises ModelError for invalid ones."""
+    ones, zeros = (1,) * len(weight), (0,) * len(weight)
+    given = (("kernel_shape", weight, 1), ("strides", ones, 1), ("dilations", ones, 1), ("output_padding", zeros, 0))
+    found: list[Shape] = []
+    for name, default, least in given:
+        values = tuple(n.attrs.get(name) or default)
+        if len(values) != len(weight) or min(values) < least:
+            raise n.fail(f"{name} is {list(values)}", hint=f"{len(weight)} numbers of at least {least} are needed")
+        found.append(values)
+    if found[0] != weight:
+        raise n.fail(f"kernel_shape is {list(found[0])}, but the weight is {n.type(n.tensor(1))}")
+    return found[0], found[1], found[2], found[3]
+
+
+def _convolved(
+    n: Node, parts: Sequence[Sequence[_Phases]], folded: TensorId, first: Sequence[int], last: Sequence[int]
+) -> TensorId:
+    """Return the phases of all parts, part by part, at positions from `first` up to `last`.
+
+    With several parts, phases are outer channels, so that their results are adjacent; else they are inner ones.
+    """
+    x, group, outs, apart = n.tensor(0), n.attrs["group"], n.shape(1)[1], len(parts) > 1
+    batch, _, *spatial = n.shape()
+    counts, made = [b - a for a, b in zip(first, last, strict=True)], []
+    for part in parts:
+        several = prod(p.several for p in part)
+        layout = (group, several, outs) if apart else (group, outs, several)
+        bias = n.reshape(n.tensor(2) if n.has(2) else n.like_array(np.zeros(group * outs), x), (group, outs))
+        bias = n.expand(n.reshape(bias, tuple(1 if d == 2 - apart else e for d, e in enumerate(layout))), layout)
+        bias = n.reshape(bias, (prod(layout),))
+        if all(p.taps for p in part):
+            begin = [p.reach - at for p, at in zip(part, first, strict=True)]
+            end = [at - p.first - e for p, at, e in zip(part, last, spatial, strict=True)]
+            operands = [x, _filters(n, folded, part, apart), *([bias] if n.has(2) else [])]
+            dilated = tuple(p.step for p in part)
+            y = n.add("conv", *operands, pads=(*begin, *end), dilations=dilated, group=group)
+        else:  # these phases have no taps
+            y = n.expand(n.reshape(bias, (prod(layout), *(1,) * len(spatial))), (batch, prod(layout), *counts))
+        made.append(n.reshape(y, (batch, group, several * outs, *counts)) if group > 1 else y)
+    return n.concat(made, 1 + (group > 1))
 
 
 class _Phases(NamedTuple):
