@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,6 +29,7 @@ from rammer.vdevice.base import (
     ChecksInputs,
     DeviceArrays,
     Executable,
+    ExportsProjects,
     Image,
     KeepsState,
     Port,
@@ -350,6 +353,23 @@ class Program(Stateful):
                 sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(plan)})
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
 
+    def export(
+        self, folder: str | os.PathLike[str], *, name: str | None = None, others: Sequence[Program] = ()
+    ) -> None:
+        """Write a project that runs the model without Python: C sources, weights, a header and a self-check.
+
+        `folder` is new or empty. `name` is the model's in C, by default that of its file. `others` are programs of the
+        same model for other CPUs: `rammer_open` chooses the best that the CPU runs. docs/export.md has all files.
+        Raises ArtifactError, also for a loaded program, which keeps no sources; DeviceError for a target without.
+        """
+        if not isinstance(self._vdevice, ExportsProjects):
+            raise DeviceError(f"programs for {self.target!r} cannot be exported", hint="target='cpu' can")
+        if name is None:
+            name = identifier(self._sources[0] if self._sources else "model")
+        programs = [self, *others]
+        programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
+        self._vdevice.export([(p._vdevice, p.image) for p in programs], Path(folder), name)
+
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
         """Pickle the content that `save` writes, machine code included."""
         from rammer.runtime.load import unpickled
@@ -423,6 +443,12 @@ class Bound:
 
     def __repr__(self) -> str:
         return f"<Bound call of {self.program!r}>"
+
+
+def identifier(path: str) -> str:
+    """Return a name for C like a file's."""
+    name = re.sub(r"\W+", "_", Path(path).stem, flags=re.ASCII).strip("_")[:64]
+    return name if name[:1].isalpha() else f"model_{name}".rstrip("_")
 
 
 def _in_place(name: str, value: Any, port: Port) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -308,6 +309,17 @@ class DeviceArrays(Protocol):
         """Run on device arrays.
 
         Only their names are checked; raises InputError for an array that does not fit its port.
+        """
+
+
+@runtime_checkable
+class ExportsProjects(Protocol):
+    """A vDevice whose programs can become a project of sources that needs no Python."""
+
+    def export(self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str) -> None:
+        """Write the project of a model's programs, the best first, to a new or empty folder.
+
+        Raises ArtifactError, InputError.
         """
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from pathlib import Path
 
+from rammer.errors import ArtifactError, InputError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
-from rammer.vdevice.base import Image, Progress, silent
+from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.codegen.build import build_image, seal_image
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler
 from rammer.vdevice.cpu.decode import decode
@@ -112,3 +114,19 @@ class CpuVDevice(CpuRunner):
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """Return the image with objects of exactly the plan's rKernels. Raises ToolchainError."""
         return image if image.plan is None else seal_image(image, image.plan, self._compiler, progress)
+
+    def export(self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str) -> None:
+        """Write a C project of a model's programs, the best first. Raises ArtifactError, InputError, ToolchainError."""
+        from rammer.vdevice.cpu.export.project import write_project  # running and compiling needs none of it
+
+        found = []
+        for device, image in programs:
+            if not isinstance(device, CpuVDevice):
+                raise InputError(f"a program for {image.target!r} goes into no C project for CPUs")
+            if image.plan is None:
+                raise ArtifactError(
+                    "a loaded program keeps machine code, not C", hint="export the model it was compiled from"
+                )
+            kernels = list(dict.fromkeys(image.plan.kernels))
+            found.append((device.seal(image), image.plan, device._compiler.units(kernels)))
+        write_project(found, folder, name)

@@ -74,6 +74,7 @@ ARCHES: dict[str, Arch] = {
         Arch("x86-64", "x86_64", 4, 16, frozenset(), ("-mcpu=x86_64",), ("-march=x86-64",)),
         Arch("aarch64-neon", "aarch64", 4, 32, frozenset(), ("-mcpu=generic",), ("-march=armv8-a",)),
         Arch("riscv64", "riscv64", 4, 32, frozenset(), (), ("-march=rv64gc",)),
+        Arch("wasm32-simd128", "wasm32", 4, 16, frozenset(), ("-mcpu=generic+simd128",), ("-msimd128",)),
     )
 }
 

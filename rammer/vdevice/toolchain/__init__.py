@@ -49,7 +49,7 @@ OWN_HEADERS = frozenset(
     for name in ("stdint", "stddef", "stdbool", "stdalign", "stdarg", "stdatomic", "float", "limits", "math", "string")
 )
 INCLUDE = Path(__file__).parent / "include"
-MACHINE_CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # magic numbers of object files on Linux and macOS
+MACHINE_CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\0asm")  # magic numbers: Linux, macOS, WebAssembly
 MAX_STDERR = 4000
 MEMORY_BYTES = 4 << 30  # limit for a compiler whose CPU time is limited
 SIGNALS_S = 0.1  # longest wait: a signal right before it is only seen after it

@@ -9,7 +9,7 @@ from functools import cached_property
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rammer import config, log
 from rammer.errors import DeviceError, RammerError, ToolchainError
@@ -41,7 +41,7 @@ LONG_BYTES = 6000
 KERNEL_S = 20  # limit of CPU time for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
 RUNTIME, MEASURE = (
-    ("runtime/runtime.c", "runtime/call.c"),
+    ("runtime/system.c", "runtime/runtime.c", "runtime/call.c"),
     ("tune/measure.c",),
 )  # C files of this backend, each tuple a library
 LIBRARIES = (RUNTIME, MEASURE)  # needed by every compilation that measures kernels: compiled in the background
@@ -71,6 +71,13 @@ class KernelSource:
     def tickets(self) -> tuple[int, ...]:
         """Return the tickets of each rTask for work stealing."""
         return self.emitted.tickets if self.emitted else ()
+
+
+class Unit(NamedTuple):
+    """A C file of some kernels, and their symbols."""
+
+    text: str
+    symbols: tuple[str, ...]
 
 
 Part: TypeAlias = tuple[Sequence[KernelSource], bytes | ToolchainError]  # sources, and their object or error
@@ -182,11 +189,7 @@ class KernelCompiler:
     def compile_only(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
         """Compile into objects that hold exactly these kernels and are the same on every machine. Else as `compile`."""
         sources = self.sources(kernels)
-        distinct = sorted({s.key: s for s in sources.values()}.values(), key=lambda s: s.key)
-        together = [s for s in distinct if not s.alone]
-        batches = [together[n : n + GROUP] for n in range(0, len(together), GROUP)]
-        batches += [[s] for s in distinct if s.alone]
-        named = {_only(batch): batch for batch in batches}
+        named = {_only(batch): batch for batch in _in_groups(sources.values())}
         store = object_store()
         found = store.find(named)
         names = {id(batch): name for name, batch in named.items()}
@@ -197,6 +200,11 @@ class KernelCompiler:
             progress("compile", done + 1, len(missing))
         objects = {name: self._read(name) for name in set(found.values())}
         return _located(sources, {s.key: (found[n], objects[found[n]]) for n, batch in named.items() for s in batch})
+
+    def units(self, kernels: Sequence[RKernel]) -> list[Unit]:
+        """Return the C files of exactly these kernels, as `compile_only` compiles them."""
+        batches = _in_groups(self.sources(kernels).values())
+        return [Unit(self._text(batch), tuple(s.symbol for s in batch)) for batch in batches]
 
     def sources(self, kernels: Sequence[RKernel]) -> dict[RKernel, KernelSource]:
         """Emit kernels; return their texts, symbols and keys."""
@@ -274,11 +282,15 @@ class KernelCompiler:
                 return [(batch, error)]
         return [part for source in batch for part in self._compile_apart([source])]
 
-    def _compile_together(self, batch: Sequence[KernelSource]) -> bytes:
+    def _text(self, batch: Sequence[KernelSource]) -> str:
         emitted = [s.emitted for s in batch if s.emitted is not None]
-        text = translation_unit(emitted, self.spec) if emitted else batch[0].text
+        return translation_unit(emitted, self.spec) if emitted else batch[0].text
+
+    def _compile_together(self, batch: Sequence[KernelSource]) -> bytes:
         cpu_s = KERNEL_S + MORE_S * (len(batch) - 1)
-        return self._compiler.compile_shared(text, self._flags, timeout_s=120 + 10 * len(batch), cpu_s=cpu_s)
+        return self._compiler.compile_shared(
+            self._text(batch), self._flags, timeout_s=120 + 10 * len(batch), cpu_s=cpu_s
+        )
 
     def _read(self, name: str) -> bytes:
         data = object_store().read(name)
@@ -293,6 +305,13 @@ class KernelCompiler:
 def in_c(kernels: Iterable[RKernel]) -> list[RKernel]:
     """Return the distinct rKernels that this vDevice runs: tile programs, and foreign texts in C."""
     return [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
+
+
+def _in_groups(sources: Iterable[KernelSource]) -> list[list[KernelSource]]:
+    """Return the distinct sources in the groups that are compiled together, in a fixed order."""
+    distinct = sorted({s.key: s for s in sources}.values(), key=lambda s: s.key)
+    together = [s for s in distinct if not s.alone]
+    return [together[n : n + GROUP] for n in range(0, len(together), GROUP)] + [[s] for s in distinct if s.alone]
 
 
 def _only(batch: Sequence[KernelSource]) -> str:
@@ -324,5 +343,6 @@ def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
             )
         return target.cc
     if target.machine != host.machine:
-        return ("-target", f"{target.machine}-linux", *target.zig)
+        system = "wasi" if target.machine == "wasm32" else "linux"
+        return ("-target", f"{target.machine}-{system}", *target.zig)
     return target.zig

@@ -1,9 +1,8 @@
 // The CPU vDevice: one thread per vEU walks its lane of a table; step counters order rTasks of different vEUs.
-// Programs share the threads of a pool, and take turns; vEU 0 is the thread that calls. Paper: §4.2.3. No libc header is included, so that no libc is needed to compile this (see toolchain.py).
+// Programs share the threads of a pool, and take turns; vEU 0 is the thread that calls. Paper: §4.2.3. It goes behind
+// system.c.
 
-typedef long long i64;
-typedef unsigned long long u64;
-typedef void (*kernel_fn)(char *const *args, char *scratch, long rtask, int *status);
+typedef void (*kernel_fn)(char *const *args, char *scratch, i64 rtask, int *status);
 
 enum { DONE = 0, BAD_INDEX = 1, STALLED = 2, STUCK = 3, LOST = 4, CLOSED = 5, NO_THREAD = 6 };
 enum { PUBLISH = 1 };  // slot flag: another vEU waits for this slot
@@ -63,7 +62,7 @@ typedef struct {
   i64 long_gaps;  // how many dispatches in a row came later than it may spin
   i64 in_vain; // how often the worker spun for its whole time and then fell asleep
   i64 helped;  // how often it found parts of another vEU's rTask to do
-  unsigned long thread;
+  thread thread;
   struct pool *pool;
   char *scratch;  // of the program that runs: nobody else computes there
   u64 idle;  // the dispatch in which it waits, in timed runs
@@ -84,130 +83,17 @@ typedef struct pool {
 
 enum { CALLED = 0xffff, EVERYBODY_OUT = 0xffff };  // a dispatch that ends all workers
 
-#define INLINE static inline __attribute__((always_inline))
-#define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-#define LOAD_IN_ORDER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)  // with other ..._IN_ORDER: one order for all threads
-#define STORE_IN_ORDER(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
-#define ADD_IN_ORDER(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
-
-// ---- the CPU ----
-
-#if defined(__x86_64__)
-typedef unsigned control;
-enum { FLUSH = 0x8040 };  // of MXCSR: results that are subnormal are zero, and so are operands
-INLINE control float_control(void) { return __builtin_ia32_stmxcsr(); }
-INLINE void set_float_control(control to) { __builtin_ia32_ldmxcsr(to); }
-#elif defined(__aarch64__)
-typedef u64 control;
-enum { FLUSH = 1 << 24 };  // of FPCR: both
-INLINE control float_control(void) {
-  control now;
-  __asm__ volatile("mrs %0, fpcr" : "=r"(now));
-  return now;
-}
-INLINE void set_float_control(control to) { __asm__ volatile("msr fpcr, %0" : : "r"(to)); }
-#else
-typedef unsigned control;  // of other CPUs nothing is known
-enum { FLUSH = 0 };
-INLINE control float_control(void) { return 0; }
-INLINE void set_float_control(control to) {}
-#endif
-
-// ---- the operating system ----
-
-typedef unsigned long thread;  // pthread_t is a word on every system we know
-typedef struct { _Alignas(16) char space[256]; } opaque;  // larger than any pthread attribute, mutex or signal set
-struct timespec { long sec, nsec; };
-int pthread_create(thread *, const opaque *, void *(*)(void *), void *);
-int pthread_join(thread, void **);
-int pthread_attr_init(opaque *);
-int pthread_attr_setstacksize(opaque *, unsigned long);
-int pthread_attr_destroy(opaque *);
-int pthread_sigmask(int, const opaque *, opaque *);
-int sigfillset(opaque *);
-int sched_yield(void);
-int clock_gettime(int, struct timespec *);
-#ifdef __linux__
-enum { MONOTONIC = 1, SETMASK = 2 };
-#else
-enum { MONOTONIC = 6, SETMASK = 3 };  // macOS
-#endif
-enum { ANYBODY = -1 };  // sleepers on one word tell themselves apart by the bits of `who`
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv))
-long syscall(long, ...);
-int sched_getcpu(void);
-#if defined(__x86_64__)
-enum { FUTEX = 202, SETAFFINITY = 203, GETAFFINITY = 204 };
-#else
-enum { FUTEX = 98, SETAFFINITY = 122, GETAFFINITY = 123 };
-#endif
-INLINE void sleep_while(unsigned *word, unsigned value, unsigned who) {
-  syscall(FUTEX, word, 128 | 9, value, (void *)0, (void *)0, who);
-}
-INLINE void wake(unsigned *word, unsigned who) {
-  syscall(FUTEX, word, 128 | 10, 0x7fffffff, (void *)0, (void *)0, who);
-}
-typedef struct { unsigned long bits[128]; } cpu_mask;
-static void pin(i64 cpu) {
-  cpu_mask only = {{0}};
-  if (cpu < 0 || cpu >= (i64)sizeof only * 8) return;
-  only.bits[cpu / 64] = 1ul << cpu % 64;
-  syscall(SETAFFINITY, 0, sizeof only, &only);  // a CPU that was taken away meanwhile: run where we may
-}
 // The caller keeps its own affinity, but must not start on the CPU of a worker that computes or spins: it would share it
 // for milliseconds.
 static void leave_workers(const pool *p) {
   const table *t = p->t;
   if (t->cpus[0] < 0) return;
-  int here = sched_getcpu();
-  i64 num_veus = LOAD(&p->num_veus);
+  const i64 here = current_cpu(), num_veus = LOAD(&p->num_veus);
   for (i64 v = 1; v < num_veus && v < t->num_cpus; v++)
     if (t->cpus[v] == here && (v < t->num_veus || !LOAD(&p->lanes[v].asleep))) {
-      cpu_mask before = {{0}};
-      if (syscall(GETAFFINITY, 0, sizeof before, &before) <= 0) return;
-      pin(t->cpus[0]);
-      syscall(SETAFFINITY, 0, sizeof before, &before);
+      move_to(t->cpus[0]);
       return;
     }
-}
-#else
-int usleep(unsigned);
-INLINE void sleep_while(unsigned *word, unsigned value, unsigned who) {
-  (void)who;
-  if (LOAD(word) == value) usleep(50);
-}
-INLINE void wake(unsigned *word, unsigned who) { (void)word, (void)who; }
-static void pin(i64 cpu) { (void)cpu; }
-static void leave_workers(const pool *p) { (void)p; }
-#endif
-
-INLINE void pause(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb" ::: "memory");
-#endif
-}
-
-static i64 now_ns(void) {
-  struct timespec t;
-  clock_gettime(MONOTONIC, &t);
-  return t.sec * 1000000000ll + t.nsec;
-}
-
-INLINE u64 ticks(void) {
-#if defined(__x86_64__)
-  unsigned low, high;
-  __asm__ volatile("rdtsc" : "=a"(low), "=d"(high)::"memory");
-  return (u64)high << 32 | low;
-#elif defined(__aarch64__)
-  u64 t;
-  __asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(t)::"memory");
-  return t;
-#else
-  return now_ns();
-#endif
 }
 
 // ---- one lane ----
@@ -270,7 +156,7 @@ static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, p
     }
     if (LOAD(&p->abort)) return 0;
     if (LOAD(&other->open)) help(p, veu, other);
-    sched_yield();
+    yield();
     if (overdue(&dog, other, p->t->watchdog_ns)) {
       stall(p, veu, order, on, dog.begun);
       return 0;
@@ -302,7 +188,7 @@ static int __attribute__((noinline)) compute_openly(pool *p, i64 veu, const slot
   for (i64 i = 1; LOAD_IN_ORDER(&me->helping); i++) {
     pause();
     if (i % p->t->patience) continue;
-    sched_yield();
+    yield();
     if (LOAD(&p->abort)) return 0;
     if (overdue(&dog, me, p->t->watchdog_ns)) {
       stall(p, veu, order, (position){(int)veu, (int)order}, dog.begun);
@@ -321,7 +207,7 @@ static void __attribute__((noinline)) come_late(const pool *p, i64 veu) {
     const u64 go = LOAD(&p->go);
     const lane *other = &p->lanes[v];
     if (v == veu || bounds[v] == bounds[v + 1] || LOAD(&other->idle) == go || LOAD(&other->done) == go) v++;
-    else sched_yield();
+    else yield();
     if (!LOAD_IN_ORDER(&p->running)) {
       if (!ended) ended = now_ns();
       if (now_ns() - ended > LATE_NS) return;
@@ -407,7 +293,7 @@ static u64 next_dispatch(pool *p, i64 veu, u64 last, i64 spin_ns, int crowded) {
       pause();
     }
     if (go != last && me->cpu < 0) break;
-    if (crowded) sched_yield();
+    if (crowded) yield();
   }
   const int vain = spins && spin_ns && now_ns() - since >= spin_ns;
   ADD_IN_ORDER(&p->sleepers, 1);
@@ -423,7 +309,7 @@ static u64 next_dispatch(pool *p, i64 veu, u64 last, i64 spin_ns, int crowded) {
   return go;
 }
 
-static void *worker(void *argument) {
+WORKER(worker, argument) {
   lane *me = argument;
   pool *p = me->pool;
   i64 veu = me - p->lanes, spin_ns = 0;
@@ -470,7 +356,7 @@ static int join(pool *p, i64 veu) {
   watchdog dog = {0, 0, 0};
   while (LOAD(&other->done) != p->go) {
     help_worker(p, other);
-    sched_yield();
+    yield();
     if (overdue(&dog, other, 2 * p->t->watchdog_ns)) {  // a waiting worker's own watchdog comes first
       set_report(p, veu, -1, (position){-1, -1}, dog.begun);
       p->lost = 1;
@@ -482,9 +368,11 @@ static int join(pool *p, i64 veu) {
 
 // ---- entry points ----
 
+#ifndef EXPORT
 #define EXPORT __attribute__((visibility("default")))
+#endif
 
-EXPORT i64 rammer_pool_bytes(i64 most_veus) { return sizeof(pool) + most_veus * sizeof(lane); }
+EXPORT i64 rammer_pool_bytes(i64 most_veus) { return (i64)sizeof(pool) + most_veus * (i64)sizeof(lane); }
 
 // `p`: zeroed, 128-byte aligned, rammer_pool_bytes() long; it belongs to the pool until rammer_close.
 EXPORT void rammer_open(pool *p, turn *of) {
@@ -494,21 +382,14 @@ EXPORT void rammer_open(pool *p, turn *of) {
 
 // Threads for `num_veus` vEUs in all; programs that need fewer may run meanwhile.
 EXPORT int rammer_grow(pool *p, i64 num_veus, const i64 *cpus) {
-  opaque attributes, all, before;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 8 << 20);  // musl's default is too small for kernels
-  sigfillset(&all);
-  pthread_sigmask(SETMASK, &all, &before);  // signals belong to the threads that know Python
   int failed = 0;
   for (i64 v; (v = p->num_veus) < num_veus && !failed;) {
     lane *l = &p->lanes[v];
     l->cpu = cpus[v];
     l->pool = p;
-    failed = pthread_create(&l->thread, &attributes, worker, l);
+    failed = start(&l->thread, worker, l);
     STORE(&p->num_veus, v + !failed);
   }
-  pthread_sigmask(SETMASK, &before, (opaque *)0);
-  pthread_attr_destroy(&attributes);
   return failed ? NO_THREAD : DONE;
 }
 
@@ -516,11 +397,11 @@ EXPORT int rammer_grow(pool *p, i64 num_veus, const i64 *cpus) {
 // worker in some kernel, still uses the memory.
 EXPORT int rammer_close(pool *p, i64 patience_ns) {
   STORE_IN_ORDER(&p->closing, 1);
-  for (i64 since = now_ns(); LOAD_IN_ORDER(&p->running); sched_yield())
+  for (i64 since = now_ns(); LOAD_IN_ORDER(&p->running); yield())
     if (now_ns() - since > patience_ns) return 0;
   if (p->lost) return 0;
   dispatch(p, EVERYBODY_OUT, p->num_veus);
-  for (i64 v = 1; v < p->num_veus; v++) pthread_join(p->lanes[v].thread, 0);
+  for (i64 v = 1; v < p->num_veus; v++) join_thread(p->lanes[v].thread);
   return 1;
 }
 
@@ -536,7 +417,7 @@ static int run_all(pool *p) {
     if (bounds[1] == bounds[t->num_veus]) {  // all in lane 0: a plain call
       run_lane(p, 0);
     } else {
-      dispatch(p, t->num_veus, t->num_veus);
+      dispatch(p, (u64)t->num_veus, t->num_veus);
       run_lane(p, 0);
       for (i64 v = 1; v < t->num_veus; v++)
         if (!join(p, v)) return STUCK;
@@ -566,9 +447,9 @@ EXPORT int rammer_run(pool *p, const table *t, int how) {
     p->t = t;
     p->timed = how > 0;
     p->late = how - 2;
-    t->report[6] = ticks();
+    t->report[6] = (i64)ticks();
     result = run_all(p);
-    t->report[7] = ticks();
+    t->report[7] = (i64)ticks();
   }
   STORE(&p->running, 0);
   give(of);

@@ -1,0 +1,40 @@
+"""Implement `rammer export`: write a model as a C project that runs without Python."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+import rammer
+from rammer.cli.console import out, progress_bar
+from rammer.cli.options import compile_options, how_to_compile, pairs
+
+
+@click.command("export")
+@click.argument("model")
+@click.option("-o", "--output", required=True, help="The folder to write: a new or an empty one.")
+@click.option("--name", help="The model's name in C.  [default: that of its file]")
+@click.option("--state", multiple=True, callback=pairs, help="An output that is an input of the next run: OUT=IN.")
+@compile_options
+@click.pass_obj
+def export(verbose: int, /, model: str, output: str, name: str | None, state: dict[str, str], **options: Any) -> None:
+    """Export MODEL (ONNX) as a C project: sources, weights, a header, CMake files and a self-check.
+
+    --arch takes several, A,B: the library then chooses the best that the CPU runs.
+    """
+    arches = (options.pop("arch") or "").split(",")
+    how = how_to_compile({**options, "state": state})
+    with progress_bar() as show, ExitStack() as stack:
+        first, *others = [
+            stack.enter_context(rammer.compile(model, how=how, arch=arch or None, progress=show))
+            for arch in dict.fromkeys(arches)
+        ]
+        first.export(output, name=name, others=others)
+        files = [path for path in Path(output).rglob("*") if path.is_file()]
+        nbytes = sum(path.stat().st_size for path in files)
+    out.print(f"wrote {escape(output)}: {len(files)} files, {nbytes / 1e6:.1f} MB", highlight=False)
+    out.print(f"build and check it: cmake -B build {escape(output)} && cmake --build build && ctest --test-dir build")

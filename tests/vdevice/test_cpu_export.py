@@ -1,0 +1,330 @@
+"""Exported projects: they build without warnings, give what the program gives, and refuse what is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rammer
+from rammer.errors import ArtifactError, InputError
+from rammer.runtime.program import Program, identifier
+from rammer.vdevice.cpu.export.tables import in_order
+from rammer.vdevice.cpu.host import find_arch, host
+from rammer.vdevice.cpu.runtime.table import TABLE, Table
+from rammer.vdevice.toolchain import c_compiler
+
+FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+Pointers = ctypes.POINTER(ctypes.c_void_p)
+
+
+def detector() -> Any:
+    """A step of a recurrent voice detector, with a table of which it takes a row."""
+    random = np.random.default_rng(3)
+
+    def constant(name: str, *shape: int) -> Any:
+        return numpy_helper.from_array((random.standard_normal(shape) / 8).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Gather", ["speakers", "speaker"], ["row"]),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["h", "u"], ["b"]),
+        helper.make_node("Sum", ["a", "b", "row"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["h_out"]),
+        helper.make_node("MatMul", ["h_out", "v"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["y"]),
+    ]
+    weights = [constant("w", 65, 96), constant("u", 96, 96), constant("v", 96, 5), constant("speakers", 7, 96)]
+    f32 = TensorProto.FLOAT
+    ports = [("x", f32, [3, 65]), ("speaker", TensorProto.INT64, [1]), ("h", f32, [3, 96])]
+    inputs = [helper.make_tensor_value_info(*port) for port in ports]
+    outputs = [helper.make_tensor_value_info(*port) for port in (("y", f32, [3, 5]), ("h_out", f32, [3, 96]))]
+    graph = helper.make_graph(nodes, "detector", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def compiled(**options: Any) -> Program:
+    return rammer.compile(detector(), state={"h_out": "h"}, device=options.pop("device", 2), **options)
+
+
+def build(
+    folder: Path, name: str, target: Path, *flags: str, shared: bool = False, cross: tuple[str, ...] = ()
+) -> Path:
+    """Compile a project as its CMakeLists.txt does, hand-written files with all warnings."""
+    compiler, objects = c_compiler(), target.parent / f"{target.name}.objects"
+    objects.mkdir()
+    listed = (folder / "CMakeLists.txt").read_text()
+    arches = dict(re.findall(r"set\(ARCH_FLAGS ([^)]*)\)\nendif\(\)\nset_source_files_properties\(\n  (.*)\n", listed))
+    own = {path: words.split() for words, paths in arches.items() for path in paths.split()}
+    if compiler.family != "zig":
+        arches = dict(
+            re.findall(r"set\(ARCH_FLAGS ([^)]*)\)\nif\(ZIG\)[^)]*\)[^)]*\)[^)]*\)\nset_source\w*\(\n  (.*)\n", listed)
+        )
+    made = []
+    for path in sorted([*folder.glob("src/*.c"), *([] if shared else [folder / "main.c"])]):
+        relative = str(path.relative_to(folder))
+        if relative == "src/runtime.c":
+            continue
+        made.append(objects / f"{path.stem}.o")
+        given = ("-std=gnu11", "-O3", "-w", *own[relative]) if relative in own else FLAGS
+        include = (f"-I{folder}/include", f"-I{folder}/src", f"-Wa,-I{folder}/src")
+        command = [*compiler.command, *cross, *given, *include, "-fPIC", "-c", str(path), "-o", str(made[-1])]
+        subprocess.run(command, check=True, cwd=folder)
+    kind = ("-shared",) if shared else ()
+    command = [*compiler.command, *cross, *kind, *flags, *map(str, made), "-o", str(target)]
+    subprocess.run(command, check=True, cwd=folder)
+    return target
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
+    folder = tmp_path_factory.mktemp("exported") / "project"
+    program = compiled()
+    program.export(folder, name="detector")
+    return program, folder
+
+
+@pytest.fixture(scope="module")
+def library(exported: tuple[Program, Path]) -> ctypes.CDLL:
+    folder = exported[1]
+    found = ctypes.CDLL(str(build(folder, "detector", folder.parent / "detector.so", "-lm", shared=True)))
+    for name in ("rammer_text", "rammer_failed", "rammer_arch"):
+        getattr(found, name).restype = ctypes.c_char_p
+    for name in ("rammer_own_stream", "rammer_value"):
+        getattr(found, name).restype = ctypes.c_void_p
+    for name in ("rammer_memory", "rammer_stream_memory"):
+        getattr(found, name).restype = ctypes.c_size_t
+    return found
+
+
+class Options(ctypes.Structure):
+    """rammer_options of rammer.h."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("threads", ctypes.c_int),
+        ("weights_file", ctypes.c_char_p),
+        ("weights", ctypes.c_void_p),
+        ("weights_bytes", ctypes.c_size_t),
+        ("memory", ctypes.c_void_p),
+        ("memory_bytes", ctypes.c_size_t),
+    )
+
+
+def opened(library: ctypes.CDLL, **given: Any) -> tuple[int, ctypes.c_void_p]:
+    options, program = Options(), ctypes.c_void_p()
+    library.rammer_defaults(ctypes.byref(options))
+    for name, value in given.items():
+        setattr(options, name, value)
+    model = ctypes.byref(ctypes.c_char.in_dll(library, "detector_model"))
+    return library.rammer_open(model, ctypes.byref(options), ctypes.byref(program)), program
+
+
+def run(call: Callable[..., int], on: ctypes.c_void_p, x: Any, speaker: int) -> tuple[int, Any]:
+    number, y = np.array([speaker], np.int64), np.full((3, 5), np.nan, np.float32)
+    inputs = (ctypes.c_void_p * 2)(x.ctypes.data, number.ctypes.data)
+    outputs = (ctypes.c_void_p * 1)(y.ctypes.data)
+    return call(on, inputs, outputs), y
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_streams_give_what_the_program_gives(
+    exported: tuple[Program, Path], library: ctypes.CDLL, threads: int
+) -> None:
+    status, program = opened(library, threads=threads)
+    assert status == 0
+    second = ctypes.c_void_p()
+    assert library.rammer_open_stream(program, None, ctypes.byref(second)) == 0
+    first = ctypes.c_void_p(library.rammer_own_stream(program))
+    peers = [exported[0].stream(), exported[0].stream()]
+    random = np.random.default_rng(0)
+    for n in range(7):
+        which = n % 3 == 2
+        x = random.standard_normal((3, 65)).astype(np.float32)
+        wanted = peers[which].run({"x": x, "speaker": np.array([n], np.int64)})["y"]
+        status, found = run(library.rammer_run_stream, (first, second)[which], x, n)
+        assert status == 0 and np.array_equal(found, wanted)
+    held = np.ctypeslib.as_array((ctypes.c_float * 288).from_address(library.rammer_value(second, 0)))
+    assert np.array_equal(held.reshape(3, 96), peers[1].state()["h"])
+    library.rammer_reset(second)
+    peers[1].reset()
+    wanted = peers[1].run({"x": x, "speaker": np.array([0], np.int64)})["y"]
+    assert np.array_equal(run(library.rammer_run_stream, second, x, 0)[1], wanted)
+    library.rammer_close_stream(second)
+    library.rammer_close(program)
+
+
+def test_an_index_out_of_range_names_its_operator_and_leaves_the_state(library: ctypes.CDLL) -> None:
+    program = opened(library)[1]
+    x = np.ones((3, 65), np.float32)
+    before = run(library.rammer_run, program, x, 1)[1]
+    status, _ = run(library.rammer_run, program, x, 7)
+    assert status == 1 and b"gather" in library.rammer_failed(program).lower()
+    after = run(library.rammer_run, program, x, 1)
+    fresh = opened(library)[1]
+    run(library.rammer_run, fresh, x, 1)
+    assert after[0] == 0 and np.array_equal(after[1], run(library.rammer_run, fresh, x, 1)[1])
+    assert not np.array_equal(before, after[1])
+    library.rammer_close(program)
+    library.rammer_close(fresh)
+
+
+def test_memory_and_weights_may_be_the_callers(exported: tuple[Program, Path], library: ctypes.CDLL) -> None:
+    folder = exported[1]
+    model = ctypes.byref(ctypes.c_char.in_dll(library, "detector_model"))
+    nbytes = library.rammer_memory(model)
+    block = np.full(nbytes + 128, 0xAA, np.uint8)
+    memory = block.ctypes.data + -block.ctypes.data % 128
+    weights = folder / "weights.bin"
+    x = np.ones((3, 65), np.float32)
+    status, program = opened(library, memory=memory, memory_bytes=nbytes, weights_file=str(weights).encode())
+    assert status == 0
+    _, found = run(library.rammer_run, program, x, 2)
+    library.rammer_close(program)
+    assert np.array_equal(found, exported[0].stream().run({"x": x, "speaker": np.array([2], np.int64)})["y"])
+    bad_argument, no_weights = 3, 7
+    assert opened(library, memory=memory, memory_bytes=nbytes - 1)[0] == bad_argument
+    assert opened(library, memory=memory + 8, memory_bytes=nbytes)[0] == bad_argument
+    assert opened(library, weights_file=b"/nowhere")[0] == no_weights
+    for damage in (weights.read_bytes()[:-1], b"x" + weights.read_bytes()[1:]):
+        (folder.parent / "damaged.bin").write_bytes(damage)
+        assert opened(library, weights_file=str(folder.parent / "damaged.bin").encode())[0] == no_weights
+    assert b"weights" in library.rammer_text(no_weights)
+
+
+def test_the_self_check_notices_wrong_weights(exported: tuple[Program, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(exported[1], folder)
+    good = build(folder, "detector", tmp_path / "good", "-lm")
+    done = subprocess.run([good], capture_output=True, text=True)
+    assert done.returncode == 0 and "1 of 1 outputs right" in done.stdout
+    data = bytearray((folder / "weights.bin").read_bytes())
+    for at in range(128, len(data) // 2, 4):  # signs of the first weights
+        data[at + 3] ^= 0x80
+    (folder / "weights.bin").write_bytes(bytes(data))
+    done = subprocess.run([good, folder / "weights.bin"], capture_output=True, text=True)
+    assert done.returncode == 1 and "should be" in done.stdout
+
+
+def test_several_cpus_share_a_project(tmp_path: Path) -> None:
+    """The best plan that the CPU runs is chosen; equal weights are stored once."""
+    best, plain = compiled(), compiled(arch=find_arch("x86-64" if host().machine == "x86_64" else "aarch64-neon").name)
+    plain.export(tmp_path / "project", name="detector", others=[best])
+    listed = json.loads((tmp_path / "project" / "manifest.json").read_text())
+    assert listed["arches"] == list(dict.fromkeys([best.plan.spec.arch, plain.plan.spec.arch]))
+    done = subprocess.run(
+        [build(tmp_path / "project", "detector", tmp_path / "check", "-lm")], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and f"({best.plan.spec.arch})" in done.stdout
+
+
+def test_one_thread_can_run_all_slots(exported: tuple[Program, Path]) -> None:
+    """Each rTask once, and none before what its barrier waits for."""
+    table = Table.from_bytes(exported[0].image.file(TABLE))
+    order = in_order(table)
+    at = {slot: n for n, (slot, _) in enumerate(order)}
+    assert sorted(at) == [n for n, slot in enumerate(table.slots) if slot[0] >= 0] and len(at) == len(order)
+
+
+def test_what_cannot_be_exported_is_refused(exported: tuple[Program, Path], tmp_path: Path) -> None:
+    program, folder = exported
+    with pytest.raises(ArtifactError, match="not empty"):
+        program.export(folder)
+    with pytest.raises(InputError, match="no name for C"):
+        program.export(tmp_path / "a", name="2d")
+    program.save(tmp_path / "saved.rammer")
+    with pytest.raises(ArtifactError, match="outline"):
+        rammer.load_program(tmp_path / "saved.rammer").export(tmp_path / "b")
+    other = rammer.compile(detector(), device=2)
+    with pytest.raises(InputError, match="different inputs"):
+        program.export(tmp_path / "c", name="c", others=[other])
+    assert not (tmp_path / "c").exists()
+    assert [identifier(n) for n in ("a/voice-1.onnx", "2d.onnx", "é.onnx")] == ["voice_1", "model_2d", "model"]
+
+
+def test_the_header_is_plain_c_and_c_plus_plus(exported: tuple[Program, Path], tmp_path: Path) -> None:
+    source = tmp_path / "use.c"
+    source.write_text('#include "detector.h"\nint main(void) { return rammer_version() < 1000; }\n')
+    strict = ("-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", f"-I{exported[1]}/include", str(source))
+    for kind in (("-std=c89",), ("-x", "c++", "-std=c++98")):
+        subprocess.run([*c_compiler().command, *kind, *strict], check=True)
+
+
+def wasm(path: Path) -> int:
+    wasmtime = pytest.importorskip("wasmtime")
+    engine = wasmtime.Engine()
+    linker, store, config = wasmtime.Linker(engine), wasmtime.Store(engine), wasmtime.WasiConfig()
+    linker.define_wasi()
+    config.argv = ["check"]
+    store.set_wasi(config)
+    instance = linker.instantiate(store, wasmtime.Module.from_file(engine, str(path)))
+    try:
+        instance.exports(store)["_start"](store)
+    except wasmtime.ExitTrap as ended:
+        return int(ended.code)
+    return 0
+
+
+def program_of(*words: str) -> Callable[[Path], int]:
+    def start(path: Path) -> int:
+        if shutil.which(words[0]) is None:
+            pytest.skip(f"no {words[0]} here")
+        return subprocess.run([*words, str(path)], timeout=600).returncode
+
+    return start
+
+
+TARGETS: Mapping[str, tuple[str, tuple[str, ...], Callable[[Path], int]]] = {
+    "x86_64-linux-musl": ("x86-64-avx2", ("-lm",), program_of("env")),
+    "aarch64-linux-musl": ("aarch64-neon", ("-lm", "-static"), program_of("qemu-aarch64")),
+    "x86_64-windows-gnu": ("x86-64-avx2", ("-lntdll",), program_of("wine")),
+    "wasm32-wasi": ("wasm32-simd128", (), wasm),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_other_systems_run_it(target: str, tmp_path: Path) -> None:
+    arch, flags, start = TARGETS[target]
+    if c_compiler().family != "zig":
+        pytest.skip("only zig compiles for other systems")
+    compiled(arch=arch, device=1 if "wasm" in target else 2).export(tmp_path / "project", name="detector")
+    suffix = {"x86_64-windows-gnu": ".exe", "wasm32-wasi": ".wasm"}.get(target, "")
+    made = build(tmp_path / "project", "detector", tmp_path / f"check{suffix}", *flags, cross=("-target", target))
+    assert start(made) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None or sys.platform != "linux", reason="needs CMake")
+def test_cmake_builds_checks_and_installs_it(exported: tuple[Program, Path], tmp_path: Path) -> None:
+    made, where = tmp_path / "build", tmp_path / "installed"
+    for command in (
+        ["cmake", "-S", exported[1], "-B", made, f"-DCMAKE_INSTALL_PREFIX={where}"],
+        ["cmake", "--build", made],
+        ["ctest", "--test-dir", made],
+        ["cmake", "--install", made],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (tmp_path / "use.c").write_text(
+        '#include "detector.h"\nint main(void) { return rammer_memory(&detector_model) == 0; }\n'
+    )
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(use C)\nfind_package(detector REQUIRED)\nfind_package(Threads)\n"
+        "add_executable(use use.c)\ntarget_link_libraries(use PRIVATE detector::detector)\n"
+    )
+    use = tmp_path / "use"
+    subprocess.run(
+        ["cmake", "-S", tmp_path, "-B", use, f"-DCMAKE_PREFIX_PATH={where}"], check=True, stdout=subprocess.DEVNULL
+    )
+    subprocess.run(["cmake", "--build", use], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([use / "use"], check=True)
