@@ -7,14 +7,13 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import NamedTuple
 
+import caches
 import numpy as np
 from cpus import runnable
 
@@ -35,7 +34,7 @@ from rammer.vdevice.cpu.host import host
 from rammer.vdevice.toolchain import parallel_jobs
 from rammer.vdevice.toolchain.objects import share
 
-CACHE = Path(tempfile.gettempdir()) / "rammer-kernel-tests"
+CACHE = caches.CACHE / "kernels"
 FLAGS = ("-O1", "-shared", "-fPIC", "-fno-math-errno", "-w")
 CALLS = 4  # of the compiler for many kernels, side by side
 MANY = 16

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from caches import CACHE
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "lint": ("ruff", "check", "--no-cache", "."),
     "format": ("ruff", "format", "--no-cache", "--check", "."),
-    "types": ("mypy", "--no-error-summary", "-p", "rammer"),
+    "types": ("mypy", "--no-error-summary", "--cache-dir", str(CACHE / "mypy"), "-p", "rammer"),
 }
 
 
