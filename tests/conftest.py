@@ -13,12 +13,11 @@ import hypothesis
 import pytest
 from caches import CACHE, MOST_BYTES, nbytes
 from goldens import Golden
+from longest import LONGEST
 
 hypothesis.settings.register_profile("shared", deadline=None)  # machines are shared: no example may take too long
 hypothesis.settings.load_profile("shared")
 pytest_plugins = ["pytester"]
-# Files that take most CPU time, the longest first.
-LONGEST = ()
 collect_ignore = ["examples"]  # installed and run by test_plugins.py, as a user would
 
 
