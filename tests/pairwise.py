@@ -5,15 +5,15 @@ Known as: pairwise testing, covering array of strength two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import combinations, product
 
 import pytest
 
-Combination = tuple[str, ...]
+Combination = tuple[Hashable, ...]
 
 
-def cover(axes: Sequence[Iterable[str]], possible: Callable[..., bool] = lambda *_: True) -> list[Combination]:
+def cover(axes: Sequence[Iterable[Hashable]], possible: Callable[..., bool] = lambda *_: True) -> list[Combination]:
     """Return combinations that hold every pair of values of two axes that some possible combination holds.
 
     Greedy: takes the combination with the largest number of new pairs, the first of equal ones.
@@ -30,7 +30,9 @@ def cover(axes: Sequence[Iterable[str]], possible: Callable[..., bool] = lambda 
     return chosen
 
 
-def parameters(*axes: Sequence[str], possible: Callable[..., bool] = lambda *_: True) -> list[object]:
-    """Return the whole product as pytest's parameters; possible combinations outside of the cover are slow."""
-    chosen = set(cover(axes, possible))
-    return [pytest.param(*c, marks=[pytest.mark.slow] * (possible(*c) and c not in chosen)) for c in product(*axes)]
+def pairs(*, possible: Callable[..., bool] = lambda *_: True, **axes: Iterable[Hashable]) -> pytest.MarkDecorator:
+    """Parametrize a test with the whole product of its arguments' values; what the cover leaves out is slow."""
+    values = [list(axis) for axis in axes.values()]
+    chosen = set(cover(values, possible))
+    marks = {c: [pytest.mark.slow] if possible(*c) and c not in chosen else [] for c in product(*values)}
+    return pytest.mark.parametrize(tuple(axes), [pytest.param(*c, marks=marks[c]) for c in marks])

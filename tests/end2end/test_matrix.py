@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from pairwise import cover, parameters
+from pairwise import cover, pairs
 
 import rammer
 from rammer.ir.semantics.evaluate import evaluate_graph
@@ -176,7 +176,7 @@ def possible(target: str, model: str, policy: str) -> bool:
     return target != GPU and (target, policy) != ("ipu", "stationary")
 
 
-@pytest.mark.parametrize(("target", "model", "policy"), parameters([*TARGETS], [*MODELS], POLICIES, possible=possible))
+@pairs(target=TARGETS, model=MODELS, policy=POLICIES, possible=possible)
 def test_every_target_and_policy(target: str, model: str, policy: str) -> None:
     options = dict(TARGETS[target])
     registry = PluginRegistry(third_party=False)
