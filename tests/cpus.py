@@ -55,3 +55,12 @@ def on_some_cpu(names: Iterable[str]) -> list[object]:
         for number, name in enumerate(names)
         for turn in range(len(CPUS))
     ]
+
+
+def on_three_cpus(names: Iterable[str]) -> list[object]:
+    """Parameters: every name with every arch, number and size, on three CPUs in turn; slow tests have all nine."""
+    return [
+        pytest.param(name, cpu, marks=[pytest.mark.slow] * (turn // 3 != number % 3))
+        for number, name in enumerate(names)
+        for turn, cpu in enumerate(CPUS)
+    ]

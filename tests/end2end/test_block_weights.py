@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from pairwise import pairs
 
 import rammer
 from rammer.ir.tensor import Array
@@ -33,24 +34,20 @@ def packed_product(x: Array, columns: int, block: int, bits: int, zeros: bool, l
     return made, np.asarray(session.run(None, {"x": x})[0])
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize(
-    ("shape", "columns", "block", "bits", "zeros"),
-    [
-        ((1, 256), 96, 32, 4, False),
-        ((1, 256), 96, 128, 4, True),
-        ((75, 100), 33, 32, 4, True),  # the last block is cut
-        ((3, 5, 48), 33, 16, 4, False),
-        ((3, 96), 40, 32, 8, True),
-        ((3, 32), 40, 32, 4, True),  # one block
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("level", [0, 4])
-def test_products_of_packed_weights(
-    shape: tuple[int, ...], columns: int, block: int, bits: int, zeros: bool, level: int, arch: str
-) -> None:
+PACKED = [  # shape of the operand, columns, block, bits, whether there are zero points
+    ((1, 256), 96, 32, 4, False),
+    ((1, 256), 96, 128, 4, True),
+    ((75, 100), 33, 32, 4, True),  # the last block is cut
+    ((3, 5, 48), 33, 16, 4, False),
+    ((3, 96), 40, 32, 8, True),
+    ((3, 32), 40, 32, 4, True),  # one block
+]
+
+
+@pairs(packed=PACKED, level=[0, 4], arch=ARCHES)
+def test_products_of_packed_weights(packed: tuple[tuple[int, ...], int, int, int, bool], level: int, arch: str) -> None:
     """Also where the operand is rounded to bytes, as ONNX Runtime does it."""
+    shape, columns, block, bits, zeros = packed
     made, wanted = packed_product(x := draw(*shape), columns, block, bits, zeros, level)
     rounds = level == 4 and bits == 4  # bytes it rounds only on some CPUs
     got, _ = run(made, {"x": x}, arch)

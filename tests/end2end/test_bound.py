@@ -24,7 +24,7 @@ def program(request: pytest.FixtureRequest) -> rammer.Program:
     graph = helper.make_graph(nodes, "step", inputs, outputs)
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
     model.ir_version = 9
-    return rammer.compile(model, request.param)
+    return rammer.compile(model, request.param, tune_seconds=0)
 
 
 def test_what_arrays_hold_is_read_and_written_at_each_call(program: rammer.Program) -> None:

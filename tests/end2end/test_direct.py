@@ -63,7 +63,7 @@ FORMS: dict[str, Callable[[Array], Array]] = {
 
 @pytest.fixture(scope="module")
 def program() -> rammer.Program:
-    return rammer.compile(network(), target="cpu")
+    return rammer.compile(network(), target="cpu", tune_seconds=0)
 
 
 def agree(found: dict[str, Array], wanted: dict[str, Array]) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,9 @@ from rammer.integrations.dask import _compiled, connect, infer, recipe, sweep
 if TYPE_CHECKING:
     from dask.distributed import Client
 
-dask = pytest.importorskip("dask.distributed", reason="Dask is not installed: pip install '.[distributed]'")
+# Not imported here: each worker collects this file, and every fork copies the page tables of what is imported.
+missing = find_spec("distributed") is None
+pytestmark = pytest.mark.skipif(missing, reason="Dask is not installed: pip install '.[distributed]'")
 
 ROWS, WIDTH = 75, 200
 
@@ -62,12 +65,14 @@ def kill_one(client: Client, busy: bool) -> int:
 
 def test_a_killed_worker_loses_nothing(client: Client, model: bytes) -> None:
     """Neither what it was about to do, nor results that only it had."""
+    from dask.distributed import wait
+
     given = batches(24)
     with rammer.compile(model, "cpu", tune_seconds=0, device=1) as program:
         expected = [program.run(inputs)["y"] for inputs in given]
     futures = infer(client, recipe(model, target="cpu", device=1), given)
     killed = kill_one(client, busy=True)
-    dask.wait(futures, timeout=300)
+    wait(futures, timeout=300)
     for future, value in zip(futures, expected, strict=True):
         np.testing.assert_array_equal(future.result()["y"], value)
     client.wait_for_workers(2, timeout=60)
@@ -89,9 +94,11 @@ def test_a_worker_compiles_a_model_once(client: Client, model: bytes) -> None:
 
 
 def test_a_sweep_reports_every_combination_as_it_is_ready(client: Client, model: bytes) -> None:
+    from dask.distributed import as_completed
+
     policies, devices = ("sequential", "wavefront:beyond=off"), (1, 2)
     asked = sweep(client, [recipe(model, target="cpu")], policy=policies, device=devices)
-    found = {(asked[f][1]["policy"], asked[f][1]["device"]): f.result() for f in dask.as_completed(asked)}
+    found = {(asked[f][1]["policy"], asked[f][1]["device"]): f.result() for f in as_completed(asked)}
     assert set(found) == {(p, d) for p in policies for d in devices}
     for (policy, device), report in found.items():
         assert report["policy"] == policy and report["num_veus"] == device and report["estimated_us"] > 0

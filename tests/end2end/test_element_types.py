@@ -28,7 +28,7 @@ def _interpreted(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
 
 
 def _on_cpu(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
-    with rammer.compile(graph, target="cpu") as program:
+    with rammer.compile(graph, target="cpu", tune_seconds=0) as program:
         return program.run(inputs)
 
 
@@ -286,7 +286,7 @@ def test_ports_take_numpy_and_dlpack_and_refuse_other_types() -> None:
         "x uint64": Lent(np.arange(7, dtype="u8")),
     }
     inputs |= {f"x {d}": np.arange(7).astype(d.numpy) for d in (DType.I4, DType.F8E5M2)}
-    with rammer.compile(builder.build(), "cpu") as program:
+    with rammer.compile(builder.build(), "cpu", tune_seconds=0) as program:
         for value in program.run(inputs).values():
             np.testing.assert_array_equal(value, np.arange(7))
         with pytest.raises(InputError, match="dtype uint8, the program takes float8_e5m2"):

@@ -33,7 +33,7 @@ def program() -> Iterator[rammer.Program]:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ports.items()]
     graph = helper.make_graph(nodes, "large", values[:3], values[3:])
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    with rammer.compile(model, "cpu", device=2) as made:
+    with rammer.compile(model, "cpu", device=2, tune_seconds=0) as made:
         assert isinstance(made.executable, CpuExecutable)
         made.executable.poison = True
         yield made
@@ -98,7 +98,7 @@ def test_large_ports_share_no_memory() -> None:
         [value("y", TensorProto.FLOAT, (1031, 1031))],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    with rammer.compile(model, "cpu", device=2) as program:
+    with rammer.compile(model, "cpu", device=2, tune_seconds=0) as program:
         executable = program.executable
         assert isinstance(executable, CpuExecutable) and {"t0", "w", "y"} <= executable._direct
         assert executable._lent["y"] == TensorType((1031, 1031), DType.F32)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from pairwise import pairs
 
 import rammer
 from rammer.ir.tensor import Array
@@ -61,10 +62,7 @@ def check(made: onnx.ModelProto, inputs: dict[str, Array], *, on_bytes: bool = T
     np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("zeros", ["no", "known", "by column"])
-@pytest.mark.parametrize("weights", [U8, I8])
-@pytest.mark.parametrize("values", [U8, I8])
-@pytest.mark.parametrize("shape", [(75, 129), (3, 75, 129), (1, 300)], ids=str)
+@pairs(shape=[(75, 129), (3, 75, 129), (1, 300)], values=[U8, I8], weights=[U8, I8], zeros=["no", "known", "by column"])
 def test_products(shape: tuple[int, ...], values: Any, weights: Any, zeros: str) -> None:
     """Zero points that are known, and those that are computed."""
     inputs, constants = {"x": any_bytes(values, *shape)}, {"w": any_bytes(weights, shape[-1], 50, seed=1)}
@@ -87,10 +85,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 }
 
 
-@pytest.mark.parametrize("zeros", [False, True], ids=["", "zeros"])
-@pytest.mark.parametrize("values", [U8, I8])
-@pytest.mark.parametrize("weights", [U8, I8])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pairs(name=CONVOLUTIONS, values=[U8, I8], weights=[U8, I8], zeros=[False, True])
 def test_convolutions(name: str, values: Any, weights: Any, zeros: bool) -> None:
     shape, w, attrs = CONVOLUTIONS[name]
     inputs, constants = {"x": any_bytes(values, *shape)}, {"w": any_bytes(weights, *w, seed=1)}
@@ -108,12 +103,10 @@ FEW: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("arch", [ARCH, "x86-64-avx2@here"])
-@pytest.mark.parametrize("zeros", [False, True], ids=["", "zeros"])
-@pytest.mark.parametrize(("values", "weights"), [(U8, I8), (I8, U8)])
-@pytest.mark.parametrize("name", FEW)
-def test_convolutions_of_few_terms_are_exact(name: str, values: Any, weights: Any, zeros: bool, arch: str) -> None:
+@pairs(name=FEW, kinds=[(U8, I8), (I8, U8)], zeros=[False, True], arch=[ARCH, "x86-64-avx2@here"])
+def test_convolutions_of_few_terms_are_exact(name: str, kinds: tuple[Any, Any], zeros: bool, arch: str) -> None:
     """They are no products of matrices; sums in float32 are whole numbers, which it holds."""
+    values, weights = kinds
     shape, w, attrs = FEW[name]
     inputs, constants = {"x": any_bytes(values, *shape)}, {"w": any_bytes(weights, *w, seed=1)}
     if zeros:
@@ -277,11 +270,10 @@ def test_networks_of_quantised_operators() -> None:
     assert off.max() <= 1 and (off > 0).mean() < 0.01
 
 
-@pytest.mark.parametrize("arch", [ARCH, "x86-64-avx2@here"])
-@pytest.mark.parametrize(("weights", "zero"), [(I8, False), (U8, True)])
-@pytest.mark.parametrize("rows", [1, 75])
-def test_weights_alone_stay_bytes(rows: int, weights: Any, zero: bool, arch: str) -> None:
+@pairs(rows=[1, 75], kind=[(I8, False), (U8, True)], arch=[ARCH, "x86-64-avx2@here"])
+def test_weights_alone_stay_bytes(rows: int, kind: tuple[Any, bool], arch: str) -> None:
     """By column and for all of a matrix; turned, and in a Gemm. A zero point that takes 9 bits takes two bytes."""
+    weights, zero = kind
     rng = np.random.default_rng(0)
     inputs = {"x": rng.normal(size=(rows, 130)).astype(np.float32)}
     shapes = {"a": (130, 96), "b": (70, 96), "c": (70, 80)}

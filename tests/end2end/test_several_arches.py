@@ -36,12 +36,12 @@ def net(width: int = 75) -> Graph:
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One file with a program for every arch of this machine's kind, the best first."""
     path = tmp_path_factory.mktemp("together") / "all.rammer"
-    rammer.save_together([rammer.compile(net(), "cpu", arch=name) for name in ARCH_NAMES], path)
+    rammer.save_together([rammer.compile(net(), "cpu", arch=name, tune_seconds=0) for name in ARCH_NAMES], path)
     return path
 
 
 def wanted(x: np.ndarray) -> np.ndarray:
-    with rammer.compile(net(), "cpu") as program:
+    with rammer.compile(net(), "cpu", tune_seconds=0) as program:
         return program.run({"x": x})["y"]
 
 
@@ -82,7 +82,7 @@ def test_damage_is_no_reason_to_take_another_one(together: Path, tmp_path: Path)
 
 def test_only_programs_of_one_model_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x.rammer"
-    with rammer.compile(net(), "cpu") as one, rammer.compile(net(76), "cpu") as other:
+    with rammer.compile(net(), "cpu", tune_seconds=0) as one, rammer.compile(net(76), "cpu", tune_seconds=0) as other:
         with pytest.raises(ArtifactError, match="different inputs"):
             rammer.save_together([one, other], path)
         with pytest.raises(ArtifactError, match="0 programs"):

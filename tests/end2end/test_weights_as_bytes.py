@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+from pairwise import pairs
 
 import rammer
 from rammer.ir.tensor import Array
@@ -62,9 +63,7 @@ def transposed_convolution(x: Array, w: Array, strides: Any = (), pads: Any = ()
     return total.reshape(len(x), -1, *extents)[(..., *inside)]
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("zeros", [False, True])
-@pytest.mark.parametrize("name", FILTERS)
+@pairs(name=FILTERS, zeros=[False, True], arch=ARCHES)
 def test_filters(name: str, zeros: bool, arch: str) -> None:
     """Whole phases and panels are all that is added to the bytes; numbers from 0 on have their zero at 128."""
     kind, shape, w, attrs = FILTERS[name]
@@ -125,9 +124,7 @@ LAYERS: dict[str, tuple[str, tuple[int, int, int, int], str, dict[str, Any]]] = 
 }
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("each", [False, True], ids=["one scale", "a scale for each unit"])
-@pytest.mark.parametrize("name", LAYERS)
+@pairs(name=LAYERS, each=[False, True], arch=ARCHES)
 def test_recurrent_layers(name: str, each: bool, arch: str) -> None:
     """Against ONNX Runtime, which makes float32 of both matrices; no step has a copy of its own."""
     kind, (steps, batch, depth, hidden), direction, attrs = LAYERS[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -336,8 +336,7 @@ def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPa
     assert 0 < asked < 20_000
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_found_faults_stay_away(policy: str) -> None:
+def check(policy: str, names: Iterable[str]) -> None:
     def make(name: str) -> Callable[[], Trial]:
         builder, options = FOUND[name]
 
@@ -350,5 +349,19 @@ def test_found_faults_stay_away(policy: str) -> None:
 
         return trial
 
-    verdicts: dict[str, Verdict] = apart({name: make(name) for name in FOUND}, Limits(cpu_s=10.0))
+    verdicts: dict[str, Verdict] = apart({name: make(name) for name in names}, Limits(cpu_s=10.0))
     assert not {name: verdict for name, verdict in verdicts.items() if verdict.outcome != "right"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_found_faults_stay_away(policy: str) -> None:
+    """Each under the default policy, and under one of the others in turn."""
+    default, *others = POLICIES
+    assert default == "auto"
+    check(policy, FOUND if policy == default else [*FOUND][others.index(policy) :: len(others)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES[1:])
+def test_found_faults_stay_away_under_every_policy(policy: str) -> None:
+    check(policy, FOUND)

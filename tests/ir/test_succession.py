@@ -76,7 +76,7 @@ def taken(plan: ExecutionPlan) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[rammer.Program]:
-    with closing(rammer.compile(squeezed(), "cpu", device=2)) as program:
+    with closing(rammer.compile(squeezed(), "cpu", device=2, tune_seconds=0)) as program:
         yield program
 
 

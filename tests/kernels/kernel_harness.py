@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import NamedTuple
 
+import caches
 import numpy as np
 from cpus import runnable
 
@@ -32,11 +28,12 @@ from rammer.vdevice.cpu.codegen.emit import EmittedKernel, emit, function, trans
 from rammer.vdevice.cpu.codegen.prefetch import prefetched
 from rammer.vdevice.cpu.codegen.printer import CpuPrinter
 from rammer.vdevice.cpu.host import host
-from rammer.vdevice.toolchain import parallel_jobs
+from rammer.vdevice.toolchain import c_compiler, fingerprint, headers_fingerprint, parallel_jobs
 from rammer.vdevice.toolchain.objects import share
 
-CACHE = Path(tempfile.gettempdir()) / "rammer-kernel-tests"
-FLAGS = ("-O1", "-shared", "-fPIC", "-fno-math-errno", "-w")
+CACHE = caches.CACHE / "kernels"
+# The last of opposite flags counts. Texts are long, runs short; zig adds a sanitizer to -O0, which needs a library.
+FLAGS = ("-O0", "-ffp-contract=on", "-fno-sanitize=undefined")
 CALLS = 4  # of the compiler for many kernels, side by side
 MANY = 16
 SPEC = VDeviceSpec(
@@ -77,17 +74,14 @@ class Libraries:
 
 
 def library(text: str, arch: str = SPEC.arch) -> ctypes.CDLL:
-    """The shared library of a C text, compiled once per text and arch."""
-    flags = (*FLAGS, *arch_flags(arch, "zig", host()))
-    base = CACHE / hashlib.sha256((text + str(flags)).encode()).hexdigest()[:20]
-    target = base.with_suffix(".so")
+    """The shared library of a C text, compiled once per text, arch and compiler."""
+    compiler = c_compiler()
+    flags = (*FLAGS, *arch_flags(arch, compiler.family, host()))
+    target = CACHE / f"{fingerprint(compiler.version, headers_fingerprint(), text, *flags)[:20]}.so"
     if not target.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        base.with_suffix(".c").write_text(text)
-        fresh = base.with_suffix(f".{os.getpid()}.so")
-        command = [sys.executable, "-m", "ziglang", "cc", *flags, str(base.with_suffix(".c")), "-o", str(fresh)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[:4000] + "\n" + text[-3000:]
+        fresh = target.with_suffix(f".{os.getpid()}.so")
+        fresh.write_bytes(compiler.compile_shared(text, flags))
         fresh.rename(target)
     return ctypes.CDLL(str(target))
 

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from caches import CACHE
+from longest import LONGEST
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "lint": ("ruff", "check", "--no-cache", "."),
     "format": ("ruff", "format", "--no-cache", "--check", "."),
-    "types": ("mypy", "--no-error-summary", "-p", "rammer"),
+    "types": ("mypy", "--no-error-summary", "--cache-dir", str(CACHE / "mypy"), "-p", "rammer"),
 }
 
 
@@ -21,3 +23,7 @@ def test_tool_finds_nothing(name: str) -> None:
     command = [sys.executable, "-m", *COMMANDS[name]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(COMMANDS[name])}\n{done.stdout}{done.stderr}"
+
+
+def test_the_longest_files_exist() -> None:
+    assert [name for name in LONGEST if not (ROOT / name).exists()] == []

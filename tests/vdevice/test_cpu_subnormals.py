@@ -31,7 +31,10 @@ def test_subnormal_operands_and_results(dtype: DType, keeps: bool) -> None:
     x = np.full((2, SIZE), tiny, dtype.numpy)
     x[:, 1::2] = tiny / 4
     x[:, 2::4] = 1
-    with config.override(RAMMER_SUBNORMALS=str(int(keeps))), rammer.compile(halved(dtype), "cpu", device=2) as program:
+    with (
+        config.override(RAMMER_SUBNORMALS=str(int(keeps))),
+        rammer.compile(halved(dtype), "cpu", device=2, tune_seconds=0) as program,
+    ):
         assert all(any(isinstance(slot, RTask) for slot in lane) for lane in program.plan.programs[0])
         y = program.run({"x": x})["y"]
         wanted = x / 2
@@ -46,5 +49,5 @@ def test_what_only_moves_numbers_keeps_them() -> None:
     x = builder.input("x", (64, 48))
     builder.output(builder.add("transpose", x, perm=(1, 0)), "y")
     values = np.full((64, 48), SMALL)
-    with rammer.compile(builder.build(), "cpu") as program:
+    with rammer.compile(builder.build(), "cpu", tune_seconds=0) as program:
         np.testing.assert_array_equal(program.run({"x": values})["y"], values.T)

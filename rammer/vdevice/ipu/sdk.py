@@ -19,7 +19,7 @@ from rammer.vdevice.toolchain import MACHINE_CODE, ask, c_compiler, fingerprint,
 HERE = Path(__file__).parent
 INCLUDE = HERE / "emulator" / "include"
 HOST = HERE / "host.cpp"
-EMULATOR_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-w", "-ffp-contract=fast")
+EMULATOR_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=fast")
 SDK_HINT = "source <sdk>/poplar-*/enable.sh, or compile for device='emulator'"
 
 

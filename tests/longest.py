@@ -1,0 +1,26 @@
+"""Files of tests that take most CPU time with empty caches, the longest first: conftest.py begins with them."""
+
+LONGEST = (
+    "tests/end2end/test_matrix.py",
+    "tests/end2end/test_quantized_programs.py",
+    "tests/end2end/test_weights_as_bytes.py",
+    "tests/kernels/test_proof.py",
+    "tests/conformance/test_builtin.py",
+    "tests/end2end/test_ordinary_sizes.py",
+    "tests/meta/test_tools.py",
+    "tests/kernels/test_rounded_chain.py",
+    "tests/kernels/test_chain.py",
+    "tests/kernels/test_every_type.py",
+    "tests/fuzz/test_found.py",
+    "tests/end2end/test_growing.py",
+    "tests/fuzz/test_fuzz.py",
+    "tests/kernels/test_scratch.py",
+    "tests/end2end/test_block_weights.py",
+    "tests/kernels/test_tickets.py",
+    "tests/end2end/test_element_types.py",
+    "tests/end2end/test_layers.py",
+    "tests/kernels/test_every_operator.py",
+    "tests/kernels/test_matrix_unit.py",
+    "tests/end2end/test_lifetime.py",
+    "tests/fuzz/test_mutate.py",
+)
