@@ -29,6 +29,7 @@ HOPELESS = 1.25
 # (docs/measurements.md), the two that lost were counted with 0.84.
 CERTAIN = 0.7
 WHOLE = 0.9  # of the work of several tasks: below that, a single task is offered, too
+MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
 
 
 class Order(Enum):
@@ -37,6 +38,7 @@ class Order(Enum):
     WEIGHTS = "weights"  # weights outside, strips of the image inside: one part only
     STRIPS = "strips"  # strips outside, parts of the channels inside
     PARTS = "parts"  # parts outside, strips inside: sums of the whole task wait
+    NEAR = "near"  # strips outside; weights are transformed right before their products, `held` channels at a time
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Plan:
 
     order: Order
     chunk: int  # channels of a part
+    held: int  # channels whose transformed weights are held at once
     outs: int
     rows: int
     columns: int
@@ -107,9 +110,9 @@ def forms(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
     if (conv := convolution(problem)) is None:
         return []
     found: list[Form] = []
-    for order, chunk in _parts(problem, conv):
+    for order, chunk, held in _parts(problem, conv):
         own = replace(problem, expr=rewritten(problem, conv, TILE, chunk))
-        for n, plan in enumerate(dict.fromkeys(_plans(problem, conv, order, chunk))):
+        for n, plan in enumerate(dict.fromkeys(_plans(problem, conv, order, chunk, held))):
             schedule = _schedule(own, conv, plan)
             found.append(Form(own, schedule, own.alone_us(schedule, own.spec.num_veus), bool(plan.tasks)))
             if n == 0 and found[-1].alone_us > HOPELESS * worth_us:
@@ -117,16 +120,23 @@ def forms(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
     return sorted(found, key=lambda form: form.alone_us)
 
 
-def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int) -> Iterator[Plan]:
+def _vectors(problem: KernelProblem, channels: int) -> int:
+    return -(-channels // problem.lanes)
+
+
+def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
     """Yield ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
     extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
-    plane, deep = 4 * PLANES, chunk * side
+    plane, deep = 4 * PLANES, held * side
     down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
     line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # columns of transformed rows
     room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
-    outs = next((n for n in widths if plane * deep * n <= 0.6 * room), widths[-1])
-    most = int((room - plane * deep * outs) // (plane * (deep + outs)))
+    fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
+    outs = fitting[0] if fitting else widths[-1]
+    most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
+    if order is Order.NEAR:
+        most = min(most, MAX_NEAR_TILES)
     if most < min(4, down * across):
         return
     columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
@@ -138,22 +148,29 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int) 
             tasks = cut(axes, want)
             high = {lp.axis: lp.step for lp in tasks}.get(conv.rows.axis)
             part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
-            plan = Plan(order, chunk, outs, part, columns, tasks)
+            plan = Plan(order, chunk, held, outs, part, columns, tasks)
             if _waiting(conv, plan) <= room / 2:
                 yield plan
 
 
-def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, int]]:
-    """Yield loop orders, each with the channels of a part."""
+def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
+    """Yield loop orders, each with the channels of a part and the channels whose weights are held."""
     lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
     if conv.rows.pieces == 1:
-        yield Order.WEIGHTS, depth
+        yield Order.WEIGHTS, depth, depth
     smaller = [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
     chunks = [depth] if conv.rows.pieces > 1 else []
     chunks += [c for c in smaller if c * side <= 4 * lanes][:1] or smaller[-1:]
     for chunk in chunks:
-        yield Order.STRIPS, chunk
-        yield Order.PARTS, chunk
+        yield Order.STRIPS, chunk, chunk
+        yield Order.PARTS, chunk, chunk
+    if conv.rows.pieces == 1 == conv.columns.pieces:
+        held = [
+            n
+            for n in (16, 8, 4, 2)
+            if depth % n == 0 and n < depth and 4 * PLANES * n * lanes <= problem.spec.near_bytes / 2
+        ]
+        yield from ((Order.NEAR, depth, n) for n in held[:1])
 
 
 def _even(units: int, most: int) -> int:
@@ -165,7 +182,7 @@ def _even(units: int, most: int) -> int:
 
 def _waiting(conv: Convolution, plan: Plan) -> int:
     """Return the bytes of the sums that wait for further parts."""
-    if plan.order is Order.WEIGHTS:
+    if plan.order in (Order.WEIGHTS, Order.NEAR):
         return 0
     steps = {lp.axis: lp.step for lp in plan.tasks}
     outs = min(steps.get(conv.o, conv.outs), conv.outs)
@@ -178,7 +195,7 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
 
 def _block(problem: KernelProblem, conv: Convolution, plan: Plan) -> Block:
     """Return the best register block of products that does not reach into the next group and its other channels."""
-    found = blocks(problem, -(-plan.outs // problem.lanes), plan.tiles)
+    found = blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)
     return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
 
 
@@ -204,7 +221,7 @@ def _schedule(problem: KernelProblem, conv: Convolution, plan: Plan) -> Schedule
         case Order.PARTS:
             s = head.nest((*images, *parts, *outs, *strips))
             weights, data = len(s.loops) - len(strips), len(s.loops)
-        case Order.STRIPS:
+        case _:
             s = head.nest((*images, *strips, *parts, *outs))
             weights, data = len(s.loops), len(s.loops) - len(outs)
     products = len(s.loops)
@@ -217,19 +234,21 @@ def _schedule(problem: KernelProblem, conv: Convolution, plan: Plan) -> Schedule
 def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, products: int) -> Sched:
     """Place the stages besides the root: each one's host loop, its own loops, and its memory order."""
     problem, lanes, o = s.problem, s.problem.lanes, conv.o
-    block = _block(problem, conv, plan)
+    block, near = _block(problem, conv, plan), plan.order is Order.NEAR
 
     def order(stage: str, *last: str) -> tuple[int, ...]:
         return stage_order(problem.expr.stage(stage), *last)
 
     none = Sched(problem)
     entries = (Loop("cc", plan.chunk),) if conv.columns.pieces > 1 else ()
-    sums = none.reorder("pp", "qq").split(o, block.vectors * lanes).split("tt", block.rows).reorder("cc")
-    sums = sums.unroll("tt" if block.rows > 1 else None)
+    panel = none.split(o, block.vectors * lanes)
+    outer = panel.split("cc", plan.held).reorder("pp", "qq") if near else none.reorder("pp", "qq").nest(panel.loops)
+    sums = outer.split("tt", block.rows).reorder("cc").unroll("tt" if block.rows > 1 else None)
     sums = sums.vectorize(o, lanes if block.vectors > 1 else 1)
     by_entry = none.split(o, lanes).nest(entries).reorder("cc")
     of_weights = by_entry.reorder("pp", "ss").unroll("qq").vectorize(o)
     of_data = none.split("cc", lanes).split("tt", plan.columns).nest(entries).reorder("tt", "pp", "ss").unroll("qq")
+    places = {"inside": "xm" if near else "", "gap": 0 if near else lanes}
     s = s.compute_at(
         "wt",
         none.reorder("ss", "rr").unroll("pp").vectorize(o),
@@ -237,7 +256,7 @@ def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, pr
         order=order("wt", "pp", "ss", o),
         inside="wu",
     )
-    s = s.compute_at("wu", of_weights, depth=weights, order=order("wu", "pp", "qq", "cc", o), gap=lanes)
+    s = s.compute_at("wu", of_weights, depth=1 if near else weights, order=order("wu", "pp", "qq", "cc", o), **places)
     rows = none.reorder("jj", "rr").unroll("pp").vectorize("cc")
     s = s.compute_at("xt", rows, depth=1, order=order("xt", "pp", "jj", "cc"), inside="xv")
     s = s.compute_at("xv", of_data.vectorize("cc"), depth=data, order=order("xv", "pp", "qq", "tt", "cc"), gap=lanes)
