@@ -17,6 +17,7 @@ from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.tensor import DType
 from rammer.ir.tile import TileProgram
 from rammer.kernels.lower import draft, finished
 from rammer.kernels.normal import aligned, cleaned, flattened, fused, live
@@ -26,6 +27,7 @@ from rammer.kernels.schedule import Packing, Schedule
 if TYPE_CHECKING:
     from rammer.kernels.match import Matched
 
+WORD = DType.F32.itemsize
 SCALARS = 4  # sums that share an operand on devices without vectors
 COSTLY = 12  # slots of the cheapest function worth keeping: more than storing and loading its result
 

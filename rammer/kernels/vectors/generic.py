@@ -84,8 +84,8 @@ def _together(problem: KernelProblem, axis: str, lane: str | None, steps: Mappin
     if lane is None or not any(lane_axis(problem, s, one) in dict(s.reduce) for s in problem.placed):
         return 1
     rows = min(extents[axis], steps.get(axis, extents[axis]))
-    fitting = problem.spec.near_bytes // 4 // (extents[lane] * root.dtype.itemsize)
-    return max(1, min(rows, FOLDED, fitting))
+    spec, row = problem.spec, extents[lane] * root.dtype.itemsize  # each is read, kept, and stored
+    return max(n for n in range(1, min(rows, FOLDED) + 1) if n == 1 or spec.holds(spec.l1, n * row, 2 * n * row))
 
 
 def _grain(problem: KernelProblem, axis: str, lane: str | None, unroll: int, whole: bool) -> int:
@@ -167,7 +167,8 @@ def _block(
     if lane is not None and lane in shared:
         extent = min(dict(problem.root.axes)[lane], steps.get(lane, 1 << 62))
         piece = {a: tile[1] if tile and a == tile[0] else 1 for a in shared} | {lane: width}
-        vectors = max(problem.spec.near_bytes // 2 // max(kept_bytes(problem.placed, piece), 1), 1)
+        spec, each = problem.spec, kept_bytes(problem.placed, piece)  # as many bytes are read and stored meanwhile
+        vectors = max(int(spec.room(spec.l1) // max(2 * each, 1)), 1)
         if lane in steps:  # the next piece may be another task's
             vectors = next((n for n in range(vectors, 1, -1) if extent % (n * width) == 0), 1)
         if vectors * width < extent:

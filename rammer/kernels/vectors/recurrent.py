@@ -25,7 +25,6 @@ from rammer.kernels.vectors.matrix_unit import MatrixUnit
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a hardware prefetcher follows
 MOST_GATES = 4
 ENOUGH_ROWS = 8  # sums per weight with which reading the weights costs little beside arithmetic
-SOME_ROWS = 4  # sums per weight with which arithmetic takes as long as reading the weights
 
 
 class Cell(NamedTuple):
@@ -149,29 +148,20 @@ def _unit_gates(s: Sched, p: Product, unit: MatrixUnit, block: Instruction) -> S
 
 def _independent_rows(problem: KernelProblem, products: Iterable[Product], want: int) -> bool:
     """Check whether each task can own enough rows, and its private cache holds the weights, which it reads whole."""
-    products = list(products)
     shared = {p.row for p in products}
     extents = dict(problem.root.axes)
     (row,) = shared if len(shared) == 1 else (None,)
-    if row not in extents or _weights(products, problem) > problem.spec.own_cache / 2:
+    if row not in extents or not _stay(problem, products):
         return False
     return extents[row] % want == 0 and extents[row] // want >= ENOUGH_ROWS
 
 
 def _stay(problem: KernelProblem, products: Iterable[Product]) -> bool:
-    """Check whether all weights stay in the private cache from step to step, beside other data.
-
-    A cache loses part of what fills more than a quarter of it. Many sums per weight hide that: then half counts.
-    """
-    products = list(products)
-    extents = dict(problem.root.axes)
-    rows = min((extents.get(p.row or "", 1) for p in products), default=1)
-    return _weights(products, problem) <= problem.spec.own_cache / (2 if rows >= SOME_ROWS else 4)
-
-
-def _weights(products: Iterable[Product], problem: KernelProblem) -> int:
-    """Return the bytes of the weights of all products."""
-    return sum(problem.expr.type_of(p.w.tensor).nbytes for p in products)
+    """Check whether all weights stay in the private cache from step to step, while all other data of a step pass."""
+    weights, spec = {p.w.tensor for p in products}, problem.spec
+    sizes = {name: kind.nbytes for name, kind in (*problem.expr.inputs, *problem.expr.outputs)}
+    resident = sum(sizes[name] for name in weights & sizes.keys())
+    return spec.holds(spec.l2, resident, sum(sizes.values()) - resident)
 
 
 def _reads_all(problem: KernelProblem, name: str) -> bool:

@@ -89,7 +89,7 @@ def near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
     caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
     room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
     if not room:
-        return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
+        return {"the vEUs' own memory": Memories(spec.num_veus, spec.l2.nbytes * spec.num_veus, 0)}
     rates = us_per_byte(spec, spec.num_veus)[0, -len(caches[1:]) :].tolist() if len(caches) > 1 else [1.0]
     cost = rates[0] / rates[-1] if rates[-1] else 1.0
     beyond = [*room[1:], room[-1]]
