@@ -18,6 +18,7 @@ from rammer.ir.tensor import ALIGNMENT, DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.packing import panels
 from rammer.kernels.problem import KernelProblem
+from rammer.kernels.product import SUMS
 from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import stage_loops, task_counts
@@ -129,7 +130,7 @@ def _room(problem: KernelProblem, p: BlockProduct) -> int:
 def _register_block(spec: VDeviceSpec, height: int, width: int, exact: bool) -> tuple[int, int]:
     """Return the vectors and rows of a register block with the least cost by issue slots."""
     decoding = DECODING_BYTES if exact else DECODING
-    sums = spec.registers * 3 // 4  # the others hold decoded weights; totals over blocks go through memory
+    sums = int(spec.registers * SUMS)  # totals over blocks go through memory
 
     def cost(vectors: int, rows: int) -> float:
         step = pass_cycles(Issued(arithmetic=(decoding + rows) * vectors), spec, sums=True)

@@ -30,7 +30,9 @@ from rammer.kernels.vectors.orders import Orders
 MAX_VECTORS = 8
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors permuted from x are shared
 MAX_PICKED_ROWS = 8  # sums, and as many vectors permuted from x: both stay in registers
-MANY_ROWS = 16  # rows of a task that make several register blocks
+MANY_ROWS = 16  # the most of a register block, and as many of a task as make several blocks
+SPARE = 3  # registers that hold neither sums nor operands
+REMAINDER = 1.03  # times the cycles, if some rows remain: they have code of their own
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ class Block:
 
 def blocks(problem: KernelProblem, width: int, height: int) -> list[Block]:
     """Return register blocks for `width` vectors and `height` rows, the cheapest first by a model of issue slots."""
-    limit = problem.spec.registers - 3
+    limit = problem.spec.registers - SPARE
     found: list[tuple[float, int, Block]] = []
     for vectors in range(1, min(MAX_VECTORS, width) + 1):
-        for rows in range(1, min(16, height) + 1):
+        for rows in range(1, min(MANY_ROWS, height) + 1):
             if vectors * rows + vectors + 1 > limit:
                 continue
             block = Block(vectors, rows)
-            cost = cycles(problem.spec, block, width, height) * (1.03 if height % rows else 1.0)  # a remainder's code
+            cost = cycles(problem.spec, block, width, height) * (REMAINDER if height % rows else 1.0)
             found.append((round(cost, 6), -vectors * rows, block))
     found.sort(key=lambda item: item[:2])
     return [b for _, _, b in found]

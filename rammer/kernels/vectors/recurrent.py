@@ -20,10 +20,12 @@ from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_counts
 from rammer.kernels.vectors import matrix_unit
+from rammer.kernels.vectors.contraction import MAX_VECTORS
 from rammer.kernels.vectors.matrix_unit import MatrixUnit
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a hardware prefetcher follows
 MOST_GATES = 4
+UNITS = (4, 2, 1)  # vectors of units of a task
 ENOUGH_ROWS = 8  # sums per weight with which reading the weights costs little beside arithmetic
 
 
@@ -72,7 +74,7 @@ def _cut(cell: Cell, want: int) -> Sched | None:
     problem, lane, lanes = cell.problem, cell.lane, cell.problem.lanes
     extents = dict(problem.root.axes)
     vectors = -(-extents[lane] // lanes)
-    grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
+    grain = lanes * max((v for v in UNITS if vectors % (v * want) == 0), default=1) if want > 1 else lanes
     if (span := problem.span(lane)) > 1:  # other outputs must not overhang into the next task
         stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)
         grain = lcm(grain, span) if stored else -(-grain // span) * span
@@ -184,7 +186,7 @@ def _gates(s: Sched, p: Product) -> Sched:
     vectors = -(-min(units, p.group) // lanes)
     rows = min(height, max(ACCUMULATORS // width, 1), ENOUGH_ROWS)
     limit = max(ACCUMULATORS // (width * rows), 1)
-    panel = lanes * max(v for v in range(1, min(vectors, limit, 8) + 1) if vectors % v == 0)
+    panel = lanes * max(v for v in range(1, min(vectors, limit, MAX_VECTORS) + 1) if vectors % v == 0)
     reduce = [a for a, _ in p.stage.reduce]
     nest = Sched(problem, p.stage).reorder(*(a for a in extents if a not in (p.lane, p.row, *together)))
     nest = nest.split(p.lane, panel).split(p.row, rows).reorder(*reduce)

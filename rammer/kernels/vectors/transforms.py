@@ -10,8 +10,6 @@ from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched, begun
 from rammer.kernels.schedule import Schedule
 
-IMAGE, TILES = 4, 6  # axes: image, channel, row, column; and those of a tile
-
 
 def suits(problem: KernelProblem) -> bool:
     """Check whether the operation multiplies tiles of an image by a matrix along their rows, then along their columns.
@@ -23,7 +21,7 @@ def suits(problem: KernelProblem) -> bool:
     whole, (lines,) = problem.unmerged, problem.unmerged.placed
     sources = [[load for load, _ in loads(stage.body)] for stage in (lines, whole.root)]
     matrices = [[ld for ld in read if ld.tensor != lines.name and len(ld.index) == 2] for read in sources]
-    tiled = len(whole.root.axes) == IMAGE and len(lines.axes) == TILES
+    tiled = len(whole.root.axes) == 4 and len(lines.axes) == 6  # image, channel, row, column; those of a tile
     return tiled and [len(found) for found in (*sources, *matrices)] == [2, 2, 1, 1]
 
 

@@ -32,6 +32,9 @@ HOPELESS = 1.25
 # (docs/measurements.md), the two that lost were counted with 0.84.
 CERTAIN = 0.7
 WHOLE = 0.9  # of the work of several tasks: below that, a single task is offered, too
+VECTORS = 4  # of channels of a part, and of outputs whose weights are transformed right before their products
+HELD = (16, 8, 4, 2)  # channels whose weights are
+PARTLY = 3  # buffers of data that are transformed in one direction only
 LEAST_TILES = 8  # for which scratch has room beside transformed weights: with 4 and 16, estimates are worse
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
 
@@ -137,15 +140,15 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, 
     plane, deep = WORD * PLANES, held * side
     down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
     line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # columns of transformed rows
-    room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
+    room = problem.spec.scratch_bytes - PARTLY * plane * lanes - WORD * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
-    most_outs = 4 * lanes if order is Order.NEAR else conv.outs
+    most_outs = VECTORS * lanes if order is Order.NEAR else conv.outs
     fitting = [n for n in widths if plane * (deep * n + LEAST_TILES * (chunk * side + n)) <= room and n <= most_outs]
     outs = fitting[0] if fitting else widths[-1]
     most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
     if order is Order.NEAR:
         most = min(most, MAX_NEAR_TILES)
-    if most < min(4, down * across):
+    if most < min(LEAST_TILES, down * across):
         return
     columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
     rows = _even(down, most // across) if columns == across else 1
@@ -166,9 +169,9 @@ def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, i
     lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
     if conv.rows.pieces == 1:
         yield Order.WEIGHTS, depth, depth
-    smaller = [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
+    smaller = [c for c in range(VECTORS * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
     chunks = [depth] if conv.rows.pieces > 1 else []
-    chunks += [c for c in smaller if c * side <= 4 * lanes][:1] or smaller[-1:]
+    chunks += [c for c in smaller if c * side <= VECTORS * lanes][:1] or smaller[-1:]
     for chunk in chunks:
         yield Order.STRIPS, chunk, chunk
         yield Order.PARTS, chunk, chunk
@@ -176,7 +179,7 @@ def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, i
         spec, plane = problem.spec, WORD * PLANES
         held = [
             n
-            for n in (16, 8, 4, 2)
+            for n in HELD
             if depth % n == 0 and n < depth and spec.holds(spec.l1, plane * n * lanes, plane * n * MAX_NEAR_TILES)
         ]
         yield from ((Order.NEAR, depth, n) for n in held[:1])

@@ -38,6 +38,7 @@ from rammer.scheduler.timeline import simulate
 
 MOST_LAYERS = 600  # that are searched: time grows with layers times cuts
 MOST_STEPS = 4_000  # of the search, from each start; with 16,000 ResNet-50 and MobileNet-v2 had the same plans
+INSTANCES = (8, 64)  # times as many rTasks as vEUs, for instances
 BEHIND = 2  # instances that may run at the same time: memory of those before them is free
 
 
@@ -109,7 +110,7 @@ class GraphTurboPolicy:
             return Wishes(images_apart=True, finer=(of_each,) if of_each else ())
         if self.rules == "parts":
             return Wishes(images_apart=True)
-        return Wishes(images_apart=True, finer=(8, 64))
+        return Wishes(images_apart=True, finer=INSTANCES)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)
