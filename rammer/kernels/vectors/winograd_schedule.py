@@ -36,6 +36,7 @@ VECTORS = 4  # of channels of a part, and of outputs whose weights are transform
 HELD = (16, 8, 4, 2)  # channels whose weights are
 PARTLY = 3  # buffers of data that are transformed in one direction only
 LEAST_TILES = 8  # for which scratch has room beside transformed weights: with 4 and 16, estimates are worse
+FEWEST_TILES = 4  # that pay for transforming weights
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
 
 
@@ -148,7 +149,7 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, 
     most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
     if order is Order.NEAR:
         most = min(most, MAX_NEAR_TILES)
-    if most < min(LEAST_TILES, down * across):
+    if most < min(FEWEST_TILES, down * across):
         return
     columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
     rows = _even(down, most // across) if columns == across else 1

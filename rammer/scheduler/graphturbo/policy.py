@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, NamedTuple
 
-from rammer.cost.price import us_per_byte
+from rammer.cost.price import fit
 from rammer.cost.residency import levels
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.planner.memory import plan_memory
 from rammer.planner.pieces import WORTH_BYTES
@@ -43,7 +43,7 @@ BEHIND = 2  # instances that may run at the same time: memory of those before th
 
 
 class _Judged(NamedTuple):
-    """A plan and its estimated cost: µs where prices were measured, else the µs of moving its bytes."""
+    """A plan and its estimated time in µs."""
 
     us: float
     plan: ExecutionPlan
@@ -54,8 +54,8 @@ class GraphTurboPolicy:
     """Split groups of operators into instances that fit into memory close to their vEUs.
 
     Groups and orders are found by simulation, for each level of such memory: the vEUs' own and shared caches. The best
-    ones become plans, and the cheapest plan wins, by measured prices or else by bytes moved. With `search` it is also
-    compared with wavefront's plan. The plan is one rProgram; tensors are placed in memory piece by piece.
+    ones become plans, and the fastest plan wins, by measured prices or else at the spec's rates. With `search` it is
+    also compared with wavefront's plan. The plan is one rProgram; tensors are placed in memory piece by piece.
 
     Paper: GraphTurbo (OSDI'23) §3.
     """
@@ -136,10 +136,7 @@ class GraphTurboPolicy:
         return self._preferred(problem, cut_plan, whole) if cut_plan else whole
 
     def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
-        """Return the plan of a cut, or of the whole network: the faster one, or the one that moves less.
-
-        Plans are faster by measured prices; without those, bytes moved decide.
-        """
+        """Return the plan of a cut, or of the whole network: the faster one."""
         if not problem.profiler.prices(whole.kernels):
             return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
         judge = PlanSelector(problem)
@@ -249,14 +246,12 @@ def _draw(
 
 
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
-    """Return a plan with its cost by simulated cache contents; at the spec's rates if no prices were measured."""
+    """Return a plan with its time by simulated cache contents; at the spec's rates if no prices were measured."""
     if not (levels(problem.spec) and plan.kernels):
         return _Judged(simulate(plan).total_us, plan)
-    if prices := problem.profiler.prices(plan.kernels):
-        return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # memoized for a judge
-    timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
-    rates = us_per_byte(problem.spec, problem.spec.num_veus)[0].tolist()
-    return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)
+    prices = problem.profiler.prices(plan.kernels)
+    prices = prices or {kernel: fit(kernel, problem.spec, us, None) for kernel, us in plan.rtask_us.items()}
+    return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # memoized for a judge
 
 
 def _notes(cut: Cut, num_instances: int) -> tuple[str, ...]:
