@@ -371,8 +371,8 @@ class TestPlans:
         verify_plan(plan)
         return replace(plan, prices={k: fit(k, self.spec, us, None) for k, us in plan.rtask_us.items()})
 
-    def test_the_faster_order_is_taken(self) -> None:
-        """Both move less from main memory than layers one after the other."""
+    def test_cuts_move_less_and_the_fastest_plan_is_taken(self) -> None:
+        """Less from main memory than layers one after the other; the search has all cuts of the rules, too."""
         graph = optimize(tower(16, 32), self.spec)
         wavefront = simulate(self.plan("wavefront", self.problem(graph, "wavefront")))
         problem = self.problem(optimize(tower(16, 32), self.spec, images_apart=True), "graphturbo")
@@ -380,8 +380,7 @@ class TestPlans:
         plans = (self.plan(f"graphturbo:{policy}", problem) for policy in policies)
         breadth, depth, best, search = map(simulate, plans)
         assert all(found.moved["DRAM"] < 0.85 * wavefront.moved["DRAM"] for found in (breadth, depth))
-        assert best.total_us == min(breadth.total_us, depth.total_us)
-        assert search.total_us <= best.total_us
+        assert search.total_us <= min(best.total_us, wavefront.total_us)
 
     def test_what_no_cut_makes_cheaper_is_not_cut(self) -> None:
         graph = optimize(tower(4, 28), self.spec, images_apart=True)

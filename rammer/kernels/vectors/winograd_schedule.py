@@ -35,7 +35,8 @@ WHOLE = 0.9  # of the work of several tasks: below that, a single task is offere
 VECTORS = 4  # of channels of a part, and of outputs whose weights are transformed right before their products
 HELD = (16, 8, 4, 2)  # channels whose weights are
 PARTLY = 3  # buffers of data that are transformed in one direction only
-LEAST_TILES = 8  # for which scratch has room beside transformed weights: with 4 and 16, estimates are worse
+WEIGHTS_SHARE = 0.6  # of scratch, for transformed weights: tiles of the image take the rest
+SUMS_SHARE = 0.5  # of scratch, for sums that wait for further parts
 FEWEST_TILES = 4  # that pay for transforming weights
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
 
@@ -144,7 +145,7 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, 
     room = problem.spec.scratch_bytes - PARTLY * plane * lanes - WORD * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
     most_outs = VECTORS * lanes if order is Order.NEAR else conv.outs
-    fitting = [n for n in widths if plane * (deep * n + LEAST_TILES * (chunk * side + n)) <= room and n <= most_outs]
+    fitting = [n for n in widths if plane * deep * n <= WEIGHTS_SHARE * room and n <= most_outs]
     outs = fitting[0] if fitting else widths[-1]
     most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
     if order is Order.NEAR:
@@ -161,7 +162,7 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, 
             high = {lp.axis: lp.step for lp in tasks}.get(conv.rows.axis)
             part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
             plan = Plan(order, chunk, held, outs, part, columns, tasks)
-            if _waiting(conv, plan) <= room - plane * deep * outs:
+            if _waiting(conv, plan) <= SUMS_SHARE * room:
                 yield plan
 
 
