@@ -50,7 +50,8 @@ class Orders:
         if self._points < MIN_BLOCKS * self.rows:
             return plain
         packed, spec = problem.packable(p.w, p.lane), problem.spec
-        if self.copies_panels and spec.holds(spec.l2, self._panel_bytes, self._row_bytes):
+        passing = self._panel_bytes + self._row_bytes  # what is copied, and the rows that use the copy
+        if self.copies_panels and spec.holds(spec.l2, self._panel_bytes, passing):
             return plain
         kind = dict(problem.expr.outputs).get(p.stage.name)
         row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
