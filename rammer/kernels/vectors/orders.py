@@ -174,8 +174,8 @@ class Orders:
     def _deep(self) -> Loops:
         """Return loops for a reduction so deep that not even MIN_BLOCKS blocks of rows stay in the private cache.
 
-        K-blocks are outermost, so that x is read once. Meanwhile the sums of as many rows as fit the private cache
-        wait. Empty if there is one k-block, or if too small a number of rows would fit.
+        K-blocks are outermost, so that x is read once. Meanwhile the sums of as many rows wait as stay in the private
+        cache while a panel's k-block passes. Empty if there is one k-block, or if too small a number of rows would fit.
         """
         piece, p, spec = self._piece, self.p, self.problem.spec
         if piece is None or p.row is None or spec.holds(spec.l2, MIN_BLOCKS * self._row_bytes, self._panel_bytes):
@@ -183,7 +183,7 @@ class Orders:
         extents = dict(p.stage.axes)
         height, width = (min(self.steps.get(a, extents[a]), extents[a]) for a in (p.row, p.lane))
         deep = terms(p) // dict(p.stage.reduce)[piece.axis] * piece.step
-        held = int(spec.room(spec.l2, WORD * deep * width) // (WORD * (width + deep))) // self.rows * self.rows
+        held = int(spec.room(spec.l2, WORD * deep * self.panel) // (WORD * width)) // self.rows * self.rows
         if height <= held:
             return (piece,)
         return (Loop(p.row, held), piece) if held >= MIN_BLOCKS * self.rows else ()
