@@ -17,6 +17,7 @@ from benchmarks.graphturbo.slices import Piece, Slice, SlicePart, Step
 
 Victim: TypeAlias = Literal["life", "next use"]
 Far: TypeAlias = Literal["shared", "main"]
+SHARED_COST = 0.25  # if rates are unknown
 NEVER = 1 << 60
 
 
@@ -29,7 +30,7 @@ class Memories(NamedTuple):
     cores: int
     near: int
     shared: int
-    shared_cost: float = 0.25
+    shared_cost: float = SHARED_COST
 
 
 class Move(NamedTuple):

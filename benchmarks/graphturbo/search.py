@@ -26,6 +26,7 @@ MOST_STEPS = 16_000  # simulated from each start: a number, not a time, so that 
 MOST_CUTS = 20  # narrow places that are considered
 MOST_INSIDE = 8  # parts along an inner axis, within an image
 INSTANCE = 1 << 14  # bytes, the fixed cost of an instance in sums
+BETWEEN = 0.5  # of a memory, for the result between two groups: the reader's own data take the rest
 RECOMPUTED = 1.1  # factor of work that recomputed rows may reach
 
 ORDERS: dict[str, Callable[[Sequence[set[int]]], list[int]]] = {"breadth": breadth_first, "depth": depth_first}
@@ -156,9 +157,9 @@ class _Search:
         whole = nbytes = self._network.nbytes(self._blocks[begin].start - 1)
         if depth and before.factor >= split.factor:
             nbytes //= split.factor
-        if nbytes <= self._memories.near / 2:
+        if nbytes <= self._memories.near * BETWEEN:
             return 0.0
-        return 2 * whole * (self._memories.shared_cost if nbytes <= self._memories.shared / 2 else 1.0)
+        return 2 * whole * (self._memories.shared_cost if nbytes <= self._memories.shared * BETWEEN else 1.0)
 
     def _downhill(self, state: State) -> None:
         while self._cost(state) > self._network.least_bytes and self._left > 0:

@@ -37,14 +37,14 @@ def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.
     return loop + (max(busy, issue.latency) if sums else busy)
 
 
-def filled(work: Work, nbytes: float) -> tuple[float, float]:
-    """Return the bytes fetched into a cache of `nbytes`, and how many of them are stored to.
+def filled(work: Work, spec: VDeviceSpec, level: MemoryLevel) -> tuple[float, float]:
+    """Return the bytes fetched into a private cache, and how many of them are stored to.
 
     Data that stay in the cache from pass to pass of a loop are fetched once.
     """
-    if not work.inside or sum(work.once.values()) <= nbytes:
+    if not work.inside or spec.holds(level, sum(work.once.values()), 0.0):
         return sum(work.whole.values()), sum(size for name, size in work.whole.items() if name in work.stored)
-    each = [filled(w, nbytes) for w in work.inside]
+    each = [filled(w, spec, level) for w in work.inside]
     return work.trips * sum(every for every, _ in each), work.trips * sum(stored for _, stored in each)
 
 
@@ -56,7 +56,7 @@ def near_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
         return cycles(work, spec, waves) * spec.cycle_us + work.syncs * spec.sync_us + rounds * spec.load_us
     filling_us = 0.0
     for near, far in pairwise(_own_caches(spec)):
-        every, stored = filled(work, near.usable_bytes)
+        every, stored = filled(work, spec, near)
         filling_us += (every - stored) * spec.byte_us(far, 1) + stored * spec.byte_us(far, 1, stores=True)
     return max(cycles(work, spec) * spec.cycle_us, filling_us)
 

@@ -16,7 +16,6 @@ from rammer.ir.device import MemoryLevel, VDeviceSpec
 
 Bytes = NDArray[np.float64]
 NOBODY = -1
-ROUNDS = 16  # of Newton's method, from below: exact to the last digit where a loop is a hundredth more than fits
 MOST_TURNS = 256.0  # the exponential of it is well inside of float64's range
 
 
@@ -94,26 +93,6 @@ def _parts(count: int, written: int) -> Bytes:
     found[0, : count - written] = 1.0
     found[1, count - written :] = 1.0
     return found
-
-
-def kept(touched: float, nbytes: float) -> float:
-    """Return the part of `touched` bytes that a cache of `nbytes` still holds when a loop comes to them again.
-
-    1 if all bytes fit. Else it is the stable root r of this equation, the model of `_Cache` in a loop over all of them:
-
-        r = exp(-(1 - r) * touched / nbytes)
-
-    Only bytes that were missing evict others.
-    """
-    if touched <= nbytes:
-        return 1.0
-    if not nbytes:
-        return 0.0
-    turns, share = touched / nbytes, 0.0
-    for _ in range(ROUNDS):
-        left = exp((share - 1.0) * turns)
-        share += (left - share) / (1.0 - turns * left)
-    return share
 
 
 class _Cache:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rammer.cost.price import us_per_byte
-from rammer.cost.residency import kept, levels
+from rammer.cost.residency import levels
 from rammer.ir.analysis.dependency import read_elements
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
@@ -58,7 +58,7 @@ def _fetch_us(spec: VDeviceSpec, passed: int, veus: int, stalls: tuple[float, fl
             continue
         last = n == len(known) - 1
         through = passed * level.sharing(veus) / veus
-        there = 1.0 if last else kept(through, level.usable_bytes)
+        there = 1.0 if last else level.kept(through)
         found += left * there * us * stalls[last]
         left *= 1 - there
     return found

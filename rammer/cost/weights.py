@@ -19,6 +19,7 @@ from rammer.ir.tensor import TensorId
 
 Weights: TypeAlias = tuple[TensorId, ...]  # the static operands of an operator
 
+LEAST_SHARE = 0.1  # of its time that an rTask takes without fetching weights
 LEAST_BYTES = 1024  # of weights, for them to decide on which vEU an rTask runs
 
 
@@ -72,7 +73,7 @@ def by_weights(kernel: RKernel, us: float, spec: VDeviceSpec) -> ByWeights:
     """
     rates = _byte_us(spec)
     if rates is None or not spec.load_us:
-        return ByWeights(max(us - reload_us(kernel, spec), 0.1 * us), us)
+        return ByWeights(max(us - reload_us(kernel, spec), LEAST_SHARE * us), us)
     near_us, far_us = (static_bytes(kernel) * rate + spec.load_us for rate in rates)
     return ByWeights(min(us, near_us), max(us, far_us))
 

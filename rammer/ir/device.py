@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import exp
 
 from rammer.errors import DeviceError
 from rammer.ir.instruction import Instruction
 
 NUMERICS = ("fast", "strict")
+ROUNDS = 16  # of Newton's method, from below: exact to the last digit where a loop is a hundredth more than fits
 
 
 class SyncModel(Enum):
@@ -57,6 +59,26 @@ class MemoryLevel:
     def usable_bytes(self) -> int:
         return int(self.nbytes * self.usable)
 
+    def kept(self, touched: float) -> float:
+        """Return the part of `touched` bytes that this level still holds when a loop comes to them again.
+
+        1 if all bytes fit. Else it is the stable root r of this equation, random replacement in a loop over all of them
+        (`cost/residency.py` follows the same law from rTask to rTask):
+
+            r = exp(-(1 - r) * touched / usable bytes)
+
+        Only bytes that were missing evict others.
+        """
+        if touched <= self.usable_bytes:
+            return 1.0
+        if not self.usable_bytes:
+            return 0.0
+        turns, share = touched / self.usable_bytes, 0.0
+        for _ in range(ROUNDS):
+            left = exp((share - 1.0) * turns)
+            share += (left - share) / (1.0 - turns * left)
+        return share
+
     def busy_us(self, stores: bool = False) -> float:
         """Return the µs for which a byte read (or stored) occupies one instance of this level; 0 if unknown."""
         gbps = (stores and self.read_gbps and self.write_gbps) or self.read_gbps
@@ -91,18 +113,12 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class VDeviceSpec:
-    """A vDevice as data. Times are in microseconds.
-
-    `massively_parallel`: one operator seldom keeps all vEUs busy, since they are many or have many threads. Running
-    operators side by side then gains more than larger operators, so passes do not merge operators that would wait for
-    each other.
-    """
+    """A vDevice as data. Times are in microseconds."""
 
     name: str
     num_veus: int
     languages: tuple[str, ...] = ("numpy",)
     arch: str = ""
-    massively_parallel: bool = False
     execution: Execution = Execution.SIMD
     lanes: int = 1  # fp32 elements of one vector register, or of one load of a SIMT thread; 1: no vectors
     masks: bool = False  # whether part of a vector is loaded and stored as fast as a whole one
@@ -184,14 +200,43 @@ class VDeviceSpec:
         return any(m.owner == "veu" for m in self.memory) and all(m.managed == "scratch" for m in self.memory)
 
     @property
-    def near_bytes(self) -> int:
-        """Bytes of the first private level of memory (L1 of a CPU), if the spec has one; else of scratch."""
-        return next((m.nbytes for m in self.memory if m.owner == "veu"), self.scratch_bytes)
+    def is_core(self) -> bool:
+        """Check whether a vEU is one thread behind caches, as a CPU's core is: operands stream through its registers.
+
+        It then pays to unpack weights in registers, and to run several stages of an operator in one long rTask.
+        """
+        return self.execution is Execution.SIMD and not self.private
 
     @property
-    def own_cache(self) -> int:
-        """Bytes of the last private level of memory (L2 of a CPU); 1 MiB if the spec has none."""
-        return next((m.nbytes for m in reversed(self.memory) if m.owner == "veu"), 1 << 20)
+    def keeps_weights(self) -> bool:
+        """Check whether weights stay in a vEU's own memory from one reader to the next.
+
+        Reading them again then costs less than waiting for other vEUs. So passes do not merge operators that would wait
+        for each other, as the steps of a recurrent network's layers do.
+        """
+        return self.private or self.kept_reads > 0
+
+    @property
+    def l1(self) -> MemoryLevel:
+        """The first private level of memory (L1 of a CPU); scratch if the spec has none."""
+        return next((m for m in self.memory if m.owner == "veu"), MemoryLevel("scratch", self.scratch_bytes, "veu"))
+
+    @property
+    def l2(self) -> MemoryLevel:
+        """The last private level of memory (L2 of a CPU); scratch if the spec has none."""
+        return next((m for m in reversed(self.memory) if m.owner == "veu"), self.l1)
+
+    def room(self, level: MemoryLevel, streamed: float = 0.0) -> float:
+        """Return how many bytes stay in a level while `streamed` other bytes pass between two uses of them."""
+        return max(level.usable_bytes - streamed, 0.0)
+
+    def holds(self, level: MemoryLevel, resident: float, streamed: float) -> bool:
+        """Check whether `resident` bytes stay in a level while `streamed` other bytes pass between two uses of them.
+
+        True if the price finds all of them there again: `level.kept(resident + streamed)` is 1.
+        Example: a panel of weights stays in L1 for all rows if the panel and the rows of one register block fit it.
+        """
+        return resident <= self.room(level, streamed)
 
     @property
     def precisions(self) -> tuple[str, ...]:

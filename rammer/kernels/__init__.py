@@ -96,7 +96,7 @@ def _proposed(problem: KernelProblem) -> Iterator[list[RKernel]]:
         others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
     others = [*others, *_kernels(problem, transposed.schedules, few)]
-    if transforms.KINDS & {*problem.operation.kind.split("+")}:
+    if transforms.suits(problem):
         yield _kernels(problem.unmerged, transforms.schedules, few)
     if rows := chain.chained(problem):
         yield _kernels(rows, chain.schedules, few)

@@ -12,6 +12,7 @@ from rammer.ir.expr import REDUCERS, Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.kernels.problem import KernelProblem, OfVector, all_loads
 
+IN_MEMORY = 2.0  # a load and a store of sums that lie in memory
 EVERY_SECOND = 3.0  # two loads, and a choice of their numbers
 NOWHERE: Mapping[str, int] = MappingProxyType({})
 
@@ -34,7 +35,7 @@ def instructions(problem: KernelProblem, stage: Stage, axis: str, here: Mapping[
     arithmetic = own.arithmetic
     if axis in dict(stage.reduce):  # lanes are added at the end
         results = extents[axis] / (terms * vectors)
-        in_memory = 2.0 if extents[axis] % problem.lanes else 0.0  # sums of a partial vector lie in memory
+        in_memory = IN_MEMORY if extents[axis] % problem.lanes else 0.0  # sums of a partial vector lie in memory
         folds = slots_of_fold(REDUCERS[stage.combine][0], problem.lanes)
         arithmetic, stores = arithmetic + results * folds + in_memory, results
     else:

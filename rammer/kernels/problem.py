@@ -17,6 +17,7 @@ from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.operator import Operation
+from rammer.ir.tensor import DType
 from rammer.ir.tile import TileProgram
 from rammer.kernels.lower import draft, finished
 from rammer.kernels.normal import aligned, cleaned, flattened, fused, live
@@ -26,6 +27,9 @@ from rammer.kernels.schedule import Packing, Schedule
 if TYPE_CHECKING:
     from rammer.kernels.match import Matched
 
+WORD = DType.F32.itemsize
+FINER = 4  # times as many tasks as vEUs, for policies that cut operators
+USUAL_GBPS = 50.0  # of the nearest memory, if a spec has no rates
 SCALARS = 4  # sums that share an operand on devices without vectors
 COSTLY = 12  # slots of the cheapest function worth keeping: more than storing and loading its result
 
@@ -64,7 +68,7 @@ class KernelProblem:
         expr = aligned(replace(expr, stages=tuple(live(inline(expr, keep), expr))))
         spans: dict[str, int] = {}
         if flat:
-            expr, spans = flattened(expr, 4 * (tuning.tasks or spec.num_veus))
+            expr, spans = flattened(expr, FINER * (tuning.tasks or spec.num_veus))
         return KernelProblem(operation, spec, expr, spans, keep, tuning)
 
     def keeping(self, keep: frozenset[str]) -> KernelProblem:
@@ -120,7 +124,7 @@ class KernelProblem:
     def microseconds(self) -> float:
         """A lower bound of the time on one vEU: arithmetic, and bytes at the rate of the nearest memory."""
         read, stored = (sum(t.filled_bytes for _, t in some) for some in (self.expr.inputs, self.expr.outputs))
-        near = next((m for m in self.spec.memory if m.read_gbps), MemoryLevel("usual", 0, "veu", 50.0))
+        near = next((m for m in self.spec.memory if m.read_gbps), MemoryLevel("usual", 0, "veu", USUAL_GBPS))
         moving_us = read * self.spec.byte_us(near, 1) + stored * self.spec.byte_us(near, 1, stores=True)
         return arithmetic_us(self.stages.values(), self.spec) + moving_us
 

@@ -13,6 +13,7 @@ from rammer.kernels.lanes import accesses, instructions, lane_axis, stored
 from rammer.kernels.problem import KernelProblem
 
 SHARING = 4  # rows that share a vector of weights, to compare lane axes: register blocks have about as many
+SUMS = 0.75  # of the registers, for sums: the others hold operands
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
@@ -86,7 +87,7 @@ def _with_lane(problem: KernelProblem, stage: Stage, x: Load, w: Load, axis: str
         return None
     groups = {a: shared(stage, w, a) for a, e in stage.axes if a != axis and e > 1 and a in axes_of(x)}
     rows = [(a, g) for a, g in groups.items() if g > 1]
-    row, size = max(reversed(rows), key=lambda item: (min(item[1], 4), item == rows[-1])) if rows else (None, 1)
+    row, size = max(reversed(rows), key=lambda item: (min(item[1], SHARING), item == rows[-1])) if rows else (None, 1)
     return Product(stage, axis, row, x, w, group, size, mixed)
 
 

@@ -12,9 +12,11 @@ from rammer.ir.tensor import Layout, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import KernelProblem
+from rammer.kernels.problem import FINER, KernelProblem
 from rammer.kernels.schedule import At, Loop
 
+BARRIERS = 4  # a barrier on both sides, which half of an operation's time must save
+UNROLL = 4  # vectors of a sum side by side: one's adding hides the latency of another's
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
 SLACK = 1.05  # gain on the busiest vEU that pays for cutting a second axis: operands are then read more often
 # Estimated time on one vEU: up to three times what is measured. Of operations that were measured to take less, in
@@ -29,13 +31,13 @@ def task_counts(problem: KernelProblem) -> list[int]:
     want = problem.rtasks
     if want == 1 or problem.microseconds <= least_us(problem.spec):
         return [1]
-    shortest_us = max(0.0 if problem.tuning.small else MIN_FINER_US, 8 * least_us(problem.spec))
-    return [want, 4 * want] if problem.microseconds > shortest_us else [want]
+    shortest_us = 0.0 if problem.tuning.small else MIN_FINER_US
+    return [want, FINER * want] if problem.microseconds > shortest_us else [want]
 
 
 def least_us(spec: VDeviceSpec) -> float:
     """Return the time on one vEU above which a second task pays: half of it must save a barrier on both sides."""
-    return 4 * spec.barrier_us
+    return BARRIERS * spec.barrier_us
 
 
 def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:
@@ -184,7 +186,9 @@ def place_one(problem: KernelProblem, stage: Stage, loops: Sequence[Loop], depth
     here = {loop.axis: loop.step for loop in loops[: depth + 1]}
     lane = lane_axis(problem, stage, here)
     extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}
-    unroll = 4 if lane is not None and extents[lane] >= 4 * problem.lanes and lane in dict(stage.reduce) else 1
+    unroll = (
+        UNROLL if lane is not None and extents[lane] >= UNROLL * problem.lanes and lane in dict(stage.reduce) else 1
+    )
     return At(stage.name, depth, stage_loops(problem, stage, lane, unroll=unroll), order=stage_order(stage, lane))
 
 

@@ -55,7 +55,7 @@ def untold(note: str) -> None:
 
 def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold) -> tuple[Pass, ...]:
     """Return the passes for a vDevice, in order."""
-    many = spec.massively_parallel
+    core, apart = spec.is_core, spec.keeps_weights
 
     def given(run: Callable[..., Graph], *more: object, **named: object) -> Pass:
         """Bind more arguments of a pass than its graph. Known as: partial application."""
@@ -75,34 +75,34 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         given(integer_products, spec),
         # threads load operands without conversion
         *only(spec.execution is not Execution.SIMT, given(weights_as_bytes, spec)),
-        *only(not many, given(block_weights, spec)),
+        *only(core, given(block_weights, spec)),
         widened,
-        *only(many, open_cells),
+        *only(apart, open_cells),
         fold_constants,
-        *only(not many, packed_tables),
+        *only(core, packed_tables),
         simplify,
-        given(simplify_products, as_it_lies=not many),  # threads read neighbours: transposed matrices are strided
+        given(simplify_products, as_it_lies=core),  # threads read neighbours: transposed matrices are strided
         merge_slices,
         fold_norms,
         convolve_first,
-        *only(not many, read_shuffled),
+        *only(core, read_shuffled),
         split_activations,
         eliminate_common,
         given(narrow_products, spec),
         requantize,
         split_products,
         # splitting [x, h] · W reveals products with a state that is zero
-        *only(many, cut_rows, fold_constants),
+        *only(apart, cut_rows, fold_constants),
         simplify,
         gather_gates,
-        *only(many, join_sums),
+        *only(apart, join_sums),
         # a product of all steps waits for all of them: layers no longer run side by side
-        given(stack_rows, across_waves=not many),
+        given(stack_rows, across_waves=not apart),
         merge_transposes,
         simplify,
         eliminate_common,
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
-        *only(not many, join_projections),
+        *only(not apart, join_projections),
         given(transform_large_filters, spec),
         dequantize_apart,
         given(fuse, spec.num_veus * spec.lanes),

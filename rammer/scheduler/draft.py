@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.analysis.dependency import Dependencies, Needed
-from rammer.ir.device import SyncModel
+from rammer.ir.device import Execution, SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
@@ -36,7 +36,7 @@ class Draft:
         self.graph = problem.graph
         self.spec = problem.spec
         self.market = market or Market(problem)
-        self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # where barriers are expensive
+        self.gathers = self.spec.execution is Execution.SIMT and self.spec.sync is SyncModel.FINE  # a whole block waits
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
         self._homes: dict[tuple[RKernel, tuple[str, ...]], dict[int, int]] = {}  # rTask -> vEU

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.expr import Stage, loads
 from rammer.ir.graph import Graph
+from rammer.ir.index import variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
@@ -94,9 +96,19 @@ class Policy(Protocol):
 
 
 def images_of(graph: Graph) -> int:
-    """Return the largest batch of any convolution; 0 without convolutions."""
-    convolutions = (op for op in graph.operators if "conv" in op.kind.split("+"))
-    return max((op.operation.outputs[0].shape[0] for op in convolutions), default=0)
+    """Return the largest batch that some operator multiplies by filters; 0 without such operators."""
+    filtering = (op.operation for op in graph.operators if any(map(_filters_images, op.operation.expr.stages)))
+    return max((operation.outputs[0].shape[0] for operation in filtering), default=0)
+
+
+def _filters_images(stage: Stage) -> bool:
+    """Return whether a stage sums over filters that move along its channels alone, axis 1, as a convolution does."""
+    if not stage.reduce or not stage.axes[2:]:
+        return False
+    (image, _), (channel, _), *_ = stage.axes
+    axes = {axis for axis, _ in stage.axes}
+    moved = [axes & {name for ix in load.index for name in variables(ix)} for load, _ in loads(stage.body)]
+    return {channel} in moved and any(image in moving for moving in moved)
 
 
 def need_fine_sync(policy: str, spec: VDeviceSpec) -> None:

@@ -13,7 +13,7 @@ from jobs import Job, make_problem
 from numpy.typing import NDArray
 
 from rammer.cost.pieces import LEAST_BYTES, Address, Region, Touch, touches, touches_alone
-from rammer.cost.residency import MOST_TURNS, Residency, kept, levels
+from rammer.cost.residency import MOST_TURNS, Residency, levels
 from rammer.ir.analysis.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.operator import Operations, attributes
@@ -124,14 +124,27 @@ def test_loops_lose_more_the_larger_they_are(pieces: int, least: float, most: fl
 
 @pytest.mark.parametrize("tenths", [0, 5, 10, 11, 15, 20, 40])
 def test_what_a_loop_keeps_is_known_without_going_round(tenths: int) -> None:
-    """`kept` against a loop over many small pieces, followed until nothing changes."""
+    """`MemoryLevel.kept` against a loop over many small pieces, followed until nothing changes."""
     pieces = 1000 * tenths // 10
     memory = (MemoryLevel("L2", 1000 * PIECE, "veu", 100.0), MemoryLevel("DRAM", 1 << 30, "device", 10.0))
     caches = Residency(VDeviceSpec("made up", 1, memory=memory), whole(pieces))
     for _ in range(60):
         near = sum(caches.fetch(0, touch([p], []))[0, 0] for p in range(pieces))
-    assert kept(PIECE * pieces, 1000 * PIECE) == pytest.approx(near / (PIECE * pieces) if pieces else 1.0, abs=0.01)
-    assert kept(PIECE * (pieces + 1), 0) == 0.0
+    assert memory[0].kept(PIECE * pieces) == pytest.approx(near / (PIECE * pieces) if pieces else 1.0, abs=0.01)
+    assert replace(memory[0], nbytes=0).kept(PIECE * (pieces + 1)) == 0.0
+
+
+@pytest.mark.parametrize(("resident", "streamed"), [(0, 0), (400, 300), (400, 400), (799, 2), (900, 0)])
+def test_bytes_stay_if_the_price_finds_all_of_them_again(resident: int, streamed: int) -> None:
+    """`holds` against a loop that uses the resident pieces once a turn, while others stream."""
+    level = MemoryLevel("L2", 1000 * PIECE, "veu", 100.0, usable=0.8)
+    spec = VDeviceSpec("made up", 1, memory=(level, MemoryLevel("DRAM", 1 << 30, "device", 10.0)))
+    pieces = resident + streamed
+    caches = Residency(spec, whole(pieces))
+    for _ in range(3):
+        near = sum(caches.fetch(0, touch([p], []))[0, 0] for p in range(pieces))
+    assert spec.holds(level, resident * PIECE, streamed * PIECE) == (near == PIECE * pieces)
+    assert spec.holds(level, resident * PIECE, streamed * PIECE) == (level.kept(PIECE * pieces) == 1.0)
 
 
 def test_what_is_a_thousand_times_a_cache_leaves_its_end_there() -> None:

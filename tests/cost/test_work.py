@@ -84,7 +84,8 @@ def test_smaller_caches_are_filled_more_often() -> None:
     for kernel in matmul(75, 129, 48):
         assert isinstance(kernel.body, TileProgram)
         found = work(kernel.body, SPEC)
-        by_size = [filled(found, nbytes)[0] for nbytes in (1 << 8, 1 << 12, 1 << 15, 1 << 20)]
+        levels = (MemoryLevel("L1", nbytes, "veu") for nbytes in (1 << 8, 1 << 12, 1 << 15, 1 << 20))
+        by_size = [filled(found, SPEC, level)[0] for level in levels]
         assert by_size == sorted(by_size, reverse=True) and by_size[-1] == sum(found.whole.values()) < by_size[0]
 
 

@@ -45,7 +45,7 @@ def test_results(shape: tuple[int, ...], size: int, lanes: int, batch_first: boo
 
 
 def test_channels_that_fill_a_cache_are_copied_for_few_places() -> None:
-    near = SLOW_SPEC.near_bytes
+    near = SLOW_SPEC.l1.nbytes
     for channels in (64, 1000, 4096):
         kernels = candidates(lrn((1, channels, 14, 14), 5, 16), SLOW_SPEC)
         assert all(k.scratch_bytes <= max(near // 2, 4 * 4 * (channels + 15)) for k in kernels)

@@ -9,10 +9,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import thresholds
 
 import rammer
 from rammer import config, hookspecs
@@ -143,21 +143,70 @@ def test_pages_that_follow_an_operator_show_real_graphs_and_expressions(
         assert block in listed
 
 
+CHOOSING = ("cost", "kernels", "scheduler", "planner", "passes", "ir")
+FACTS = ("ir/device.py", "ir/ops/", "ir/semantics/")  # what a device is, what operators mean, how exact results are
+
+
+def listed() -> dict[str, set[str]]:
+    """Return the names of constants that docs/cost.md lists, by file. A row without files continues the one above."""
+    found: dict[str, set[str]] = {}
+    files: list[str] = []
+    for line in read("docs/cost.md").partition("## Numbers that stay")[2].splitlines():
+        if line.startswith("|"):
+            files = re.findall(r"`([\w/]+\.py)`", line.split("|")[1]) or files
+            for file in files:
+                found.setdefault(file, set()).update(re.findall(r"\b_?[A-Z][A-Z0-9_]+\b", line.split("|")[2]))
+    return found
+
+
 def test_every_number_that_chooses_says_its_source() -> None:
-    table = [line.split("|")[2] for line in read("docs/cost.md").splitlines() if line.startswith("|")]
-    known = set(re.findall(r"\b[A-Z_]{3,}\b", " ".join(table)))
-    found = {name for part in ("cost", "kernels", "scheduler") for name in numbers(ROOT / "rammer" / part)}
-    assert found == known
+    known, package = listed(), ROOT / "rammer"
+    files = [path for part in CHOOSING for path in sorted((package / part).rglob("*.py"))]
+    found = {path.relative_to(package).as_posix(): thresholds.names(path.read_text(encoding="utf-8")) for path in files}
+    unlisted = {file: names - known.get(file, set()) for file, names in found.items() if names - known.get(file, set())}
+    assert not unlisted, "constants without a row in docs/cost.md"
+    assert known.keys() <= found.keys()
+    used = set().union(*found.values())
+    assert all(names & found[file] and names <= used for file, names in known.items()), "rows without constants"
 
 
-def numbers(folder: Path) -> Iterator[str]:
-    """Constants of modules that are numbers, or hold some."""
-    for path in folder.rglob("*.py"):
-        for stmt in ast.parse(path.read_text(encoding="utf-8")).body:
-            match stmt:
-                case ast.Assign([ast.Name(name)], value) if re.fullmatch(r"[A-Z][A-Z_]+", name):
-                    if any(isinstance(n, ast.Constant) and type(n.value) in (int, float) for n in ast.walk(value)):
-                        yield name
+def test_no_literal_chooses() -> None:
+    for part in CHOOSING:
+        for path in sorted((ROOT / "rammer" / part).rglob("*.py")):
+            file = path.relative_to(ROOT / "rammer").as_posix()
+            found = thresholds.literals(path.read_text(encoding="utf-8")) if not file.startswith(FACTS) else []
+            assert not found, f"{file}: line and value {found}: name them, with their source in docs/cost.md"
+
+
+PLANTED = {
+    "a constant that another file has": ("kernels/vectors/chain.py", "", "PLACES = 7"),
+    "annotated": ("kernels/tiling.py", "", "NEW_LIMIT: float = 1.37"),
+    "private, in a tuple": ("planner/memory.py", "", "_LOW, _HIGH = 3, 9"),
+    "of a class": ("scheduler/select.py", "class Market:", "    MOST = 12"),
+    "in a pass": ("passes/fusion/regions.py", "", "SECRET = 1.37"),
+    "in the IR": ("ir/plan.py", "", "SECRET = {'a': 1.37}"),
+    "a factor": ("kernels/vectors/contraction.py", "def cycles", "    width *= 1.29"),
+    "a threshold": ("passes/fusion/regions.py", "def fuse(", "    enough = enough if enough > 48 else 1"),
+    "a half": (
+        "scheduler/graphturbo/search.py",
+        "def searched(",
+        "    memories = memories if memories.near / 2 else None",
+    ),
+    "a bound": ("cost/statics.py", "def passing_bytes", "    return min(len(graph.operators), 40)"),
+    "choices": ("ir/plan.py", "class ExecutionPlan:", "    def steps(self): return [n for n in (16, 4)]"),
+    "a default": ("cost/estimate.py", "def arithmetic_us", "    def scaled(us, by=3.5): return us"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_numbers_are_found(name: str) -> None:
+    file, after, planted = PLANTED[name]
+    lines = (ROOT / "rammer" / file).read_text(encoding="utf-8").splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith(after)) + 1 if after else len(lines)
+    while after and not lines[at - 1].endswith(":"):
+        at += 1
+    source = "\n".join([*lines[:at], planted, *lines[at:]])
+    assert thresholds.names(source) - listed().get(file, set()) or thresholds.literals(source)
 
 
 def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:

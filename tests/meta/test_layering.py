@@ -402,7 +402,7 @@ def test_guesses_are_found(guess: str) -> None:
 
 
 def test_nobody_guesses_the_kind_of_a_machine() -> None:
-    """A spec says what a device is (`execution`, `massively_parallel`, `lanes`); only backends know more."""
+    """A spec says what a device is (`execution`, `kept_reads`, `lanes`); only backends know more."""
     for path in modules():
         if "vdevice" not in path.parts and path != ROOT / "ir" / "device.py":  # where the facts are, and checked
             found = guesses(path.read_text(encoding="utf-8"))

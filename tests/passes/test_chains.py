@@ -9,7 +9,7 @@ import pytest
 from attentions import Attention, drawn
 from pass_models import SPEC, Net, assert_same
 
-from rammer.ir.device import Execution, VDeviceSpec
+from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.passes import optimize
 
@@ -41,10 +41,10 @@ def test_keys_are_turned_beforehand_where_they_have_no_room() -> None:
     [
         (SPEC, True),
         (replace(SPEC, scratch_bytes=16 * 2 * 30 * 4), False),
-        (replace(SPEC, massively_parallel=True), False),
+        (replace(SPEC, memory=(MemoryLevel("tile", 1 << 18, "veu", managed="scratch"),)), False),
         (replace(SPEC, execution=Execution.SIMT, max_threads=256), False),
     ],
-    ids=["weights are an output", "rows are too long", "many vEUs", "threads"],
+    ids=["weights are an output", "rows are too long", "no caches", "threads"],
 )
 def test_it_stays_apart(spec: VDeviceSpec, shown: bool) -> None:
     assert any(kind == "softmax" for kind in kinds(ONE, spec, shown=shown))

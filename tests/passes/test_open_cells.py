@@ -24,7 +24,7 @@ from rammer.vdevice.rocm.spec import GPUS as AMD
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
 
-MANY = replace(SPEC, massively_parallel=True)
+MANY = replace(SPEC, kept_reads=5)
 FORMS = ("operator", "concat", "separate", "bias of 1")
 ARCHS = [
     *(("cuda", name) for name in NVIDIA),

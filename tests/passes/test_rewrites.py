@@ -332,7 +332,7 @@ def test_rows_are_stacked_unless_they_depend_on_each_other() -> None:
 
 
 def test_layers_run_side_by_side_where_vEUs_are_many() -> None:
-    """A product of two layers' rows would wait for both; a massively parallel device keeps them apart."""
+    """A product of two layers' rows would wait for both; a device whose vEUs keep weights keeps them apart."""
     b = Net()
     x, w = b.input("x", (1, 16)), b.weight(16, 16)
     below = b.add("matmul", x, w)
@@ -340,7 +340,7 @@ def test_layers_run_side_by_side_where_vEUs_are_many() -> None:
     b.output(b.add("softmax", below, axis=1), "y0")
     b.output(b.add("softmax", above, axis=1), "y1")
     counts = {
-        many: sum("matmul" in op.kind for op in optimize(b.build(), replace(SPEC, massively_parallel=many)).operators)
+        many: sum("matmul" in op.kind for op in optimize(b.build(), replace(SPEC, kept_reads=5 * many)).operators)
         for many in (False, True)
     }
     assert counts == {False: 1, True: 2}
@@ -352,7 +352,7 @@ def test_a_layer_need_not_wait_for_the_last_step_of_the_one_below(steps: int, ba
     assert after(lstm_layers(steps, batch, width), cut_rows)["matmul"] == 1 + steps
     assert after(lstm_layers(steps, batch, width, backwards=True), cut_rows)["matmul"] == 2
     graph = lstm_layers(steps, batch, width)
-    length = {many: len(optimize(graph, replace(SPEC, massively_parallel=many)).wavefronts()) for many in (False, True)}
+    length = {many: len(optimize(graph, replace(SPEC, kept_reads=5 * many)).wavefronts()) for many in (False, True)}
     assert length[False] > 2 * steps and length[True] <= steps + 4
 
 

@@ -11,7 +11,7 @@ from jobs import Job
 from test_policies import device, lanes_of, schedule
 
 from rammer.errors import ScheduleError
-from rammer.ir.device import SyncModel
+from rammer.ir.device import Execution, SyncModel
 from rammer.ir.program import BarrierRTask, Position, RTask
 from rammer.ir.verify import verify_plan
 from rammer.scheduler.timeline import simulate
@@ -68,7 +68,7 @@ def test_global_synchronisation_is_refused() -> None:
 def test_a_lane_waits_once_and_publishes_once_in_a_wave(policy: str) -> None:
     """Each rTask waited for itself, and was waited for: where barriers are dear, those of one wave share both."""
     jobs = layers(3, 6, (12, 1.0))
-    spec = replace(device(4, barrier_us=1.0), massively_parallel=True)
+    spec = replace(device(4, barrier_us=1.0), execution=Execution.SIMT)
     plan = schedule(policy, jobs, spec)
     verify_plan(plan)
     wave_of = {n: number for number, wave in enumerate(plan.graph.wavefronts()) for n in wave}
@@ -83,5 +83,5 @@ def test_a_lane_waits_once_and_publishes_once_in_a_wave(policy: str) -> None:
                     publishes[wave] += Position(veu, order) in awaited
                     waits[wave] += order > 0 and isinstance(lane[order - 1], BarrierRTask)
             assert max(waits.values(), default=0) <= 1 and max(publishes.values(), default=0) <= 1
-    apart = schedule(policy, jobs, replace(spec, massively_parallel=False))
+    apart = schedule(policy, jobs, replace(spec, execution=Execution.SIMD))
     assert simulate(plan).total_us <= simulate(apart).total_us

@@ -38,6 +38,8 @@ MOST_APART = 4
 PLANES = (8, 16, 32, 64)  # channels of an image, for one rTask
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 PLACES = 3  # buffers of the software pipeline: one is used, the others are being fetched
+ROUNDS = (8, 4, 2, 1)  # tasks per vEU that are tried
+LONG = 4 * SHORT  # terms that are work for a thread of its own
 KEPT = 4  # results of a reduction that one thread holds at once
 
 
@@ -174,14 +176,12 @@ def schedules(
 def task_counts(problem: KernelProblem, threads: int) -> list[int]:
     """Return numbers of tasks to aim for: enough to fill all vEUs' threads if there is work, then coarser and finer."""
     veus = problem.spec.num_veus
-    items = max(
-        prod(e for _, e in s.axes) * -(-prod(e for _, e in s.reduce) // (4 * SHORT)) for s in problem.stages.values()
-    )
-    full = max(min(-(-items // threads), 8 * veus), 1)
-    rounds = [n * veus for n in (1, 2, 4) if n * veus < full]
+    items = max(prod(e for _, e in s.axes) * -(-prod(e for _, e in s.reduce) // LONG) for s in problem.stages.values())
+    full = max(min(-(-items // threads), ROUNDS[0] * veus), 1)
     if full > veus:
-        return [full, *rounds[::-1]]
-    return sorted({min(4 * full, veus), min(2 * full, veus), full, max(full // 2, 1), max(full // 8, 1)}, reverse=True)
+        return [full, *(n * veus for n in ROUNDS[1:] if n * veus < full)]
+    more, fewer = (min(n * full, veus) for n in ROUNDS[1:]), (max(full // n, 1) for n in (2, ROUNDS[0]))
+    return sorted({*more, *fewer}, reverse=True)
 
 
 def points_of(stage: Stage, steps: Mapping[str, int]) -> int:

@@ -18,6 +18,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Apply, Kind, TileProgram, statements
 from rammer.kernels.problem import KernelProblem
+from rammer.kernels.product import SUMS
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.threads.product import REFINED, STAGED, Sides, ThreadTile, sides
@@ -110,7 +111,7 @@ def _divided(p: MatrixProduct) -> Iterator[ThreadTile]:
         count = spec.max_threads // unit.threads
         shapes = [(n, m) for n in range(1, count + 1) for m in range(1, count + 1) if n * m <= count]
         for groups, blocks in combinations(shapes, ((1, 1), (2, 1), (1, 2))):
-            if unit.registers("sums") * prod(blocks) > spec.registers * spec.lanes * 3 // 4:
+            if unit.registers("sums") * prod(blocks) > spec.registers * spec.lanes * SUMS:
                 continue
             for chunk in range(depth, min(extents[p.term], MOST_TERMS) + 1, depth):
                 tile = ThreadTile({}, chunk, 0, 0.0, blocks, groups, unit=unit)

@@ -12,6 +12,7 @@ from rammer.kernels.schedule import Schedule, group
 from rammer.kernels.tiling import cut
 
 SIDE = 32  # points of a tile along each side
+ROUNDS = (8, 1)  # tasks per vEU that are tried
 LEAST = 8  # points of the shortest axis that is tiled
 
 
@@ -35,7 +36,7 @@ def schedules(problem: KernelProblem, threads: int) -> Iterator[Schedule]:
     point = group(copy_axes(problem, load.tensor))
     every = group(list(extents))
     copy = Sched(problem).split(point, threads).bind(point)
-    for rounds in (8, 1):
+    for rounds in ROUNDS:
         s = Sched(problem).nest((*cut(rest, -(-rounds * problem.spec.num_veus // tile.num_tasks)), *tile.loops))
         s = s.compute_at(load.tensor, copy, pad=1).split(every, threads).bind(every)
         yield s.on_threads(threads).build(f"turned{SIDE}_x{threads}")

@@ -35,6 +35,9 @@ MIN_TERMS = 8
 MAX_UNROLLED = 256  # products of a thread in one piece of code
 USUAL = 32, 8  # terms of a chunk, and of one thread, with which tiles are first compared
 MOST_PADDING = 1.2  # of the terms of a sum
+UNROLLS = (8, 4, 2)  # terms of a chunk that are unrolled together, if they fit MAX_UNROLLED
+EQUAL_PARTS = 8  # into which an axis is cut, besides powers of two
+RUN, RUN_WEIGHT = 8, 0.25  # points along memory below which a tile counts less, and the power of their share
 MOST_POINTS = 16  # points of a thread along a side
 STAGED = 0.6  # of scratch: the rest holds resident weights
 REFINED = 5  # numbers of tasks whose tiles are compared with variants
@@ -444,13 +447,13 @@ def neighbours(staging: Staging, steps: Mapping[str, int], columns: int, along: 
 
 def unrolled(terms: int, points: int, window: bool) -> int:
     """Return the terms of a chunk to unroll, so that loads of one hide behind products of another."""
-    return next((n for n in (8, 4, 2) if terms % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
+    return next((n for n in UNROLLS if terms % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
 
 
 def chunks(staging: Staging, split: int) -> list[int]:
     """Return numbers of terms to stage at a time, ascending: equal parts of the sum, or slightly padded ones."""
     sizes = [-(-staging.terms // pieces) for pieces in powers(staging.terms // split)]
-    found = {-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)}
+    found = {-(-size // (split * n)) * split * n for size in sizes for n in (1, UNROLLS[0])}
     padded = {chunk: -(-staging.terms // chunk) * chunk for chunk in found}
     return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
 
@@ -476,7 +479,9 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
     options = []
     for a in axes:
         limit = p.limits.get(a, extents[a])
-        sizes = {min(1 << n, limit) for n in range(size.bit_length())} | {-(-limit // n) for n in range(1, 9)}
+        sizes = {min(1 << n, limit) for n in range(size.bit_length())} | {
+            -(-limit // n) for n in range(1, EQUAL_PARTS + 1)
+        }
         options.append([s for s in sorted(sizes, reverse=True) if s <= size and (a not in p.limits or limit % s == 0)])
     best: tuple[float, tuple[int, ...]] = (-1.0, ())
     for steps in combinations(*options):
@@ -484,7 +489,7 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
             continue
         count = prod(-(-extents[a] // s) for a, s in zip(axes, steps, strict=True))
         used = prod(extents[a] for a in axes) / (count * size)
-        score = used * min(steps[-1] / min(8, extents[axes[-1]]), 1.0) ** 0.25 + 1e-3 * sum(steps) / size
+        score = used * min(steps[-1] / min(RUN, extents[axes[-1]]), 1.0) ** RUN_WEIGHT + 1e-3 * sum(steps) / size
         best = max(best, (score, steps))
     return dict(zip(axes, best[1], strict=True))
 

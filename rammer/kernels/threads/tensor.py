@@ -16,8 +16,9 @@ from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads.product import USUAL, Pair, Staging, ThreadTile, compared, copies, powers
+from rammer.kernels.threads.product import UNROLLS, USUAL, Pair, Staging, ThreadTile, compared, copies, powers
 
+TIMES = (1, 3)  # of powers of two: blocks of a subgroup along a side
 MOST_APPLIED = 32  # instructions of a subgroup that are unrolled
 
 
@@ -60,7 +61,7 @@ def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]
         -(-prod(staging.extents[axis] for axis in axes) // size) for axes, size in ((p.slow, height), (p.fast, width))
     ]
     room = spec.registers * spec.lanes
-    sizes = sorted({n * times for n in powers(room // sums) for times in (1, 3)})
+    sizes = sorted({n * times for n in powers(room // sums) for times in TIMES})
     waves = range(1, spec.max_threads // unit.threads + 1)
     for down, along in combinations(waves, repeat=2):
         if down * along not in waves:
@@ -91,7 +92,7 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
 
 def together(steps: int, blocks: Pair) -> int:
     """Return how many steps of a chunk to unroll: loads of one hide behind the products of another."""
-    return next((n for n in (4, 2) if steps % n == 0 and n * prod(blocks) <= MOST_APPLIED), 1)
+    return next((n for n in UNROLLS[1:] if steps % n == 0 and n * prod(blocks) <= MOST_APPLIED), 1)
 
 
 def chunks(staging: Staging, unit: Instruction) -> list[int]:

@@ -14,10 +14,11 @@ from rammer.cost.work import Issued
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Stage, loads
 from rammer.ir.index import var
-from rammer.ir.tensor import DType, Layout
+from rammer.ir.tensor import ALIGNMENT, DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.packing import panels
 from rammer.kernels.problem import KernelProblem
+from rammer.kernels.product import SUMS
 from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import stage_loops, task_counts
@@ -118,13 +119,14 @@ def _room(problem: KernelProblem, p: BlockProduct) -> int:
     """Return how many rows fit scratch with the stages that are computed before the product; at least one."""
     before = [s for s in problem.placed if s not in (p.part, p.stage) and p.row in dict(s.axes)]
     each = sum(prod(e for a, e in s.axes if a != p.row) * s.dtype.itemsize for s in before)
-    return max(problem.spec.scratch_bytes * 3 // 4 // each, 1) if each else dict(problem.root.axes).get(p.row or "", 1)
+    room = problem.spec.scratch_bytes - len(before) * ALIGNMENT
+    return max(room // each, 1) if each else dict(problem.root.axes).get(p.row or "", 1)
 
 
 def _register_block(spec: VDeviceSpec, height: int, width: int, exact: bool) -> tuple[int, int]:
     """Return the vectors and rows of a register block with the least cost by issue slots."""
     decoding = DECODING_BYTES if exact else DECODING
-    sums = spec.registers * 3 // 4  # the others hold decoded weights; totals over blocks go through memory
+    sums = int(spec.registers * SUMS)  # totals over blocks go through memory
 
     def cost(vectors: int, rows: int) -> float:
         step = pass_cycles(Issued(arithmetic=(decoding + rows) * vectors), spec, sums=True)

@@ -17,7 +17,7 @@ from rammer.ir.index import var
 from rammer.ir.tensor import Digit
 from rammer.kernels.normal import cleaned
 from rammer.kernels.packing import dim_of, panels
-from rammer.kernels.problem import KernelProblem, worth_keeping
+from rammer.kernels.problem import WORD, KernelProblem, worth_keeping
 from rammer.kernels.product import Product, axes_of, terms
 from rammer.kernels.sched import Sched, copy_axes, cuts
 from rammer.kernels.schedule import Schedule, distinct
@@ -106,7 +106,7 @@ def _rows(problem: KernelProblem, products: tuple[Product, ...], height: int, mo
             total += depth * (
                 whole * cycles(problem.spec, block, width, rows) + cycles(problem.spec, block, width, rest)
             )
-            matrix = 4.0 * depth * width * problem.lanes  # comes again for each block of rows
+            matrix = WORD * depth * width * problem.lanes  # comes again for each block of rows
             total += -(-height // rows) * pass_cycles(Issued(), problem.spec, sums=False, streamed=matrix)
             sums += block.vectors * block.rows
         return round(total), -sums
@@ -134,14 +134,14 @@ def _is_strided(problem: KernelProblem, p: Product) -> bool:
 def _in_panels(problem: KernelProblem, p: Product, batch: Collection[str]) -> bool:
     """Check whether a product's matrix is larger than the nearest cache. Its rows are then too strided for a panel."""
     terms, whole = [a for a, _ in p.stage.reduce], _matrix_bytes(p, batch, dict(p.stage.axes)[p.lane])
-    found = len(terms) == 1 and p.w.tensor in dict(problem.expr.inputs) and not p.w.dynamic
-    return found and all(var(a) in p.w.index for a in (*terms, p.lane)) and whole > problem.spec.near_bytes
+    found, spec = len(terms) == 1 and p.w.tensor in dict(problem.expr.inputs) and not p.w.dynamic, problem.spec
+    return found and all(var(a) in p.w.index for a in (*terms, p.lane)) and not spec.holds(spec.l1, whole, 0.0)
 
 
 def _matrix_bytes(p: Product, batch: Collection[str], columns: int) -> int:
     """Return the bytes of a product's matrix, for one point of the batch and `columns` columns."""
     axes = axes_of(p.w) - {p.lane, *batch}
-    return 4 * columns * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes)
+    return WORD * columns * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes)
 
 
 def _copied_bytes(problem: KernelProblem, p: Product, batch: Collection[str]) -> int:

@@ -20,7 +20,8 @@ def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     lanes, root = problem.lanes, problem.root
     *others, last = (a for a in output_order(problem) if a != channel)
     row_bytes = -(-dict(root.axes)[channel] // lanes) * lanes * root.dtype.itemsize
-    near = max(problem.spec.near_bytes // 2 // row_bytes // PLACES, 1) * PLACES
+    most = range(2 * PLACES, dict(root.axes)[last] + PLACES, PLACES)  # as many bytes are read and stored meanwhile
+    near = max((n for n in most if problem.spec.holds(problem.spec.l1, n * row_bytes, n * row_bytes)), default=PLACES)
     axes = copy_axes(problem, tensor)
     rest = [d for d in range(len(axes)) if d != dim]
     copy = Sched(problem).split(axes[dim], lanes).reorder(*(axes[d] for d in rest)).vectorize(axes[dim])

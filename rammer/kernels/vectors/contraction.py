@@ -20,8 +20,8 @@ from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.packing import dim_of, panels
-from rammer.kernels.problem import KernelProblem
-from rammer.kernels.product import Product, copyable, pays
+from rammer.kernels.problem import WORD, KernelProblem
+from rammer.kernels.product import Product, copyable, pays, terms
 from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, copied, distinct
 from rammer.kernels.tiling import stage_loops, task_counts
@@ -30,7 +30,9 @@ from rammer.kernels.vectors.orders import Orders
 MAX_VECTORS = 8
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors permuted from x are shared
 MAX_PICKED_ROWS = 8  # sums, and as many vectors permuted from x: both stay in registers
-MANY_ROWS = 16  # rows of a task that make several register blocks
+MANY_ROWS = 16  # the most of a register block, and as many of a task as make several blocks
+SPARE = 3  # registers that hold neither sums nor operands
+REMAINDER = 1.03  # times the cycles, if some rows remain: they have code of their own
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ class Block:
 
 def blocks(problem: KernelProblem, width: int, height: int) -> list[Block]:
     """Return register blocks for `width` vectors and `height` rows, the cheapest first by a model of issue slots."""
-    limit = problem.spec.registers - 3
+    limit = problem.spec.registers - SPARE
     found: list[tuple[float, int, Block]] = []
     for vectors in range(1, min(MAX_VECTORS, width) + 1):
-        for rows in range(1, min(16, height) + 1):
+        for rows in range(1, min(MANY_ROWS, height) + 1):
             if vectors * rows + vectors + 1 > limit:
                 continue
             block = Block(vectors, rows)
-            cost = cycles(problem.spec, block, width, height) * (1.03 if height % rows else 1.0)  # a remainder's code
+            cost = cycles(problem.spec, block, width, height) * (REMAINDER if height % rows else 1.0)
             found.append((round(cost, 6), -vectors * rows, block))
     found.sort(key=lambda item: item[:2])
     return [b for _, _, b in found]
@@ -64,7 +66,7 @@ def cycles(spec: VDeviceSpec, block: Block, width: int, height: int) -> float:
 def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
     """Return the cycles of one step of the reduction, with weights in the private cache."""
     issued = Issued(arithmetic=vectors * rows, loads=vectors + rows)
-    return pass_cycles(issued, spec, sums=True, streamed=4.0 * vectors * spec.lanes)
+    return pass_cycles(issued, spec, sums=True, streamed=WORD * vectors * spec.lanes)
 
 
 def schedules(problem: KernelProblem) -> Iterator[Schedule]:
@@ -89,9 +91,14 @@ def _by_rows(problem: KernelProblem, p: Product, want: int) -> bool:
 
 
 def _near_matrix(problem: KernelProblem, p: Product) -> bool:
-    """Check whether rows lie along a single axis, and all weights fit half of a vEU's private cache."""
-    weights = problem.expr.type_of(p.w.tensor).nbytes
-    return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.spec.own_cache / 2
+    """Check whether rows lie along a single axis, and all weights stay in a vEU's private cache.
+
+    Meanwhile rows pass, and if weights are static, as many of the operator that runs next.
+    """
+    weights, spec = problem.expr.type_of(p.w.tensor).nbytes, problem.spec
+    passing = WORD * MANY_ROWS * (terms(p) + dict(p.stage.axes)[p.lane])
+    passing += weights if p.w.tensor in problem.static else 0
+    return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and spec.holds(spec.l2, weights, passing)
 
 
 def _schedule(problem: KernelProblem, p: Product, want: int, second: bool) -> Schedule | None:

@@ -11,7 +11,7 @@ from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.tiling import kept_bytes, lane_packing, output_order, stage_loops, task_counts
+from rammer.kernels.tiling import UNROLL, kept_bytes, lane_packing, output_order, stage_loops, task_counts
 
 FOLDED = 8  # rows: measured for a softmax of 42 (Zen 5): 2.1 times as fast as one, of 4 1.8, of 16 2.0
 
@@ -40,12 +40,12 @@ def _schedules(problem: KernelProblem, *, sparing: bool, first: str = "") -> Ite
     order = output_order(problem)
     unroll = 1
     if lane is not None and lane in dict(root.reduce):
-        unroll = 4 if dict(root.reduce)[lane] >= 4 * problem.lanes else 1
+        unroll = UNROLL if dict(root.reduce)[lane] >= UNROLL * problem.lanes else 1
     elif lane is not None and not root.reduce and not crossing and extents[lane] >= 2 * problem.lanes:
         unroll = 2
     elif lane is not None and root.reduce and not _neighbours(problem, root, lane):
         vectors = extents[lane] // problem.lanes // problem.rtasks
-        unroll = next((n for n in (4, 2) if n <= vectors), 1)  # sums side by side hide the latency of adding
+        unroll = next((n for n in (UNROLL, 2) if n <= vectors), 1)  # sums side by side hide the latency of adding
     shared = _shared(problem, sparing)
     order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]
@@ -85,8 +85,8 @@ def _together(problem: KernelProblem, axis: str, lane: str | None, steps: Mappin
     if lane is None or not any(lane_axis(problem, s, one) in dict(s.reduce) for s in problem.placed):
         return 1
     rows = min(extents[axis], steps.get(axis, extents[axis]))
-    fitting = problem.spec.near_bytes // 4 // (extents[lane] * root.dtype.itemsize)
-    return max(1, min(rows, FOLDED, fitting))
+    spec, row = problem.spec, extents[lane] * root.dtype.itemsize  # each is read, kept, and stored
+    return max(n for n in range(1, min(rows, FOLDED) + 1) if n == 1 or spec.holds(spec.l1, n * row, 2 * n * row))
 
 
 def _tile(problem: KernelProblem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:
@@ -97,7 +97,7 @@ def _tile(problem: KernelProblem, root: Stage, lane: str | None, steps: dict[str
         return None
     axis, extent = others[-1]
     extent = min(extent, steps.get(axis, extent))
-    return (axis, max(n for n in range(1, 9) if n <= extent and (extent % n == 0 or n == 4 or n < 4)))
+    return (axis, max(n for n in range(1, min(2 * UNROLL, extent) + 1) if n <= UNROLL or extent % n == 0))
 
 
 def _neighbours(problem: KernelProblem, root: Stage, lane: str) -> list[tuple[str, int]]:
@@ -159,7 +159,8 @@ def _block(
     if lane is not None and lane in shared:
         extent = min(dict(problem.root.axes)[lane], steps.get(lane, 1 << 62))
         piece = {a: tile[1] if tile and a == tile[0] else 1 for a in shared} | {lane: width}
-        vectors = max(problem.spec.near_bytes // 2 // max(kept_bytes(problem.placed, piece), 1), 1)
+        spec, each = problem.spec, kept_bytes(problem.placed, piece)  # as many bytes are read and stored meanwhile
+        vectors = max(int(spec.room(spec.l1) // max(2 * each, 1)), 1)
         if lane in steps:  # the next piece may be another task's
             vectors = next((n for n in range(vectors, 1, -1) if extent % (n * width) == 0), 1)
         if vectors * width < extent:

@@ -17,7 +17,7 @@ from rammer.ir.expr import Call, Cast, Load, result_dtype
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, aligned_bytes
-from rammer.kernels.problem import KernelProblem, all_loads
+from rammer.kernels.problem import WORD, KernelProblem, all_loads
 from rammer.kernels.product import Product
 from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
@@ -27,8 +27,6 @@ LEAST_GAIN = 1.25  # least gain of a unit whose blocks are padded with rows
 MOST_PADDING = 2.0  # most rows of blocks per existing row
 WORTH_WAKING = 11.0  # times the unit's wake-up time that it must save of a product, estimated on one vEU
 MOST_ROWS = 64  # rows that a step of a chain takes at once
-ENCODED_SHARE = 0.75  # of scratch, for encoded rows
-WAITING_SHARE = 0.25  # of a vEU's private cache, for sums that wait for the next k-block
 BY_COLUMNS = 0.95  # of the time of tasks by rows, below which columns win: readers of rows begin earlier otherwise
 LEAST_PIECE = 256  # terms of a k-block: sums are loaded and stored for each
 ON_THE_WAY = 1.06  # of the time with pre-encoded weights: up to that, encoding at run time wins, as it saves memory
@@ -167,7 +165,7 @@ def schedule(s: Sched, p: Product, unit: MatrixUnit, block: Instruction, encode:
     if not near(problem, p, unit):
         lines = rows + (width if encode else 0)  # lines that a task encodes
         piece = _piece(problem, p, unit, lines, rows * s.left(still.axis))
-        most = int(problem.spec.scratch_bytes * ENCODED_SHARE) // encoded_bytes(p, unit, height) * height
+        most = _room(problem, unit) // encoded_bytes(p, unit, height) * height
         strip = most if most < lines and piece == depth else None
     if encode and strip is not None:
         return None
@@ -186,12 +184,18 @@ def schedule(s: Sched, p: Product, unit: MatrixUnit, block: Instruction, encode:
 def _piece(problem: KernelProblem, p: Product, unit: MatrixUnit, lines: int, sums: int) -> int:
     """Return the terms of a task's encoded lines that fit scratch: all, or a k-block if the sums can wait in cache."""
     ((_, depth),) = p.stage.reduce
-    room, waiting = int(problem.spec.scratch_bytes * ENCODED_SHARE), aligned_bytes(4 * sums)
-    if encoded_bytes(p, unit, lines) <= room or waiting > problem.spec.own_cache * WAITING_SHARE:
+    spec, waiting, room = problem.spec, aligned_bytes(WORD * sums), _room(problem, unit)
+    if encoded_bytes(p, unit, lines) <= room or not spec.holds(spec.l2, waiting, room):
         return depth
-    room = min(room, problem.spec.scratch_bytes - waiting)
+    room -= waiting
     pieces = [n for n in range(unit.depth, depth, unit.depth) if n >= LEAST_PIECE and depth % n == 0]
     return max((n for n in pieces if encoded_bytes(p, unit, lines) * n // depth <= room), default=depth)
+
+
+def _room(problem: KernelProblem, unit: MatrixUnit) -> int:
+    """Return the bytes of scratch for encoded lines, beside the sums of the largest block."""
+    sums = max(block.extent("row") * block.extent("column") for block in unit.products)
+    return problem.spec.scratch_bytes - aligned_bytes(WORD * sums)
 
 
 def _of_one_row(p: Product) -> Product:
@@ -201,9 +205,10 @@ def _of_one_row(p: Product) -> Product:
 
 
 def near(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
-    """Check whether encoded weights fit a vEU's private cache."""
-    weights = dict(problem.expr.inputs)[sides(p, unit)[1].load.tensor]
-    return prod(weights.shape) * unit.copied.element_bytes <= problem.spec.own_cache
+    """Check whether encoded weights stay in a vEU's private cache while blocks of rows pass."""
+    (moving, still), spec = sides(p, unit), problem.spec
+    weights = prod(dict(problem.expr.inputs)[still.load.tensor].shape) * unit.copied.element_bytes
+    return spec.holds(spec.l2, weights, encoded_bytes(p, unit, unit.products[0].extent(moving.name)))
 
 
 def encoded_bytes(p: Product, unit: MatrixUnit, rows: int) -> int:
@@ -231,7 +236,7 @@ def suits(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     readers = sum(ld.tensor == moving.load.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
     packable = all(ix == var(n) for ix in still.load.index for n in variables(ix))
     packable = packable and problem.packable(still.load, still.axis)
-    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes // 2
+    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= _room(problem, unit)
     rows = bool(fitting(problem, p, unit)) and in_rows(problem, p, unit)
     return packable and readers == 1 and fits and rows
 

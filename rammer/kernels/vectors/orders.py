@@ -9,12 +9,11 @@ from math import prod
 
 from rammer.ir.expr import Load
 from rammer.ir.index import var, variables
-from rammer.kernels.problem import KernelProblem
+from rammer.kernels.problem import WORD, KernelProblem
 from rammer.kernels.product import Product, axes_of, terms
 from rammer.kernels.schedule import Loop
 
 MIN_BLOCKS = 4  # register blocks of rows: with fewer, panels are not blocked
-MAX_WHOLE = 2  # times the nearest cache that the channels of a panel may fill before rows are cut for it
 LEAST_TERMS = 64  # terms of a k-block: sums are loaded and stored for each
 APART_BYTES = 4096  # stride of rows of weights that maps them to a small number of cache sets, each on its own page
 APART_ROWS = 64  # uses of a strided panel that pay for copying it
@@ -50,14 +49,16 @@ class Orders:
         problem, p, plain = self.problem, self.p, (*self.panels, *self.within)
         if self._points < MIN_BLOCKS * self.rows:
             return plain
-        packed, own = problem.packable(p.w, p.lane), problem.spec.own_cache
-        if self.copies_panels and self._panel_bytes <= own / 4:
+        packed, spec = problem.packable(p.w, p.lane), problem.spec
+        passing = self._panel_bytes + self._row_bytes  # what is copied, and the rows that use the copy
+        if self.copies_panels and spec.holds(spec.l2, self._panel_bytes, passing):
             return plain
         kind = dict(problem.expr.outputs).get(p.stage.name)
         row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
-        far = self._share(p.x) > own / 2
+        far = not spec.holds(spec.l2, self._share(p.x), self._panel_bytes)
         strips = self._strips() if packed and (far or row_major) else ()
-        chunk = () if row_major and strips else self._chunk(far)
+        at_once = strips[: len(self.within)] == self.within  # all weights stay while rows pass
+        chunk = () if strips and (row_major or at_once) else self._chunk(far)
         if row_major and len(chunk) > 1:
             chunk = ()  # measured: slower than weights from the second cache
         if strips and not chunk:
@@ -86,7 +87,12 @@ class Orders:
     @cached_property
     def _panel_bytes(self) -> int:
         """Bytes of the weights of a panel."""
-        return terms(self.p) * 4 * self.panel
+        return terms(self.p) * WORD * self.panel
+
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes of x that a register block reads, and of its sums."""
+        return WORD * self.rows * (terms(self.p) + self.panel)
 
     @cached_property
     def _sharing(self) -> dict[str, int]:
@@ -110,13 +116,13 @@ class Orders:
         return tuple(loop for loop in self.within if loop not in chunk)
 
     def _strips(self) -> Loops:
-        """Return loops over rows, then over the panels of a strip of lanes whose weights fit half of the private cache.
+        """Return loops over rows, then over the panels of a strip of lanes whose weights stay in the private cache.
 
         One strip holds all lanes if they fit. Empty if strips would be single panels.
         """
-        lane = self.p.lane
+        lane, spec = self.p.lane, self.problem.spec
         panels = -(-min(self.steps.get(lane, dict(self.p.stage.axes)[lane]), self.p.group) // self.panel)
-        most = max(self.problem.spec.own_cache // 2 // self._panel_bytes, 1)
+        most = max(spec.room(spec.l2, self._row_bytes) // self._panel_bytes, 1)
         size = max(n for n in range(1, panels + 1) if panels % n == 0 and n <= most)
         if size == 1:
             return ()
@@ -126,57 +132,58 @@ class Orders:
     def _chunk(self, far: bool) -> Loops:
         """Return loops that block the reduction so that the weights of a panel stay in the nearest cache for all rows.
 
-        The sums of all rows then wait in a buffer. Rows are cut, too, if their sums would evict the weights and there
-        are enough channels for that to pay. If x exceeds the private cache (`far`), rows are cut so that their x stays
-        there for all panels. Empty if the panel fits as it is.
+        The sums of all rows then wait in a buffer. If x exceeds the private cache (`far`), rows are cut so that their x
+        stays there for all panels. Empty if the panel fits as it is.
         """
         if (piece := self._piece) is None:
             return ()
-        near, rows, item = self.problem.spec.near_bytes, dict(self._sharing), 4 * self.panel
-        room = min(near, self.problem.spec.own_cache // 2 // (4 * terms(self.p)) * item) if far else near
-        held = prod(rows.values()) * item
-        if held > room and dict(self.p.stage.reduce)[piece.axis] * item <= MAX_WHOLE * near:
-            return ()
+        spec, rows = self.problem.spec, dict(self._sharing)
+        most = spec.room(spec.l2, self._panel_bytes) / (WORD * terms(self.p)) if far else self._points
         loops: list[Loop] = []
         for axis, extent in self._sharing.items():
-            if held <= room or extent == 1:
+            if (points := prod(rows.values())) <= most or extent == 1:
                 continue
             grain = self.rows if axis == self.p.row else 1
-            size = max(int(extent * room / held) // grain * grain, grain)
+            size = max(int(extent * most / points) // grain * grain, grain)
             if size < extent:
                 loops.append(Loop(axis, size))
-                rows[axis], held = size, held // extent * size
+                rows[axis] = size
         return () if prod(rows.values()) < MIN_BLOCKS * self.rows else (*loops, piece)
 
     @cached_property
     def _piece(self) -> Loop | None:
-        """A loop over k-blocks of the reduction: a panel's weights for one fill at most half of the nearest cache.
+        """A loop over k-blocks of the reduction: a panel's weights for one stay in the nearest cache for all rows.
 
-        None if the panel fits as it is, or if no such block divides the reduction.
+        None if the panel stays as it is, or if no such block divides the reduction.
         """
-        near = self.problem.spec.near_bytes
-        if self._panel_bytes <= near * 2 / 3 or not self.reduce:
+        if self._stays(terms(self.p)) or not self.reduce:
             return None
         first = self.reduce[0]
         extent = dict(self.p.stage.reduce)[first.axis]
-        unit, units = self._panel_bytes // extent * first.step, extent // first.step
-        fitting = [u for u in range(1, units) if units % u == 0 and u * unit <= near / 2]
-        if extent % first.step or not fitting or fitting[-1] * unit < LEAST_TERMS * 4 * self.panel:
+        each, units = terms(self.p) // extent * first.step, extent // first.step
+        fitting = [u for u in range(1, units) if units % u == 0 and self._stays(u * each)]
+        if extent % first.step or not fitting or fitting[-1] * each < LEAST_TERMS:
             return None
         return Loop(first.axis, fitting[-1] * first.step)
+
+    def _stays(self, count: int) -> bool:
+        """Check whether `count` terms of a panel stay in the nearest cache while a register block's x and sums pass."""
+        spec = self.problem.spec
+        return spec.holds(spec.l1, count * WORD * self.panel, WORD * self.rows * (count + self.panel))
 
     def _deep(self) -> Loops:
         """Return loops for a reduction so deep that not even MIN_BLOCKS blocks of rows stay in the private cache.
 
-        K-blocks are outermost, so that x is read once. Meanwhile the sums of as many rows as fit the private cache
-        wait. Empty if there is one k-block, or if too small a number of rows would fit.
+        K-blocks are outermost, so that x is read once. Meanwhile the sums of as many rows wait as stay in the private
+        cache while a panel's k-block passes. Empty if there is one k-block, or if too small a number of rows would fit.
         """
-        piece, p, own = self._piece, self.p, self.problem.spec.own_cache
-        if piece is None or p.row is None or terms(p) * 4 * MIN_BLOCKS * self.rows <= own / 2:
+        piece, p, spec = self._piece, self.p, self.problem.spec
+        if piece is None or p.row is None or spec.holds(spec.l2, MIN_BLOCKS * self._row_bytes, self._panel_bytes):
             return ()
         extents = dict(p.stage.axes)
         height, width = (min(self.steps.get(a, extents[a]), extents[a]) for a in (p.row, p.lane))
-        held = own // 2 // (4 * width) // self.rows * self.rows
+        deep = terms(p) // dict(p.stage.reduce)[piece.axis] * piece.step
+        held = int(spec.room(spec.l2, WORD * deep * self.panel) // (WORD * width)) // self.rows * self.rows
         if height <= held:
             return (piece,)
         return (Loop(p.row, held), piece) if held >= MIN_BLOCKS * self.rows else ()

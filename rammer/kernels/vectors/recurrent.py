@@ -20,12 +20,13 @@ from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_counts
 from rammer.kernels.vectors import matrix_unit
+from rammer.kernels.vectors.contraction import MAX_VECTORS
 from rammer.kernels.vectors.matrix_unit import MatrixUnit
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a hardware prefetcher follows
 MOST_GATES = 4
+UNITS = (4, 2, 1)  # vectors of units of a task
 ENOUGH_ROWS = 8  # sums per weight with which reading the weights costs little beside arithmetic
-SOME_ROWS = 4  # sums per weight with which arithmetic takes as long as reading the weights
 
 
 class Cell(NamedTuple):
@@ -73,7 +74,7 @@ def _cut(cell: Cell, want: int) -> Sched | None:
     problem, lane, lanes = cell.problem, cell.lane, cell.problem.lanes
     extents = dict(problem.root.axes)
     vectors = -(-extents[lane] // lanes)
-    grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
+    grain = lanes * max((v for v in UNITS if vectors % (v * want) == 0), default=1) if want > 1 else lanes
     stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # these must not overhang
     grain = problem.grain(lane, grain, exact=stored)
     if cell.blocks:
@@ -148,29 +149,20 @@ def _unit_gates(s: Sched, p: Product, unit: MatrixUnit, block: Instruction) -> S
 
 def _independent_rows(problem: KernelProblem, products: Iterable[Product], want: int) -> bool:
     """Check whether each task can own enough rows, and its private cache holds the weights, which it reads whole."""
-    products = list(products)
     shared = {p.row for p in products}
     extents = dict(problem.root.axes)
     (row,) = shared if len(shared) == 1 else (None,)
-    if row not in extents or _weights(products, problem) > problem.spec.own_cache / 2:
+    if row not in extents or not _stay(problem, products):
         return False
     return extents[row] % want == 0 and extents[row] // want >= ENOUGH_ROWS
 
 
 def _stay(problem: KernelProblem, products: Iterable[Product]) -> bool:
-    """Check whether all weights stay in the private cache from step to step, beside other data.
-
-    A cache loses part of what fills more than a quarter of it. Many sums per weight hide that: then half counts.
-    """
-    products = list(products)
-    extents = dict(problem.root.axes)
-    rows = min((extents.get(p.row or "", 1) for p in products), default=1)
-    return _weights(products, problem) <= problem.spec.own_cache / (2 if rows >= SOME_ROWS else 4)
-
-
-def _weights(products: Iterable[Product], problem: KernelProblem) -> int:
-    """Return the bytes of the weights of all products."""
-    return sum(problem.expr.type_of(p.w.tensor).nbytes for p in products)
+    """Check whether all weights stay in the private cache from step to step, while all other data of a step pass."""
+    weights, spec = {p.w.tensor for p in products}, problem.spec
+    sizes = {name: kind.nbytes for name, kind in (*problem.expr.inputs, *problem.expr.outputs)}
+    resident = sum(sizes[name] for name in weights & sizes.keys())
+    return spec.holds(spec.l2, resident, sum(sizes.values()) - resident)
 
 
 def _reads_all(problem: KernelProblem, name: str) -> bool:
@@ -193,7 +185,7 @@ def _gates(s: Sched, p: Product) -> Sched:
     vectors = -(-min(units, p.group) // lanes)
     rows = min(height, max(ACCUMULATORS // width, 1), ENOUGH_ROWS)
     limit = max(ACCUMULATORS // (width * rows), 1)
-    panel = lanes * max(v for v in range(1, min(vectors, limit, 8) + 1) if vectors % v == 0)
+    panel = lanes * max(v for v in range(1, min(vectors, limit, MAX_VECTORS) + 1) if vectors % v == 0)
     reduce = [a for a, _ in p.stage.reduce]
     nest = Sched(problem, p.stage).reorder(*(a for a in extents if a not in (p.lane, p.row, *together)))
     nest = nest.split(p.lane, panel).split(p.row, rows).reorder(*reduce)

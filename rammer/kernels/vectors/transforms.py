@@ -11,21 +11,31 @@ from rammer.kernels.sched import Sched, begun
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.tiling import stage_order
 
-KINDS = frozenset({"input_transform", "output_transform"})
+
+def suits(problem: KernelProblem) -> bool:
+    """Check whether the operation multiplies tiles of an image by a matrix along their rows, then along their columns.
+
+    Not if a matrix has a single column: that is not a sum.
+    """
+    if len(problem.placed) != 1 or len(problem.root.reduce) != 1 or len(problem.placed[0].reduce) != 1:
+        return False
+    whole, (lines,) = problem.unmerged, problem.unmerged.placed
+    sources = [[load for load, _ in loads(stage.body)] for stage in (lines, whole.root)]
+    matrices = [[ld for ld in read if ld.tensor != lines.name and len(ld.index) == 2] for read in sources]
+    tiled = len(whole.root.axes) == 4 and len(lines.axes) == 6  # image, channel, row, column; those of a tile
+    return tiled and [len(found) for found in (*sources, *matrices)] == [2, 2, 1, 1]
 
 
 def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield for each task count tasks of whole rows of tiles, with vectors along channels if these lie in blocks.
 
-    For operations of `KINDS` with unmerged axes. None if a matrix has a single column: that is not a sum.
+    For problems that `suits` admits, with unmerged axes.
     """
-    lines, root = problem.placed[0] if len(problem.placed) == 1 else None, problem.root
-    if lines is None or not lines.reduce or not root.reduce:
-        return
+    (lines,), root = problem.placed, problem.root
     _, channel, row, _ = (a for a, _ in root.axes)
-    into = "input_transform" in problem.operation.kind.split("+")
+    into = any(var(row) in load.index for load, _ in loads(root.body))  # else rows of a tile share a position
     extents, lanes = dict(root.axes), problem.lanes if _in_blocks(problem, lines) else 1
-    step = 1 if into else dict(lines.axes)["i"]
+    step = 1 if into else lines.shape[-2]
     for s in begun(problem, [(row, extents[row], step)]):
         yield (_input if into else _output)(s, lines, lanes).build(f"{channel}{lanes}")
 

@@ -12,7 +12,7 @@ from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, Layout
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import KernelProblem
+from rammer.kernels.problem import WORD, KernelProblem
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.tiling import cut, least_us, stage_order, task_counts
@@ -29,6 +29,12 @@ HOPELESS = 1.25
 # (docs/measurements.md), the two that lost were counted with 0.84.
 CERTAIN = 0.7
 WHOLE = 0.9  # of the work of several tasks: below that, a single task is offered, too
+VECTORS = 4  # of channels of a part, and of outputs whose weights are transformed right before their products
+HELD = (16, 8, 4, 2)  # channels whose weights are
+PARTLY = 3  # buffers of data that are transformed in one direction only
+WEIGHTS_SHARE = 0.6  # of scratch, for transformed weights: tiles of the image take the rest
+SUMS_SHARE = 0.5  # of scratch, for sums that wait for further parts
+FEWEST_TILES = 4  # that pay for transforming weights
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
 
 
@@ -127,17 +133,18 @@ def _vectors(problem: KernelProblem, channels: int) -> int:
 def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
     """Yield ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
     extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
-    plane, deep = 4 * PLANES, held * side
+    plane, deep = WORD * PLANES, held * side
     down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
     line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # columns of transformed rows
-    room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
+    room = problem.spec.scratch_bytes - PARTLY * plane * lanes - WORD * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
-    fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
+    most_outs = VECTORS * lanes if order is Order.NEAR else conv.outs
+    fitting = [n for n in widths if plane * deep * n <= WEIGHTS_SHARE * room and n <= most_outs]
     outs = fitting[0] if fitting else widths[-1]
     most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
     if order is Order.NEAR:
         most = min(most, MAX_NEAR_TILES)
-    if most < min(4, down * across):
+    if most < min(FEWEST_TILES, down * across):
         return
     columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
     rows = _even(down, most // across) if columns == across else 1
@@ -149,7 +156,7 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, 
             high = {lp.axis: lp.step for lp in tasks}.get(conv.rows.axis)
             part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
             plan = Plan(order, chunk, held, outs, part, columns, tasks)
-            if _waiting(conv, plan) <= room / 2:
+            if _waiting(conv, plan) <= SUMS_SHARE * room:
                 yield plan
 
 
@@ -158,17 +165,18 @@ def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, i
     lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
     if conv.rows.pieces == 1:
         yield Order.WEIGHTS, depth, depth
-    smaller = [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
+    smaller = [c for c in range(VECTORS * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
     chunks = [depth] if conv.rows.pieces > 1 else []
-    chunks += [c for c in smaller if c * side <= 4 * lanes][:1] or smaller[-1:]
+    chunks += [c for c in smaller if c * side <= VECTORS * lanes][:1] or smaller[-1:]
     for chunk in chunks:
         yield Order.STRIPS, chunk, chunk
         yield Order.PARTS, chunk, chunk
     if conv.rows.pieces == 1 == conv.columns.pieces:
+        spec, plane = problem.spec, WORD * PLANES
         held = [
             n
-            for n in (16, 8, 4, 2)
-            if depth % n == 0 and n < depth and 4 * PLANES * n * lanes <= problem.spec.near_bytes / 2
+            for n in HELD
+            if depth % n == 0 and n < depth and spec.holds(spec.l1, plane * n * lanes, plane * n * MAX_NEAR_TILES)
         ]
         yield from ((Order.NEAR, depth, n) for n in held[:1])
 
@@ -190,7 +198,7 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
     if plan.order is Order.PARTS:
         tall = steps.get(conv.rows.axis, conv.rows.extent)
         tiles = -(-tall // TILE) * -(-conv.columns.extent // TILE)
-    return 4 * TILE * TILE * tiles * outs
+    return WORD * TILE * TILE * tiles * outs
 
 
 def _block(problem: KernelProblem, conv: Convolution, plan: Plan) -> Block:

@@ -35,4 +35,4 @@ def eliminate_common(graph: Graph) -> Graph:
 def _content(value: Array) -> Hashable:
     if value.nbytes > MAX_HASHED_BYTES:
         return id(value)
-    return value.tobytes() if value.nbytes <= 64 else hashlib.blake2b(value.tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(value.tobytes(), digest_size=16).digest()

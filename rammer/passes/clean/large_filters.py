@@ -21,6 +21,7 @@ from rammer.passes.editor import Editor, apply_pattern
 PIECES = 3  # pieces of a filter along each side
 # Measured, of 22 convolutions (docs/measurements.md).
 LEAST_TAPS = 7  # taps along each side
+LONGEST = 4  # taps of a piece: rounding errors grow with them
 FEWEST_TILES = 25  # with fewer, more weights are read than products are saved
 WORTH = 1.1  # products of the 3x3 convolution over the large filter's: Winograd's form then saves more of them
 
@@ -52,7 +53,7 @@ def _tile(editor: Editor, op: ROperator, lanes: int) -> Shape | None:
     strides = attrs.get("strides") or (1, 1)
     taps = [-(-k // s) for k, s in zip(w.shape[2:], strides, strict=True)]
     tile = tuple(-(-t // PIECES) for t in taps)
-    if min(w.shape[2:]) < LEAST_TAPS or not PIECES < min(taps) <= max(taps) <= 4 * PIECES:
+    if min(w.shape[2:]) < LEAST_TAPS or not PIECES < min(taps) <= max(taps) <= LONGEST * PIECES:
         return None
     tiles = prod(_tiles(out.shape, tile))
     counted = tiles * prod(map(products, tile)) * PIECES**2 * prod(strides)

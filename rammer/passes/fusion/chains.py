@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from rammer.ir.device import Execution, VDeviceSpec
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Load, Stage, TensorExpr, loads, substitute_axes
 from rammer.ir.graph import Graph
 from rammer.ir.index import var, variables
@@ -27,7 +27,7 @@ def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
 
     Rows are divided by their sums after the second product: there are fewer results than weights.
     """
-    if spec.execution is not Execution.SIMD or spec.massively_parallel:
+    if not spec.is_core:
         return graph  # rows would be one rTask each, instead of work for many vEUs
     editor = Editor(graph)
     for n in [n for n, op in editor.operators.items() if op.kind == "softmax"]:

@@ -15,6 +15,7 @@ from rammer.passes.editor import Editor
 from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
 from rammer.passes.structure import GATE, is_elementwise, is_pointwise, weight
 
+STEPS = 10  # of a reduction, or another operator that is not point-wise, in the depth of its results
 SMALL = 1 << 14  # elements up to which a fused operator may have several outputs
 MAX_OUTPUTS = 4
 MAX_MEMBERS = 64
@@ -53,7 +54,7 @@ class _Fuser:
         self.outputs = frozenset(graph.outputs)
         self.groups = {n: self._single(n, op) for n, op in enumerate(self.operators)}
         for n in range(len(self.operators)):  # they are sorted, so the depth of every producer is known
-            steps = 10 if self.groups[n].cores else 1
+            steps = STEPS if self.groups[n].cores else 1
             sources = (self.groups[s].depth for s in self.clusters.sources[n])
             self.groups[n].depth = steps + max(sources, default=0)
 

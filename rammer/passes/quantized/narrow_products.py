@@ -228,7 +228,7 @@ class _Narrower:
         if source.zero is not None and source.zero not in self.editor.constants:
             return None
         _, value = self._zero(source)
-        return value if 0 <= value < 256 else None
+        return value if 0 <= value <= np.iinfo(np.uint8).max else None
 
     def _int32(self, values: Array) -> TensorId:
         return self.editor.constant(np.asarray(values).astype(np.int64).astype(np.int32))

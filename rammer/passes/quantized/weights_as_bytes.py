@@ -60,7 +60,8 @@ def whole_weights(editor: Editor, tensor: TensorId, summed: tuple[int, ...], lea
     if (found.scale != scale).any():
         return None
     numbers = found.numbers.astype(np.int16) - found.zero.astype(np.int16)
-    fits = bool(((numbers >= -128) & (numbers < 128)).all())
+    byte = np.iinfo(np.int8)
+    fits = bool(((numbers >= byte.min) & (numbers <= byte.max)).all())
     return Whole(numbers.astype(np.int8, order="C") if fits else numbers, np.ascontiguousarray(scale))
 
 

@@ -82,7 +82,7 @@ def near_memories(spec: VDeviceSpec) -> dict[str, int]:
     """Return the memories closer than main memory, and the bytes of an instance that each holds, over all vEUs."""
     caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
     rooms = {m.name: int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]}
-    return rooms or {"the vEUs' own memory": spec.own_cache * spec.num_veus}
+    return rooms or {"the vEUs' own memory": spec.l2.nbytes * spec.num_veus}
 
 
 def fine_options(

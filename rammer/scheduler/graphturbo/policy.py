@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from rammer.cost.price import us_per_byte
+from rammer.cost.price import fit
 from rammer.cost.residency import levels
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel, Tuning
-from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.plan import ExecutionPlan
 from rammer.planner.memory import plan_memory
 from rammer.planner.pieces import WORTH_BYTES
 from rammer.scheduler.assembly import Assembly
@@ -33,11 +33,12 @@ from rammer.scheduler.select import Assignment, Market, count, select_veu
 from rammer.scheduler.timeline import simulate
 
 ORDERS: dict[str, Callable[[Sequence[set[int]]], list[int]]] = {"breadth": breadth_first, "depth": depth_first}
+INSTANCES = (8, 64)  # times as many rTasks as vEUs, for instances
 BEHIND = 2  # instances that may run at the same time: memory of those before them is free
 
 
 class _Judged(NamedTuple):
-    """A plan and its estimated cost: µs where prices were measured, else the µs of moving its bytes."""
+    """A plan and its estimated time in µs."""
 
     us: float
     plan: ExecutionPlan
@@ -48,8 +49,8 @@ class GraphTurboPolicy:
     """Split groups of operators into instances that fit into memory close to their vEUs.
 
     Groups are found for each level of such memory: the vEUs' own and shared caches. The cheapest of their plans wins,
-    by measured prices or else by bytes moved. By default it is also compared with wavefront's plan. The plan is one
-    rProgram; tensors are placed in memory piece by piece.
+    by measured prices or else at the spec's rates. By default it is also compared with wavefront's plan. The plan is
+    one rProgram; tensors are placed in memory piece by piece.
 
     Paper: GraphTurbo (OSDI'23) §3.
     """
@@ -104,7 +105,7 @@ class GraphTurboPolicy:
             return Tuning(images_apart=True, finer=(of_each,) if of_each else ())
         if self.rules == "parts":
             return Tuning(images_apart=True)
-        return Tuning(images_apart=True, finer=(8, 64))
+        return Tuning(images_apart=True, finer=INSTANCES)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)
@@ -210,14 +211,12 @@ def _draw(
 
 
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
-    """Return a plan with its cost by simulated cache contents; at the spec's rates if no prices were measured."""
+    """Return a plan with its time by simulated cache contents; at the spec's rates if no prices were measured."""
     if not (levels(problem.spec) and plan.kernels):
         return _Judged(simulate(plan).total_us, plan)
-    if prices := problem.profiler.prices(plan.kernels):
-        return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # memoized for a judge
-    timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
-    rates = us_per_byte(problem.spec, problem.spec.num_veus)[0].tolist()
-    return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)
+    prices = problem.profiler.prices(plan.kernels)
+    prices = prices or {kernel: fit(kernel, problem.spec, us, None) for kernel, us in plan.rtask_us.items()}
+    return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # memoized for a judge
 
 
 def _notes(cut: Cut, order: str, num_instances: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, isqrt
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -192,5 +192,5 @@ class Splitter:
 
 def divisors(number: int) -> list[int]:
     """Return the divisors of a number, ascending; none of 0."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return [*small, *(number // d for d in reversed(small) if d * d != number)]

@@ -85,10 +85,16 @@ def _few(problem: Problem, known: Judged) -> Iterator[Policy]:
 
 
 def _has_large_results(problem: Problem) -> bool:
-    """Return whether some result exceeds half of all private caches together."""
+    """Return whether some operator's result leaves the private caches before its reader begins."""
     graph, spec = problem.graph, problem.spec
-    room = spec.own_cache * spec.num_veus // 2
-    return any(graph.types[t].filled_bytes > room for op in graph.operators for t in op.outputs)
+    for op in graph.operators:
+        read = [t for t in op.inputs if graph.storage(t).root not in graph.constants]
+        resident, streamed = (
+            sum(graph.types[t].filled_bytes for t in some) / spec.num_veus for some in (op.outputs, read)
+        )
+        if not spec.holds(spec.l2, resident, streamed):
+            return True
+    return False
 
 
 def _spared_by_parts_us(problem: Problem) -> float:

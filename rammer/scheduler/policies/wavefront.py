@@ -77,7 +77,7 @@ def _is_crowded(problem: Problem) -> bool:
 
     Weights count if other waves read them, too (an LSTM's steps), as they may stay resident between two steps.
     """
-    graph, room = problem.graph, problem.spec.own_cache * problem.spec.num_veus
+    graph, room = problem.graph, problem.spec.room(problem.spec.l2) * problem.spec.num_veus
     readers = Counter(t for op in graph.operators for t in set(op.inputs))
     for wave in graph.wavefronts():
         operators = [graph.operators[n] for n in wave]

@@ -90,7 +90,6 @@ def make_spec(arch: IpuModel) -> VDeviceSpec:
         num_veus=arch.num_veus,
         languages=("poplar",),
         arch=arch.name,
-        massively_parallel=True,
         lanes=1,
         registers=16,
         scratch_bytes=model.tile_bytes // (4 * arch.veus_per_tile),

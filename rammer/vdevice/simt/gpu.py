@@ -86,7 +86,6 @@ def gpu_spec(
         num_veus=num_veus or shares * gpu.num_multiprocessors,
         languages=(language,),
         arch=gpu.arch,
-        massively_parallel=True,
         execution=Execution.SIMT,
         lanes=4,
         registers=48 // shares,  # of 16 bytes, for data: alone on its multiprocessor, a thread has at least 255 words

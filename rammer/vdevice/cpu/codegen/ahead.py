@@ -42,7 +42,7 @@ def aheads(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid
     part. The rTasks just before its reader prefetch it. The last of these takes the first lines, which are needed
     first.
     """
-    near = plan.spec.own_cache
+    near = plan.spec.l2.nbytes
     found: dict[TaskUid, Ahead] = {}
     for program in plan.programs:
         for lane in program.lanes:

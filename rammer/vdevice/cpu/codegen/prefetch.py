@@ -182,7 +182,7 @@ class _Prefetcher:
     """Finds the prefetches of one program, by kinds."""
 
     def __init__(self, program: TileProgram, spec: VDeviceSpec) -> None:
-        self.program, self.lanes, self.near_bytes = program, spec.lanes, spec.near_bytes
+        self.program, self.lanes, self.near_bytes = program, spec.lanes, spec.l1.nbytes
         self.reads_once = spec.reads_once
         inputs = program.arguments[program.num_outputs :]
         self.inputs = {b.name: b for b in inputs if b.scope is Scope.ARGUMENT and b.dtype.itemsize == 4}

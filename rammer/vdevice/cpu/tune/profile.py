@@ -71,7 +71,7 @@ def measure_kernels(
     total = sum(map(len, groups))
     share_s = min(SHARE_S[operands], budget_s / total)
     deadline = time.monotonic() + 2 * budget_s
-    buffers = _Buffers(groups, PASSING * compiler.spec.own_cache if operands == "shared" else 0)
+    buffers = _Buffers(groups, PASSING * compiler.spec.l2.nbytes if operands == "shared" else 0)
     done = 0
     for group in groups:
         if time.monotonic() > deadline:
