@@ -87,7 +87,7 @@ class Draft:
         """
         before, placed = assembly.mark(), list[Placed]()
         for one in chosen:
-            assembly.place(*one[:4])
+            assembly.place(one.task, one.veu, one.rtask_us, one.needs)
             placed.append(one)
         if self.gathers:
             assembly.gather(before, placed)

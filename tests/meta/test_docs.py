@@ -187,11 +187,7 @@ PLANTED = {
     "in the IR": ("ir/plan.py", "", "SECRET = {'a': 1.37}"),
     "a factor": ("kernels/vectors/contraction.py", "def cycles", "    width *= 1.29"),
     "a threshold": ("passes/fusion/regions.py", "def fuse(", "    enough = enough if enough > 48 else 1"),
-    "a half": (
-        "scheduler/graphturbo/search.py",
-        "def searched(",
-        "    memories = memories if memories.near / 2 else None",
-    ),
+    "a half": ("scheduler/graphturbo/cut.py", "def near_memories", "    room = spec.l2.nbytes / 2"),
     "a bound": ("cost/statics.py", "def passing_bytes", "    return min(len(graph.operators), 40)"),
     "choices": ("ir/plan.py", "class ExecutionPlan:", "    def steps(self): return [n for n in (16, 4)]"),
     "a default": ("cost/estimate.py", "def arithmetic_us", "    def scaled(us, by=3.5): return us"),
