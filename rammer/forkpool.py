@@ -129,7 +129,7 @@ class Ended(Generic[Made]):
     how: str = ""
 
 
-def alone(work: Callable[[], Made], progress: Callable[[], int], patience_s: float) -> Ended[Made]:
+def run_isolated(work: Callable[[], Made], progress: Callable[[], int], patience_s: float) -> Ended[Made]:
     """Run `work` in a forked child that may crash or hang. It hangs if `progress` stays the same for `patience_s`.
 
     Without fork, runs it here. Exceptions of `work` are raised here.

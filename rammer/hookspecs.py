@@ -29,8 +29,8 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> 
     """Return candidate rKernels of `operation` in any language of `spec.languages`.
 
     Put your first choice first: measured times decide, and on ties the first one wins. Built-in plugins come before
-    others, and these by name. The parameter `tuning` may be left out. If `tuning.finer` is set, further candidates
-    with so many times the usual number of rTasks are wanted, for a policy that splits operators.
+    others, and these by name. The parameter `tuning` may be left out. If `tuning.task_multiples` is set, further
+    candidates with so many times the usual number of rTasks are wanted, for a policy that splits operators.
     """
     raise AssertionError("a hook specification is never called")
 

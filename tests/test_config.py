@@ -100,7 +100,7 @@ def test_every_flag_is_read_as_what_it_is() -> None:
 @pytest.mark.parametrize("text", ["off", "false", "0"])
 def test_the_matrix_unit_is_left_alone_everywhere_by_the_same_words(text: str) -> None:
     with config.override(RAMMER_MATRIX_UNIT=text):
-        assert not any(i.precision == "fp32" and i.parts for i in cuda_instructions("sm_90"))
+        assert not any(i.precision == "fp32" and i.split_dtype for i in cuda_instructions("sm_90"))
         assert not choose_arch(None, host()).instructions
 
 

@@ -71,7 +71,7 @@ def schedules(folder: Path, asked: Path) -> None:
     except ImportError:  # an older version: the hook took `finer` itself
         more: dict[str, Any] = {"finer": (4,)}
     else:
-        more = {"tuning": Tuning(finer=(4,))}
+        more = {"tuning": Tuning(task_multiples=(4,))}
     registry, wanted = PluginRegistry(), json.loads(asked.read_text())
     graphs = {name: rammer.load(path) for name, path in wanted["models"].items()}
     with gzip.open(folder / "schedules.jsonl.gz", "wt") as file:

@@ -308,7 +308,7 @@ PEERS: dict[str, Peer] = {
     "rammer-wavefront": Peer(_ours, "", "the paper's policy, float32"),
     "rammer-stationary": Peer(_ours, "", "weights of steps have homes, float32"),
     "rammer-graphturbo": Peer(_ours, "", "results in shared memory where that pays, float32"),
-    "rammer-graphturbo-apart": Peer(_ours, "", "the same with near=off"),
+    "rammer-graphturbo-apart": Peer(_ours, "", "the same with results=off"),
     "torch": Peer(_torch("eager"), "torch", "eager, TF32 off"),
     "torch-tf32": Peer(_torch("eager", True), "torch", "eager, TF32 on"),
     "torch-graph": Peer(_torch("graph"), "torch", "eager as a CUDA graph (of *_lstm: nn.LSTM), TF32 off"),

@@ -25,7 +25,7 @@ POLICIES = {  # of a peer whose name begins so
     "rammer-wavefront": "wavefront",
     "rammer-stationary": "stationary",
     "rammer-graphturbo": "graphturbo",
-    "rammer-graphturbo-apart": "graphturbo:near=off",
+    "rammer-graphturbo-apart": "graphturbo:results=off",
 }
 FLAGS = {  # behind an @ of a peer's name: what it stands for
     "x2": "two vEUs on a multiprocessor",

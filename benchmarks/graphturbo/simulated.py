@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from rammer.ir.analysis.parts import Box, whole
+from rammer.ir.analysis.parts import Box, full_box
 from rammer.scheduler.graphturbo.network import Layer, Network, Read
 
 Span = tuple[int, int]
@@ -56,7 +56,7 @@ class SimulatedLayer(Layer):
 
     @property
     def whole(self) -> Box:
-        return whole(self.shape)
+        return full_box(self.shape)
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def hops(plan: ExecutionPlan, arch: str, costs: HopCosts | None = None) -> Hops:
     Raises ToolchainError.
     """
     costs, gpu = costs or H200, choose_gpu(arch)
-    dialect = replace(CUDA, shares=gpu.shares)
+    dialect = replace(CUDA, veus_per_sm=gpu.veus_per_sm)
     usual = called(make_program(plan, dialect))
     kinds = Counter((plan.graph.operators[hop.waits].kind, usual[hop.waits]) for hop in hops_of(plan) if hop.waits >= 0)
     own_texts = {f for _, f in kinds if not isinstance(f.built.body, ForeignSource)}
@@ -220,7 +220,7 @@ def called(program: SimtProgram) -> dict[int, ProgramFunction]:
 def way(function: ProgramFunction, dialect: Dialect) -> Way:
     """How a function's machine code is walked."""
     kernel = function.built
-    return -(-kernel.num_threads // dialect.wave), trips(kernel)
+    return -(-kernel.num_threads // dialect.subgroup_size), trips(kernel)
 
 
 def trips(kernel: RKernel) -> tuple[int, ...]:
@@ -237,7 +237,7 @@ def trips(kernel: RKernel) -> tuple[int, ...]:
 
 def _whole(threads: int, dialect: Dialect) -> int:
     """As many threads in whole waves."""
-    return -(-threads // dialect.wave) * dialect.wave
+    return -(-threads // dialect.subgroup_size) * dialect.subgroup_size
 
 
 def standalone_text(kernels: Iterable[EmittedFunction], dialect: Dialect) -> str:
@@ -246,7 +246,7 @@ def standalone_text(kernels: Iterable[EmittedFunction], dialect: Dialect) -> str
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
     for k in kernels:
         parts.append(
-            f'extern "C" __global__ void __launch_bounds__({_whole(k.num_threads, dialect)}, {dialect.shares})\n'
+            f'extern "C" __global__ void __launch_bounds__({_whole(k.num_threads, dialect)}, {dialect.veus_per_sm})\n'
             f"{ENTRY}{k.symbol}(int rtask, int *bad) {{\n"
             "  const int tid = threadIdx.x;\n  void *const *args = (void *const *)MK_ARENA;\n"
             f"  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"

@@ -19,7 +19,7 @@ from benchmarks.compare.run import commit, machine
 from benchmarks.models import catalog
 from rammer import files
 from rammer.compiler import Compilation
-from rammer.cost.issue import near_us
+from rammer.cost.issue import warm_us
 from rammer.cost.work import work
 from rammer.frontend.onnx import load
 from rammer.ir.tile import TileProgram
@@ -50,7 +50,7 @@ def rows(name: str) -> list[Row]:
         kernels = [k for found in compilation.candidates.kernels.values() for k in found]
         in_turn, states = device.rkernels_us(kernels), device.rkernels_states_us(kernels)
         return [
-            Row(name, k.name, near_us(work(k.body, device.spec), device.spec), min(in_turn[k], states[k].near_us))
+            Row(name, k.name, warm_us(work(k.body, device.spec), device.spec), min(in_turn[k], states[k].warm_us))
             for k in kernels
             if k in in_turn and k in states and isinstance(k.body, TileProgram)
         ]

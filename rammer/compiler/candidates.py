@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rammer.compiler.once import Fault
+from rammer.compiler.smoke_run import Fault
 from rammer.errors import DeviceError, VerificationError
 from rammer.forkpool import Background, computed
 from rammer.ir.kernel import RKernel
@@ -19,7 +19,7 @@ from rammer.ir.semantics.evaluate import Mask
 from rammer.ir.tensor import Array, DType
 from rammer.ir.tile import TileProgram, statements
 from rammer.ir.verify import verify_plan
-from rammer.ir.verify.kernel import settled
+from rammer.ir.verify.kernel import proven
 from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import ProfileStore, profile_store, recipe_keys
 
@@ -61,7 +61,7 @@ class Prover:
         self.notes: list[str] = []
         self._others_still = still
         self._vdevice, self._check, self._progress = vdevice, check, progress
-        self._settled: set[RKernel] = set()
+        self._accepted: set[RKernel] = set()
         self._ahead: Background[RKernel, str] | None = None
 
     def begin(self, likely: Iterable[RKernel]) -> None:
@@ -80,13 +80,13 @@ class Prover:
         if self._ahead:
             self._ahead.end()
 
-    def settle(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
+    def check(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
         """Return None if the `used` rKernels are accepted; else the candidates to plan with again, and replacements.
 
         An rKernel that breaks a rule is left out. One that reads too much or is not proven is replaced by one marked
         so. Foreign text cannot be proven: all of its rTasks are tested. Raises DeviceError if no candidate is left.
         """
-        used = [k for k in dict.fromkeys(used) if k not in self._settled]
+        used = [k for k in dict.fromkeys(used) if k not in self._accepted]
         fresh, foreign = [k for k in used if isinstance(k.body, TileProgram)], [k for k in used if k.is_foreign]
         if self._ahead:
             made = self._ahead.results(frozenset(fresh))
@@ -96,7 +96,7 @@ class Prover:
         proofs = _proofs(fresh, self._vdevice)
         wrong = {k: what for k, (verdict, _, what) in proofs.items() if verdict == BROKEN}
         unshown = {k: what for k, (verdict, _, what) in proofs.items() if verdict == UNSHOWN}
-        self.notes += few([f"{k.name}: {what}" for k, what in unshown.items()], "rKernels are not proven")
+        self.notes += shortened([f"{k.name}: {what}" for k, what in unshown.items()], "rKernels are not proven")
         untried: Mapping[RKernel, str] = dict.fromkeys(foreign, "")
         if self._check:
             left = [k for k in (*fresh, *foreign) if k not in wrong]
@@ -104,15 +104,17 @@ class Prover:
             tried = self._vdevice.rkernels_wrong(left, every=every, progress=self._progress)
             wrong |= {k: f"tried out, {what}" for k, what in tried.items()}
             untried = self._vdevice.rkernels_untried(left, every=every)
-            self.notes += few([f"{k.name}: {w}" for k, w in untried.items()], "rKernels are not tried out")
+            self.notes += shortened([f"{k.name}: {w}" for k, w in untried.items()], "rKernels are not tried out")
         texts = {k: "not proven" if k in untried else "tried out and not proven" for k in foreign if k not in wrong}
-        self.notes += few([f"{_named(k)} is foreign text: {what}" for k, what in texts.items()], "rKernels are foreign")
+        self.notes += shortened(
+            [f"{_named(k)} is foreign text: {what}" for k, what in texts.items()], "rKernels are foreign"
+        )
         judged = {
             k: replace(k, overreads=more, unproven=k in unshown)
             for k, (_, more, _) in proofs.items()
             if (more or k in unshown) and k not in wrong
         }
-        self._settled |= {judged.get(k, k) for k in (*fresh, *foreign)}
+        self._accepted |= {judged.get(k, k) for k in (*fresh, *foreign)}
         if not wrong and not judged:
             return None
         kept, notes = _without(candidates, wrong, self._vdevice, "is right")
@@ -129,16 +131,16 @@ def as_unproven(candidates: Candidates) -> Kept:
     return {operation: [replace(k, unproven=True) for k in options] for operation, options in candidates.items()}
 
 
-def standing_in(
-    plan: ExecutionPlan, candidates: Candidates, standing: Mapping[RKernel, RKernel]
+def with_replacements(
+    plan: ExecutionPlan, candidates: Candidates, replacements: Mapping[RKernel, RKernel]
 ) -> ExecutionPlan | None:
     """Return the plan with replacements for its rKernels, without memory, which depends on what they read.
 
     None if a new plan is needed: one of the rKernels is not a candidate, or must wait for more than the plan waits for.
     """
-    kernels = tuple(standing.get(k, k) for k in plan.kernels)
+    kernels = tuple(replacements.get(k, k) for k in plan.kernels)
     offered = {k for options in candidates.values() for k in options}
-    if not offered.issuperset(kernels) or (plan.memory and (plan.memory.pieces or plan.memory.near)):
+    if not offered.issuperset(kernels) or (plan.memory and (plan.memory.pieces or plan.memory.in_scratch)):
         return None
     plan = replace(plan, kernels=kernels, memory=None, rtask_us={}, prices={})
     try:
@@ -216,10 +218,10 @@ def _without(
                 f"{virtue}: {listed}",
                 hint="please report it; a plugin's rammer_rkernels can offer others",
             )
-    return kept, few([f"{_named(k)} is no candidate: {what}" for k, what in faults.items()])
+    return kept, shortened([f"{_named(k)} is no candidate: {what}" for k, what in faults.items()])
 
 
-def few(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[str]:
+def shortened(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[str]:
     """Return the first notes of a kind, and how many more there are."""
     rest = [f"{len(notes) - MAX_NOTES} more {what}"] if len(notes) > MAX_NOTES else []
     return [*notes[:MAX_NOTES], *rest]
@@ -253,7 +255,7 @@ def _num_statements(kernel: RKernel) -> int:
 
 def _proof(kernel: RKernel) -> str:
     """Return the verdict on a kernel, whether it reads too much, and a finding, separated by NUL."""
-    judged, findings = settled(kernel)
+    judged, findings = proven(kernel)
     finding = next(iter(sorted(findings, key=lambda f: not f.broken)), None)
     verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
     return f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"

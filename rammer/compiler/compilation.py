@@ -18,15 +18,15 @@ from rammer.compiler.candidates import (
     drop_refused,
     drop_spilled,
     drop_wrong,
-    few,
     generated,
     rejecting,
-    standing_in,
+    shortened,
+    with_replacements,
 )
 from rammer.compiler.clock import Clock
 from rammer.compiler.models import Model, read
-from rammer.compiler.once import Fault, ModelReference, budget, cpu_s, run_once
 from rammer.compiler.options import CompileOptions
+from rammer.compiler.smoke_run import Fault, ModelReference, budget, cpu_s, run_once
 from rammer.compiler.stages import (
     Built,
     CandidateSet,
@@ -51,8 +51,8 @@ from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import TensorId
 from rammer.ir.verify import verify_graph, verify_plan, verify_schedule
 from rammer.log import CHOICES, DEVICES
+from rammer.passes import ignore_pass as unwatched
 from rammer.passes import optimize
-from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
 from rammer.passes.in_place import update_in_place
 from rammer.planner.memory import plan_memory
@@ -212,7 +212,7 @@ class Compilation:
         with self._clock("passes"):
             tuning = tuning_of(self.policy, graph, spec)
             watch = self._verified if self._verify >= 2 else unwatched
-            graph = optimize(graph, spec, images_apart=tuning.images_apart, watch=watch, tell=notes.append)
+            graph = optimize(graph, spec, per_image=tuning.per_image, watch=watch, tell=notes.append)
             if self._verify:
                 self._verified("", graph)
         for note in notes:
@@ -243,10 +243,10 @@ class Compilation:
         problem = self.problem
         if self._verify and self.profiler.times:  # times show what a plan will probably use
 
-            def alone_us(kernel: RKernel) -> float:
+            def unshared_us(kernel: RKernel) -> float:
                 return self.profiler.rtask_us(kernel) * -(-kernel.num_rtasks // problem.spec.num_veus)
 
-            self._prover.begin(min(options, key=alone_us) for options in problem.candidates.values())
+            self._prover.begin(min(options, key=unshared_us) for options in problem.candidates.values())
         return self._planned(problem)
 
     @cached_property
@@ -304,7 +304,7 @@ class Compilation:
             self.profiler,
             offer=self._offered,
             has_room=self.device.has_room,
-            tell=self.trace.told(CHOICES),
+            tell=self.trace.logger_at(CHOICES),
         )
 
     @cached_property
@@ -404,11 +404,11 @@ class Compilation:
     def _proven(self, planned: Planned) -> Proven:
         optimized, profiler, prover, plan = self.optimized, self.profiler, self._prover, planned.plan
         with self._clock("prove"):  # the plan's rKernels; plan again if some are rejected
-            while self._verify and (changed := prover.settle(self._kernels, plan.kernels)):
+            while self._verify and (changed := prover.check(self._kernels, plan.kernels)):
                 kept, standing = changed
                 self._kernels = dict(kept)
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
-                stands = standing_in(plan, self._kernels, standing)
+                stands = with_replacements(plan, self._kernels, standing)
                 plan = stands or self._planned(replace(self.problem, candidates=self._kernels)).plan
         with self._clock("verify"):  # before memory and prices, which need a plan with all rTasks
             if self._verify and plan.graph is not optimized.graph:
@@ -460,17 +460,17 @@ class Compilation:
 
 
 def in_memory(
-    plan: ExecutionPlan, alone: Collection[TensorId] = (), order: HappensBefore | None = None
+    plan: ExecutionPlan, unshared: Collection[TensorId] = (), order: HappensBefore | None = None
 ) -> ExecutionPlan:
-    """Return the plan with every tensor placed. Owners in `alone` share no bytes, like ports in the caller's memory.
+    """Return the plan with every tensor placed. Owners in `unshared` share no bytes, like ports in the caller's memory.
 
     `order`: the plan's order, if known.
     """
-    if plan.memory and not alone:
+    if plan.memory and not unshared:
         return plan
     direct = direct_ports(plan.graph, plan.spec.direct_bytes)
-    near = bool(plan.memory and plan.memory.near)
-    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near, happens_before=order))
+    scratch = bool(plan.memory and plan.memory.in_scratch)
+    return replace(plan, memory=plan_memory(plan, unshared={*unshared, *direct}, scratch=scratch, happens_before=order))
 
 
 def _noted(plan: ExecutionPlan, *notes: str) -> ExecutionPlan:
@@ -485,4 +485,4 @@ def _imported(plan: ExecutionPlan) -> list[str]:
 
 def _bounded(plan: ExecutionPlan) -> list[str]:
     """Return notes on reads that the plan knows only as a box; such rTasks may wait for more than they read."""
-    return few(Dependencies(plan.graph, plan.kernels).bounded(), "inputs are taken as boxes")
+    return shortened(Dependencies(plan.graph, plan.kernels).bounded(), "inputs are taken as boxes")

@@ -35,7 +35,7 @@ class Trace:
         """Log a text at a level of `rammer.log`, such as DEVICES."""
         logger.log(level, "%s", text)
 
-    def told(self, level: int) -> Callable[[str], None] | None:
+    def logger_at(self, level: int) -> Callable[[str], None] | None:
         """Return a function that logs texts of a level, or None if no handler shows them.
 
         With None, callers need not build the texts.
@@ -53,7 +53,7 @@ class Trace:
 
     def plan(self, plan: ExecutionPlan, timeline: Timeline) -> None:
         """Log the slots, and write plan and timeline as text. Raises RammerError as `graph` does."""
-        if say := self.told(log.SLOTS):
+        if say := self.logger_at(log.SLOTS):
             say(f"the slots of every vEU\n{print_plan(plan)}")
         if self._folder:
             self._write(plan.graph.name, "plan", print_plan(plan) + "".join(f"# {note}\n" for note in plan.notes))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from math import prod
 
 from rammer.cost.functions import slots_of, slots_of_term
-from rammer.cost.issue import near_us
+from rammer.cost.issue import warm_us
 from rammer.cost.work import work
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Stage
@@ -41,10 +41,10 @@ def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int) -> float:
     On SIMT devices fetching is added, from the nearest level that holds the `nbytes` of all operands.
     """
     found = work(program, spec)
-    us = near_us(found, spec, program.num_threads)
+    us = warm_us(found, spec, program.num_threads)
     if spec.execution is Execution.SIMT:
         read_us, store_us = byte_us(nbytes, spec)
-        fetched = ((b.name, found.whole.get(b.name, 0.0)) for b in program.arguments)
+        fetched = ((b.name, found.total.get(b.name, 0.0)) for b in program.arguments)
         us += sum(size * (store_us if name in found.stored else read_us) for name, size in fetched)
     return us
 

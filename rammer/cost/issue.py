@@ -13,9 +13,9 @@ LOOP = 0.5  # slots of the counter and jump of a pass: mostly they are issued in
 
 def cycles(work: Work, spec: VDeviceSpec, waves: int = 1) -> float:
     """Return the cycles with all operands in the nearest cache; on SIMT devices of all subgroups together."""
-    own = work.own
+    own = work.issued
     long = work.trips * (own.arithmetic + own.loads + own.stores) > spec.issue.window  # else other sums overlap
-    inside = sum(cycles(w, spec, waves) for w in work.inside)
+    inside = sum(cycles(w, spec, waves) for w in work.loops)
     return work.trips * (pass_cycles(own, spec, work.sums and long, waves=waves) + inside)
 
 
@@ -42,22 +42,22 @@ def filled(work: Work, spec: VDeviceSpec, level: MemoryLevel) -> tuple[float, fl
 
     Data that stay in the cache from pass to pass of a loop are fetched once.
     """
-    if not work.inside or spec.holds(level, sum(work.once.values()), 0.0):
-        return sum(work.whole.values()), sum(size for name, size in work.whole.items() if name in work.stored)
-    each = [filled(w, spec, level) for w in work.inside]
+    if not work.loops or spec.holds(level, sum(work.per_trip.values()), 0.0):
+        return sum(work.total.values()), sum(size for name, size in work.total.items() if name in work.stored)
+    each = [filled(w, spec, level) for w in work.loops]
     return work.trips * sum(every for every, _ in each), work.trips * sum(stored for _, stored in each)
 
 
-def near_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
+def warm_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
     """Return the microseconds of an rTask with all operands in the last private cache."""
     if spec.execution is Execution.SIMT:
-        waves = -(-threads // spec.wave)
-        rounds = work.rounds + ceil(work.far / spec.issue.pending)
+        waves = -(-threads // spec.subgroup_size)
+        rounds = work.load_rounds + ceil(work.pending_loads / spec.issue.pending)
         return cycles(work, spec, waves) * spec.cycle_us + work.syncs * spec.sync_us + rounds * spec.load_us
     filling_us = 0.0
-    for near, far in pairwise(_own_caches(spec)):
-        every, stored = filled(work, spec, near)
-        filling_us += (every - stored) * spec.byte_us(far, 1) + stored * spec.byte_us(far, 1, stores=True)
+    for inner, outer in pairwise(_own_caches(spec)):
+        every, stored = filled(work, spec, inner)
+        filling_us += (every - stored) * spec.byte_us(outer, 1) + stored * spec.byte_us(outer, 1, stores=True)
     return max(cycles(work, spec) * spec.cycle_us, filling_us)
 
 

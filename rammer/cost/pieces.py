@@ -62,14 +62,14 @@ class Region:
         return self.first + base // self.size, base % self.size
 
 
-class Near(NamedTuple):
+class ScratchBytes(NamedTuple):
     """Bytes that an rTask reads and writes in the scratch of its vEU, of results that stay there."""
 
     read: float = 0.0
     written: float = 0.0
 
 
-NOTHING_NEAR = Near()
+NO_SCRATCH = ScratchBytes()
 
 
 class Address(NamedTuple):
@@ -193,12 +193,12 @@ def _most_read(kernel: RKernel, name: str) -> float:
     return count
 
 
-def _without_near(touch: Touch, end: int) -> tuple[Touch, Near]:
+def _without_scratch(touch: Touch, end: int) -> tuple[Touch, ScratchBytes]:
     """Split an rTask's pieces at number `end`: return those before it, and the bytes of those after it, in scratch."""
-    far, count = touch.pieces < end, len(touch.written)
-    apart, written = touch.nbytes[~far], np.arange(len(far)) >= len(far) - count
-    near = Near(float(apart[~written[~far]].sum()), float(apart[written[~far]].sum()))
-    return Touch(touch.pieces[far], touch.nbytes[far], touch.written[touch.written < end]), near
+    outside, count = touch.pieces < end, len(touch.written)
+    sizes, written = touch.nbytes[~outside], np.arange(len(outside)) >= len(outside) - count
+    found = ScratchBytes(float(sizes[~written[~outside]].sum()), float(sizes[written[~outside]].sum()))
+    return Touch(touch.pieces[outside], touch.nbytes[outside], touch.written[touch.written < end]), found
 
 
 def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:
@@ -216,7 +216,7 @@ class PieceUse:
     """The pieces of a plan's memory: those that each operator's rTasks touch, and the bytes of each that are `in_use`.
 
     Tensors that share bytes of the arena share pieces. Without a memory plan, every tensor counts as separate memory.
-    `near`: bytes that rTasks use in the scratch of their vEU; these are in no piece.
+    `in_scratch`: bytes that rTasks use in the scratch of their vEU; these are in no piece.
     """
 
     def __init__(self, plan: ExecutionPlan) -> None:
@@ -226,10 +226,10 @@ class PieceUse:
             starts = [0, *accumulate(sizes.values())]
             memory = MemoryPlan(dict(zip(sizes, starts, strict=False)), starts[-1])
         self._offsets = dict(memory.offsets)
-        near_bytes = 0
-        for tensor in memory.near:  # each gets addresses of its own: only the number of bytes touched counts
-            self._offsets[tensor] = near_bytes
-            near_bytes += plan.graph.types[tensor].nbytes
+        scratch_bytes = 0
+        for tensor in memory.in_scratch:  # at addresses of their own: only the number of bytes counts
+            self._offsets[tensor] = scratch_bytes
+            scratch_bytes += plan.graph.types[tensor].nbytes
         self._constants: dict[tuple[TensorId, Layout | None], int] = {}
         constant_bytes = 0
         for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
@@ -241,36 +241,36 @@ class PieceUse:
                         constant_bytes += replace(plan.graph.types[whole], layout=layout).nbytes
         self._arena = Region(memory.arena_bytes, 0)
         self._static = Region(constant_bytes, self._arena.end)
-        self._near, self._in_scratch = Region(near_bytes, self._static.end), memory.near
-        in_use = np.zeros(self._near.end, np.int64)
+        self._scratch, self._in_scratch = Region(scratch_bytes, self._static.end), memory.in_scratch
+        in_use = np.zeros(self._scratch.end, np.int64)
         self.touched: list[list[Touch]] = []
-        self.near: list[list[Near]] = []
+        self.in_scratch: list[list[ScratchBytes]] = []
         for n, (op, kernel) in enumerate(zip(plan.graph.operators, plan.kernels, strict=True)):
-            apart = bases(plan, memory, n) if memory.pieces else {}
+            separate = bases(plan, memory, n) if memory.pieces else {}
             tensors, kinds = (*op.inputs, *op.outputs), (*kernel.input_types(), *kernel.operation.outputs)
             numbers = [*range(len(op.outputs), len(tensors)), *range(len(op.outputs))]  # outputs are arguments first
-            operands = zip(tensors, kinds, map(apart.get, numbers), strict=True)
+            operands = zip(tensors, kinds, map(separate.get, numbers), strict=True)
             addresses = [self._address(*operand) for operand in operands]
             found = touches(kernel, addresses, in_use)
-            if memory.near.keys().isdisjoint(plan.graph.storage(t).root for t in tensors):
+            if memory.in_scratch.keys().isdisjoint(plan.graph.storage(t).root for t in tensors):
                 self.touched.append(found)
-                self.near.append([NOTHING_NEAR] * len(found))
+                self.in_scratch.append([NO_SCRATCH] * len(found))
             else:
-                parts = [_without_near(touch, self._static.end) for touch in found]
-                self.touched.append([far for far, _ in parts])
-                self.near.append([near for _, near in parts])
+                parts = [_without_scratch(touch, self._static.end) for touch in found]
+                self.touched.append([outside for outside, _ in parts])
+                self.in_scratch.append([in_scratch for _, in_scratch in parts])
         self.in_use = in_use[: self._static.end]
 
-    def _address(self, tensor: TensorId, kind: TensorType, apart: Numbers | None) -> Address:
+    def _address(self, tensor: TensorId, kind: TensorType, bases: Numbers | None) -> Address:
         """Return where a tensor begins. `kind` has the layout in which a constant is read.
 
-        `apart`: for an owner in separate pieces, the address that each rTask takes for its begin.
+        `bases`: for an owner in separate pieces, the address that each rTask takes for its begin.
         """
         root, offset = self._graph.storage(tensor)
         if root in self._in_scratch:
-            return Address(self._near, self._offsets[root] + offset * kind.element_bytes)
-        if apart is not None:
-            return Address(self._arena, (apart + offset * kind.element_bytes).tolist())
+            return Address(self._scratch, self._offsets[root] + offset * kind.element_bytes)
+        if bases is not None:
+            return Address(self._arena, (bases + offset * kind.element_bytes).tolist())
         if root not in self._graph.constants:
             return Address(self._arena, self._offsets[root] + offset * kind.element_bytes)
         key, first = constant_key(self._graph, tensor, kind.layout)

@@ -1,8 +1,8 @@
 """Compute the price of an rTask: its time with operands in the private cache, plus fetching them from farther levels.
 
-    us = max(near_us + sum over levels of stall * fetch_us, sum over levels of fetch_us)
+    us = max(warm_us + sum over levels of stall * fetch_us, sum over levels of fetch_us)
 
-`near_us` and the stalls belong to the rKernel; the rates are the spec's. A kernel that waits for its loads one by one
+`warm_us` and the stalls belong to the rKernel; the rates are the spec's. A kernel that waits for its loads one by one
 has a stall above 1. One that computes during a fetch has a stall below 1 (docs/cost.md).
 """
 
@@ -59,19 +59,19 @@ def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states: States | 
     cold, last = sweep(), nothing
     for _ in range(SWEEPS - 1):  # the last one finds what all others leave
         if states:
-            caches.pass_by(0)
+            caches.flush_private(0)
         last = sweep()
     if states is None:
         fetching_us = float(last.sum())
         stall = min(1.0, MOST_FETCHING * in_turn_us / fetching_us) if fetching_us else 1.0
         return Price(in_turn_us - stall * fetching_us, stall, stall)
-    near_us = min(states.near_us, in_turn_us)  # if warm runs take longer, the measurement was disturbed
+    warm_us = min(states.warm_us, in_turn_us)  # if warm runs take longer, the measurement was disturbed
     memory_us, shared_us = float(last[-1:].sum()), float(last[:-1].sum())
-    memory_stall = _bounded((states.far_us - near_us) / float(cold[-1])) if cold[-1:].any() else 1.0
+    memory_stall = _bounded((states.cold_us - warm_us) / float(cold[-1])) if cold[-1:].any() else 1.0
     shared_stall = min(memory_stall, 1.0)
     if shared_us:
-        shared_stall = _bounded((states.shared_us - near_us - memory_stall * memory_us) / shared_us)
-    return Price(near_us, shared_stall, memory_stall)
+        shared_stall = _bounded((states.shared_us - warm_us - memory_stall * memory_us) / shared_us)
+    return Price(warm_us, shared_stall, memory_stall)
 
 
 def _bounded(stall: float) -> float:
@@ -88,14 +88,14 @@ class Fetches:
     def __init__(self, plan: ExecutionPlan, order: Sequence[tuple[int, TaskUid]]) -> None:
         self._spec = plan.spec
         pieces = PieceUse(plan)
-        caches, touched, near = Residency(plan.spec, pieces.in_use), pieces.touched, pieces.near
+        caches, touched, in_scratch = Residency(plan.spec, pieces.in_use), pieces.touched, pieces.in_scratch
         for _ in range(RUNS):
-            found = [caches.fetch(veu, touched[n][rtask], near[n][rtask]) for veu, (n, rtask) in order]
+            found = [caches.fetch(veu, touched[n][rtask], in_scratch[n][rtask]) for veu, (n, rtask) in order]
         self._bytes = np.array(found).reshape(len(order), 2, -1)
         self._alone_us = (self._bytes * us_per_byte(plan.spec, 1)).sum(axis=1)
         self._veus = np.array([veu for veu, _ in order], np.int64)
         prices = [plan.prices[plan.kernels[operator]] for _, (operator, _) in order]
-        self._near_us = np.array([price.near_us for price in prices])
+        self._warm_us = np.array([price.warm_us for price in prices])
         self._stalls = np.array([price.shared_stall for price in prices])[:, None].repeat(self._bytes.shape[2], axis=1)
         self._stalls[:, -1:] = np.array([price.memory_stall for price in prices])[:, None]
         self.moved: NDArray[np.float64] = self._bytes.sum(axis=1)
@@ -109,7 +109,7 @@ class Fetches:
             for n, (level, _) in enumerate(levels(self._spec)):
                 if level.owner != "veu":
                     fetch_us[:, n] = self._together(n, level, times)
-        found = np.maximum(self._near_us + (fetch_us * self._stalls).sum(axis=1), fetch_us.sum(axis=1))
+        found = np.maximum(self._warm_us + (fetch_us * self._stalls).sum(axis=1), fetch_us.sum(axis=1))
         us: list[float] = found.tolist()
         return us
 

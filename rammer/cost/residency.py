@@ -11,7 +11,7 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.cost.pieces import NOTHING_NEAR, Near, Touch
+from rammer.cost.pieces import NO_SCRATCH, ScratchBytes, Touch
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 
 Bytes = NDArray[np.float64]
@@ -48,10 +48,11 @@ class Residency:
         self._writer = np.full(len(in_use), NOBODY, np.int32)
         self._levels, self._scratch = len(found), int(bool(spec.resident))
 
-    def fetch(self, veu: int, touch: Touch, near: Near = NOTHING_NEAR) -> Bytes:
+    def fetch(self, veu: int, touch: Touch, in_scratch: ScratchBytes = NO_SCRATCH) -> Bytes:
         """Return the bytes that an rTask on `veu` has from each level, as an array [2, levels]: reads, then writes.
 
-        Afterwards they are in its private cache, and it owns what it writes. `near`: bytes that it has in scratch.
+        Afterwards they are in its private cache, and it owns what it writes. `in_scratch`: bytes that it has in
+        scratch.
         """
         pieces, left = touch.pieces, touch.nbytes
         had = np.zeros((self._levels, len(pieces)))
@@ -76,11 +77,11 @@ class Residency:
         if self._levels:
             had[-1] = left
         moved: Bytes = _parts(len(pieces), len(touch.written)) @ had.T
-        if near is not NOTHING_NEAR:
-            moved[:, 0] += near
+        if in_scratch is not NO_SCRATCH:
+            moved[:, 0] += in_scratch
         return moved
 
-    def pass_by(self, veu: int) -> None:
+    def flush_private(self, veu: int) -> None:
         """Evict everything from a vEU's private caches, as if much other data had passed through them."""
         if self._own:
             self._own[veu].empty()
@@ -109,11 +110,11 @@ class _Cache:
         self._room = self._nbytes
         self._turns = 0.0  # bytes that evicted others so far, over the size
         self._left = 1.0  # part of the earlier contents that evictions left
-        self._there = np.zeros(len(in_use))  # part of each piece, before evictions so far (`_left`)
+        self._present = np.zeros(len(in_use))  # part of each piece, before evictions so far (`_left`)
 
     def share(self, pieces: NDArray[np.int64]) -> Bytes:
         """Return the part of each piece that is still in the cache."""
-        share: Bytes = self._there.take(pieces)
+        share: Bytes = self._present.take(pieces)
         share *= self._left
         return share
 
@@ -144,19 +145,19 @@ class _Cache:
         else:
             share /= self._left
             self._room -= total
-        self._there[pieces] = share
+        self._present[pieces] = share
         return fetched, total > 0.0
 
     def _push(self, turns: float) -> None:
         self._turns += turns
         if self._turns > MOST_TURNS:
-            self._there *= exp(-self._turns)
+            self._present *= exp(-self._turns)
             self._turns = 0.0
         self._left = exp(-self._turns)
 
     def empty(self) -> None:
         """Evict everything."""
-        self._there[:] = 0.0
+        self._present[:] = 0.0
         self._room = self._nbytes
 
     def drop(self, pieces: NDArray[np.int64]) -> None:
@@ -164,4 +165,4 @@ class _Cache:
         share = self.share(pieces)
         if share.any():
             self._room = min(self._room + float(share @ self._in_use[pieces]), self._nbytes)
-            self._there[pieces] = 0.0
+            self._present[pieces] = 0.0

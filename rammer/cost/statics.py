@@ -16,15 +16,15 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 
 
-def passing_bytes(graph: Graph) -> int:
+def streamed_bytes(graph: Graph) -> int:
     """Return the bytes that one run brings into caches: constants, and the outputs of operators."""
     roots = {graph.storage(tensor).root for op in graph.operators for tensor in op.inputs}
     constants = sum(graph.types[root].nbytes for root in roots if root in graph.constants)
     return constants + sum(graph.types[t].filled_bytes for op in graph.operators for t in op.outputs)
 
 
-def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int, stalls: tuple[float, float] = (1.0, 1.0)) -> float:
-    """Return how many microseconds longer one rTask takes if `passing` bytes come between two uses of its weights.
+def statics_us(kernel: RKernel, spec: VDeviceSpec, streamed: int, stalls: tuple[float, float] = (1.0, 1.0)) -> float:
+    """Return how many microseconds longer one rTask takes if `streamed` bytes come between two uses of its weights.
 
     0 if the rKernel's own operands are more than that: its measurement had them equally cold. `stalls` are those of its
     price, for caches and for main memory. At 1.0 a fetch takes as long as the rates say.
@@ -35,7 +35,7 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int, stalls: tuple[f
     alone = sum(t.filled_bytes for t in (*kernel.input_types(), *kernel.operation.outputs))
     veus = min(spec.num_veus, kernel.num_rtasks)
     in_turn = _fetch_us(spec, alone, 1, stalls)
-    in_plan = _fetch_us(spec, max(passing, alone), spec.num_veus, stalls)
+    in_plan = _fetch_us(spec, max(streamed, alone), spec.num_veus, stalls)
     fetched_alone, fetched = 0, 0
     for n in static:
         itemsize = kernel.input_types()[n].element_bytes

@@ -26,8 +26,8 @@ LEAST_BYTES = 1024  # of weights, for them to decide on which vEU an rTask runs
 class ByWeights(NamedTuple):
     """Microseconds of an rTask with its weights in its vEU's own memory, and with weights from shared memory."""
 
-    near_us: float
-    far_us: float
+    resident_us: float
+    streamed_us: float
 
 
 def recurrent_operators(graph: Graph) -> dict[Weights, list[int]]:
@@ -52,17 +52,17 @@ def static_bytes(kernel: RKernel) -> float:
 
 def _byte_us(spec: VDeviceSpec) -> tuple[float, float] | None:
     """Return microseconds per byte from a vEU's own memory and from the nearest shared one; None if one is missing."""
-    near = [m for m in spec.memory if m.owner == "veu" and m.read_gbps]
-    far = [m for m in spec.memory if m.owner != "veu" and m.read_gbps]
-    return (spec.byte_us(near[-1], spec.num_veus), spec.byte_us(far[0], spec.num_veus)) if near and far else None
+    own = [m for m in spec.memory if m.owner == "veu" and m.read_gbps]
+    rest = [m for m in spec.memory if m.owner != "veu" and m.read_gbps]
+    return (spec.byte_us(own[-1], spec.num_veus), spec.byte_us(rest[0], spec.num_veus)) if own and rest else None
 
 
 def reload_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     """Return the extra microseconds of an rTask that reads its weights from shared memory, not from its vEU's own."""
     if (rates := _byte_us(spec)) is None:
         return 0.0
-    near_us, far_us = rates
-    return max(0.0, static_bytes(kernel) * (far_us - near_us))
+    resident_us, streamed_us = rates
+    return max(0.0, static_bytes(kernel) * (streamed_us - resident_us))
 
 
 def by_weights(kernel: RKernel, us: float, spec: VDeviceSpec) -> ByWeights:
@@ -74,8 +74,8 @@ def by_weights(kernel: RKernel, us: float, spec: VDeviceSpec) -> ByWeights:
     rates = _byte_us(spec)
     if rates is None or not spec.load_us:
         return ByWeights(max(us - reload_us(kernel, spec), LEAST_SHARE * us), us)
-    near_us, far_us = (static_bytes(kernel) * rate + spec.load_us for rate in rates)
-    return ByWeights(min(us, near_us), max(us, far_us))
+    resident_us, streamed_us = (static_bytes(kernel) * rate + spec.load_us for rate in rates)
+    return ByWeights(min(us, resident_us), max(us, streamed_us))
 
 
 def recurrent_us(plan: ExecutionPlan) -> dict[TaskUid, float]:
@@ -91,10 +91,10 @@ def recurrent_us(plan: ExecutionPlan) -> dict[TaskUid, float]:
         parts = _parts(plan, lane, again)
         room = spec.scratch_bytes - max((kernel.scratch_bytes for kernel, *_ in parts), default=0)
         for (kernel, *_), uids in sorted(parts.items(), key=lambda part: -len(part[1])):
-            near_us, far_us = prices[kernel]
+            resident_us, streamed_us = prices[kernel]
             stays = len(uids) >= spec.kept_reads and static_bytes(kernel) <= room
             room -= int(static_bytes(kernel)) if stays else 0
-            found |= dict.fromkeys(uids[1:], near_us if stays else far_us) | {uids[0]: far_us}
+            found |= dict.fromkeys(uids[1:], resident_us if stays else streamed_us) | {uids[0]: streamed_us}
     return found
 
 

@@ -26,8 +26,8 @@ from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, S
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 
 # Fitted to measured rTasks: python -m benchmarks.on_paper.work (docs/measurements.md).
-APART = 0.5  # loads or stores for each lane of a strided vector: a part of them are shuffled together
-PICKED = 2.0  # loads for a vector whose elements all lie in one vector of memory
+GATHERED = 0.5  # loads or stores for each lane of a strided vector: a part of them are shuffled together
+PERMUTED = 2.0  # loads for a vector whose elements all lie in one vector of memory
 DIVISION = 4.0  # instructions of an address's division: multiply high, shift, multiply and subtract
 PARTS = 3.0  # instructions that split one float32 for a unit that multiplies parts
 ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one float32, by the bytes of the result
@@ -54,34 +54,35 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a loop or of a whole rTask. `own` is issued in each of `trips` passes; `inside` are the inner loops.
+    """The work of a loop or of a whole rTask: `issued` in each of `trips` passes, and in inner `loops`.
 
-    `sums`: whether a pass waits for the one before. `once`: bytes that one pass touches of each buffer. `whole`: those
-    of all passes together, at most trips x `once`. `stored`: buffers written. On SIMT devices all passes together have
-    `syncs`, and wait `rounds` times for arguments; `far` loads are left, for which a later sync waits.
+    `sums`: whether a pass waits for the one before. `per_trip`: bytes that one pass touches of each buffer. `total`:
+    those of all passes together, at most trips x `per_trip`. `stored`: buffers written. On SIMT devices all passes
+    together have `syncs`, and wait `load_rounds` times for arguments; `pending_loads` loads are left, for which a later
+    sync waits.
     """
 
     trips: int
-    own: Issued
-    inside: tuple[Work, ...]
+    issued: Issued
+    loops: tuple[Work, ...]
     sums: bool
-    once: Footprint
-    whole: Footprint
+    per_trip: Footprint
+    total: Footprint
     syncs: int = 0
-    rounds: int = 0
-    far: float = 0.0
+    load_rounds: int = 0
+    pending_loads: float = 0.0
     stored: frozenset[str] = frozenset()
 
 
 def work(program: TileProgram, spec: VDeviceSpec) -> Work:
     """Count the first rTask of a tile program: of its thread, or on SIMT devices of one of its subgroups."""
-    counter = _OfWaves if spec.execution is Execution.SIMT else _Counter
+    counter = _SubgroupCounter if spec.execution is Execution.SIMT else _Counter
     return counter(program, spec).rtask()
 
 
-def apart(lanes: int) -> float:
+def gather_slots(lanes: int) -> float:
     """Return the loads, or stores, of a vector whose elements are strided."""
-    return max(APART * lanes, 1.0)
+    return max(GATHERED * lanes, 1.0)
 
 
 def line_words(spec: VDeviceSpec) -> int:
@@ -117,13 +118,13 @@ class _Pass:
     """The work of one pass of a loop's body, without the loops inside."""
 
     issued: Issued = Issued()
-    inside: list[Work] = field(default_factory=list)
+    loops: list[Work] = field(default_factory=list)
     accesses: list[_Access] = field(default_factory=list)
     stored: set[str] = field(default_factory=set)
     sums: bool = False
     syncs: int = 0
-    rounds: int = 0
-    far: float = 0.0
+    load_rounds: int = 0
+    pending_loads: float = 0.0
 
 
 class _Counter:
@@ -153,9 +154,9 @@ class _Counter:
         once, whole = self.footprint(found.accesses), self.footprint(moved)
         if found.syncs:
             self.awaited(found)
-        waits = trips * found.syncs, trips * found.rounds, trips * found.far
+        waits = trips * found.syncs, trips * found.load_rounds, trips * found.pending_loads
         stored = frozenset(found.stored)
-        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole, *waits, stored), moved
+        return Work(trips, found.issued, tuple(found.loops), found.sums, once, whole, *waits, stored), moved
 
     def body(self, body: Body, block: tuple[For, ...], found: _Pass) -> None:
         """Add a body's statements. `block` are the unrolled and vector loops around it."""
@@ -173,11 +174,11 @@ class _Counter:
                     inner, accesses = self.loop(stmt.body, block, stmt.stop - stmt.start, stmt.var)
                     if inner.syncs:
                         self.awaited(found)
-                    found.inside.append(inner)
+                    found.loops.append(inner)
                     found.accesses += accesses
                     found.stored |= inner.stored
-                    found.syncs, found.rounds = found.syncs + inner.syncs, found.rounds + inner.rounds
-                    found.far += inner.far
+                    found.syncs, found.load_rounds = found.syncs + inner.syncs, found.load_rounds + inner.load_rounds
+                    found.pending_loads += inner.pending_loads
                 case For(kind=Kind.TASK):
                     self._spans[stmt.var] = 0, 0
                     self.body(stmt.body, block, found)
@@ -199,7 +200,7 @@ class _Counter:
                 case Sync(pending):
                     self.awaited(found)
                     found.syncs += 1
-                    found.rounds += pending == 0  # later ones find their data there
+                    found.load_rounds += pending == 0  # later ones find their data there
                 case _:
                     assert_never(stmt)
 
@@ -213,7 +214,7 @@ class _Counter:
         return low < where.high and high >= where.low
 
     def store(self, stmt: Store, block: tuple[For, ...], found: _Pass) -> None:
-        vector, far = self.vector(block), found.far
+        vector, pending = self.vector(block), found.pending_loads
         issued = Issued(self.arithmetic(stmt, block))
         for load in dict.fromkeys(load for load, _ in loads(stmt.value)):
             if load.tensor in self._in_memory:
@@ -223,7 +224,7 @@ class _Counter:
             issued += self.stored(stmt, block, vector)
             found.stored.add(stmt.buffer)
             self.note(stmt.buffer, stmt.index, block, found)
-        found.far = far if stmt.later else found.far
+        found.pending_loads = pending if stmt.later else found.pending_loads
         found.issued += issued
         found.sums |= any(ld.tensor == stmt.buffer and ld.index[0] == stmt.index for ld, _ in loads(stmt.value))
 
@@ -267,11 +268,11 @@ class _Counter:
             return count
         lanes = vector.stop - vector.start
         if dynamic:
-            return count * apart(lanes)
+            return count * gather_slots(lanes)
         if index.coef(vector.var) == 1:
             return count
         low, high = bounds(index, {**dict.fromkeys(used, (0, 0)), vector.var: (0, lanes - 1)})
-        return count * (PICKED if high - low < lanes else apart(lanes))
+        return count * (PERMUTED if high - low < lanes else gather_slots(lanes))
 
     def note(self, buffer: str, index: Index, block: tuple[For, ...], found: _Pass, elements: int = 1) -> None:
         spans = {lp.var: (lp.start, lp.stop - 1) for lp in (*block, *self.digits)}
@@ -291,7 +292,7 @@ class _Counter:
         return found
 
 
-class _OfWaves(_Counter):
+class _SubgroupCounter(_Counter):
     """A counter of the work of a subgroup of threads.
 
     One thread loads adjacent elements at once, and all lanes of a vector together.
@@ -306,7 +307,7 @@ class _OfWaves(_Counter):
     def load(self, load: Load, block: tuple[For, ...], vector: For | None, found: _Pass) -> Issued:
         count, transfers, divisions = self.moved(load.tensor, load.index[0], block)
         if self.buffers[load.tensor].scope is Scope.ARGUMENT:
-            found.far += count
+            found.pending_loads += count
         return Issued(arithmetic=divisions, loads=count * transfers)
 
     def stored(self, stmt: Store, block: tuple[For, ...], vector: For | None) -> Issued:
@@ -321,16 +322,16 @@ class _OfWaves(_Counter):
             raise ValueError(f"{stmt.instruction.name} is no instruction of many threads")
         super().apply(stmt, block, found)
         for operand, (name, _) in zip(stmt.operands[1:], stmt.instruction.meaning.inputs, strict=True):
-            if stmt.instruction.parts:  # once for all products of a block
+            if stmt.instruction.split_dtype:  # once for all products of a block
                 held = stmt.instruction.registers(name) * _places({operand.at}, block)
                 found.issued += Issued(arithmetic=PARTS * held)
 
     def share(self, unit: Instruction) -> float:
-        return self.spec.wave / unit.threads
+        return self.spec.subgroup_size / unit.threads
 
     def awaited(self, found: _Pass) -> None:
-        found.rounds += ceil(found.far / self.spec.issue.pending)
-        found.far = 0.0
+        found.load_rounds += ceil(found.pending_loads / self.spec.issue.pending)
+        found.pending_loads = 0.0
 
     def moved(self, buffer: str, index: Index, block: tuple[For, ...]) -> tuple[float, int, float]:
         """Return an access's instructions in a register block, the transfers of each, and the instructions for
@@ -359,7 +360,7 @@ class _OfWaves(_Counter):
         banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
         names = dict.fromkeys(variables(index), 0)
         digits = [lp for lp in self.digits if lp.var in names]
-        threads = np.arange(self.spec.wave)
+        threads = np.arange(self.spec.subgroup_size)
         own = {lp.var: threads // lp.stride % (lp.stop - lp.start) for lp in digits}
         starts = set((evaluate(index, {**names, **own}) + 0 * threads).tolist())
         words = {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}

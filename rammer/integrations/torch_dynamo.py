@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS
 from rammer.errors import FallbackWarning, InputError, ModelError, RammerError, did_you_mean
-from rammer.frontend.torch import decompositions, import_nodes, reason_against, replace_layers, to_array, to_tensor
+from rammer.frontend.torch import decompositions, import_nodes, replace_layers, to_array, to_tensor, unsupported_reason
 from rammer.runtime.program import Program
 
 MAX_SIGNATURES = 8
@@ -114,7 +114,7 @@ def _built(gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: CompileOptions
         constants = {n: getattr(gm, str(n.target)) for n in gm.graph.nodes if n.op == "get_attr"}
         for node, value in constants.items():
             node.meta.setdefault("val", value)
-        against = {n: reason_against(n) for n in gm.graph.nodes if n.op == "call_function"}
+        against = {n: unsupported_reason(n) for n in gm.graph.nodes if n.op == "call_function"}
         while True:
             try:
                 built = _with_programs(gm, {**known, **constants}, against, how)

@@ -124,7 +124,7 @@ class VDeviceSpec:
     masks: bool = False  # whether part of a vector is loaded and stored as fast as a whole one
     registers: int = 16  # vector registers of a vEU (or of a thread)
     max_threads: int = 1  # of an rTask's block
-    wave: int = 1  # threads of a subgroup, which run in step
+    subgroup_size: int = 1  # threads of a subgroup, which run in step
     scratch_bytes: int = 1 << 20  # local memory of a vEU that an rTask may use
     memory: tuple[MemoryLevel, ...] = ()
     sync: SyncModel = SyncModel.FINE
@@ -136,15 +136,15 @@ class VDeviceSpec:
     sync_us: float = 0.0  # cost of one block sync, of SIMT
     instructions: tuple[Instruction, ...] = ()  # in addition to those that every language has
     direct_bytes: int | None = None  # ports of at least so many bytes stay in the caller's memory; None: none
-    succession: bool = False  # whether a result may reuse the memory of an operand in place, element by element
+    in_place: bool = False  # whether a result may reuse the memory of an operand in place, element by element
     resident: str = ""  # level (scratch of a vEU) in which results may stay between its rTasks; "": none
     kept_reads: int = 0  # operators that must read a part of a constant on a vEU for it to stay there; 0: none stays
-    reads_once: bool = False  # prefetching lines as read once (caches evict them first) costs no time
-    doubles: bool = True  # whether float64 is computed as such, else as float32
+    non_temporal: bool = False  # prefetching lines as read once (caches evict them first) costs no time
+    has_float64: bool = True  # whether float64 is computed as such, else as float32
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
     numerics: str = "fast"  # "strict": only kernels that are `RKernel.faithful`
-    direct: bool = False  # exclude kernels whose sums come from sums that cancel, as in Winograd's form
+    no_winograd: bool = False  # exclude kernels whose sums come from sums that cancel, as in Winograd's form
 
     def __post_init__(self) -> None:
         if self.max_threads > 1 and self.execution is Execution.SIMD:
@@ -160,7 +160,7 @@ class VDeviceSpec:
     @property
     def width(self) -> int:
         """Multiply-adds of one vector instruction: of a vector's lanes, or of a subgroup's threads."""
-        return self.wave if self.execution is Execution.SIMT else self.lanes
+        return self.subgroup_size if self.execution is Execution.SIMT else self.lanes
 
     @property
     def peak_gflops(self) -> float:

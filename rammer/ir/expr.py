@@ -322,15 +322,17 @@ def decided_by(index: Index, path: Path) -> set[str]:
     return variables(index).union(*(variables(r.index) for where, _ in path for r in where))
 
 
-def apart(items: Iterable[tuple[set[str], Item]], path: Path) -> Iterator[tuple[set[str], list[Item], Path]]:
+def independent_groups(
+    items: Iterable[tuple[set[str], Item]], path: Path
+) -> Iterator[tuple[set[str], list[Item], Path]]:
     """Group items, given with their variables, and conditions so that no two groups share a variable."""
     groups: list[tuple[set[str], list[Item], Path]] = [(used, [item], ()) for used, item in items]
     groups += [(set().union(*(variables(r.index) for r in where)), [], ((where, wanted),)) for where, wanted in path]
     while groups:
         used, found, conditions = groups.pop()
-        while near := next((g for g in groups if g[0] & used), None):
-            groups.remove(near)
-            used, found, conditions = used | near[0], found + near[1], conditions + near[2]
+        while joined := next((g for g in groups if g[0] & used), None):
+            groups.remove(joined)
+            used, found, conditions = used | joined[0], found + joined[1], conditions + joined[2]
         yield used, found, conditions
 
 
@@ -371,7 +373,7 @@ def loads_in_role(
             yield from loads_in_role(other, (*path, (where, False)), role, folds)
 
 
-def held(value: Scalar, dtype: DType, dtype_of: Mapping[str, DType]) -> Scalar:
+def stored_as(value: Scalar, dtype: DType, dtype_of: Mapping[str, DType]) -> Scalar:
     """Return `value` as a stage of type `dtype` stores it: with a Cast if that converts it, or rounds it to 16 bits."""
     same = result_dtype(value, dtype_of) is dtype
     return value if same and (dtype.accumulator is dtype or _is_exact(value, dtype)) else Cast(value, dtype)
@@ -406,7 +408,7 @@ def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
         if stage is None:
             return load
         body = substitute_axes(stage.body, dict(zip((a for a, _ in stage.axes), load.index, strict=True)))
-        return held(body, stage.dtype, dtypes)
+        return stored_as(body, stage.dtype, dtypes)
 
     for stage in expr.stages:
         stage = replace(stage, body=rewrite(stage.body, leaf))

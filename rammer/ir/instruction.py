@@ -31,7 +31,7 @@ class Instruction:
     precision: str = "fp32"  # what it rounds operands of float32 to, none or "tf32", "bf16"
     gain: float = 1.0  # multiply-adds, or elements copied, in the time of one multiply-add of the vEU's own
     wake_us: float = 0.0  # time to start after a while out of use
-    parts: str = ""  # type of the two parts into which it splits an operand; three of their products count
+    split_dtype: str = ""  # type of the two parts into which it splits an operand; three of their products count
     later: bool = False  # asynchronous: what it writes is complete at a block sync that awaits it
     staged: bool = False  # of many threads: its inputs lie in scratch, as their layouts say, and not in registers
 
@@ -79,9 +79,9 @@ class Instruction:
         The parts of an infinity are the infinity and a NaN, so that products of it are NaN.
         """
         encoded = (kind.layout.encoding for _, kind in self.tensors if kind.layout)
-        return bool(self.parts) or self.precision != "fp32" or any(e is not None for e in encoded)
+        return bool(self.split_dtype) or self.precision != "fp32" or any(e is not None for e in encoded)
 
-    def lines(self, columns: bool) -> Layout | None:
+    def layout_of(self, columns: bool) -> Layout | None:
         """Return the layout of a product's rows, or of its columns, as if these came before their terms."""
         layout = self.meaning.inputs[int(columns)][1].layout
         if layout is None or not columns:
@@ -91,7 +91,9 @@ class Instruction:
     def block_of(self, copy: Instruction) -> int:
         """Return how many rows, or columns, in the layout that `copy` makes a product takes at once; 1 if none."""
         made = copy.meaning.outputs[0][1].layout
-        return next((self.extent(axis) for n, axis in enumerate(("row", "column")) if self.lines(bool(n)) == made), 1)
+        return next(
+            (self.extent(axis) for n, axis in enumerate(("row", "column")) if self.layout_of(bool(n)) == made), 1
+        )
 
     @property
     def copies(self) -> bool:
@@ -198,14 +200,14 @@ def multiply(
     return Instruction(name, meaning, threads, accumulates, precision, gain, staged=staged)
 
 
-def fold(name: str, combine: str, wave: int, terms: int, beside: int = 1, gain: float = 1.0) -> Instruction:
+def fold(name: str, combine: str, threads: int, terms: int, beside: int = 1, gain: float = 1.0) -> Instruction:
     """Build a reduction over `terms` threads of a subgroup, `beside` numbers from each other; all get the result."""
-    sizes, lies = (wave // (terms * beside), terms, beside), Layout((Digit(0), Digit(1), Digit(2)))
+    sizes, lies = (threads // (terms * beside), terms, beside), Layout((Digit(0), Digit(1), Digit(2)))
     group, term, at = var("group"), var("term"), var("at")
     axes = tuple(zip(("group", "member", "at"), sizes, strict=True))
     stage = Stage("result", axes, Load("held", (group, term, at)), (("term", terms),), combine)
     kind = TensorType(sizes, DType.F32, lies)
-    return Instruction(name, TensorExpr("fold", (("held", kind),), (stage,), (("result", kind),)), wave, gain=gain)
+    return Instruction(name, TensorExpr("fold", (("held", kind),), (stage,), (("result", kind),)), threads, gain=gain)
 
 
 def copy(

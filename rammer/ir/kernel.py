@@ -40,16 +40,16 @@ class Tuning:
     of work, a register block with all it reads, may touch; 0: no limit. If no register block is so small, the smallest
     one is used. `every_axis`: cut point-wise and row-wise nests also along each axis of the root before the others; on
     SIMT devices, keep the tiles of a product inside of one image. `small`: offer short operations, too, in several
-    times as many rTasks. `finer`: offer further rKernels with so many times the usual number of rTasks, marked
-    `RKernel.finer`. `images_apart`: separate the memory of a batch's images.
+    times as many rTasks. `task_multiples`: offer further rKernels with so many times the usual number of rTasks, marked
+    `RKernel.for_splitting`. `per_image`: separate the memory of a batch's images.
     """
 
     tasks: int = 0
     most_bytes: int = 0
     every_axis: bool = False
     small: bool = False
-    finer: tuple[int, ...] = ()
-    images_apart: bool = False
+    task_multiples: tuple[int, ...] = ()
+    per_image: bool = False
 
 
 USUAL = Tuning()
@@ -62,11 +62,11 @@ class RKernel:
     `packing`: (input name, layout) of static inputs that the kernel wants repacked at compile time. `schedule`: text of
     the schedule that it was lowered from, for readers and for cache keys. `form`: the expression that was lowered, if
     it is another form of the operation's (Winograd's). `overreads`: the body reads more than the expression (whole
-    vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several `places`, vEUs run the body
-    as a pipeline (`program`); proofs and dependencies are those of the body itself. `unproven`: a rule cannot be shown,
-    so nothing may rely on it. `finer`: offered only to policies that cut operators into parts; for others it would add
-    a candidate of uncertain time. `origin`: the plugin that offers it, with the version of its distribution; empty for
-    rammer's own.
+    vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several `pipeline_depth`, vEUs run
+    the body as a pipeline (`program`); proofs and dependencies are those of the body itself. `unproven`: a rule cannot
+    be shown, so nothing may rely on it. `for_splitting`: offered only to policies that cut operators into parts; for
+    others it would add a candidate of uncertain time. `origin`: the plugin that offers it, with the version of its
+    distribution; empty for rammer's own.
     """
 
     name: str
@@ -76,9 +76,9 @@ class RKernel:
     schedule: str = ""
     form: TensorExpr | None = None
     overreads: bool = False
-    places: int = 1
+    pipeline_depth: int = 1
     unproven: bool = False
-    finer: bool = False
+    for_splitting: bool = False
     origin: str = ""
 
     def __repr__(self) -> str:
@@ -92,12 +92,12 @@ class RKernel:
     @property
     def program(self) -> TileProgram | ForeignSource:
         """The body as vEUs run it."""
-        return self.body if self.places == 1 else _pipeline(self)
+        return self.body if self.pipeline_depth == 1 else _pipeline(self)
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Key that distinguishes it from others of its operation: equal keys have equal bodies."""
-        return self.schedule or self.body, self.packing, self.form, self.places
+        return self.schedule or self.body, self.packing, self.form, self.pipeline_depth
 
     @property
     def faithful(self) -> bool:
@@ -157,6 +157,6 @@ class RKernel:
 @remembered(1 << 12)
 def _pipeline(kernel: RKernel) -> TileProgram:
     assert isinstance(kernel.body, TileProgram)
-    made = pipelined(kernel.body, kernel.places)
+    made = pipelined(kernel.body, kernel.pipeline_depth)
     assert made is not None, f"{kernel.name} has no loop for a pipeline"
     return made

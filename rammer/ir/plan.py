@@ -31,7 +31,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Places, in bytes, of all memory owners: in one arena, whole or in pieces; or in scratch (`near`).
+    """Places, in bytes, of all memory owners: in one arena, whole or in pieces; or in scratch (`in_scratch`).
 
     An owner in scratch is accessed only by the vEUs whose scratch it is. Offsets are multiples of `alignment`; for a
     piece, this holds for the owner's element 0 as if it were contiguous with the piece. Constants have memory of their
@@ -42,7 +42,7 @@ class MemoryPlan:
     arena_bytes: int
     alignment: int = ALIGNMENT
     pieces: Mapping[TensorId, Pieces] = field(default_factory=dict)
-    near: Mapping[TensorId, Pieces] = field(default_factory=dict)
+    in_scratch: Mapping[TensorId, Pieces] = field(default_factory=dict)
 
     def bases(self, owner: TensorId, itemsize: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the byte at which an owner's element 0 would be, if the owner were contiguous around each element.
@@ -50,7 +50,7 @@ class MemoryPlan:
         It may be negative: an rTask whose elements lie in one piece gets it as an address, and never accesses it. In
         scratch, it counts from the begin of scratch.
         """
-        if (pieces := self.near.get(owner) or self.pieces.get(owner)) is None:
+        if (pieces := self.in_scratch.get(owner) or self.pieces.get(owner)) is None:
             return np.full(len(elements), self.offsets[owner], np.int64)
         firsts = np.array(pieces.firsts, np.int64)
         begins: NDArray[np.int64] = np.array(pieces.offsets, np.int64) - firsts * itemsize
@@ -59,16 +59,16 @@ class MemoryPlan:
     def __repr__(self) -> str:
         count = sum(len(p.firsts) for p in self.pieces.values())
         cut = f" and {count} pieces of {len(self.pieces)}" if count else ""
-        near = f", {len(self.near)} in scratch" if self.near else ""
-        return f"<MemoryPlan: {len(self.offsets)} tensors{cut} in {self.arena_bytes} bytes{near}>"
+        resident = f", {len(self.in_scratch)} in scratch" if self.in_scratch else ""
+        return f"<MemoryPlan: {len(self.offsets)} tensors{cut} in {self.arena_bytes} bytes{resident}>"
 
 
 class States(NamedTuple):
     """Time of one rTask of an rKernel in µs, by where its operands are: private caches, shared caches, main memory."""
 
-    near_us: float
+    warm_us: float
     shared_us: float
-    far_us: float
+    cold_us: float
 
 
 class Price(NamedTuple):
@@ -77,7 +77,7 @@ class Price(NamedTuple):
     Stalls are factors of the time by the spec's rates: smaller where lines arrive while the kernel computes.
     """
 
-    near_us: float
+    warm_us: float
     shared_stall: float = 1.0  # for operands in other caches than the vEU's own
     memory_stall: float = 1.0  # for operands in main memory
 

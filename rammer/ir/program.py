@@ -14,7 +14,7 @@ from rammer.errors import ScheduleError
 
 Orders = NDArray[np.int32]  # of slots
 ALWAYS = np.iinfo(np.int32).max  # more slots than a lane can have
-FEW = 8  # slots of a front up to which a loop is faster than NumPy
+LOOP_SLOTS = 8  # slots of a front up to which a loop is faster than NumPy
 
 
 class TaskUid(NamedTuple):
@@ -135,7 +135,7 @@ class RProgramBuilder:
         return self._clock[veu]
 
     def front(self, last: Mapping[int, int]) -> Front:
-        """Return the front of the slots at `last`, an order per lane, for `append` and `knows`.
+        """Return the front of the slots at `last`, an order per lane, for `append` and `happens_after`.
 
         It is valid until the next `undo`.
         """
@@ -143,16 +143,16 @@ class RProgramBuilder:
         orders = np.array([last[u] for u in lanes.tolist()], np.int32)
         return Front(tuple(map(Position, lanes.tolist(), orders.tolist())), lanes, orders)
 
-    def knows(self, veu: int, front: Front) -> bool:
+    def happens_after(self, veu: int, front: Front) -> bool:
         """Return whether lane `veu` needs no barrier-rTask to see a front."""
-        if len(front.slots) > FEW:
+        if len(front.slots) > LOOP_SLOTS:
             return bool((self._known[veu, front.lanes] > front.orders).all())
         clock = self._clock[veu]
         unseen = [u for u, order in front.slots if clock[u] <= order]
         return not unseen or unseen == [veu]
 
-    def informed(self, front: Front) -> NDArray[np.bool_]:
-        """Return `knows` for every lane."""
+    def lanes_past(self, front: Front) -> NDArray[np.bool_]:
+        """Return `happens_after` for every lane."""
         known: NDArray[np.bool_] = np.all(self._known[:, front.lanes] > front.orders, axis=1)
         return known
 
@@ -171,7 +171,7 @@ class RProgramBuilder:
             raise ScheduleError(f"rTask {task}: no vEU {veu}", hint=f"vEUs are 0 … {self.num_veus - 1}")
         if needed := self._pending.pop(task, None):
             after = self._front_of(task, needed)
-        if after is not None and after.slots and not self.knows(veu, after):
+        if after is not None and after.slots and not self.happens_after(veu, after):
             self._push(veu, BarrierRTask(self._advance(veu, after)))
         position = self._push(veu, RTask(task))
         self._where[task] = position
@@ -197,10 +197,10 @@ class RProgramBuilder:
         awaited = front.essential & (self._known[veu, front.lanes] <= front.orders)
         clock = np.maximum(front.behind, self._clock[veu])
         clock[front.lanes[awaited]] = front.orders[awaited] + 1
-        self._learn(veu, clock)
+        self._set_clock(veu, clock)
         return tuple(compress(front.slots, awaited.tolist()))
 
-    def _learn(self, veu: int, clock: Orders) -> None:
+    def _set_clock(self, veu: int, clock: Orders) -> None:
         self._clock[veu] = clock
         self._known[veu] = clock
         self._known[veu, veu] = ALWAYS
@@ -242,7 +242,7 @@ class RProgramBuilder:
     def _remember(self, clocks: Sequence[Orders]) -> None:
         for veu, clock in enumerate(clocks):
             if clock is not self._clock[veu]:
-                self._learn(veu, clock)
+                self._set_clock(veu, clock)
 
     def sync(self) -> None:
         """Make every lane wait for all rTasks so far: a global barrier, the only kind on SyncModel.GLOBAL devices.
@@ -253,7 +253,7 @@ class RProgramBuilder:
         place = {end.veu: n for n, end in enumerate(ends)}
         done = np.array([len(lane) - (bool(lane) and not _runs(lane[-1])) for lane in self._lanes], np.int32)
         for veu in range(self.num_veus):
-            self._learn(veu, done)
+            self._set_clock(veu, done)
             n = place.get(veu)
             self._push(veu, BarrierRTask(ends if n is None else ends[:n] + ends[n + 1 :]))
 

@@ -47,8 +47,8 @@ class _PipelinedLoop(NamedTuple):
     rest: Body
 
 
-def pipelined(program: TileProgram, places: int) -> TileProgram | None:
-    """Return the program with copies of `places` passes at once in scratch; None if it has no loop for that.
+def pipelined(program: TileProgram, depth: int) -> TileProgram | None:
+    """Return the program with copies of `depth` passes at once in scratch; None if it has no loop for that.
 
     All that the passes copy must be plain elements of arguments, or zeros instead of them.
     """
@@ -56,7 +56,7 @@ def pipelined(program: TileProgram, places: int) -> TileProgram | None:
     if len(found) != 1:
         return None
     one = found[0]
-    count = min(places, one.loop.stop)
+    count = min(depth, one.loop.stop)
     staged = {s.buffer for s in statements(one.copies) if isinstance(s, Store)}
     sizes = {b.name: -(-b.size // BLOCK) * BLOCK for b in program.scratch}
     slots = {name: var(one.loop.var) % count * sizes[name] for name in staged}

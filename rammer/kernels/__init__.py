@@ -43,15 +43,15 @@ def candidates(operation: Operation, spec: VDeviceSpec, tuning: Tuning = USUAL) 
     Only those that fit the scratch are returned, if any does. SIMT tilings follow from scratch and vEUs: there `tuning`
     may only set `every_axis` or `finer`. Raises LoweringError if there are none.
     """
-    usual = replace(tuning, finer=(), images_apart=False)
+    usual = replace(tuning, task_multiples=(), per_image=False)
     found = {kernel.identity: kernel for kernel in _usual(operation, spec, usual)}
-    for more in _finer(spec, tuning.finer):
+    for more in _tunings(spec, tuning.task_multiples):
         for kernel in _usual(operation, spec, more):
-            found.setdefault(kernel.identity, replace(kernel, finer=True))
+            found.setdefault(kernel.identity, replace(kernel, for_splitting=True))
     return list(found.values())
 
 
-def _finer(spec: VDeviceSpec, times: tuple[int, ...]) -> list[Tuning]:
+def _tunings(spec: VDeviceSpec, times: tuple[int, ...]) -> list[Tuning]:
     """Return what is asked of generators for `times` the usual number of rTasks."""
     if not times:
         return []
@@ -71,7 +71,7 @@ def _usual(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> list[RKer
             )
         from rammer.kernels.threads import candidates as threads  # and all of its tilings, which a CPU needs none of
 
-        return threads.apart(operation, spec) if tuning.every_axis else threads.candidates(operation, spec)
+        return threads.per_image_kernels(operation, spec) if tuning.every_axis else threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
     problem = KernelProblem.of(operation, spec, tuning)
@@ -94,24 +94,24 @@ def _proposed(problem: KernelProblem) -> Iterator[list[RKernel]]:
     if certain:
         yield others
         others = []
-    few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
-    others = [*others, *_kernels(problem, transposed.schedules, few)]
+    most = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
+    others = [*others, *_kernels(problem, transposed.schedules, most)]
     if transforms.suits(problem):
-        yield _kernels(problem.unmerged, transforms.schedules, few)
+        yield _kernels(problem.unmerged, transforms.schedules, most)
     if rows := chain.chained(problem):
-        yield _kernels(rows, chain.schedules, few)
+        yield _kernels(rows, chain.schedules, most)
     # A recurrent cell gets two numbers of tasks: the scheduler decides whether a step of a chain is worth a barrier.
     for schedules, count in (
-        (block_products.schedules, few),
-        (contraction.schedules, few),
+        (block_products.schedules, most),
+        (contraction.schedules, most),
         (recurrent.schedules, MAX_CANDIDATES),
-        (channel_window.schedules, few),
-        (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.tuning.every_axis else few),
+        (channel_window.schedules, most),
+        (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.tuning.every_axis else most),
     ):
         if found := _kernels(problem, schedules, count):
             yield [*found, *others]
     # Stages that were kept are recomputed where they are used; all others are kept for one vector at a time.
-    yield _kernels(problem.keeping(frozenset()), generic.sparing, few)
+    yield _kernels(problem.keeping(frozenset()), generic.least_scratch_schedules, most)
 
 
 def _kernels(
@@ -119,7 +119,7 @@ def _kernels(
 ) -> list[RKernel]:
     """Return the rKernels of a family and those for the matrix unit; none if the family has none."""
     schedules = list(islice(family(problem), count))
-    if schedules and family is not generic.sparing:
+    if schedules and family is not generic.least_scratch_schedules:
         schedules = [*_on_matrix_unit(problem), *schedules]
     if all(problem.own_packing(s) is not None for s in schedules):
         return [problem.kernel(s) for s in schedules]

@@ -7,7 +7,7 @@ from math import prod
 from types import MappingProxyType
 
 from rammer.cost.functions import slots_of_fold, slots_of_term
-from rammer.cost.work import apart
+from rammer.cost.work import gather_slots
 from rammer.ir.expr import REDUCERS, Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.kernels.problem import KernelProblem, OfVector, all_loads
@@ -50,7 +50,7 @@ def _of_vector(problem: KernelProblem, stage: Stage, axis: str) -> OfVector:
         every = (ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))
         fetched = sum(accesses(problem, stage, ld, axis) for ld in dict.fromkeys(every))
         step = problem.lane_stride(stage.name, tuple(var(a) for a, _ in stage.axes), axis, stage)
-        own = OfVector(slots_of_term(stage), fetched, 1.0 if step in (0, 1) else apart(problem.lanes))
+        own = OfVector(slots_of_term(stage), fetched, 1.0 if step in (0, 1) else gather_slots(problem.lanes))
         known = problem.of_vectors[id(stage), axis] = stage, own
     return known[1]
 
@@ -65,8 +65,8 @@ def accesses(problem: KernelProblem, stage: Stage, load: Load, axis: str) -> flo
     if problem.packable(load, axis):
         return 1.0
     if any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index):
-        return apart(problem.lanes)
+        return gather_slots(problem.lanes)
     step = problem.lane_stride(load.tensor, load.index, axis, stage)
     if step == 2 and problem.spec.masks:
         return EVERY_SECOND
-    return 1.0 if step in (0, 1) else apart(problem.lanes)
+    return 1.0 if step in (0, 1) else gather_slots(problem.lanes)

@@ -18,11 +18,11 @@ from rammer.ir.expr import (
     Select,
     Stage,
     TensorExpr,
-    held,
     inline,
     loads,
     nodes,
     rewrite,
+    stored_as,
     substitute_axes,
 )
 from rammer.ir.index import Index, var, variables
@@ -57,8 +57,8 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
     done: list[Stage] = []
     for stage in stages:
         reads = {ld for ld, _ in loads(stage.body) if ld.tensor in reductions}
-        near = {ld for ld in reads if _at_own_position(ld, stage)}
-        load = next(iter(near)) if len(near) == 1 else None
+        at_own = {ld for ld in reads if _at_own_position(ld, stage)}
+        load = next(iter(at_own)) if len(at_own) == 1 else None
         again = load is not None and sum(ld.tensor == load.tensor for ld in reads) > 1
         if stage.reduce or load is None or again or len(readers[load.tensor]) > 1:
             done.append(stage)
@@ -87,7 +87,7 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
 def _of_result(body: Scalar, reduction: Stage) -> Scalar:
     """Return a body that reads a reduction's sum where it read its result, rounded to the result's type."""
     sums = {reduction.name: reduction.dtype.accumulator}
-    return rewrite(body, lambda ld: held(ld, reduction.dtype, sums) if ld.tensor == reduction.name else ld)
+    return rewrite(body, lambda ld: stored_as(ld, reduction.dtype, sums) if ld.tensor == reduction.name else ld)
 
 
 def _at_own_position(load: Load, stage: Stage) -> bool:
@@ -197,7 +197,7 @@ def flattened(expr: TensorExpr, units: int) -> tuple[TensorExpr, dict[str, int]]
     return expr, spans
 
 
-class _Apart(Exception):
+class _NotAdjacent(Exception):
     """Two axes are not adjacent in every access."""
 
 
@@ -219,7 +219,7 @@ class _Pair:
         """Return the position of the pair among a stage's axes; None if the stage has neither."""
         moved = {n for ix in indices(stage.body) for n in variables(ix)} | {n for n, _ in stage.reduce}
         if moved & {self.a, self.b}:
-            raise _Apart
+            raise _NotAdjacent
         return self.in_load(Load(stage.name, tuple(var(n) for n, _ in stage.axes)), stage.shape)
 
     def in_load(self, load: Load, shape: Shape) -> int | None:
@@ -238,7 +238,7 @@ class _Pair:
             or not here.issuperset(dims)
             or not here.isdisjoint(d.dim for d in load.dynamic)
         ):
-            raise _Apart
+            raise _NotAdjacent
         return place
 
     def in_type(self, kind: TensorType, place: int | None) -> TensorType:
@@ -275,7 +275,7 @@ def _merge(expr: TensorExpr, a: str, b: str) -> TensorExpr | None:
         inputs, outputs = (
             tuple((n, pair.in_type(kind, places.get(n))) for n, kind in side) for side in (expr.inputs, expr.outputs)
         )
-    except _Apart:
+    except _NotAdjacent:
         return None
     return replace(expr, inputs=inputs, outputs=outputs, stages=tuple(pair.in_stage(s, places) for s in expr.stages))
 
@@ -286,7 +286,7 @@ def _places(expr: TensorExpr, pair: _Pair) -> dict[str, int | None]:
     for load in (ld for stage in expr.stages for ld, _ in loads(stage.body)):
         place = pair.in_load(load, expr.type_of(load.tensor).shape)
         if places.setdefault(load.tensor, place) != place:
-            raise _Apart
+            raise _NotAdjacent
     return places
 
 
@@ -294,6 +294,6 @@ def _merge_digits(layout: Layout, place: int) -> Layout:
     digits = layout.digits
     at = [p for p, d in enumerate(digits) if d.dim in (place, place + 1)]
     if len(at) != 2 or at[1] != at[0] + 1 or digits[at[0]] != Digit(place) or digits[at[1]] != Digit(place + 1):
-        raise _Apart
+        raise _NotAdjacent
     rest = [d for p, d in enumerate(digits) if p != at[1]]
     return Layout(tuple(replace(d, dim=d.dim - (d.dim > place)) for d in rest))

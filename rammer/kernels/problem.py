@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rammer.kernels.match import Matched
 
 WORD = DType.F32.itemsize
-FINER = 4  # times as many tasks as vEUs, for policies that cut operators
+TASK_MULTIPLE = 4  # times as many tasks as vEUs, for policies that cut operators
 USUAL_GBPS = 50.0  # of the nearest memory, if a spec has no rates
 SCALARS = 4  # sums that share an operand on devices without vectors
 COSTLY = 12  # slots of the cheapest function worth keeping: more than storing and loading its result
@@ -68,7 +68,7 @@ class KernelProblem:
         expr = aligned(replace(expr, stages=tuple(live(inline(expr, keep), expr))))
         spans: dict[str, int] = {}
         if flat:
-            expr, spans = flattened(expr, FINER * (tuning.tasks or spec.num_veus))
+            expr, spans = flattened(expr, TASK_MULTIPLE * (tuning.tasks or spec.num_veus))
         return KernelProblem(operation, spec, expr, spans, keep, tuning)
 
     def keeping(self, keep: frozenset[str]) -> KernelProblem:
@@ -124,8 +124,8 @@ class KernelProblem:
     def microseconds(self) -> float:
         """A lower bound of the time on one vEU: arithmetic, and bytes at the rate of the nearest memory."""
         read, stored = (sum(t.filled_bytes for _, t in some) for some in (self.expr.inputs, self.expr.outputs))
-        near = next((m for m in self.spec.memory if m.read_gbps), MemoryLevel("usual", 0, "veu", USUAL_GBPS))
-        moving_us = read * self.spec.byte_us(near, 1) + stored * self.spec.byte_us(near, 1, stores=True)
+        level = next((m for m in self.spec.memory if m.read_gbps), MemoryLevel("usual", 0, "veu", USUAL_GBPS))
+        moving_us = read * self.spec.byte_us(level, 1) + stored * self.spec.byte_us(level, 1, stores=True)
         return arithmetic_us(self.stages.values(), self.spec) + moving_us
 
     def span(self, axis: str) -> int:
@@ -188,7 +188,7 @@ class KernelProblem:
         digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
         return RKernel(schedule.name, self.operation, replace(program, digits=digits), packing, str(schedule))
 
-    def alone_us(self, schedule: Schedule, num_veus: int) -> float:
+    def unshared_us(self, schedule: Schedule, num_veus: int) -> float:
         """Return the microseconds on `num_veus` vEUs without other work, by the counted work of a draft."""
         program = self._draft(schedule)
         nbytes = sum(t.filled_bytes for _, t in (*self.expr.inputs, *self.expr.outputs))

@@ -28,14 +28,14 @@ class Product:
     w: Load
     group: int  # lanes that share x: a vector must not cross a multiple of it
     row_group: int = 1  # rows that share w
-    mixed: bool = False  # a vector holds several narrow groups: each lane picks its x from a vector of channels
+    lane_permute: bool = False  # a vector holds several narrow groups: each lane picks its x from a vector of channels
 
     @property
     def is_matrix(self) -> bool:
         """Check whether all rows meet all lanes, in sums along one axis: a product of two matrices."""
         axes = dict(self.stage.axes)
         whole = (self.group, self.row_group) == (axes[self.lane], axes.get(self.row or ""))
-        return whole and not self.mixed and len(self.stage.reduce) == 1
+        return whole and not self.lane_permute and len(self.stage.reduce) == 1
 
 
 def product(problem: KernelProblem, stage: Stage) -> Product | None:

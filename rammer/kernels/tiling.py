@@ -12,7 +12,7 @@ from rammer.ir.tensor import Layout, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.packing import panels
-from rammer.kernels.problem import FINER, KernelProblem
+from rammer.kernels.problem import TASK_MULTIPLE, KernelProblem
 from rammer.kernels.schedule import At, Loop
 
 BARRIERS = 4  # a barrier on both sides, which half of an operation's time must save
@@ -22,7 +22,7 @@ SLACK = 1.05  # gain on the busiest vEU that pays for cutting a second axis: ope
 # Estimated time on one vEU: up to three times what is measured. Of operations that were measured to take less, in
 # 73 models on two vEUs, the better of a coarse and of a finer cut is 0.2 % faster than the coarse one in sum, and the
 # finer ones are 16 % of all texts to compile.
-MIN_FINER_US = 800.0
+MIN_MULTIPLE_US = 800.0
 WHOLE = 1.15  # SLACK for leaving the first axis whole, which costs traffic: measured only at 1.33 (ViT's three heads)
 
 
@@ -31,8 +31,8 @@ def task_counts(problem: KernelProblem) -> list[int]:
     want = problem.rtasks
     if want == 1 or problem.microseconds <= least_us(problem.spec):
         return [1]
-    shortest_us = 0.0 if problem.tuning.small else MIN_FINER_US
-    return [want, FINER * want] if problem.microseconds > shortest_us else [want]
+    shortest_us = 0.0 if problem.tuning.small else MIN_MULTIPLE_US
+    return [want, TASK_MULTIPLE * want] if problem.microseconds > shortest_us else [want]
 
 
 def least_us(spec: VDeviceSpec) -> float:

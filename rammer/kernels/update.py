@@ -25,7 +25,7 @@ def schedules(problem: KernelProblem) -> Iterator[Schedule]:
         s = Sched(problem).split(axis if count > 1 else None, -(-extent // count), Kind.TASK)
         s = s.reorder(*(a for a, _ in root.axes if a not in free))
         if spec.execution is Execution.SIMT and free:
-            wave, points = max(spec.wave, 1), prod(free.values()) // count
+            wave, points = max(spec.subgroup_size, 1), prod(free.values()) // count
             waves = min(-(-points // wave), MOST_THREADS // wave, spec.max_threads // wave)
             threads = max(waves, 1) * wave
             s = s.split(group(free), threads).bind(group(free)).on_threads(threads)

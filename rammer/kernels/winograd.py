@@ -145,10 +145,10 @@ def _sides(root: Stage, p: Product, x: Scalar) -> tuple[ImageAxis, ImageAxis] | 
     sides = []
     for tap, taps in root.reduce:
         seen = [ix for ix in indices if tap in variables(ix)]
-        near = {a for ix in seen for a, _ in ix.terms if isinstance(a, str) and a in axes}
-        if len(near) != 1 or p.lane in near:
+        moving = {a for ix in seen for a, _ in ix.terms if isinstance(a, str) and a in axes}
+        if len(moving) != 1 or p.lane in moving:
             continue
-        (axis,) = near
+        (axis,) = moving
         stride = seen[0].coef(axis)
         hidden = {n for ix in indices for a, _ in ix.terms if not isinstance(a, str) for n in variables(a.arg)}
         plain = all(ix.coef(tap) in (0, 1) and ix.coef(axis) == stride * ix.coef(tap) for ix in indices)

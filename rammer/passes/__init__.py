@@ -25,7 +25,7 @@ from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
 from rammer.passes.layout.shuffles import read_shuffled
 from rammer.passes.quantized.block_weights import block_weights
-from rammer.passes.quantized.dequantize_apart import dequantize_apart
+from rammer.passes.quantized.duplicate_dequantize import duplicate_dequantize
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
 from rammer.passes.quantized.packed_tables import packed_tables
@@ -33,8 +33,8 @@ from rammer.passes.quantized.requantize import requantize
 from rammer.passes.quantized.weights_as_bytes import weights_as_bytes
 from rammer.passes.quantized.wide_weights import wide_weights
 from rammer.passes.recurrent.cut_rows import cut_rows
+from rammer.passes.recurrent.decompose_cells import decompose_cells
 from rammer.passes.recurrent.gates import gather_gates, join_sums
-from rammer.passes.recurrent.open_cells import open_cells
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.split_products import split_products
 from rammer.passes.recurrent.stack_rows import stack_rows
@@ -42,22 +42,22 @@ from rammer.passes.recurrent.stack_rows import stack_rows
 Watch = Callable[[str, Graph], None]  # (pass, graph after it)
 
 
-def silent(name: str, graph: Graph) -> None:
+def ignore_pass(name: str, graph: Graph) -> None:
     """Ignore a pass and its graph. The default of `watch`."""
 
 
 Pass = Callable[[Graph], Graph]
 
 
-def untold(note: str) -> None:
+def ignore_note(note: str) -> None:
     """Ignore a note. The default of `tell`."""
 
 
-def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold) -> tuple[Pass, ...]:
+def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], None] = ignore_note) -> tuple[Pass, ...]:
     """Return the passes for a vDevice, in order."""
-    core, apart = spec.is_core, spec.keeps_weights
+    core, keeps = spec.is_core, spec.keeps_weights
 
-    def given(run: Callable[..., Graph], *more: object, **named: object) -> Pass:
+    def bound(run: Callable[..., Graph], *more: object, **named: object) -> Pass:
         """Bind more arguments of a pass than its graph. Known as: partial application."""
         return wraps(run)(lambda graph: run(graph, *more, **named))
 
@@ -72,42 +72,42 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
     return (
         eliminate_dead,
         move_first,
-        given(integer_products, spec),
+        bound(integer_products, spec),
         # threads load operands without conversion
-        *only(spec.execution is not Execution.SIMT, given(weights_as_bytes, spec)),
-        *only(core, given(block_weights, spec)),
+        *only(spec.execution is not Execution.SIMT, bound(weights_as_bytes, spec)),
+        *only(core, bound(block_weights, spec)),
         widened,
-        *only(apart, open_cells),
+        *only(keeps, decompose_cells),
         fold_constants,
         *only(core, packed_tables),
         simplify,
-        given(simplify_products, as_it_lies=core),  # threads read neighbours: transposed matrices are strided
+        bound(simplify_products, as_it_lies=core),  # threads read neighbours: transposed matrices are strided
         merge_slices,
         fold_norms,
         convolve_first,
         *only(core, read_shuffled),
         split_activations,
         eliminate_common,
-        given(narrow_products, spec),
+        bound(narrow_products, spec),
         requantize,
         split_products,
         # splitting [x, h] · W reveals products with a state that is zero
-        *only(apart, cut_rows, fold_constants),
+        *only(keeps, cut_rows, fold_constants),
         simplify,
         gather_gates,
-        *only(apart, join_sums),
+        *only(keeps, join_sums),
         # a product of all steps waits for all of them: layers no longer run side by side
-        given(stack_rows, across_waves=not apart),
+        bound(stack_rows, across_waves=not keeps),
         merge_transposes,
         simplify,
         eliminate_common,
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
-        *only(not apart, join_projections),
-        given(transform_large_filters, spec),
-        dequantize_apart,
-        given(fuse, spec.num_veus * spec.lanes),
-        given(fuse_chains, spec),
-        given(choose_layouts, spec, images_apart),
+        *only(not keeps, join_projections),
+        bound(transform_large_filters, spec),
+        duplicate_dequantize,
+        bound(fuse, spec.num_veus * spec.lanes),
+        bound(fuse_chains, spec),
+        bound(choose_layouts, spec, per_image),
         place,
         mark_static,
     )
@@ -117,16 +117,16 @@ def optimize(
     graph: Graph,
     spec: VDeviceSpec,
     *,
-    images_apart: bool = False,
-    watch: Watch = silent,
-    tell: Callable[[str], None] = untold,
+    per_image: bool = False,
+    watch: Watch = ignore_pass,
+    tell: Callable[[str], None] = ignore_note,
 ) -> Graph:
     """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning.
 
-    `images_apart`: keep the data of each image of a batch contiguous, for policies that process image by image. `tell`
+    `per_image`: keep the data of each image of a batch contiguous, for policies that process image by image. `tell`
     is called with notes for the user.
     """
-    for run in passes(spec, images_apart, tell):
+    for run in passes(spec, per_image, tell):
         graph = run(graph)
         watch(getattr(run, "__name__", "pass"), graph)
     return graph

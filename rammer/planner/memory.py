@@ -16,9 +16,9 @@ from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import ALIGNMENT, TensorId
-from rammer.planner.near import plan_near
+from rammer.planner.in_place import in_place_pairs
 from rammer.planner.pieces import cuts
-from rammer.planner.succession import successions
+from rammer.planner.scratch_allocation import place_in_scratch
 
 PAGE = 4096
 BLOCK = 256  # owners whose overlaps are computed at once
@@ -28,8 +28,8 @@ class Lifetimes:
     """The accesses to each memory owner, or to each piece of it, reduced to what `precedes` needs.
 
     Graph inputs are written before everything; graph outputs are read after everything. `cut` maps owners to the first
-    elements of their pieces; an rTask accesses only the piece that holds what it touches. Owners in `near` are left
-    out: they lie in scratch.
+    elements of their pieces; an rTask accesses only the piece that holds what it touches. Owners in `in_scratch` are
+    left out: they lie in scratch.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Lifetimes:
         plan: ExecutionPlan,
         order: HappensBefore,
         cut: Mapping[TensorId, tuple[int, ...]] | None = None,
-        near: Collection[TensorId] = (),
+        in_scratch: Collection[TensorId] = (),
     ) -> None:
         graph, cut = plan.graph, cut or {}
-        owners = (root for root in memory_owners(graph) if root not in near)
+        owners = (root for root in memory_owners(graph) if root not in in_scratch)
         places = [(root, first) for root in owners for first in cut.get(root, (0,))]
         self.owners = [root for root, _ in places]  # the owner of each piece
         self.firsts = np.array([first for _, first in places], np.int64)
@@ -102,7 +102,7 @@ class Lifetimes:
         result: NDArray[np.bool_] = inside | (ended < begun)
         return result
 
-    def apart(self, begin: int, end: int) -> NDArray[np.bool_]:
+    def disjoint(self, begin: int, end: int) -> NDArray[np.bool_]:
         """Return [end - begin, end]: which of owners [begin, end) and owners [0, end) are never live together."""
         these, all_before = np.arange(begin, end)[:, None], np.arange(end)
         return self.precedes(these, all_before) | self.precedes(all_before, these)
@@ -125,39 +125,39 @@ def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64])
 def plan_memory(
     plan: ExecutionPlan,
     *,
-    alone: Collection[TensorId] = (),
+    unshared: Collection[TensorId] = (),
     least_piece: int = 0,
-    near: bool = False,
+    scratch: bool = False,
     happens_before: HappensBefore | None = None,
 ) -> MemoryPlan:
     """Place every memory owner in one arena, largest first, each into the smallest gap between overlapping lifetimes.
 
-    A result that may be in place reuses its operand's memory, whose lines its vEU has in cache. Owners in `alone` never
-    share bytes. With `least_piece`, other owners are split into pieces of at least so many bytes where possible. Owners
-    in `alone` then lie behind all pieces: arguments in pieces may begin far before their piece, but never behind it.
-    `near`: place what only one vEU touches in its scratch, if the device allows it and it fits. `happens_before`: the
-    plan's order, if known. Raises VerificationError R106 for an rTask without a slot.
+    A result that may be in place reuses its operand's memory, whose lines its vEU has in cache. Owners in `unshared`
+    never share bytes. With `least_piece`, other owners are split into pieces of at least so many bytes where possible.
+    Owners in `unshared` then lie behind all pieces: arguments in pieces may begin far before their piece, but never
+    behind it. `scratch`: place what only one vEU touches in its scratch, if the device allows it and it fits.
+    `happens_before`: the plan's order, if known. Raises VerificationError R106 for an rTask without a slot.
     """
     happens_before = happens_before or HappensBefore(plan.programs)
-    held = plan_near(plan, happens_before, alone) if near else {}
+    held = place_in_scratch(plan, happens_before, unshared) if scratch else {}
     cut = cuts(plan.graph, plan.kernels, least_piece) if least_piece else {}
-    cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone and owner not in held}
+    cut = {owner: firsts for owner, firsts in cut.items() if owner not in unshared and owner not in held}
     lifetimes = Lifetimes(plan, happens_before, cut, held)
     spans = extents(plan.graph, lifetimes.owners, lifetimes.firsts)
     skew = spans[:, 0] % ALIGNMENT  # of a piece: keeps the alignment that it has in its owner
     room = np.where([t in cut for t in lifetimes.owners], ALIGNMENT, 0)  # for any skew: equal pieces can share memory
     sizes = _padded(spans[:, 1] - spans[:, 0] + room)
-    kept = np.array([owner in alone for owner in lifetimes.owners], bool)
+    kept = np.array([owner in unshared for owner in lifetimes.owners], bool)
     order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes, kept & bool(cut)))
     lifetimes.reorder(order)
     sizes, kept = sizes[order], kept[order]
     starts = np.zeros(len(sizes), np.int64)
     placed = np.zeros(len(sizes), bool)
-    lines = _lines(successions(plan, happens_before), {*cut, *alone, *held})
+    lines = _reuse_chains(in_place_pairs(plan, happens_before), {*cut, *unshared, *held})
     number = {root: n for n, root in enumerate(lifetimes.owners) if root not in cut}
     for begin in range(0, len(sizes), BLOCK):
         end = min(begin + BLOCK, len(sizes))
-        clash = ~lifetimes.apart(begin, end) | kept[:end] | kept[begin:end, None]
+        clash = ~lifetimes.disjoint(begin, end) | kept[:end] | kept[begin:end, None]
         for n, row in enumerate(clash, begin):
             line = sorted(number[root] for root in lines.get(lifetimes.owners[n], ()))
             if line and line[-1] > n:
@@ -184,14 +184,14 @@ def plan_memory(
     return MemoryPlan(offsets, arena, ALIGNMENT, found, held)
 
 
-def _lines(
-    successions: Iterable[tuple[TensorId, TensorId]], apart: Collection[TensorId]
+def _reuse_chains(
+    pairs: Iterable[tuple[TensorId, TensorId]], without: Collection[TensorId]
 ) -> dict[TensorId, list[TensorId]]:
     """Return, for each owner that shares its memory in place, all owners that do, each followed by its successor."""
     found: dict[TensorId, list[TensorId]] = {}
-    for operand, result in successions:
+    for operand, result in pairs:
         line = found.get(operand, [operand])
-        if line[-1] == operand and result not in found and not {operand, result} & set(apart):
+        if line[-1] == operand and result not in found and not {operand, result} & set(without):
             line.append(result)
             found[operand] = found[result] = line
     return found

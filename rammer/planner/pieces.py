@@ -37,9 +37,9 @@ def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[Ten
     begins: dict[TensorId, NDArray[np.int64]] = {}
     for root, some in touched.items():
         spans = np.unique(np.concatenate(some), axis=0)
-        apart = spans[1:, 0] >= np.maximum.accumulate(spans[:, 1])[:-1]
-        if apart.any():
-            begins[root] = np.append(0, spans[1:, 0][apart])
+        separate = spans[1:, 0] >= np.maximum.accumulate(spans[:, 1])[:-1]
+        if separate.any():
+            begins[root] = np.append(0, spans[1:, 0][separate])
     most = min(MOST_OF_TENSOR, MOST_OF_PLAN // max(len(begins), 1))
     answer = {}
     for root, firsts in begins.items():
@@ -56,5 +56,5 @@ def bases(plan: ExecutionPlan, memory: MemoryPlan, operator: int) -> dict[int, N
     return {
         argument: memory.bases(root, plan.graph.types[root].element_bytes, found[:, 0])
         for argument, root, found in arguments(plan.graph, plan.kernels, operator)
-        if root in memory.pieces or root in memory.near
+        if root in memory.pieces or root in memory.in_scratch
     }

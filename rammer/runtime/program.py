@@ -28,13 +28,13 @@ from rammer.vdevice.base import (
     BindsPorts,
     ChecksInputs,
     DeviceArrays,
+    DeviceBuffer,
     Executable,
     ExportsProjects,
     Image,
     KeepsState,
     Port,
     Progress,
-    Room,
     SlotTimes,
     TimedExecutable,
     VDevice,
@@ -179,7 +179,7 @@ class Program(Stateful):
         return call
 
     def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.run_lock`."""
         if self._is_plain and self._fits(inputs):  # fast path, without conversions: a run may take microseconds
             if self._takes_turns:
                 self._require_open()
@@ -228,7 +228,7 @@ class Program(Stateful):
         found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
         return {name: found[name] for name in outputs}
 
-    def again(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Again | None:
+    def again(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> RepeatedRun | None:
         """Prepare runs that repeat the last one of a stream, with other inputs of the same shapes.
 
         Returns None if state is not in buffers of this program, or if an output has no elements. `outputs` must not
@@ -249,7 +249,9 @@ class Program(Stateful):
                 self._require_open()
                 return executable.run_bound({**sized, **changed}, places, outputs)
 
-        return Again(run, reads, writes, tuple((o, n) for o, n in pairs.items() if o in writes), memory, executable)
+        return RepeatedRun(
+            run, reads, writes, tuple((o, n) for o, n in pairs.items() if o in writes), memory, executable
+        )
 
     def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
         """Convert an input that is not in one of this program's buffers. Raises InputError."""
@@ -257,7 +259,7 @@ class Program(Stateful):
             return value
         if on_gpu(value):
             raise self._not_on_gpu(name)
-        return _as_array(name, deepcopy(value) if isinstance(value, Room) else value, self._ports[name])
+        return _as_array(name, deepcopy(value) if isinstance(value, DeviceBuffer) else value, self._ports[name])
 
     def _not_on_gpu(self, name: str) -> InputError:
         return InputError(f"input {name!r} lies on a GPU, the program runs on the host", hint="copy it to the host")
@@ -403,7 +405,7 @@ class Program(Stateful):
 
 
 @dataclass(slots=True)
-class Again:
+class RepeatedRun:
     """Repeated runs of a stream that differ in some inputs only. Nothing is checked or looked up again.
 
     A call takes the changed inputs and returns outputs by name. `finish` returns the state to the stream.

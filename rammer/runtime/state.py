@@ -33,7 +33,7 @@ class StreamState:
         self.axes = dict(axes or {})  # input longer than its value -> (dimension, symbol)
         self.lengths: dict[str, int] = {}  # true length, by symbol
         self._lock = threading.RLock()
-        self.turn: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
+        self.run_lock: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
         self._values: dict[str, Any] = {}
         self._spare: dict[str, Any] = {}
         self._keepers: dict[str, object] = {}
@@ -94,12 +94,12 @@ class Stateful(Runnable):
 
     @abstractmethod
     def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.run_lock`."""
 
     def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         if not self._memory.pairs:  # no state, no turns
             return self.evaluate(self._memory, inputs, outputs)
-        with self._memory.turn:
+        with self._memory.run_lock:
             return self.evaluate(self._memory, inputs, outputs)
 
     def _named_only(self) -> Sequence[str]:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _last, _sum = np.maximum.reduce, np.add.reduce  # the bare ufuncs, as they are called at every wave
 Times = NDArray[np.float64]
 NOWHERE = (0, -1)
-FEW = 6  # lanes; up to so many, a loop is cheaper than NumPy
+LOOP_LANES = 6  # lanes; up to so many, a loop is cheaper than NumPy
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class Undone(NamedTuple):
     ready_us: Times
     synced: tuple[int, ...]
     ends: list[list[float]]
-    told: list[list[int]]
+    signalled_by: list[list[int]]
 
 
 class Assembly:
@@ -82,7 +82,9 @@ class Assembly:
         self.ready_us: Times = np.zeros(spec.num_veus)
         self._builder = RProgramBuilder(spec.num_veus)
         self._ends: list[list[float]] = [[] for _ in range(spec.num_veus)]
-        self._told: list[list[int]] = [[] for _ in range(spec.num_veus)]  # per slot, the one whose end signals it
+        self._signalled_by: list[list[int]] = [
+            [] for _ in range(spec.num_veus)
+        ]  # per slot, the one whose end signals it
         self._synced = (0,) * spec.num_veus  # per lane, its slots before the last global barrier
         self._grown: list[int] = []  # a log of the lanes that grew
 
@@ -111,13 +113,13 @@ class Assembly:
     def find(self, task: TaskUid) -> Position | None:
         """Return the slot whose end signals that the rTask is done, or None if it is not in this rProgram."""
         where = self._builder.find(task)
-        return where and Position(where.veu, self._told[where.veu][where.order])
+        return where and Position(where.veu, self._signalled_by[where.veu][where.order])
 
     def find_all(self, operator_id: int, rtasks: Iterable[int]) -> list[tuple[int, int]]:
         """Return `find` of some rTasks of an operator as (vEU, order); NOWHERE for those not in this rProgram."""
-        find, told = self._builder.find, self._told
+        find, signalled_by = self._builder.find, self._signalled_by
         found = [find((operator_id, rtask)) for rtask in rtasks]
-        return [(where[0], told[where[0]][where[1]]) if where else NOWHERE for where in found]
+        return [(where[0], signalled_by[where[0]][where[1]]) if where else NOWHERE for where in found]
 
     def needs(self, tasks: Iterable[TaskUid], also: Needs = NOTHING) -> Needs:
         """Return the dependencies on those `tasks` that are in this rProgram; earlier rPrograms have completed.
@@ -145,7 +147,7 @@ class Assembly:
         foreign = needs.other_end_us if veu == needs.veu else needs.end_us
         if foreign > ready:
             return foreign + self.spec.barrier_us
-        return ready if self._builder.knows(veu, needs.front) else ready + self.spec.barrier_us
+        return ready if self._builder.happens_after(veu, needs.front) else ready + self.spec.barrier_us
 
     def starts_us(self, needs: Needs) -> Times:
         """Return `start_us` of every lane. Only lanes that grew since the last call are computed again."""
@@ -153,10 +155,10 @@ class Assembly:
             return self.ready_us
         grown = self._grown[needs.seen :] if needs.seen >= 0 else range(self.spec.num_veus)
         needs.seen = len(self._grown)
-        if len(grown) > FEW:
+        if len(grown) > LOOP_LANES:
             foreign = np.full(self.spec.num_veus, needs.end_us)
             foreign[needs.veu] = needs.other_end_us
-            informed = (self.ready_us >= foreign) & self._builder.informed(needs.front)
+            informed = (self.ready_us >= foreign) & self._builder.lanes_past(needs.front)
             behind_barrier = np.maximum(self.ready_us, foreign) + self.spec.barrier_us
             needs.starts_us = np.where(informed, self.ready_us, behind_barrier)
         else:
@@ -176,7 +178,7 @@ class Assembly:
             ends.append(start)
         end = self.ready_us[veu] = start + rtask_us
         ends.append(end)
-        self._told[veu] += range(len(self._told[veu]), len(ends))
+        self._signalled_by[veu] += range(len(self._signalled_by[veu]), len(ends))
         self._grown.append(veu)
 
     def gather(self, before: Checkpoint, placed: Iterable[Placed]) -> None:
@@ -186,7 +188,7 @@ class Assembly:
         readers of any of them wait for the last one. If that would take longer, nothing changes.
         """
         alone = float(self.ready_us.max()), float(self.ready_us.sum())
-        apart = self.undo(before)
+        undone = self.undo(before)
         lanes: dict[int, list[Placed]] = {}
         for one in placed:
             lanes.setdefault(one.veu, []).append(one)
@@ -201,11 +203,11 @@ class Assembly:
                 self.place(one.task, veu, one.rtask_us, NOTHING if n else shared[key])
         if (float(self.ready_us.max()), float(self.ready_us.sum())) > alone:
             self.undo(before)
-            self.redo(apart)
+            self.redo(undone)
             return
         for veu in lanes:
-            told, first = self._told[veu], before.mark.lengths[veu]
-            told[first:] = [len(told) - 1] * (len(told) - first)
+            signalled_by, first = self._signalled_by[veu], before.mark.lengths[veu]
+            signalled_by[first:] = [len(signalled_by) - 1] * (len(signalled_by) - first)
 
     def sync(self) -> None:
         """Append a barrier of all lanes: every rTask so far completes before any later one begins."""
@@ -213,9 +215,9 @@ class Assembly:
         self.ready_us = np.full(self.spec.num_veus, end)
         self._synced = tuple(map(len, self._ends))
         self._builder.sync()
-        for ends, told in zip(self._ends, self._told, strict=True):
+        for ends, signalled_by in zip(self._ends, self._signalled_by, strict=True):
             ends.append(end)
-            told.append(len(told))
+            signalled_by.append(len(signalled_by))
         self._grown.extend(range(self.spec.num_veus))
 
     def is_synced(self, task: TaskUid) -> bool:
@@ -229,8 +231,8 @@ class Assembly:
 
     def undo(self, state: Checkpoint) -> Undone:
         """Remove everything placed since `mark`."""
-        ends, told = (_taken(lanes, state.mark.lengths) for lanes in (self._ends, self._told))
-        undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends, told)
+        ends, signalled_by = (_taken(lanes, state.mark.lengths) for lanes in (self._ends, self._signalled_by))
+        undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends, signalled_by)
         self.ready_us, self._synced = state.ready_us.copy(), state.synced
         return undone
 
@@ -238,9 +240,9 @@ class Assembly:
         """Restore what `undo` removed, on the state that it left."""
         self._builder.redo(undone.removed)
         self.ready_us, self._synced = undone.ready_us.copy(), undone.synced
-        for lane, told, veu in zip(undone.ends, undone.told, range(self.spec.num_veus), strict=True):
+        for lane, signalled_by, veu in zip(undone.ends, undone.signalled_by, range(self.spec.num_veus), strict=True):
             self._ends[veu] += lane
-            self._told[veu] += told
+            self._signalled_by[veu] += signalled_by
 
     def build(self) -> RProgram:
         """Return the finished rProgram."""

@@ -16,7 +16,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, NOWHERE, Assembly, Needs, Placed
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import TIE_US, Assignment, Market, Options, select_veu
+from rammer.scheduler.select import TIE_US, Assignment, Options, PriceTable, select_veu
 
 RTaskIds: TypeAlias = NDArray[np.int64]  # of one operator, ascending
 
@@ -32,10 +32,10 @@ class Draft:
 
     printed = False  # whether waves are scheduled as the paper prints it
 
-    def __init__(self, problem: Problem, market: Market | None = None) -> None:
+    def __init__(self, problem: Problem, prices: PriceTable | None = None) -> None:
         self.graph = problem.graph
         self.spec = problem.spec
-        self.market = market or Market(problem)
+        self.prices = prices or PriceTable(problem)
         self.gathers = self.spec.execution is Execution.SIMT and self.spec.sync is SyncModel.FINE  # a whole block waits
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
@@ -45,16 +45,16 @@ class Draft:
 
     def options(self, operator_id: int) -> Options:
         """Return the rKernels from which a wave chooses."""
-        return self.market.options(self.graph.operators[operator_id].operation)
+        return self.prices.options(self.graph.operators[operator_id].operation)
 
     def rtask_us(self, operator_id: int) -> float:
-        return self.market.rtask_us(self.kernels[operator_id])
+        return self.prices.rtask_us(self.kernels[operator_id])
 
     def homes(self, operator_id: int) -> Mapping[int, int]:
         """Return, by rTask, the vEU that last ran the same rTask of the same rKernel on the same static weights."""
         return self._homes.get((self.kernels[operator_id], self._statics[operator_id]), {})
 
-    def settle(self, placed: Iterable[Placed]) -> None:
+    def record_homes(self, placed: Iterable[Placed]) -> None:
         """Record on which vEUs static weights were used."""
         for (operator_id, rtask_id), veu, *_ in placed:
             if statics := self._statics[operator_id]:
@@ -166,10 +166,10 @@ class Draft:
 
     def sequential_us(self) -> float:
         """Return the time of RammerBase in µs: every operator's fastest rKernel, launched alone."""
-        options = [self.market.options(op.operation).fastest for op in self.graph.operators]
+        options = [self.prices.options(op.operation).fastest for op in self.graph.operators]
         veus = self.spec.num_veus
         return sum(
-            self.spec.launched_us(min(o.kernel.num_rtasks, veus) > 1) + o.alone_us
+            self.spec.launched_us(min(o.kernel.num_rtasks, veus) > 1) + o.unshared_us
             for o in options
             if o.kernel.num_rtasks
         )
@@ -179,11 +179,11 @@ class Draft:
     ) -> ExecutionPlan:
         """Return the plan. A note says so if its price exceeds the baseline's by more than noise."""
         baseline_us = self.sequential_us()
-        if priced_us > baseline_us * max(self.market.problem.profiler.noise, 1 + 1e-9):
+        if priced_us > baseline_us * max(self.prices.problem.profiler.noise, 1 + 1e-9):
             worse = f"priced at {priced_us:.2f} µs, worse than the {baseline_us:.2f} µs of one rProgram per rOperator"
             notes = [*notes, worse]
         kernels = tuple(self.kernels[n] for n in range(len(self.graph.operators)))
-        times = {kernel: self.market.rtask_us(kernel) for kernel in kernels}
+        times = {kernel: self.prices.rtask_us(kernel) for kernel in kernels}
         return ExecutionPlan(
             self.graph, self.spec, kernels, tuple(programs), policy, rtask_us=times, notes=tuple(notes)
         )

@@ -11,7 +11,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.timeline import simulate
 
 
-class Judged:
+class Estimate:
     """A plan and its estimated times, each computed when it is first read."""
 
     def __init__(self, problem: Problem, plan: ExecutionPlan) -> None:
@@ -35,7 +35,7 @@ class Judged:
     def least_us(self) -> float:
         """Lower bound of `us`: all operands in the private cache. Cheaper, as operands are not followed."""
         if prices := self._problem.profiler.prices(self.plan.kernels):
-            return simulate(self.plan, lambda kernel: prices[kernel].near_us).total_us
+            return simulate(self.plan, lambda kernel: prices[kernel].warm_us).total_us
         return self.plain_us
 
     @cached_property
@@ -49,30 +49,30 @@ class PlanSelector:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._seen: list[Judged] = []
+        self._seen: list[Estimate] = []
 
-    def believed(self, plan: ExecutionPlan) -> Judged:
+    def estimate(self, plan: ExecutionPlan) -> Estimate:
         """Return the estimate of a plan, shared by plans with the same rPrograms and rKernels."""
         for known in self._seen:
             if (known.plan.programs, known.plan.kernels) == (plan.programs, plan.kernels):
                 return known
-        self._seen.append(Judged(self._problem, plan))
+        self._seen.append(Estimate(self._problem, plan))
         return self._seen[-1]
 
-    def plain_us_below(self, known: Judged) -> float:
+    def plain_us_below(self, known: Estimate) -> float:
         """Return the `plain_us` below which another plan is worth comparing, because following operands is slow."""
         return known.plain_us / self._problem.profiler.noise
 
-    def cheaper(self, other: Judged, known: Judged) -> bool:
+    def cheaper(self, other: Estimate, known: Estimate) -> bool:
         """Return whether the other plan is estimated to take less, by any amount."""
         return takes_less(other, known)
 
-    def prefers(self, other: Judged, known: Judged) -> bool:
+    def prefers(self, other: Estimate, known: Estimate) -> bool:
         """Return whether the other plan is estimated to take less, by more than noise."""
         return takes_less(other, known, self._problem.profiler.noise)
 
 
-def takes_less(one: Judged, other: Judged, ratio: float = 1.0) -> bool:
+def takes_less(one: Estimate, other: Estimate, ratio: float = 1.0) -> bool:
     """Return whether `one.us * ratio < other.us`. Simulates the smaller plan first; a lower bound may decide."""
     if one.to_follow < other.to_follow:
         if one.us * ratio < other.least_us:

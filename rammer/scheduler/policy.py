@@ -66,7 +66,7 @@ class Problem:
 
         With more candidates, timing noise more often selects one that was measured too fast.
         """
-        usual = {op: [k for k in kernels if not k.finer] or kernels for op, kernels in self.candidates.items()}
+        usual = {op: [k for k in kernels if not k.for_splitting] or kernels for op, kernels in self.candidates.items()}
         return replace(self, candidates=usual)
 
     def of(self, graph: Graph, veus: int) -> Problem | None:

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
-from rammer.cost.statics import passing_bytes, statics_us
+from rammer.cost.statics import statics_us, streamed_bytes
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -28,7 +28,7 @@ class Option:
 
     kernel: RKernel
     rtask_us: float
-    alone_us: float
+    unshared_us: float
     work_us: float
 
 
@@ -38,7 +38,7 @@ class Options:
 
     fastest: Option  # least time when launched alone
     efficient: Option  # least time of one rTask × num_rtasks
-    whole: Option  # the fewest rTasks; an rKernel's own time excludes communication, which may dominate
+    fewest_rtasks: Option  # the fewest rTasks; an rKernel's own time excludes communication, which may dominate
     first: Option  # the generator's best guess
     least_rtask_us: float
     least_work_us: float
@@ -48,18 +48,18 @@ class Options:
         return replace(self, fastest=option, efficient=option)
 
 
-class Market:
+class PriceTable:
     """Price the candidates of each distinct operation, once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._passing = passing_bytes(problem.graph)
+        self._streamed = streamed_bytes(problem.graph)
         self._options: dict[Operation, Options] = {}
         self._fitting: dict[Operation, list[Option]] = {}
         self._times: dict[RKernel, float] = {}
-        self._price_far_weights()
+        self._price_cold_weights()
 
-    def _price_far_weights(self) -> None:
+    def _price_cold_weights(self) -> None:
         """Let measured stalls for weights in DRAM decide between rKernels.
 
         An rKernel that prefetches lines while it computes stalls less than another one that reads as much.
@@ -68,7 +68,7 @@ class Market:
         found = [self._open([k for k in options if k.fits(spec)]) for options in self.problem.candidates.values()]
         for kernel, price in (profiler.prices(chain.from_iterable(found)) or {}).items():
             stalls = price.shared_stall, price.memory_stall
-            self._times[kernel] = self._alone_us(kernel) + statics_us(kernel, spec, self._passing, stalls)
+            self._times[kernel] = self._unshared_us(kernel) + statics_us(kernel, spec, self._streamed, stalls)
 
     def rtask_us(self, kernel: RKernel) -> float:
         """Return the profiler's time plus the cost of weights that other operators evict, memoized.
@@ -76,11 +76,11 @@ class Market:
         Raises ScheduleError if the profiler returns a time that is negative or not finite.
         """
         if (found := self._times.get(kernel)) is None:
-            found = self._alone_us(kernel)
-            found = self._times[kernel] = found + statics_us(kernel, self.problem.spec, self._passing)
+            found = self._unshared_us(kernel)
+            found = self._times[kernel] = found + statics_us(kernel, self.problem.spec, self._streamed)
         return found
 
-    def _alone_us(self, kernel: RKernel) -> float:
+    def _unshared_us(self, kernel: RKernel) -> float:
         found = float(self.problem.profiler.rtask_us(kernel))
         if not 0.0 <= found < float("inf"):
             raise ScheduleError(
@@ -94,8 +94,8 @@ class Market:
         if len(kernels) < 2:
             return []
         least = min(self._on_device(k, self.rtask_us(k)) for k in kernels)
-        found = [k for k in kernels if self._on_device(k, self._alone_us(k)) <= least]
-        return found if len(found) > 1 and any(self.rtask_us(k) > self._alone_us(k) for k in found) else []
+        found = [k for k in kernels if self._on_device(k, self._unshared_us(k)) <= least]
+        return found if len(found) > 1 and any(self.rtask_us(k) > self._unshared_us(k) for k in found) else []
 
     def _on_device(self, kernel: RKernel, us: float) -> float:
         """Return the µs of all rTasks of an rKernel if one takes `us`."""
@@ -149,9 +149,9 @@ class Market:
             return option.work_us + option.kernel.num_rtasks * barrier_us
 
         return Options(
-            fastest=_least(fitting, attrgetter("alone_us"), noise),
+            fastest=_least(fitting, attrgetter("unshared_us"), noise),
             efficient=_least(fitting, work_us, noise),
-            whole=min(fitting, key=lambda o: (o.kernel.num_rtasks, o.work_us)),
+            fewest_rtasks=min(fitting, key=lambda o: (o.kernel.num_rtasks, o.work_us)),
             first=fitting[0],
             least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
             least_work_us=min(o.work_us for o in fitting),

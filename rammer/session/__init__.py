@@ -27,11 +27,11 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
-from rammer.runtime.program import Again
+from rammer.runtime.program import RepeatedRun
 from rammer.runtime.state import Stateful, StreamState, checked_pairs
-from rammer.session.buckets import Buckets, Need, cut, fill, length_name, masked, require_prefix
+from rammer.session.buckets import Adjustment, Buckets, cut, fill, length_name, masked, require_prefix
 from rammer.session.cache import CachedProgram, ProgramCache
-from rammer.session.growing_cache import Fit, Growing, Grown
+from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
 from rammer.session.inputs import Inputs, Request, SessionPort, is_flag, is_small
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.session.report import SessionReport
@@ -55,7 +55,7 @@ class _Made:
     """The source of a compiled program: the imported graph, or the values that its import has computed already."""
 
     imported: Imported
-    grown: Grown | None = None
+    grown: StepGraph | None = None
     values: Mapping[str, Array] = field(default_factory=dict)  # values of outputs, if the import computed all of them
 
 
@@ -122,7 +122,7 @@ class Session(Stateful, InferenceSession):
             for ports in (self._inputs.ports, self._outputs)
         )
         pairs = checked_pairs(state, inputs, outputs)
-        self._growing = Growing(bounds or {}, self._inputs.ports, pairs, bool(buckets))
+        self._growing = BoundedCaches(bounds or {}, self._inputs.ports, pairs, bool(buckets))
         for name, port in self._inputs.ports.items() if bounds else ():
             if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
                 raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
@@ -158,7 +158,7 @@ class Session(Stateful, InferenceSession):
         c, kept = self._cache.counts(), self._cache.kept()
         programs = tuple((k.signature, k.runs, k.compile_s) for k in kept)
         own = SessionReport(
-            c.hits, c.misses, c.compiled_ahead, c.put_out, c.compile_s, self._buckets.padding(), programs
+            c.hits, c.misses, c.compiled_ahead, c.evictions, c.compile_s, self._buckets.padding(), programs
         )
         for label, part in self._stages.sessions() if self._stages else ():
             own = own.with_part(label, part.report())
@@ -172,7 +172,7 @@ class Session(Stateful, InferenceSession):
         return inputs, tuple(name for name in self._outputs if name not in pairs)
 
     def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.turn`."""
+        """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.run_lock`."""
         if self._stages is None:
             try:
                 return self.evaluate_uncut(memory, inputs, outputs)
@@ -241,7 +241,7 @@ class Session(Stateful, InferenceSession):
     @contextmanager
     def again(
         self, memory: StreamState, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
-    ) -> Iterator[Again | None]:
+    ) -> Iterator[RepeatedRun | None]:
         """Yield a function that repeats the last run of a stream with other values of the `changing` inputs only.
 
         Yields None if these inputs decide which program runs, or if state does not stay inside one program.
@@ -289,7 +289,7 @@ class Session(Stateful, InferenceSession):
                 if name not in self._growing.axes:
                     arrays[name] = full
         shapes = {name: shapes[name] for name in self._inputs.ports if name in shapes}
-        shapes = self._inputs.with_extents(shapes, self._growing.rooms)
+        shapes = self._inputs.with_extents(shapes, self._growing.follower_bounds)
         arrays = {n: fill(n, a, shape) if (shape := shapes.get(n)) else a for n, a in arrays.items()}
         exact = Request(shapes, arrays)
         request = Request(*self._buckets.padded(shapes, arrays))
@@ -316,7 +316,7 @@ class Session(Stateful, InferenceSession):
         memory.lengths = fit.after(lengths)
         return fit.cut(found, lengths)
 
-    def _fit(self, exact: Request, request: Request, grown: Grown) -> Fit:
+    def _fit(self, exact: Request, request: Request, grown: StepGraph) -> Fit:
         """Return how a run of the exact request uses a program of equal or larger extents.
 
         Raises ModelError if it cannot.
@@ -377,7 +377,7 @@ class Session(Stateful, InferenceSession):
         lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
         return Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
 
-    def _masks_of(self, padded: Request) -> tuple[Need, ...]:
+    def _masks_of(self, padded: Request) -> tuple[Adjustment, ...]:
         """Return the masks that a padded program needs, by comparison with slightly smaller shapes.
 
         Returns no masks if these shapes are refused: each run then raises the error itself.
@@ -386,7 +386,7 @@ class Session(Stateful, InferenceSession):
         if shapes == padded.shapes:
             return ()
 
-        def made() -> tuple[Need, ...]:
+        def made() -> tuple[Adjustment, ...]:
             arrays = {n: a if on_gpu(a) or n not in shapes else cut(a, shapes[n]) for n, a in padded.arrays.items()}
             try:
                 return self._compared(Request(shapes, arrays), padded)[1]
@@ -396,21 +396,21 @@ class Session(Stateful, InferenceSession):
         return self._once(lambda: ("masks", self._key(padded)), made)
 
     def _proven(
-        self, exact: Request, padded: Request, masks: tuple[Need, ...]
-    ) -> tuple[dict[str, Shape], tuple[Need, ...]]:
+        self, exact: Request, padded: Request, masks: tuple[Adjustment, ...]
+    ) -> tuple[dict[str, Shape], tuple[Adjustment, ...]]:
         """Return the true shapes of the outputs, and the masks needed: those given, if they suffice.
 
         Raises ModelError if a result depends on the padding.
         """
 
-        def made() -> tuple[dict[str, Shape], tuple[Need, ...]]:
+        def made() -> tuple[dict[str, Shape], tuple[Adjustment, ...]]:
             graph, needed = self._compared(exact, padded)
             shapes = {name: graph.types[name].shape for name in graph.outputs}
             return shapes, masks if set(needed) <= set(masks) else needed
 
         return self._once(lambda: ("padding", self._key(exact)), made)
 
-    def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Need, ...]]:
+    def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Adjustment, ...]]:
         """Return the exact graph, and what the padded one has to mask. Raises ModelError."""
         graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
         filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
@@ -531,7 +531,7 @@ class Session(Stateful, InferenceSession):
             except ModelError as error:
                 self._cut(error)
         assert self._stages is not None
-        return self._stages.ahead({name: self._inputs.example(name) for name in request.shapes}, request)
+        return self._stages.precompile({name: self._inputs.example(name) for name in request.shapes}, request)
 
     def ahead_uncut(self, request: Request) -> int:
         """Compile one program for a signature. Return the number of new programs.
@@ -567,7 +567,7 @@ def _fixed(port: Declared) -> list[int | None] | None:
     return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
 
 
-def _grown(kept: CachedProgram[_Made]) -> Grown:
+def _grown(kept: CachedProgram[_Made]) -> StepGraph:
     assert kept.info.grown is not None
     return kept.info.grown
 

@@ -56,7 +56,7 @@ class ShiftedTable:
     table: Array = field(compare=False, repr=False)
 
 
-Need: TypeAlias = Mask | ShiftedTable  # what a padded graph needs so that its first elements are those of the exact one
+Adjustment: TypeAlias = Mask | ShiftedTable  # makes a padded graph's first elements those of the exact one
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,14 @@ def require_prefix(
     filled: Mapping[str, tuple[int, int]] | None = None,
     appended: Collection[TensorId] = (),
     rows: AllRows | None = None,
-) -> tuple[Need, ...]:
+) -> tuple[Adjustment, ...]:
     """Return what the padded graph needs so that its first elements are those of the exact one; usually nothing.
 
     `filled` has the true and the padded extent of symbols. Operators with `appended` outputs are assumed to be the
     same: they become updates. A constant may be other `rows` of one table. Raises ModelError naming the first operator
     whose results would depend on the padding.
     """
-    masks: list[Need] = []
+    masks: list[Adjustment] = []
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
     inside: dict[TensorId, Embedding] = {}  # tensors that are not a prefix
     for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
@@ -166,7 +166,7 @@ def require_prefix(
     return tuple(masks)
 
 
-def masked(graph: Graph, needs: Collection[Need], appended: Collection[Appended] = ()) -> Graph:
+def masked(graph: Graph, needs: Collection[Adjustment], appended: Collection[Appended] = ()) -> Graph:
     """Apply masks, moved constants and cache updates to a graph.
 
     True extents of symbols and positions of new rows become inputs, int64 scalars, after the others.

@@ -28,11 +28,11 @@ class CachedProgram(Generic[InfoT]):
     compile_s: float
     runs: int = 0
     users: int = 0  # threads that run it now
-    is_out: bool = False
+    evicted: bool = False
 
     def close_unused(self) -> None:
         """Close an evicted program if no thread runs it."""
-        if self.program and self.is_out and not self.users:
+        if self.program and self.evicted and not self.users:
             self.program.close()
 
 
@@ -43,7 +43,7 @@ class Counts:
     hits: int = 0
     misses: int = 0
     compiled_ahead: int = 0
-    put_out: int = 0
+    evictions: int = 0
     compile_s: float = 0.0
 
 
@@ -59,7 +59,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
     ) -> None:
         self._limit, self._key, self._compile = limit, key, compile
         self._kept: OrderedDict[Hashable, CachedProgram[InfoT]] = OrderedDict()
-        self._hits = self._misses = self._ahead = self._put_out = 0
+        self._hits = self._misses = self._ahead = self._evictions = 0
         self._compile_s = 0.0
         self._lock = threading.Lock()  # guards everything above, held briefly
         self._compiling = threading.Lock()
@@ -85,7 +85,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
     def counts(self) -> Counts:
         """Return hits, misses, evictions and seconds of compilation."""
         with self._lock:
-            return Counts(self._hits, self._misses, self._ahead, self._put_out, self._compile_s)
+            return Counts(self._hits, self._misses, self._ahead, self._evictions, self._compile_s)
 
     def kept(self) -> tuple[CachedProgram[InfoT], ...]:
         """Return the programs, the one used last at the end."""
@@ -129,7 +129,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
         with self._lock:
             while len(self._kept) > limit:
                 out.append(self._kept.popitem(last=False)[1])
-                out[-1].is_out = True
-                self._put_out += 1
+                out[-1].evicted = True
+                self._evictions += 1
         for kept in out:
             kept.close_unused()

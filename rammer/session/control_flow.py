@@ -28,7 +28,7 @@ from rammer.runtime.state import StreamState
 from rammer.session.inputs import Request
 
 if TYPE_CHECKING:
-    from rammer.runtime.program import Again
+    from rammer.runtime.program import RepeatedRun
     from rammer.session import Session
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
@@ -53,13 +53,13 @@ class Stages:
         self._each(lambda step: known.update(step.run(known)))
         return {name: known[name] for name in outputs}
 
-    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+    def precompile(self, examples: Mapping[str, Any], request: Request) -> int:
         """Compile the parts that depend on inputs alone, given examples of these. Return the number of new programs."""
         compiled = 0
 
         def compile(step: _Step) -> None:
             nonlocal compiled
-            compiled += step.ahead(examples, request)
+            compiled += step.precompile(examples, request)
 
         self._each(compile)
         return compiled
@@ -147,7 +147,7 @@ class _Step(ABC):
     def pieces(self) -> Iterator[_Piece]:
         """Yield the parts that it runs."""
 
-    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+    def precompile(self, examples: Mapping[str, Any], request: Request) -> int:
         """Compile what a request is known to need. Return the number of new programs."""
         return 0
 
@@ -168,7 +168,7 @@ class _Segment(_Step):
         given = {name: values[name] for name in part.inputs}
         return self._piece.session(given)[0].evaluate_uncut(StreamState({}), given, part.outputs)
 
-    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+    def precompile(self, examples: Mapping[str, Any], request: Request) -> int:
         names = self._piece.part.inputs
         if not all(name in examples for name in names):
             return 0
@@ -374,7 +374,7 @@ class _Steps:
         self._asked = asked
         self._taken = self._bytes = 0
         self._held = ExitStack()  # the program of a body whose signature does not change
-        self._again: Again | None = None
+        self._again: RepeatedRun | None = None
         self._open(given)
 
     def __enter__(self) -> _Steps:

@@ -24,7 +24,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, TensorId
 from rammer.runtime.state import StreamState
-from rammer.session.buckets import AllRows, Appended, Mask, Need, length_name, masked, place_name, require_prefix
+from rammer.session.buckets import Adjustment, AllRows, Appended, Mask, length_name, masked, place_name, require_prefix
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared, Imported
@@ -40,7 +40,7 @@ SHORTEST = 2  # rows of the shortest cache in proofs: an extent of 1 would be br
 class Fit:
     """The use of a program by runs of its own or smaller extents: masks, true extents, new rows, cuts of outputs."""
 
-    needs: tuple[Need, ...]
+    needs: tuple[Adjustment, ...]
     extents: Extents  # true extents of symbols with buckets
     steps: Extents  # new rows of a run, by the symbol of the cache
     cuts: Mapping[TensorId, Mapping[int, str]]  # output -> padded dimension -> symbol
@@ -71,7 +71,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Grown:
+class StepGraph:
     """The graph of one step, and the facts that its runs need."""
 
     graph: Graph
@@ -81,7 +81,7 @@ class Grown:
     rows: Graph | None  # graph of all rows, if constants are rows of its tables
 
 
-class Growing:
+class BoundedCaches:
     """The caches of a model with `bounds`: symbol -> rows that a cache may have.
 
     `is_filled`: a run may store more rows than it was given (buckets), so a cache may have any values behind its end;
@@ -99,10 +99,10 @@ class Growing:
         self._is_filled = is_filled
         self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
         self.axes: dict[str, tuple[int, str]] = {}  # cache -> (dimension that grows, its symbol)
-        self.follows: dict[
+        self.cache_of: dict[
             str, str
         ] = {}  # symbol of another input, as long as a cache with its new rows -> the cache's symbol
-        self._come: str | int | None = None  # symbol or number of new rows
+        self._new_rows: str | int | None = None  # symbol or number of new rows
         others: dict[str, str] = {}
         for name, port in inputs.items():
             for axis, extent in enumerate(port.shape or ()):
@@ -132,9 +132,9 @@ class Growing:
                     f"bounds= names {symbol!r}, a dimension of {name!r}, which is no state",
                     hint="one that is a cache and its new rows has the bound of this cache",
                 )
-            (self.follows[symbol],) = known
+            (self.cache_of[symbol],) = known
             self.bounds.pop(symbol, None)
-        self.rooms = {symbol: self.bounds[cache] for symbol, cache in self.follows.items()}
+        self.follower_bounds = {symbol: self.bounds[cache] for symbol, cache in self.cache_of.items()}
 
     def lengths(self, memory: StreamState, given: Mapping[str, Array]) -> dict[str, int]:
         """Return the lengths of a stream's caches. Copy caches that are given or reset into arrays of full size."""
@@ -169,15 +169,15 @@ class Growing:
                     hint="reset() begins anew; a larger bounds= takes more",
                 )
 
-    def grown(self, load: Load, extents: Extents, probe: Extents) -> Grown:
+    def grown(self, load: Load, extents: Extents, probe: Extents) -> StepGraph:
         """Return the graph of a step for any lengths up to the bounds.
 
         `load` imports the model, given extents of symbols. `extents` are those of all symbols of other inputs, `probe`
         smaller ones of padded symbols. Raises ModelError naming an operator that computes something else for a longer
         cache.
         """
-        if self.follows and self._come is None:
-            self._come = self._find_come(load, extents)
+        if self.cache_of and self._new_rows is None:
+            self._new_rows = self._find_new_rows(load, extents)
         load = self._followed(load, extents)
         steps = self._steps(load(dict.fromkeys(self.bounds, SHORTEST)).graph)
         for symbol, most in self.bounds.items():
@@ -196,9 +196,9 @@ class Growing:
             Appended(name, self._concat(whole.graph, name).inputs[1], self._outputs[name], axis, symbol)
             for name, (axis, symbol) in self.axes.items()
         ]
-        return Grown(masked(whole.graph, fit.needs, appended), whole, steps, fit, rows)
+        return StepGraph(masked(whole.graph, fit.needs, appended), whole, steps, fit, rows)
 
-    def fit(self, load: Load, grown: Grown, extents: Extents, true: Extents) -> Fit:
+    def fit(self, load: Load, grown: StepGraph, extents: Extents, true: Extents) -> Fit:
         """Return how runs of `true` extents use the program of `grown`. Raises ModelError if it cannot serve them."""
         if true == grown.fit.extents:
             return grown.fit
@@ -238,7 +238,7 @@ class Growing:
         needs = tuple(need for need in found[0] if self._is_filled or not self._is_zero(whole, need, found[0]))
         return Fit(needs, true, come, cuts)
 
-    def _is_zero(self, graph: Graph, need: Need, needs: Collection[Need]) -> bool:
+    def _is_zero(self, graph: Graph, need: Adjustment, needs: Collection[Adjustment]) -> bool:
         """Check whether a product's operand needs no mask: zeros follow it, and the other operand is masked."""
         if not isinstance(need, Mask) or graph.operators[need.operator].kind != "matmul":
             return False
@@ -258,37 +258,37 @@ class Growing:
                 whole[(slice(None),) * axis + (slice(lengths[symbol], None),)] = 0
                 memory.advance({name: whole})
 
-    def _find_come(self, load: Load, extents: Extents) -> str | int:
+    def _find_new_rows(self, load: Load, extents: Extents) -> str | int:
         """Find what gives the number of new rows: a symbol of other inputs, or a constant. Raises ModelError."""
         ((symbol, most),) = self.bounds.items()
-        few = min(most - SHORTEST, SHORTEST + 3)
-        trials: list[tuple[str | int, int]] = [(other, few) for other in extents if other not in self.follows]
+        rows_to_try = min(most - SHORTEST, SHORTEST + 3)
+        trials: list[tuple[str | int, int]] = [(other, rows_to_try) for other in extents if other not in self.cache_of]
         for come, rows in [*trials, *((extent, extent) for extent in {1, *extents.values()})]:
             changed = {come: rows} if isinstance(come, str) else {}
             try:
-                graph = load({**changed, symbol: SHORTEST, **dict.fromkeys(self.follows, SHORTEST + rows)}).graph
+                graph = load({**changed, symbol: SHORTEST, **dict.fromkeys(self.cache_of, SHORTEST + rows)}).graph
                 if self._steps(graph)[symbol] == rows:
                     return come
             except ModelError:
                 continue
-        named = ", ".join(map(repr, self.follows))
+        named = ", ".join(map(repr, self.cache_of))
         raise ModelError(f"{named} is not {symbol!r} and new rows", hint="leave out bounds=")
 
     def _followed(self, load: Load, extents: Extents) -> Load:
         """Wrap `load` so that dimensions of other inputs that follow a cache grow with it."""
-        if not self.follows:
+        if not self.cache_of:
             return load
 
         def loaded(changed: Extents) -> Imported:
-            come = {**extents, **changed}[self._come] if isinstance(self._come, str) else self._come or 0
-            return load({**changed, **{follower: changed[s] + come for follower, s in self.follows.items()}})
+            come = {**extents, **changed}[self._new_rows] if isinstance(self._new_rows, str) else self._new_rows or 0
+            return load({**changed, **{follower: changed[s] + come for follower, s in self.cache_of.items()}})
 
         return loaded
 
     def require_followed(self, given: Extents, after: Extents) -> None:
         """Raise InputError if a dimension that follows a cache is not as long as the cache with its new rows."""
         for symbol, extent in given.items():
-            cache = self.follows.get(symbol)
+            cache = self.cache_of.get(symbol)
             if cache is not None and extent != after[cache]:
                 raise InputError(f"{symbol!r} is {extent}, where {cache!r} and the new rows are {after[cache]}")
 
@@ -303,7 +303,7 @@ class Growing:
         if len(self.bounds) != 1:
             return None
         ((symbol, most),) = self.bounds.items()
-        for other in extents.keys() - self.follows.keys():
+        for other in extents.keys() - self.cache_of.keys():
             try:
                 nearly = load({symbol: SHORTEST, other: most - SHORTEST}).graph
                 if self._steps(nearly)[symbol] != most - SHORTEST:

@@ -11,11 +11,11 @@ import numpy as np
 from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array
 from rammer.runtime.call import as_array, check_names, on_gpu
-from rammer.vdevice.base import Room, conversion_hint
+from rammer.vdevice.base import DeviceBuffer, conversion_hint
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
-    from rammer.session.buckets import Need
+    from rammer.session.buckets import Adjustment
 
 Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # a list has the shapes of its elements, a missing value None
 Arrays: TypeAlias = "dict[str, Any]"  # elements of lists have names of their own
@@ -41,7 +41,7 @@ class Request:
 
     shapes: Shapes
     arrays: Arrays = field(compare=False)
-    masks: tuple[Need, ...] = ()  # masks of padded operands
+    masks: tuple[Adjustment, ...] = ()  # masks of padded operands
 
 
 class Inputs:
@@ -125,7 +125,7 @@ class Inputs:
         return shapes, arrays
 
     def _array(self, port: Declared, name: str, value: Any) -> Any:
-        if on_gpu(value) or isinstance(value, Room):  # Room: state in a program's buffer
+        if on_gpu(value) or isinstance(value, DeviceBuffer):  # Room: state in a program's buffer
             return value
         array = as_array(name, value, port.dtype)
         if array.dtype.newbyteorder("=") != port.dtype.numpy:

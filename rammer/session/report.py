@@ -14,7 +14,7 @@ class SessionReport:
     hits: int
     misses: int
     compiled_ahead: int
-    put_out: int
+    evictions: int
     compile_s: float
     padding: float  # fraction of input elements that is padding
     programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; the one used last at the end
@@ -25,7 +25,7 @@ class SessionReport:
             self.hits + other.hits,
             self.misses + other.misses,
             self.compiled_ahead + other.compiled_ahead,
-            self.put_out + other.put_out,
+            self.evictions + other.evictions,
             self.compile_s + other.compile_s,
             self.padding,
             (*self.programs, *((f"{label}: {text}", runs, seconds) for text, runs, seconds in other.programs)),
@@ -33,7 +33,7 @@ class SessionReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} evicted; "
+            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.evictions} evicted; "
             f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
         ]
         lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]

@@ -47,8 +47,8 @@ def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]
 def operator_table(program: Program, rows: int) -> Table:
     """Return a table of the most expensive operators: measured times if the vDevice has them, else estimates."""
     report = program.report()
-    believed = [o.rtask_us * o.num_rtasks for o in report.operators]
-    spent = report.usage.operator_us if report.usage else believed
+    estimated = [o.rtask_us * o.num_rtasks for o in report.operators]
+    spent = report.usage.operator_us if report.usage else estimated
     total = sum(spent) or 1.0
     grouped: dict[tuple[str, str], list[OperatorRow]] = {}
     cost: dict[tuple[str, str], float] = {}

@@ -265,7 +265,7 @@ class RunsSlots(Executable, Protocol):
         """Run, but start one vEU only when the others cannot go on without it. Work stealing is off."""
 
 
-class Room(ABC):
+class DeviceBuffer(ABC):
     """A device buffer for a port. It outlives the program that made it. Its copies are host arrays."""
 
     type: TensorType
@@ -286,7 +286,7 @@ class Room(ABC):
 class KeepsState(Protocol):
     """A loaded program whose ports may lie in buffers that the caller owns ("rooms"). Used for state between runs."""
 
-    def room(self, kind: TensorType) -> Array | Room:
+    def room(self, kind: TensorType) -> Array | DeviceBuffer:
         """Return a new buffer of zeros: a host array, or a Room on a device."""
 
     def fill(self, room: Any, value: Array) -> None:
@@ -381,8 +381,8 @@ class VDevice(ABC):
                 f"numerics='strict' rounds no operands, and precision={precision!r} does",
                 hint="leave one of them out; RAMMER_NUMERICS and RAMMER_PRECISION count, too",
             )
-        direct = spec.direct or numerics == "strict" or not config.boolean("RAMMER_WINOGRAD")
-        made = replace(spec, precision=precision, numerics=numerics, direct=direct)
+        direct = spec.no_winograd or numerics == "strict" or not config.boolean("RAMMER_WINOGRAD")
+        made = replace(spec, precision=precision, numerics=numerics, no_winograd=direct)
         if made == spec:
             return self
         adapted = copy(self)

@@ -134,15 +134,16 @@ class _Memory(Memory):
         else:
             starts = np.cumsum([0, *(aligned_bytes(max(n, 1)) for n in nbytes.values())]).tolist()
             self.plan = MemoryPlan(dict(zip(owners, starts, strict=False)), starts[-1])
-        apart = {**self.plan.pieces, **self.plan.near}
-        self.room = aligned_bytes(max((nbytes[t] for t in apart), default=0))
+        separate = {**self.plan.pieces, **self.plan.in_scratch}
+        self.room = aligned_bytes(max((nbytes[t] for t in separate), default=0))
         self.end = aligned_bytes(self.plan.arena_bytes + 2 * self.room)  # of the arena
-        self.each = aligned_bytes(plan.spec.scratch_bytes) + 2 * self.room if self.plan.near else 0  # of a scratch
+        # bytes of a vEU's scratch
+        self.each = aligned_bytes(plan.spec.scratch_bytes) + 2 * self.room if self.plan.in_scratch else 0
         self.arena: Bytes = np.zeros(self.end + plan.spec.num_veus * self.each, np.uint8)
         super().__init__(plan.graph)
         for owner in owners:
             fill = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
-            firsts = apart[owner].firsts if owner in apart else (0,)
+            firsts = separate[owner].firsts if owner in separate else (0,)
             for first, stop in pairwise((*firsts, plan.graph.types[owner].span)):
                 self.physical(owner, first)[first:stop] = fill
 
@@ -152,10 +153,10 @@ class _Memory(Memory):
         itemsize = self.graph.types[tensor].dtype.itemsize
         (base,) = self.plan.bases(root, itemsize, np.array([offset + element]))
         begin = self.room + int(base) + offset * itemsize
-        if (near := self.plan.near.get(root)) is None:
+        if (resident := self.plan.in_scratch.get(root)) is None:
             return begin
-        piece = bisect_right(near.firsts, offset + element) - 1
-        return self.end + near.veus[piece] * self.each + begin
+        piece = bisect_right(resident.firsts, offset + element) - 1
+        return self.end + resident.veus[piece] * self.each + begin
 
     def physical(self, tensor: TensorId, element: int = 0) -> Array:
         """Return the tensor's physical elements as a flat view, relative to the piece that holds `element`.
@@ -263,7 +264,7 @@ class InterpreterVDevice(VDevice):
             raise DeviceError(f"the interpreter has no device {device!r}", hint="device is a number of vEUs, 1 … 1024")
         if arch:
             raise DeviceError(f"the interpreter has no arch {arch!r}", hint="leave arch out")
-        self.spec = VDeviceSpec("interpreter", num_veus=int(count), languages=("numpy",), succession=True)
+        self.spec = VDeviceSpec("interpreter", num_veus=int(count), languages=("numpy",), in_place=True)
 
     def load(self, image: Image) -> Executable:
         if image.plan is None:

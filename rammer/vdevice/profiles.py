@@ -64,7 +64,7 @@ def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
     for k in kernels:
         if k.operation not in operations:
             operations[k.operation] = f"{k.operation.expr}\0{k.operation.static}"
-        contents = (str(part) for part in (k.body, k.packing, k.form, k.places, k.origin))
+        contents = (str(part) for part in (k.body, k.packing, k.form, k.pipeline_depth, k.origin))
         parts = (common, operations[k.operation], *contents)
         found[k] = "recipe " + hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
     return found

@@ -299,7 +299,7 @@ def _lives(timeline: Timeline, plan: ExecutionPlan) -> Iterator[Life]:
     end = {root: np.full(len(firsts), -np.inf) for root, firsts in places.items()}
     for n in range(len(graph.operators)):
         for _, root, touched in arguments(graph, plan.kernels, n):
-            if root in memory.near:
+            if root in memory.in_scratch:
                 continue
             some = touched[:, 1] > touched[:, 0]
             piece = np.searchsorted(places[root], touched[some, 0], "right") - 1

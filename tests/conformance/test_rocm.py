@@ -19,5 +19,5 @@ class TestRocmWave32(VDeviceConformance):
     @classmethod
     def opened(cls, registry: PluginRegistry) -> Iterator[VDevice]:
         vdevice = registry.open("rocm", arch="gfx1100", device="emulator:4")
-        assert vdevice.spec.wave == 32
+        assert vdevice.spec.subgroup_size == 32
         yield vdevice

@@ -185,7 +185,7 @@ def test_a_plan_is_priced_rtask_by_rtask() -> None:
     def us_of(task: TaskUid, memory_us: float) -> float:
         price, written_us = prices[plan.kernels[task.operator_id]], moved[task][:, 1].sum() * 1e-3 / 4
         stalls_us = written_us * price.shared_stall + memory_us * price.memory_stall
-        return float(max(price.near_us + stalls_us, written_us + memory_us))
+        return float(max(price.warm_us + stalls_us, written_us + memory_us))
 
     memory_us = {task: (nbytes * alone_us)[:, 2].sum() for task, nbytes in moved.items()}
     at = dict.fromkeys(range(2), 1.0)  # the launch

@@ -63,7 +63,7 @@ def test_single_pieces_are_expected_to_be_where_they_are(
     for _ in range(300):
         veu = rng.randrange(3)
         if rng.random() < 0.03:
-            caches.pass_by(veu)
+            caches.flush_private(veu)
             own[veu] = Single(OWN)
         chosen = rng.sample(range(40), rng.randrange(1, 5))
         cut = rng.randrange(len(chosen) + 1)

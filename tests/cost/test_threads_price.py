@@ -19,7 +19,7 @@ SPEC = VDeviceSpec(
     execution=Execution.SIMT,
     lanes=4,
     max_threads=256,
-    wave=32,
+    subgroup_size=32,
     scratch_bytes=100 << 10,
     memory=(MemoryLevel("L2", 50 << 20, "device", 5000.0, latency_us=0.3),),
     clock_ghz=3.9,

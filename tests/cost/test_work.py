@@ -8,7 +8,7 @@ from math import prod
 import pytest
 from cpus import CPUS
 
-from rammer.cost.issue import cycles, filled, near_us
+from rammer.cost.issue import cycles, filled, warm_us
 from rammer.cost.work import Issued, Work, work
 from rammer.ir.analysis.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -42,8 +42,8 @@ def matmul(m: int, k: int, n: int) -> list[RKernel]:
 
 def issued(found: Work) -> Issued:
     """All that a loop issues in all its passes."""
-    total = found.own
-    for inner in found.inside:
+    total = found.issued
+    for inner in found.loops:
         total += issued(inner)
     return Issued(found.trips * total.arithmetic, found.trips * total.loads, found.trips * total.stores)
 
@@ -73,7 +73,7 @@ def test_operands_in_registers_are_loaded_once_for_a_block(m: int, k: int, n: in
 def test_what_is_touched_is_what_dependencies_say(m: int, k: int, n: int) -> None:
     for kernel in matmul(m, k, n):
         assert isinstance(kernel.body, TileProgram)
-        whole = work(kernel.body, SPEC).whole
+        whole = work(kernel.body, SPEC).total
         touched = [written_elements(kernel, 0)[0], read_elements(kernel, 0)[0], read_elements(kernel, 1)[0]]
         for buffer, elements in zip(kernel.body.arguments, touched, strict=True):
             exact = int((elements[:, 1] - elements[:, 0]).sum()) * 4
@@ -86,7 +86,7 @@ def test_smaller_caches_are_filled_more_often() -> None:
         found = work(kernel.body, SPEC)
         levels = (MemoryLevel("L1", nbytes, "veu") for nbytes in (1 << 8, 1 << 12, 1 << 15, 1 << 20))
         by_size = [filled(found, SPEC, level)[0] for level in levels]
-        assert by_size == sorted(by_size, reverse=True) and by_size[-1] == sum(found.whole.values()) < by_size[0]
+        assert by_size == sorted(by_size, reverse=True) and by_size[-1] == sum(found.total.values()) < by_size[0]
 
 
 def test_a_single_sum_waits_for_itself() -> None:
@@ -101,7 +101,7 @@ def test_a_single_sum_waits_for_itself() -> None:
 def test_microseconds_follow_the_clock_and_the_caches() -> None:
     for nbytes, us in ((6400.0, 625 / 2000), (64000.0, 1.0)):  # at 2 GHz, and at 64 GB/s
         loop = Work(100, Issued(arithmetic=12.0), (), True, {"x": 8.0}, {"x": nbytes})
-        assert near_us(loop, SPEC) == pytest.approx(us)
+        assert warm_us(loop, SPEC) == pytest.approx(us)
 
 
 def test_an_instruction_touches_whole_blocks() -> None:
@@ -115,7 +115,7 @@ def test_an_instruction_touches_whole_blocks() -> None:
     assert kernels
     for kernel in kernels:
         assert isinstance(kernel.body, TileProgram)
-        whole, weights = work(kernel.body, spec).whole, kernel.body.arguments[2]
+        whole, weights = work(kernel.body, spec).total, kernel.body.arguments[2]
         assert whole[weights.name] >= 0.99 * weights.nbytes / kernel.num_rtasks, kernel.name
 
 

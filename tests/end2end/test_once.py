@@ -15,7 +15,7 @@ from cpus import runnable
 import rammer
 from rammer import config
 from rammer import forkpool as children
-from rammer.compiler import compilation, once
+from rammer.compiler import compilation, smoke_run
 from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.frontend.builder import GraphBuilder
 from rammer.hookspecs import hookimpl
@@ -42,7 +42,7 @@ from rammer.vdevice.image.arena import ARENA
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Machine code is shared by the tests, verdicts on programs are not."""
     monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "once"))
-    monkeypatch.setattr(once, "generators", lambda: str(id(monkeypatch)))
+    monkeypatch.setattr(smoke_run, "generators", lambda: str(id(monkeypatch)))
     yield
 
 
@@ -86,7 +86,9 @@ def test_any_order_of_slots_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     b.output(y, "y")
     b.output(b.add("relu", b.add("slice", y, starts=(68, 0), steps=(1, 1), shape=(22, 37))), "z")
     b.output(b.add("reshape", b.add("slice", y, starts=(5, 0), steps=(1, 1), shape=(14, 37)), shape=(1, 14, 37)), "v")
-    assert once.CHECKED in str(rammer.compile(b.build(), "cpu", device=2, policy="wavefront", tune_seconds=0).report())
+    assert smoke_run.CHECKED in str(
+        rammer.compile(b.build(), "cpu", device=2, policy="wavefront", tune_seconds=0).report()
+    )
 
 
 def test_it_is_said_what_was_run() -> None:
@@ -106,7 +108,7 @@ def test_what_was_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def runs(*_: Any) -> Any:
         raise AssertionError("it was run again")
 
-    monkeypatch.setattr(once, "alone", runs)
+    monkeypatch.setattr(smoke_run, "run_isolated", runs)
     with compiled() as program:
         assert program.report().checked == "checked by one run"
 
@@ -215,7 +217,7 @@ def with_foreign(body: str) -> PluginRegistry:
 )
 def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error where there is no other one; else another one takes its place."""
-    monkeypatch.setattr(once, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(smoke_run, "PATIENCE_S", 0.5)
     usual = c_kernels.rammer_rkernels
 
     @hookimpl
@@ -272,7 +274,7 @@ def test_a_pass_exchanges_the_gates_of_an_lstm(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_meaning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the report says that outputs were not compared; RAMMER_CHECK=2 compares them."""
-    monkeypatch.setattr(once, "OPERATOR_S", 10.0)
+    monkeypatch.setattr(smoke_run, "OPERATOR_S", 10.0)
     with compiled() as program:
         assert program.report().checked == "checked by one run; outputs are not compared with the model"
     with config.override(RAMMER_CHECK="2"), compiled() as program:
@@ -286,7 +288,7 @@ def test_the_meaning_of_a_known_model_is_not_begun(monkeypatch: pytest.MonkeyPat
         assert not items, "it was begun again"
         return children.Background(len, [])
 
-    monkeypatch.setattr(once, "Background", begins)
+    monkeypatch.setattr(smoke_run, "Background", begins)
     compiled().close()
 
 
@@ -298,4 +300,4 @@ def test_sums_of_numbers_that_are_alike() -> None:
     roots = b.add("sqrt", b.add("add", positive, b.constant(np.array(0.5, np.float32))))
     b.output(b.add("reduce", roots, fn="sum", axes=(1, 2), keepdims=False), "y")
     program = rammer.compile(b.build(), "cpu", arch=runnable("x86-64"), device=1, policy="sequential", tune_seconds=0)
-    assert once.CHECKED in str(program.report())
+    assert smoke_run.CHECKED in str(program.report())

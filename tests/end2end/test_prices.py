@@ -30,7 +30,7 @@ def test_a_measured_plan_says_from_where_its_operands_come(tmp_path: Path) -> No
         plan, report = program.plan, program.report()
         assert set(plan.prices) == set(plan.kernels)
         for kernel, price in plan.prices.items():
-            assert 0 < price.near_us <= plan.rtask_us[kernel]
+            assert 0 < price.warm_us <= plan.rtask_us[kernel]
         timeline = simulate(plan)
         assert report.moved == timeline.moved and report.estimated_us == timeline.total_us
         operands = sum(

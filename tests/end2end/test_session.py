@@ -65,7 +65,7 @@ def test_shapes_change_between_runs() -> None:
             given = feeds(batch)
             np.testing.assert_allclose(s.run(None, given)[0], meaning.run(None, given)[0], rtol=1e-5, atol=1e-6)
         report = s.report()
-        assert (report.hits, report.misses, report.put_out) == (3, 3, 0)
+        assert (report.hits, report.misses, report.evictions) == (3, 3, 0)
         assert report.programs[-1][:2] == ("x: 7×5, b: 7×3", 3)
         assert report.compile_s > 0 and "3 hits, 3 misses" in str(report)
 
@@ -121,7 +121,7 @@ def test_a_bounded_number_of_programs_is_kept() -> None:
         for batch in (1, 2, 1, 3, 1, 2):  # 3 puts 2 out, as 1 was used later; then 2 puts 3 out
             s.run(None, feeds(batch))
         report = s.report()
-        assert (report.hits, report.misses, report.put_out) == (2, 4, 2)
+        assert (report.hits, report.misses, report.evictions) == (2, 4, 2)
         assert [text for text, _, _ in report.programs] == ["x: 1×5, b: 1×3", "x: 2×5, b: 2×3"]
 
 

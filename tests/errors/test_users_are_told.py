@@ -15,7 +15,7 @@ from rammer.errors import InputError
 from rammer.frontend.builder import GraphBuilder
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu.host import host
-from rammer.vdevice.cpu.runtime.executable import _warn_of_few
+from rammer.vdevice.cpu.runtime.executable import _warn_oversubscribed
 
 
 def add_one() -> rammer.Graph:
@@ -38,7 +38,7 @@ def test_every_use_of_a_closed_program(target: str) -> None:
 
 
 def test_more_veus_than_cpus_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    _warn_of_few.cache_clear()
+    _warn_oversubscribed.cache_clear()
     cpus = len(host().cpus)
     for num_veus, said in ((1, 0), (cpus + 62, 1)):
         caplog.clear()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 from cpus import runnable
-from rammer_testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
+from rammer_testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, run_separately
 from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
 
 import rammer
 from rammer.compiler import Compilation
 from rammer.ir.analysis.intervals import Intervals
 from rammer.ir.verify import reference
-from rammer.ir.verify.kernel import settled
+from rammer.ir.verify.kernel import proven
 from rammer.plugins import PluginRegistry
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -332,7 +332,7 @@ def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPa
     device = registry.open("cpu", arch=runnable("x86-64-avx512"), device=2)
     graph = rammer.load(sketch.model(a_written_cell_with_more_behind_it(sketch)))
     for kernels in Compilation(graph, device, registry=registry).candidates.kernels.values():
-        assert all(not settled(kernel)[1] for kernel in kernels)
+        assert all(not proven(kernel)[1] for kernel in kernels)
     assert 0 < asked < 20_000
 
 
@@ -349,7 +349,7 @@ def check(policy: str, names: Iterable[str]) -> None:
 
         return trial
 
-    verdicts: dict[str, Verdict] = apart({name: make(name) for name in names}, Limits(cpu_s=10.0))
+    verdicts: dict[str, Verdict] = run_separately({name: make(name) for name in names}, Limits(cpu_s=10.0))
     assert not {name: verdict for name, verdict in verdicts.items() if verdict.outcome != "right"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from rammer.ir.expr import Load, Range
 from rammer.ir.index import Index, var
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, TaskDigit, TileProgram
-from rammer.planner.handover import parts
+from rammer.planner.stealing import stealable
 
 X, OUT = Buffer("x", 64, Scope.ARGUMENT), Buffer("out", 64, Scope.ARGUMENT)
 S = Buffer("s", 64, Scope.LOCAL)
@@ -65,7 +65,7 @@ ONE = Store("out", place(Index()), at(X, Index()))
     ],
 )
 def test_what_stores_results_may_be_handed_over(body: Body, expected: Body) -> None:
-    assert tuple(u.stmt for u in parts(of(*body), lambda loop: False)) == expected
+    assert tuple(u.stmt for u in stealable(of(*body), lambda loop: False)) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_what_stores_results_may_be_handed_over(body: Body, expected: Body) -> N
     ],
 )
 def test_what_others_need_may_not(body: Body) -> None:
-    assert parts(of(*body), lambda loop: False) == ()
+    assert stealable(of(*body), lambda loop: False) == ()
 
 
 def test_loops_are_opened_where_they_should_be() -> None:
     """Of the loops inside, with those around them; what fills scratch for them is everybody's."""
-    (inner,) = parts(of(AROUND), lambda loop: loop.var == "i")
+    (inner,) = stealable(of(AROUND), lambda loop: loop.var == "i")
     assert inner.stmt is AROUND.body[1] and inner.around == (AROUND,)
-    (outer,) = parts(of(AROUND), lambda loop: False)
+    (outer,) = stealable(of(AROUND), lambda loop: False)
     assert outer.stmt is AROUND and outer.around == ()
 
 
 def test_an_opened_loop_reads_what_was_written_before_it() -> None:
     inside = serial("k", 8, Store("out", place(i * 8 + var("k")), at(S, i * 8 + var("k"))))
-    assert [u.stmt for u in parts(of(IN_ITERATION, FILL, serial("i", 4, inside)), lambda loop: loop.stop == 4)] == [
+    assert [u.stmt for u in stealable(of(IN_ITERATION, FILL, serial("i", 4, inside)), lambda loop: loop.stop == 4)] == [
         IN_ITERATION,
         inside,
     ]
@@ -103,14 +103,16 @@ def test_an_opened_loop_reads_what_was_written_before_it() -> None:
 
 def test_what_an_opened_loop_carries_may_not_be_handed_over() -> None:
     carries = serial("o", 4, serial("i", 8, Store("out", place(i), at(S, i)), Store("s", i, at(X, i))), FILL)
-    assert parts(of(FILL, carries), lambda loop: loop.var == "o") == ()
+    assert stealable(of(FILL, carries), lambda loop: loop.var == "o") == ()
 
 
 def test_conditions_are_told() -> None:
-    (unit,) = parts(of(If(FIRST, (COPY,))), lambda loop: False)
+    (unit,) = stealable(of(If(FIRST, (COPY,))), lambda loop: False)
     assert unit.where == FIRST
 
 
 def test_threads_of_one_rtask_hand_nothing_over() -> None:
     program = of(COPY)
-    assert parts(TileProgram(**{**{f: getattr(program, f) for f in program.__slots__}, "num_threads": 2}), bool) == ()
+    assert (
+        stealable(TileProgram(**{**{f: getattr(program, f) for f in program.__slots__}, "num_threads": 2}), bool) == ()
+    )

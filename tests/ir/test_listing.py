@@ -21,7 +21,7 @@ from rammer.kernels import candidates
 from rammer.testing.generate import random_graph
 
 SPEC = VDeviceSpec("cpu", num_veus=2, lanes=8, registers=16, clock_ghz=3.1)
-THREADS = replace(SPEC, execution=Execution.SIMT, lanes=4, max_threads=64, wave=32, registers=64)
+THREADS = replace(SPEC, execution=Execution.SIMT, lanes=4, max_threads=64, subgroup_size=32, registers=64)
 
 
 def conv() -> Operation:

@@ -64,13 +64,13 @@ def test_lifetimes_by_definition(seed: int) -> None:
 def test_owners_are_placed_in_blocks_as_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = random_plan(random_graph(seed, 12), seed, num_veus=1 + seed % 3)
     alone = [*plan.graph.inputs[:1]]
-    together = plan_memory(plan, alone=alone)
+    together = plan_memory(plan, unshared=alone)
     monkeypatch.setattr("rammer.planner.memory.BLOCK", 1)
-    assert plan_memory(plan, alone=alone) == together
+    assert plan_memory(plan, unshared=alone) == together
     lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
     for n in range(1, len(lifetimes.owners)):
         one_by_one = [bool(lifetimes.precedes(n, m) | lifetimes.precedes(m, n)) for m in range(n + 1)]
-        assert lifetimes.apart(n, n + 1).tolist() == [one_by_one]
+        assert lifetimes.disjoint(n, n + 1).tolist() == [one_by_one]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -83,7 +83,7 @@ def test_overlap_only_in_order(seed: int) -> None:
     assert all(o % memory.alignment == 0 for o in memory.offsets.values())
     assert max(end.values()) <= memory.arena_bytes
     alone = set(sorted(memory.offsets)[::3])
-    kept = plan_memory(plan, alone=alone)
+    kept = plan_memory(plan, unshared=alone)
     ends = {t: at + plan.graph.types[t].nbytes for t, at in kept.offsets.items()}
     for first in alone & kept.offsets.keys():
         for other in kept.offsets.keys() - {first}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rammer.ir.analysis.parts import Box, needs, part, whole
+from rammer.ir.analysis.parts import Box, full_box, needs, part
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.semantics.evaluate import evaluate_expr
@@ -54,7 +54,7 @@ def boxes(shape: Shape) -> list[Box]:
     found = []
     for low, high in sorted(s for s in spans if 0 <= s[0] < s[1] <= rows):
         for some in sorted(images):
-            box = list(whole(shape))
+            box = list(full_box(shape))
             box[0], box[2] = some, (low, high)
             found.append(tuple(box))
     return found

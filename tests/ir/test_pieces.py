@@ -198,7 +198,7 @@ def test_arguments_of_pieces_are_not_taken_for_those_of_ports() -> None:
     """Where a ring's argument begins among a port's bytes, far before its piece, the port stays at home."""
     plan = plan_on_paper()
     ports = (*plan.graph.inputs, *plan.graph.outputs)
-    apart = plan_memory(replace(plan, memory=None), alone=ports, least_piece=64)
+    apart = plan_memory(replace(plan, memory=None), unshared=ports, least_piece=64)
     assert set(ports_alone(plan.graph, apart)) == set(ports)
     for memory in (apart, memory_of(plan)):
         begins = np.concatenate([at for n in range(2) for at in bases(plan, memory, n).values()])

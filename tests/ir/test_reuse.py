@@ -14,7 +14,7 @@ from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.ir.verify import reuse, verify_plan
-from rammer.planner import memory, near, pieces, succession
+from rammer.planner import in_place, memory, pieces, scratch_allocation
 from rammer.planner.memory import Lifetimes, plan_memory
 from rammer.testing.generate import random_graph, random_plan
 
@@ -83,7 +83,7 @@ def test_a_planner_that_errs_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None
         verify_plan(replace(plan, memory=plan_memory(plan)))
 
 
-@pytest.mark.parametrize("planner", [memory, near, pieces, succession])
+@pytest.mark.parametrize("planner", [memory, scratch_allocation, pieces, in_place])
 def test_no_code_of_the_planner(planner: ModuleType) -> None:
     own = {name for name, value in vars(planner).items() if getattr(value, "__module__", "") == planner.__name__}
     assert own and not own & vars(reuse).keys()

@@ -26,9 +26,9 @@ from rammer.ir.tensor import Array
 from rammer.ir.tile import Buffer, For, Kind, Scope, Stmt, Store, TileProgram
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
-from rammer.planner import succession
+from rammer.planner import in_place
+from rammer.planner.in_place import in_place_pairs, replaced
 from rammer.planner.memory import plan_memory
-from rammer.planner.succession import replaced, successions
 from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.interpreter import run_plan
 
@@ -70,7 +70,7 @@ def memory_of(plan: ExecutionPlan) -> MemoryPlan:
 def taken(plan: ExecutionPlan) -> list[tuple[str, str]]:
     """(operand, result) where the result lies in the operand's place."""
     offsets = memory_of(plan).offsets
-    found = successions(plan, HappensBefore(plan.programs))
+    found = in_place_pairs(plan, HappensBefore(plan.programs))
     return [(a, b) for a, b in found if a in offsets and offsets[a] == offsets.get(b)]
 
 
@@ -89,7 +89,7 @@ def test_gates_and_sums_take_the_place_of_what_they_change(compiled: rammer.Prog
     plan = compiled.plan
     found = taken(plan)
     assert len(found) == 2 and found[0][1] == found[1][0], found
-    without = plan_memory(replace(plan, memory=None, spec=replace(plan.spec, succession=False)))
+    without = plan_memory(replace(plan, memory=None, spec=replace(plan.spec, in_place=False)))
     assert memory_of(plan).arena_bytes < without.arena_bytes
     (y,) = compiled.run(given(squeezed())).values()
     (wanted,) = evaluate_graph(squeezed(), given(squeezed())).values()
@@ -98,8 +98,8 @@ def test_gates_and_sums_take_the_place_of_what_they_change(compiled: rammer.Prog
 
 def test_devices_that_do_not_say_so_keep_results_apart(compiled: rammer.Program) -> None:
     plan = compiled.plan
-    apart = replace(plan, memory=None, spec=replace(plan.spec, succession=False))
-    assert not list(successions(apart, HappensBefore(plan.programs)))
+    apart = replace(plan, memory=None, spec=replace(plan.spec, in_place=False))
+    assert not list(in_place_pairs(apart, HappensBefore(plan.programs)))
     with pytest.raises(VerificationError, match=r"R107.*share arena bytes"):
         verify_plan(replace(apart, memory=plan.memory))
 
@@ -152,7 +152,7 @@ def test_two_results_in_one_place_are_caught(compiled: rammer.Program) -> None:
 def made(seed: int) -> ExecutionPlan:
     spec = replace(CPUS[seed % 3].spec, num_veus=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(succession, "WORTH_BYTES", 1)
+        patch.setattr(in_place, "WORTH_BYTES", 1)
         return random_plan(random_graph(seed, placed=bool(seed % 2)), seed, 3, spec=spec, candidates=candidates)
 
 
@@ -162,13 +162,13 @@ def test_random_plans_use_it() -> None:
 
 def _all_taken(plan: ExecutionPlan) -> list[tuple[str, str]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(succession, "WORTH_BYTES", 1)
+        patch.setattr(in_place, "WORTH_BYTES", 1)
         return taken(plan)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_plans_mean_the_same_in_any_interleaving(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "WORTH_BYTES", 1)
+    monkeypatch.setattr(in_place, "WORTH_BYTES", 1)
     plan = made(seed)
     verify_plan(plan)
     inputs = random_inputs(plan.graph, seed)
@@ -181,7 +181,7 @@ def test_random_plans_mean_the_same_in_any_interleaving(seed: int, monkeypatch: 
 
 @pytest.mark.parametrize("seed", range(0, 24, 3))
 def test_any_missing_wait_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "WORTH_BYTES", 1)
+    monkeypatch.setattr(in_place, "WORTH_BYTES", 1)
     plan = made(seed)
     for mutant in without_one_wait(plan):
         try:

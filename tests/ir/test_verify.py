@@ -145,7 +145,7 @@ def updating(read: str = "new") -> ExecutionPlan:
     graph = Graph("step", ("old", "rows", "at"), ("y", "new"), nodes, types, {}, interner, {"new": View("old", 0)})
     kernels = numpy_kernel(update, {}), numpy_kernel(tanh, {tanh.expr.root.axes[1][0]: 4})
     plan = ExecutionPlan(graph, VDeviceSpec("test", 2), kernels, (program(["0.0", "1.0"], [[(0, 0)], "1.1"]),))
-    return replace(plan, memory=plan_memory(plan, alone=("old",)))
+    return replace(plan, memory=plan_memory(plan, unshared=("old",)))
 
 
 BROKEN["what was there before"] = ("R112", updating("old"), "tanh 'use' reads 'old', .* 'store' changes that in place")
@@ -166,13 +166,13 @@ BROKEN["foreign text with an operand in scratch"] = (
     replace(
         good(),
         spec=replace(good().spec, memory=(LEVEL,), resident="near"),
-        memory=MemoryPlan({"t0": 0, "t2": 64}, 128, near={"t1": Pieces((0,), (0,), (1,))}),
+        memory=MemoryPlan({"t0": 0, "t2": 64}, 128, in_scratch={"t1": Pieces((0,), (0,), (1,))}),
     ),
     "'t1' lies in scratch, but 'tanh_numpy_.*' is foreign text",
 )
 BROKEN["scratch where nothing may stay"] = (
     "R108",
-    replace(good(), memory=MemoryPlan({"t0": 0, "t2": 64}, 128, near={"t1": Pieces((0,), (0,), (1,))})),
+    replace(good(), memory=MemoryPlan({"t0": 0, "t2": 64}, 128, in_scratch={"t1": Pieces((0,), (0,), (1,))})),
     "1 results lie in scratch, and test has no level where they may stay",
 )
 

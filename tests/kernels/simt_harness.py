@@ -33,7 +33,7 @@ GPU = VDeviceSpec(
     lanes=4,
     registers=255,
     max_threads=256,
-    wave=32,
+    subgroup_size=32,
     scratch_bytes=48 << 10,
     kept_reads=5,
     memory=(MemoryLevel("L2", 50 << 20, "device", 5500.0),),
@@ -48,7 +48,7 @@ SMALL = VDeviceSpec(
     lanes=4,
     registers=64,
     max_threads=32,
-    wave=8,
+    subgroup_size=8,
     scratch_bytes=16 << 10,
     instructions=folds(8),
 )

@@ -29,7 +29,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType, pack
-from rammer.ir.verify.kernel import prove, settled
+from rammer.ir.verify.kernel import prove, proven
 from rammer.kernels import candidates
 from rammer.kernels.vectors.matrix_unit import MatrixUnit, units_of
 from rammer.vdevice.cpu.codegen import vnni
@@ -113,7 +113,7 @@ def test_every_product_has_its_value(built: Built, name: str) -> None:
 def test_rows_pass_by_panels_of_weights_that_come_from_far(name: str) -> None:
     kernels = on_unit(CASES[name], FAR)
     assert kernels and all(k.schedule not in {n.schedule for n in on_unit(CASES[name])} for k in kernels)
-    findings = [settled(k)[1] for k in kernels]  # the last strip of a task holds rows of the next one
+    findings = [proven(k)[1] for k in kernels]  # the last strip of a task holds rows of the next one
     assert not any(findings)
     check(CASES[name], kernels, spec=FAR)
 
@@ -130,11 +130,11 @@ void run(int32_t *sums, const uint8_t *from, uint8_t *to, const int8_t *w, long 
 @pytest.mark.parametrize(("unit", "product"), PRODUCTS, ids=lambda i: i.name if isinstance(i, Instruction) else "")
 def test_the_text_is_what_instructions_say(unit: MatrixUnit, product: Instruction, arch: str) -> None:
     """Of bytes wherever they are; sums wrap around, where a form that saturates would stop."""
-    operands = "w, to" if unit.turned else "to, w"
+    operands = "w, to" if unit.transposed else "to, w"
     lib = library(prelude(BYTES) + EXECUTE.format(copy=unit.copy.name, name=product.name, operands=operands), arch)
     rng = np.random.default_rng(2)
     rows, columns = product.extent("row"), product.extent("column")
-    count, others = (columns, rows) if unit.turned else (rows, columns)
+    count, others = (columns, rows) if unit.transposed else (rows, columns)
     for terms, apart in ((4, False), (67, False), (67, True), (70_000, False)):
         kinds = dict(product.types({"row": rows, "column": columns, "term": terms}))
         x = rng.integers(0, 256, (count, terms)).astype(np.uint8)
@@ -142,20 +142,20 @@ def test_the_text_is_what_instructions_say(unit: MatrixUnit, product: Instructio
         if terms == 70_000:
             x[:], y[:] = 255, 127
             y[:, ::2] = -128
-        a, b = (y.T, x.T) if unit.turned else (x, y)
+        a, b = (y.T, x.T) if unit.transposed else (x, y)
         packed = [pack(value, kinds[name].layout) for name, value in (("a", a), ("b", b))]  # type: ignore[arg-type]
-        given, steps = x, (terms, 1 if unit.turned else BESIDE)
-        if apart and unit.turned:  # places lie beside each other
+        given, steps = x, (terms, 1 if unit.transposed else BESIDE)
+        if apart and unit.transposed:  # places lie beside each other
             given, steps = np.ascontiguousarray(x.T), (1, count)
         elif apart:  # so many terms of a row, then those of the next row
             blocks = np.pad(x, ((0, 0), (0, -terms % BESIDE))).reshape(count, -1, BESIDE)
             given, steps = np.ascontiguousarray(blocks.swapaxes(0, 1)), (BESIDE, BESIDE * count)
-        made = aligned(np.full(packed[unit.turned].size, 77, np.uint8))
+        made = aligned(np.full(packed[unit.transposed].size, 77, np.uint8))
         sums = aligned(np.zeros(kinds["sums"].nbytes // 4, np.int32))
-        held = (sums, given, made, aligned(packed[not unit.turned]))
+        held = (sums, given, made, aligned(packed[not unit.transposed]))
         lib.run(*(ctypes.c_void_p(i.ctypes.data) for i in held), *map(ctypes.c_long, (*steps, count, terms)))
-        if rows % ROWS == 0 or unit.turned:
-            np.testing.assert_array_equal(made, packed[unit.turned].ravel())
+        if rows % ROWS == 0 or unit.transposed:
+            np.testing.assert_array_equal(made, packed[unit.transposed].ravel())
         wanted = a.astype(np.int32) @ b.astype(np.int32)
         np.testing.assert_array_equal(sums[: rows * columns].reshape(rows, columns), wanted)
 

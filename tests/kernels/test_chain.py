@@ -18,7 +18,7 @@ from rammer.ir.kernel import RKernel, Tuning
 from rammer.ir.operator import Operation
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tile import TileProgram
-from rammer.ir.verify.kernel import prove, settled
+from rammer.ir.verify.kernel import prove, proven
 from rammer.kernels import candidates
 from rammer.runtime import measure
 
@@ -55,7 +55,7 @@ def test_attention_is_right(spec: VDeviceSpec) -> None:
 def test_attention_is_proven(seed: int) -> None:
     for spec in SPECS.values():
         for kernel in candidates(operation(drawn(seed), spec), spec, Tuning(tasks=spec.num_veus * 2)):
-            assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
+            assert not proven(kernel)[1], f"{kernel.name}: {proven(kernel)[1][0]}"
             assert kernel.fits(spec)
 
 
@@ -101,5 +101,5 @@ def test_programs_compute_attention(target: str) -> None:
 def test_a_changed_number_is_found() -> None:
     kernel = candidates(operation(Attention(1, 2, 26, 37, 16, 16, mask="all")), SLOW_SPEC)[0]
     changed = list(mutants(kernel, 60, seed=1))
-    found = sum(bool(settled(mutant)[1]) for _, mutant in changed)
+    found = sum(bool(proven(mutant)[1]) for _, mutant in changed)
     assert found >= 0.9 * len(changed)

@@ -20,8 +20,8 @@ CPUS = (MadeUp("x86-64-avx2", 2, 256), MadeUp("x86-64-avx512", 4, 1024))
 
 
 def issued(found: Work) -> float:
-    own = found.own.arithmetic + found.own.loads + found.own.stores
-    return found.trips * (own + sum(map(issued, found.inside)))
+    own = found.issued.arithmetic + found.issued.loads + found.issued.stores
+    return found.trips * (own + sum(map(issued, found.loops)))
 
 
 def counted(problem: KernelProblem, stage: Stage, lane: str) -> float:

@@ -96,7 +96,7 @@ WAVES = VDeviceSpec(
     registers=128,
     execution=Execution.SIMT,
     max_threads=32,
-    wave=8,
+    subgroup_size=8,
     scratch_bytes=16 << 10,
     memory=LEVELS,
     clock_ghz=7 / 32,
@@ -160,7 +160,7 @@ def test_candidates_are_proven_and_compute_the_expression(spec: VDeviceSpec, op:
 )
 def test_waves_and_vectors_of_any_size(op: Operation, wave: int, most: int, lanes: int) -> None:
     """Blocks of threads are whole waves, sums are shared by powers of two, and tiles fit neither."""
-    spec = replace(WAVES, wave=wave, max_threads=most, lanes=lanes, instructions=())
+    spec = replace(WAVES, subgroup_size=wave, max_threads=most, lanes=lanes, instructions=())
     inputs = random_inputs(op)
     (wanted,) = evaluate_expr(op.expr, inputs)
     for kernel in candidates(op, spec):

@@ -34,7 +34,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import OpDef, Operation, Operations
 from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
-from rammer.ir.verify.kernel import prove, settled
+from rammer.ir.verify.kernel import prove, proven
 from rammer.kernels import candidates
 from rammer.kernels.vectors.matrix_unit import units_of
 from rammer.vdevice.cpu.codegen import amx, dots
@@ -140,7 +140,7 @@ TALL, WIDE = PIECES = (
 )
 def test_sums_wait_for_the_next_piece_of_their_terms(op: Operation, spec: VDeviceSpec, loops: str) -> None:
     kernels = [k for k in on_unit(op, spec) if k.schedule.startswith(loops)]
-    assert kernels and settled(kernels[0])[1] == ()
+    assert kernels and proven(kernels[0])[1] == ()
     check(op, kernels, spec=spec)
 
 
@@ -188,7 +188,7 @@ def test_a_last_task_copies_no_strip_that_lies_past_the_last_row() -> None:
     """800 rows as 416 and 384: of the second task's strips of 96 rows the fifth is empty."""
     op = operation("matmul", t(800, 64), t(64, 128), static=("b",))
     kernel = next(k for k in on_unit(op, STRIP_SPEC) if "i/416t i/96s" in k.schedule)
-    assert settled(kernel)[1] == ()
+    assert proven(kernel)[1] == ()
     check(op, [kernel], spec=STRIP_SPEC)
 
 

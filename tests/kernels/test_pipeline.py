@@ -47,7 +47,7 @@ LARGE = {
 
 def piped(op: Operation) -> list[RKernel]:
     """Pipelines of all candidates that can be one, whether they are worth it or not."""
-    found = [k if k.places > 1 else in_pipeline(k, 3) for k in candidates(op, GPU)]
+    found = [k if k.pipeline_depth > 1 else in_pipeline(k, 3) for k in candidates(op, GPU)]
     return [k for k in found if k is not None]
 
 
@@ -85,7 +85,7 @@ def _with_pending(body: Body, pending: int) -> Body:
 def test_a_copy_that_nobody_awaits_is_missed() -> None:
     kernel = piped(CASES["matmul"])[0]
     assert isinstance(kernel.program, TileProgram)
-    wrong = replace(kernel, places=1, body=replace(kernel.program, body=_with_pending(kernel.program.body, 4)))
+    wrong = replace(kernel, pipeline_depth=1, body=replace(kernel.program, body=_with_pending(kernel.program.body, 4)))
     with pytest.raises(AssertionError):
         check(build({"wrong": (CASES["matmul"], [wrong])}), "wrong", boxes=False)
 
@@ -99,16 +99,16 @@ def test_what_is_no_plain_copy_has_no_pipeline() -> None:
 def test_devices_that_cannot_do_not() -> None:
     op = LARGE["matmul"]
     for name in ("a100", "h200", "rtx5090"):
-        assert any(k.places == 3 for k in candidates(op, make_spec(GPUS[name]))), name
+        assert any(k.pipeline_depth == 3 for k in candidates(op, make_spec(GPUS[name]))), name
     for spec in (make_spec(GPUS["t4"]), make_amd(AMD["mi300x"])):
-        assert spec.copies_later is None and all(k.places == 1 for k in candidates(op, spec))
+        assert spec.copies_later is None and all(k.pipeline_depth == 1 for k in candidates(op, spec))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.parametrize("name", ["matmul", "conv"])
 def test_machine_code(name: str, arch: str) -> None:
     """Operands go to shared memory by themselves, by 16 bytes where they lie so; one block sync in a pass."""
-    kernel = emit(next(k for k in candidates(LARGE[name], PLAIN) if k.places == 3), CUDA, 256)
+    kernel = emit(next(k for k in candidates(LARGE[name], PLAIN) if k.pipeline_depth == 3), CUDA, 256)
     try:
         text = disassembled(compile_cubin(_text([kernel], CUDA, 256), arch).data)
     except ToolchainError as error:
@@ -128,7 +128,7 @@ def test_machine_code(name: str, arch: str) -> None:
 def test_float32_in_parts_on_tensor_cores(arch: str) -> None:
     """Three products of tf32 for each of float32, their operands copied by themselves; nothing spills."""
     found = [k for k in candidates(LARGE["matmul"], H200) if "_fp32_" in k.name]
-    kernel = emit(next(k for k in found if k.places == 3), CUDA, 256)
+    kernel = emit(next(k for k in found if k.pipeline_depth == 3), CUDA, 256)
     try:
         cubin = compile_cubin(_text([kernel], CUDA, 256), arch)
         text = disassembled(cubin.data)

@@ -43,13 +43,13 @@ from rammer.ir.verify.kernel import RULES, Finding, KernelEvidence, prove
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.codegen import amx
 from rammer.vdevice.cpu.codegen.emit import function, translation_unit
-from rammer.vdevice.cpu.codegen.prefetch import FAR, LINE, STREAMED, capacity, prefetched
+from rammer.vdevice.cpu.codegen.prefetch import LARGE_PARTS, LINE, STREAMED, capacity, prefetched
 from rammer.vdevice.cpu.codegen.printer import CpuPrinter
 from rammer.vdevice.ctext.cfamily import CFamilyPrinter
 
 LANES = 16
 NEAR = 48 << 10  # bytes of the nearest cache
-ONCE = replace(SPEC, reads_once=True)
+ONCE = replace(SPEC, non_temporal=True)
 UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
 b, h, i, j, k, o, q = map(var, "bhijkoq")
 turn = var("rammer_turn")
@@ -210,16 +210,18 @@ def test_sums_ask_for_the_part_that_is_transformed_after_them() -> None:
     """Of weights as large as a cache a part is read in two pieces, transformed, and summed in four blocks: two blocks
     ask for each piece of the next part; the last part is followed by the first one."""
     piece, blocks = 64 * 16, 4
-    w = o * piece + q * (FAR // 2) + k * 16 + j
+    w = o * piece + q * (LARGE_PARTS // 2) + k * 16 + j
     made = serial("q", 2, serial("k", 64, lanes(Store("u", q * piece + k * 16 + j, Load("w", (w,))))))
     summed = serial("b", blocks, *sums(8, 64, i * 64 + k, b * 512 + k * 16 + j))
     parts = program(
-        (serial("o", 8, made, replace(summed, body=reading(summed.body, "u"))),), argument("x", 512), argument("w", FAR)
+        (serial("o", 8, made, replace(summed, body=reading(summed.body, "u"))),),
+        argument("x", 512),
+        argument("w", LARGE_PARTS),
     )
-    index = (o + 1) % 8 * piece + b // 2 * (FAR // 2) + b % 2 * 512 + k // 2 * 16
+    index = (o + 1) % 8 * piece + b // 2 * (LARGE_PARTS // 2) + b % 2 * 512 + k // 2 * 16
     line = Prefetch("w", simplify(index, {"o": (0, 7), "b": (0, 3), "k": (0, 63)}), 16, 2)
     assert If((Range(k % 2, 0, 1),), (line,)) in found(parts)["k"]
-    small = replace(parts, arguments=(*parts.arguments[:2], argument("w", FAR - 1)))
+    small = replace(parts, arguments=(*parts.arguments[:2], argument("w", LARGE_PARTS - 1)))
     assert not any(getattr(s, "buffer", "") == "w" for stmts in found(small).values() for s in statements(tuple(stmts)))
 
 
@@ -267,7 +269,7 @@ def test_nothing_is_said_to_be_read_once_where_that_is_slow() -> None:
     tile = sums(8, 128, h * 1024 + i * 128 + k, o * 2048 + k * 16 + j)
     panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 4096), argument("w", 3 * 2048))
     for small in (stream, panels):
-        quick, slow = (statements(prefetched(small, replace(SPEC, reads_once=said)).body) for said in (True, False))
+        quick, slow = (statements(prefetched(small, replace(SPEC, non_temporal=said)).body) for said in (True, False))
         quickly = [s for s in quick if isinstance(s, Prefetch) and s.buffer == "w"]
         slowly = [s for s in slow if isinstance(s, Prefetch) and s.buffer == "w"]
         assert quickly and {s.once for s in quickly} == {True} and {s.level for s in quickly} == {2}

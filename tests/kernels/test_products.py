@@ -103,4 +103,4 @@ def test_drafts_count_about_as_what_they_become(kind: str, cpu: MadeUp) -> None:
         program = problem.kernel(schedule).body
         assert isinstance(program, TileProgram)
         full_us = counted_us(program, cpu.spec, 0) * -(-program.num_rtasks // cpu.num_veus)
-        assert 0.99 * full_us <= problem.alone_us(schedule, cpu.num_veus) <= 1.6 * full_us, schedule.name
+        assert 0.99 * full_us <= problem.unshared_us(schedule, cpu.num_veus) <= 1.6 * full_us, schedule.name

@@ -29,7 +29,7 @@ from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Stmt, Store, TileProgram
 from rammer.ir.verify import kernel as proof
 from rammer.ir.verify.flow import ROLE, TAG, Flow, Untraceable
-from rammer.ir.verify.kernel import RULES, Finding, covers, prove, settled
+from rammer.ir.verify.kernel import RULES, Finding, covers, prove, proven
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.codegen import amx
 
@@ -48,7 +48,7 @@ def test_candidates_are_proven(name: str) -> None:
 @pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 def test_candidates_of_many_threads_are_proven(name: str) -> None:
     for kernel in candidates(CASES[name], SMALL):
-        _, findings = settled(kernel)
+        _, findings = proven(kernel)
         assert not any(f.broken for f in findings), f"{kernel.name}: {findings[0]}"
 
 
@@ -59,7 +59,7 @@ def test_products_of_waves_are_proven(unit: str) -> None:
         kernels = test_threads_tensor.on_unit(operation, test_threads_tensor.UNITS[unit])
         assert kernels
         for kernel in kernels:
-            assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
+            assert not proven(kernel)[1], f"{kernel.name}: {proven(kernel)[1][0]}"
 
 
 def test_elements_that_are_too_many_are_left_out_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_what_is_plainly_written_is_written(name: str) -> None:
         for changed in (kernel, *(mutant for _, mutant in mutants(kernel, 20, seed=0))):
             assert isinstance(changed.body, TileProgram)
             for read, write in reads_after_writes(Accesses(changed.body).found):
-                if proof._plainly(write, read):
+                if proof._trivially_covers(write, read):
                     assert not any(f.broken for f in proof._covered("R205", read, [write], "{}"))
 
 
@@ -114,7 +114,7 @@ def test_most_of_what_is_kept_is_plainly_written() -> None:
     assert isinstance(kernel.body, TileProgram)
     pairs = list(reads_after_writes(Accesses(kernel.body).found))
     reads = {read for read, _ in pairs}
-    plain = {read for read, write in pairs if proof._plainly(write, read)}
+    plain = {read for read, write in pairs if proof._trivially_covers(write, read)}
     assert 2 * len(plain) > len(reads) > 0
 
 
@@ -130,7 +130,7 @@ def test_a_kernel_that_reads_too_much_says_so() -> None:
     copying = [k for k in candidates(CASES["conv-3d"], SMALL) if any(f.rule == "R204" for f in prove(k))]
     assert copying
     for kernel in copying:
-        wider, findings = settled(kernel)
+        wider, findings = proven(kernel)
         assert wider.overreads and not any(f.broken for f in findings)
         narrow, wide = (sum(len(expand(read_elements(k, 0)[r])) for r in range(k.num_rtasks)) for k in (kernel, wider))
         assert wide > narrow
@@ -143,7 +143,7 @@ def unseen(found: Iterable[tuple[Operation, Sequence[RKernel]]], count: int, see
     """How many changed kernels there are, and those of which the rules do not see that they are changed."""
     kernels: dict[str, tuple[Operation, RKernel]] = {}
     for operation, options in found:
-        for kernel, (whole, findings) in zip(options, map(settled, options), strict=True):
+        for kernel, (whole, findings) in zip(options, map(proven, options), strict=True):
             if not findings:
                 kernels[str(kernel.body)] = operation, whole
     total, missed = 0, []

@@ -19,7 +19,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, pack
 from rammer.ir.tile import TileProgram
-from rammer.ir.verify.kernel import settled
+from rammer.ir.verify.kernel import proven
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.codegen import amx, dots
 from rammer.vdevice.cpu.codegen.emit import prelude
@@ -107,13 +107,13 @@ def test_attention_is_near(name: str, spec: VDeviceSpec) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_proven(name: str, spec: VDeviceSpec) -> None:
     for kernel in on_unit(operation(CASES[name], spec), spec):
-        assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
+        assert not proven(kernel)[1], f"{kernel.name}: {proven(kernel)[1][0]}"
 
 
 def test_a_changed_number_is_found() -> None:
     kernel = on_unit(operation(Attention(1, 2, 26, 37, 32, 32, mask="all")))[0]
     changed = list(mutants(kernel, 40, seed=1))
-    found = sum(bool(settled(mutant)[1]) for _, mutant in changed)
+    found = sum(bool(proven(mutant)[1]) for _, mutant in changed)
     assert found >= 0.9 * len(changed)
 
 
@@ -122,7 +122,7 @@ def test_wherever_it_is_offered_it_fits(seed: int) -> None:
     small = replace(DOTS, scratch_bytes=1 << 15)
     for spec in (DOTS, small, replace(DOTS, num_veus=3), AMX):
         for kernel in on_unit(operation(drawn(seed), spec), spec):
-            assert kernel.fits(spec) and not settled(kernel)[1]
+            assert kernel.fits(spec) and not proven(kernel)[1]
 
 
 def test_both_matrices_of_whispers_encoder_have_room() -> None:

@@ -8,7 +8,7 @@ from cpus import runnable
 
 import rammer
 from rammer.compiler import Compilation
-from rammer.ir.verify.kernel import settled
+from rammer.ir.verify.kernel import proven
 from rammer.plugins import PluginRegistry
 
 BODIES = {
@@ -42,7 +42,7 @@ def test_every_candidate_keeps_to_its_rows(target: str, options: dict[str, objec
             text = f'<ir_version: 10, opset_import: ["" : 17]> g ({ports}) => ({results}) {{ {body} }}'
             graph = rammer.load(onnx.parser.parse_model(text))
             for kernels in Compilation(graph, device, registry=registry).candidates.kernels.values():
-                broken = {k.name: str(f) for k in kernels for f in settled(k)[1] if f.broken}
+                broken = {k.name: str(f) for k in kernels for f in proven(k)[1] if f.broken}
                 assert not broken, name
                 pieces += sum("/8s" in k.schedule for k in kernels)
     assert target != "cpu" or pieces, "rows in pieces of eight, of which a task's last one is shorter"

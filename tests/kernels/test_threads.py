@@ -79,7 +79,7 @@ def test_wide_candidates(built_wide, name: str) -> None:
 
 def test_every_candidate_says_how_often_it_syncs() -> None:
     kernels = candidates(CASES["softmax"], GPU)
-    assert all(k.num_block_syncs for k in kernels) and all(k.num_threads % GPU.wave == 0 for k in kernels)
+    assert all(k.num_block_syncs for k in kernels) and all(k.num_threads % GPU.subgroup_size == 0 for k in kernels)
 
 
 def test_packings_speak_of_the_operations_own_dimensions() -> None:
@@ -99,6 +99,6 @@ def test_packings_speak_of_the_operations_own_dimensions() -> None:
 def test_a_single_point_is_one_threads() -> None:
     """On a vEU whose threads do not run in waves; a loop over no axes was refused."""
     op = operation("add", t(), t())
-    found = candidates(op, replace(SMALL, wave=1))
+    found = candidates(op, replace(SMALL, subgroup_size=1))
     assert [kernel.num_threads for kernel in found] == [1]
     check(build({"add": (op, found)}), "add")

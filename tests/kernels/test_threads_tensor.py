@@ -55,9 +55,9 @@ UNITS = {
     "tf32": replace(GPU, num_veus=5, precision="tf32"),
     "bf16": replace(GPU, num_veus=5, precision="bf16"),
     "tf32x3": replace(GPU, num_veus=5, instructions=(SM_80_FP32,)),
-    "mfma-fp32": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"]),
+    "mfma-fp32": replace(GPU, num_veus=5, subgroup_size=64, instructions=MATRIX_CORES["gfx90a"]),
     "wmma-bf16": replace(GPU, num_veus=5, instructions=MATRIX_CORES["gfx1201"], precision="bf16"),
-    "mfma-bf16": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"], precision="bf16"),
+    "mfma-bf16": replace(GPU, num_veus=5, subgroup_size=64, instructions=MATRIX_CORES["gfx90a"], precision="bf16"),
 }
 
 

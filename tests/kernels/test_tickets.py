@@ -16,7 +16,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, channel_blocked
-from rammer.ir.verify.kernel import settled
+from rammer.ir.verify.kernel import proven
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.codegen import amx, tickets
 from rammer.vdevice.cpu.codegen.emit import emit
@@ -64,7 +64,7 @@ def handed(op: Operation, kernels: list[RKernel], built: Built, symbols: list[st
     seen = 0
     for kernel, symbol in zip(kernels, symbols, strict=True):
         counts = emit(kernel, spec).tickets  # type: ignore[arg-type]
-        if not counts or kernel.operation.expr.into or settled(kernel)[1]:
+        if not counts or kernel.operation.expr.into or proven(kernel)[1]:
             continue
         seen += 1
         for taken in TAKEN:

@@ -182,7 +182,7 @@ def test_offered_where_it_pays_alone_where_that_is_certain() -> None:
     assert kinds(conv(112, 224, 13, 13)) == {"winograd", "conv"}
     assert kinds(conv(64, 64, 4, 4)) == {"conv"}
     scratch_only = replace(SPEC, memory=tuple(replace(level, managed="scratch") for level in SPEC.memory))
-    direct = replace(SPEC, direct=True)
+    direct = replace(SPEC, no_winograd=True)
     for op, spec in ((conv(64, 64, 4, 4), SPEC), (large, scratch_only), (large, direct)):
         assert {k.form for k in candidates(op, spec)} == {None}
 

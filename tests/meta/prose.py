@@ -32,7 +32,7 @@ BANNED = {
     r"\bwhat it needs of\b": "the ... that it needs",
 }
 # Code, names of modules, targets of links, and a quoted report.
-SPANS = re.compile(r"```.*?```|`[^`\n]*`|-m [\w.]+|\]\([^)]*\)|\*near: .*?\*", re.S)
+SPANS = re.compile(r"```.*?```|`[^`\n]*`|-m [\w.]+|\]\([^)]*\)", re.S)
 
 # Pages that generators write from code, whose prose is in benchmarks/paper.
 GENERATED = ("docs/evaluation", "docs/measurements.md")

@@ -164,7 +164,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "planner",
             "cost",
             "compiler.candidates",
-            "compiler.once",
+            "compiler.smoke_run",
             "compiler.trace",
             "log",
         }
@@ -191,7 +191,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {
             "forkpool",
             "runtime.measure",
-            "compiler.once",
+            "compiler.smoke_run",
             "runtime.program",
             "vdevice.base",
             "vdevice.profiles",
@@ -200,7 +200,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
-    "rammer.compiler.once": (
+    "rammer.compiler.smoke_run": (
         {
             "forkpool",
             "runtime.measure",

@@ -117,7 +117,7 @@ def test_who_does_not_want_it() -> None:
     one = replace(CACHED, lanes=1)
     threads = replace(CACHED, execution=Execution.SIMT, max_threads=32)
     assert all(kinds(graph, spec) == ["conv"] for spec in (SPEC, one, threads))
-    direct = replace(CACHED, direct=True)
+    direct = replace(CACHED, no_winograd=True)
     operations = {part: op.operation for op in optimize(graph, direct).operators for part in op.kind.split("+")}
     assert "input_transform" not in operations
     assert {k.form for k in candidates(operations["conv"], direct)} == {None}  # none is in Winograd's form

@@ -238,7 +238,7 @@ def test_whole_blocks_of_channels_are_views(batch: int, apart: bool, first: int,
         return b.add("mul", b.conv(piece, 16), b.conv(y, 16))
 
     graph = model(build, (batch, 20, 8, 8))
-    optimized = optimize(graph, SPEC, images_apart=apart)
+    optimized = optimize(graph, SPEC, per_image=apart)
     assert_same(graph, optimized)
     moves = Counter(op.kind for op in optimized.operators if op.kind in ("slice", "convert"))
     assert (moves == {"convert": 2}) == view, moves  # of the input and of the output

@@ -15,7 +15,7 @@ from rammer.ir.tensor import TensorId
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.passes.recurrent.open_cells import open_cells
+from rammer.passes.recurrent.decompose_cells import decompose_cells
 from rammer.scheduler.hand_overs import longest_chain
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.cuda.spec import GPUS as NVIDIA
@@ -132,7 +132,7 @@ def test_forms_have_one_plan_on_every_gpu(target: str, arch: str) -> None:
     [lstm_cells(), lstm_cells(batch=1), lstm_layers(), lstm_layers(7, 1, 9, backwards=True), fed_back_cells(), lstm()],
 )
 def test_meaning_stays(graph: Graph) -> None:
-    assert_same(graph, open_cells(graph))
+    assert_same(graph, decompose_cells(graph))
     assert_same(graph, optimize(graph, MANY))
 
 
@@ -147,7 +147,8 @@ def test_cells_with_more_than_an_unrolled_network_has_stay_whole() -> None:
     b.output(b.add("lstm_cell", gx, h, c, r, b.weight(3, 8))[1], "peepholes")
     b.output(b.add("lstm_cell", gx, h, c, b.input("r", (4, 8, 8)))[1], "weights that are not known")
     assert (
-        open_cells(b.build()) is b.build() or sum(op.kind == "lstm_cell" for op in open_cells(b.build()).operators) == 5
+        decompose_cells(b.build()) is b.build()
+        or sum(op.kind == "lstm_cell" for op in decompose_cells(b.build()).operators) == 5
     )
 
 

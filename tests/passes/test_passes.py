@@ -94,7 +94,7 @@ def test_images_lie_apart_where_a_policy_wants_it(joined: bool) -> None:
     builder.output(builder.add("max_pool", first, kernel=(2, 2)), "y")
     before = builder.build()
     for apart in (False, True):
-        after = optimize(before, SPEC, images_apart=apart)
+        after = optimize(before, SPEC, per_image=apart)
         assert_same(before, after)
         blocked = {t: kind.layout for t, kind in after.types.items() if kind.layout}
         assert blocked and {layout.digits[0].dim for layout in blocked.values()} == {0 if apart else 1}
@@ -143,7 +143,7 @@ def joined_channels(batch: int, twice: bool) -> Graph:
 def test_channels_are_joined_where_they_lie(batch: int, twice: bool) -> None:
     """Views of views, with the pitch of the outermost; what is joined twice is copied the second time."""
     before = joined_channels(batch, twice)
-    after = optimize(before, SPEC, images_apart=True)
+    after = optimize(before, SPEC, per_image=True)
     assert_same(before, after)
     check_placement(after)
     copies = [op for op in after.operators if op.kind in ("concat", "copy", "slice")]
@@ -164,7 +164,7 @@ def test_channels_joined_very_often() -> None:
     for _ in range(1100):
         y = builder.add("concat", y, builder.add("abs", part), axis=1)
     builder.output(builder.add("max_pool", y, kernel=(2, 2)), "y")
-    graph = optimize(builder.build(), SPEC, images_apart=True)
+    graph = optimize(builder.build(), SPEC, per_image=True)
     assert sum(bool(kind.layout and kind.layout.pitched) for kind in graph.types.values()) > 1000
 
 

@@ -14,7 +14,7 @@ from rammer.ir.tensor import DType, TensorId, channel_blocked
 from rammer.passes.clean.move_first import move_first
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
-from rammer.passes.quantized.dequantize_apart import dequantize_apart
+from rammer.passes.quantized.duplicate_dequantize import duplicate_dequantize
 from rammer.passes.quantized.requantize import requantize
 
 
@@ -76,7 +76,7 @@ def residual() -> Graph:
 
 def test_who_reads_dequantised_numbers_reads_bytes() -> None:
     before = residual()
-    after = fuse(dequantize_apart(before))
+    after = fuse(duplicate_dequantize(before))
     for old, new in zip(values(before), values(after), strict=True):
         np.testing.assert_array_equal(old, new)
     between = {t for op in after.operators for t in op.outputs} - set(after.outputs)
@@ -85,7 +85,7 @@ def test_who_reads_dequantised_numbers_reads_bytes() -> None:
 
 
 def test_bytes_have_blocked_channels() -> None:
-    graph = choose_layouts(fuse(dequantize_apart(residual())), SPEC)
+    graph = choose_layouts(fuse(duplicate_dequantize(residual())), SPEC)
     blocked = channel_blocked(4, SPEC.lanes)
     between = [t for op in graph.operators for t in op.outputs if graph.types[t].dtype is DType.U8]
     assert [graph.types[t].layout for t in between if t not in graph.outputs] == [blocked] * 3  # x, its sums, and y

@@ -31,7 +31,7 @@ class Priced(EstimatingProfiler):
 
 def problem(*, images: int = 12, sync: SyncModel = SyncModel.FINE) -> Problem:
     spec = replace(towers.TestPlans.spec, sync=sync)
-    found = problem_of(optimize(towers.tower(images, 32), spec, images_apart=True), spec, "graphturbo")
+    found = problem_of(optimize(towers.tower(images, 32), spec, per_image=True), spec, "graphturbo")
     return replace(found, profiler=Priced(spec))
 
 
@@ -76,7 +76,7 @@ def test_few_are_tried_by_default() -> None:
 
 
 def _images(*finer: int) -> Tuning:
-    return Tuning(finer=finer, images_apart=True)
+    return Tuning(task_multiples=finer, per_image=True)
 
 
 def test_what_policies_ask_for() -> None:
@@ -94,23 +94,23 @@ class Hasty(Priced):
     """Finer rKernels look ten times as fast as they are, as some of many always do."""
 
     def rtask_us(self, kernel: RKernel) -> float:
-        return super().rtask_us(kernel) / (10 if kernel.finer else 1)
+        return super().rtask_us(kernel) / (10 if kernel.for_splitting else 1)
 
 
 def test_finer_rkernels_are_for_cuts() -> None:
     """Of what is offered to who cuts operators, a plan that leaves them whole takes none, however fast it looks."""
     registry = PluginRegistry(third_party=False)
     spec = MadeUp(runnable("x86-64-avx2"), 2, 512).spec
-    graph = optimize(towers.tower(1, 32), spec, images_apart=True)
+    graph = optimize(towers.tower(1, 32), spec, per_image=True)
     usual, all_of_them = (
-        {op.operation: registry.rkernels(op.operation, spec, Tuning(finer=finer)) for op in graph.operators}
+        {op.operation: registry.rkernels(op.operation, spec, Tuning(task_multiples=finer)) for op in graph.operators}
         for finer in ((), (8, 64))
     )
     for operation, kernels in all_of_them.items():
-        assert [k.schedule for k in kernels if not k.finer] == [k.schedule for k in usual[operation]]
-    assert any(k.finer for kernels in all_of_them.values() for k in kernels)
+        assert [k.schedule for k in kernels if not k.for_splitting] == [k.schedule for k in usual[operation]]
+    assert any(k.for_splitting for kernels in all_of_them.values() for k in kernels)
     given = Problem(graph, spec, all_of_them, Hasty(spec))
     taken = registry.policy("wavefront").schedule(given)
-    assert any(k.finer for k in taken.kernels), "nobody would take one: this shows nothing"
+    assert any(k.for_splitting for k in taken.kernels), "nobody would take one: this shows nothing"
     for policy in ("auto", "graphturbo:rules=parts,parts=none"):
-        assert not any(k.finer for k in registry.policy(policy).schedule(given).kernels)
+        assert not any(k.for_splitting for k in registry.policy(policy).schedule(given).kernels)

@@ -370,7 +370,7 @@ class TestPlans:
         """Less from main memory than layers one after the other; the search has all cuts of the rules, too."""
         graph = optimize(tower(16, 32), self.spec)
         wavefront = simulate(self.plan("wavefront", self.problem(graph, "wavefront")))
-        problem = self.problem(optimize(tower(16, 32), self.spec, images_apart=True), "graphturbo")
+        problem = self.problem(optimize(tower(16, 32), self.spec, per_image=True), "graphturbo")
         policies = ("rules=paper,order=breadth", "rules=paper,order=depth", "rules=paper", "rules=every")
         plans = (self.plan(f"graphturbo:{policy}", problem) for policy in policies)
         breadth, depth, best, search = map(simulate, plans)
@@ -378,7 +378,7 @@ class TestPlans:
         assert search.total_us <= min(best.total_us, wavefront.total_us)
 
     def test_what_no_cut_makes_cheaper_is_not_cut(self) -> None:
-        graph = optimize(tower(4, 28), self.spec, images_apart=True)
+        graph = optimize(tower(4, 28), self.spec, per_image=True)
         problem = self.problem(graph, "graphturbo")
         search, rules = (PluginRegistry(third_party=False).policy(p) for p in ("graphturbo", "graphturbo:rules=paper"))
         whole, cut = search.schedule(problem), rules.schedule(problem)
@@ -393,7 +393,7 @@ class TestPlans:
     @pytest.mark.parametrize(("joined", "share"), [(False, 0.7), (True, 0.85)])
     def test_memory_in_pieces(self, joined: bool, share: float) -> None:
         """A few images at a time in less memory than layer by layer; right in any interleaving, and as it is proven."""
-        graph = optimize(tower(5, 32, joined=joined), self.spec, images_apart=True)
+        graph = optimize(tower(5, 32, joined=joined), self.spec, per_image=True)
         plan = PluginRegistry(third_party=False).policy("graphturbo").schedule(self.problem(graph, "graphturbo"))
         assert plan.memory is not None and plan.memory.pieces
         verify_plan(plan)

@@ -86,7 +86,7 @@ def images_of(plan: ExecutionPlan) -> list[dict[int, set[int]]]:
 def test_an_image_stays_on_one_veu(batch: int, size: int, veus: int, joined: bool) -> None:
     """In every operator on the same one; vEUs share images out, wait for each other only at the end, and are right."""
     spec = spec_of(veus)
-    graph = optimize(network(batch, size, joined), spec, images_apart=True)
+    graph = optimize(network(batch, size, joined), spec, per_image=True)
     plan = planned(graph, spec, IMAGES)
     assert "each on a vEU" in plan.notes[0]
     first = plan.notes[1].removeprefix("instances by group: ").split(",")[0]
@@ -110,7 +110,7 @@ def test_an_image_stays_on_one_veu(batch: int, size: int, veus: int, joined: boo
 def test_an_image_on_another_veu_is_found_out() -> None:
     """Moved there, an rTask waits for nothing, and nobody waits for it."""
     spec = spec_of(2)
-    plan = planned(optimize(network(4, 33), spec, images_apart=True), spec, IMAGES)
+    plan = planned(optimize(network(4, 33), spec, per_image=True), spec, IMAGES)
     (program,) = plan.programs
     first, second = program.lanes
     inner = [n for n, slot in enumerate(first) if isinstance(slot, RTask) and slot.uid.operator_id in (1, 2, 3)]
@@ -124,7 +124,7 @@ def test_an_image_on_another_veu_is_found_out() -> None:
 def test_binding_is_compared_or_left_out() -> None:
     """By `every`, which so never takes longer on paper; of a single image there is nothing to bind."""
     spec = spec_of(2)
-    graph = optimize(network(8, 45), spec, images_apart=True)
+    graph = optimize(network(8, 45), spec, per_image=True)
     plans = [planned(graph, spec, f"graphturbo:{how}") for how in ("binding=none", "rules=paper", "rules=every")]
     assert all("each on a vEU" not in plan.notes[0] for plan in plans[:2])
     rates = us_per_byte(spec, 2)[0].tolist()
@@ -134,7 +134,7 @@ def test_binding_is_compared_or_left_out() -> None:
         return sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True))
 
     assert moving_us(plans[2]) <= moving_us(plans[0])
-    alone = planned(optimize(network(1, 45), spec, images_apart=True), spec, IMAGES)
+    alone = planned(optimize(network(1, 45), spec, per_image=True), spec, IMAGES)
     verify_plan(alone)
     assert len(images_of(alone)) >= 4
 

@@ -19,7 +19,7 @@ from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
-from rammer.planner.near import plan_near
+from rammer.planner.scratch_allocation import place_in_scratch
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler
@@ -47,7 +47,7 @@ def network(images: int, size: tuple[int, int], device: VDeviceSpec) -> Graph:
     model = helper.make_model(
         helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=[helper.make_opsetid("", 17)]
     )
-    return optimize(rammer.load(model), device, images_apart=True)
+    return optimize(rammer.load(model), device, per_image=True)
 
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 9)])
@@ -75,11 +75,11 @@ def test_a_plan_of_images_stays_in_scratch(near: str) -> None:
         ]
         for op in graph.operators
     }
-    policy = GraphTurboPolicy(near=near, uncut=False)  # type: ignore[arg-type]
+    policy = GraphTurboPolicy(results=near, uncut=False)  # type: ignore[arg-type]
     plan = policy.schedule(Problem(graph, device, options, EstimatingProfiler(device)))
     verify_plan(plan)
     assert plan.memory is not None
-    assert len(plan.memory.near) == (2 if near == "scratch" else 0)
+    assert len(plan.memory.in_scratch) == (2 if near == "scratch" else 0)
     if near == "scratch":
         homes = [
             {slot.uid.operator_id for slot in lane if isinstance(slot, RTask)}
@@ -95,5 +95,5 @@ def test_nothing_stays_where_the_device_does_not_say_so() -> None:
     graph = network(4, (8, 8), device)
     options = {op.operation: candidates(op.operation, device) for op in graph.operators}
     plan = GraphTurboPolicy().schedule(Problem(graph, elsewhere, options, EstimatingProfiler(elsewhere)))
-    assert not plan_near(plan, HappensBefore(plan.programs))
-    assert not plan_memory(plan, near=True).near
+    assert not place_in_scratch(plan, HappensBefore(plan.programs))
+    assert not plan_memory(plan, scratch=True).in_scratch

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.cost.price import us_per_byte
 from rammer.errors import VerificationError
-from rammer.ir.analysis.parts import whole
+from rammer.ir.analysis.parts import full_box
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan, Price
@@ -27,7 +27,7 @@ from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
 from rammer.scheduler.graphturbo.strips import worthwhile
-from rammer.scheduler.select import Market
+from rammer.scheduler.select import PriceTable
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
 
@@ -115,7 +115,7 @@ def random_groups(graph: Graph, rng: np.random.Generator) -> list[Parted]:
         boxes = []
         for first, end in pairwise(images):
             for low, high in pairwise(rows):
-                box = list(whole(shape))
+                box = list(full_box(shape))
                 box[DIMS[0]], box[DIMS[1]] = (first, end), (low, high)
                 boxes.append(tuple(box))
         group = Parted(tuple(range(at, last + 1)), tuple(boxes))
@@ -130,7 +130,7 @@ def test_a_graph_in_parts_means_the_same(seed: int) -> None:
     """Any groups in any parts, with operands and results that are parts of larger tensors."""
     rng = np.random.default_rng(seed)
     batch, size = (int(rng.integers(1, 4)), int(rng.choice([33, 45, 64])))
-    graph = optimize(network(batch, size, joined=seed % 2 == 0), spec_of(2), images_apart=seed % 3 == 0)
+    graph = optimize(network(batch, size, joined=seed % 2 == 0), spec_of(2), per_image=seed % 3 == 0)
     groups = random_groups(graph, rng)
     found = in_parts(graph, groups)
     assert len(groups) > 2 and [len(parts) for parts in found.parts] == [len(group.boxes) for group in groups]
@@ -189,7 +189,7 @@ def parts_of(plan: ExecutionPlan) -> dict[str, set[int]]:
 def test_plans(batch: int, size: int, veus: int, kib: int, joined: bool, rules: str) -> None:
     """A part has one vEU, whichever interleaving is right, and less leaves the vEUs' caches than by wavefront."""
     spec = spec_of(veus, kib * KIB)
-    graph = optimize(network(batch, size, joined=joined), spec, images_apart=True)
+    graph = optimize(network(batch, size, joined=joined), spec, per_image=True)
     plan = planned(graph, spec, f"graphturbo:rules={rules}")
     verify_plan(plan)
     x = an_input(batch, size)
@@ -295,7 +295,7 @@ def test_which_groups_pay(own: int) -> None:
     """
     spec = spec_of(2, own)
     problem = problem_of(optimize(network(1, 96, joined=True), spec), spec, "graphturbo")
-    groups, graph = worthwhile(problem, Market(problem)), problem.graph
+    groups, graph = worthwhile(problem, PriceTable(problem)), problem.graph
     assert bool(groups) == (own < 4096 * KIB)
     taken = [n for priced in groups for n in priced.group.operators]
     assert taken == sorted(set(taken))

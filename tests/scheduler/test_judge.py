@@ -10,7 +10,7 @@ from cpus import MadeUp
 from jobs import make_problem, random_jobs
 from layers import network, node
 
-from rammer.compiler.candidates import standing_in
+from rammer.compiler.candidates import with_replacements
 from rammer.ir.analysis.dependency import reads
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -18,7 +18,7 @@ from rammer.ir.plan import Price
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.scheduler.judge import Judged, PlanSelector, takes_less
+from rammer.scheduler.judge import Estimate, PlanSelector, takes_less
 from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem
@@ -53,23 +53,23 @@ def test_with_all_operands_near_no_plan_takes_longer(seed: int) -> None:
     problem = priced(seed)
     judge = PlanSelector(problem)
     for policy in (SequentialPolicy(), WavefrontPolicy()):
-        found = judge.believed(policy.schedule(problem))
+        found = judge.estimate(policy.schedule(problem))
         assert 0.0 < found.least_us < found.us
 
 
 def test_the_same_plan_is_priced_once() -> None:
     problem = priced(3)
     judge, plan = PlanSelector(problem), SequentialPolicy().schedule(problem)
-    first = judge.believed(plan)
-    assert judge.believed(replace(plan, notes=("another",), memory=None)) is first
-    assert judge.believed(WavefrontPolicy().schedule(problem)) is not first
+    first = judge.estimate(plan)
+    assert judge.estimate(replace(plan, notes=("another",), memory=None)) is first
+    assert judge.estimate(WavefrontPolicy().schedule(problem)) is not first
     assert not judge.prefers(first, first)
 
 
 def test_what_is_slower_with_all_near_is_not_followed() -> None:
     problem = priced(3)
     judge = PlanSelector(problem)
-    fast, slow = (judge.believed(p.schedule(problem)) for p in (WavefrontPolicy(), SequentialPolicy()))
+    fast, slow = (judge.estimate(p.schedule(problem)) for p in (WavefrontPolicy(), SequentialPolicy()))
     assert fast.us < slow.least_us
     assert not judge.prefers(slow, fast) and not judge.cheaper(slow, fast)
     assert "us" not in vars(slow)
@@ -81,11 +81,11 @@ def test_bounds_answer_as_times_do(seed: int) -> None:
     """Whichever of two plans is followed first, and where that is enough."""
     problem = priced(seed)
     plans = [policy.schedule(problem) for policy in (SequentialPolicy(), WavefrontPolicy())]
-    exact = [Judged(problem, plan).us for plan in plans]
+    exact = [Estimate(problem, plan).us for plan in plans]
     for one, other in ((0, 1), (1, 0)):
         tie = exact[other] / exact[one]
         for ratio, close in ((0.3 * tie, False), (0.999 * tie, True), (1.001 * tie, True), (3.0 * tie, False)):
-            judged = [Judged(problem, plan) for plan in plans]
+            judged = [Estimate(problem, plan) for plan in plans]
             assert takes_less(judged[one], judged[other], ratio) == (ratio < tie)
             assert close <= all("us" in vars(j) for j in judged)
 
@@ -93,7 +93,7 @@ def test_bounds_answer_as_times_do(seed: int) -> None:
 def test_of_two_plans_the_smaller_one_is_followed() -> None:
     """Where it is enough to know what that takes, and what the other does with all operands near."""
     problem = priced(3)
-    small, large = (Judged(problem, p.schedule(problem)) for p in (WavefrontPolicy(), SequentialPolicy()))
+    small, large = (Estimate(problem, p.schedule(problem)) for p in (WavefrontPolicy(), SequentialPolicy()))
     large.plan = replace(large.plan, kernels=large.plan.kernels + large.plan.kernels)
     assert small.to_follow < large.to_follow and small.us < large.least_us
     assert small.to_follow == 0
@@ -103,7 +103,7 @@ def test_of_two_plans_the_smaller_one_is_followed() -> None:
 
 def test_a_plan_is_followed_once() -> None:
     problem = priced(3)
-    judged = PlanSelector(problem).believed(SequentialPolicy().schedule(problem))
+    judged = PlanSelector(problem).estimate(SequentialPolicy().schedule(problem))
     assert judged.us > 0
     plan = replace(judged.plan, prices=problem.profiler.prices(judged.plan.kernels) or {})
     timeline = problem.timelines.of(plan)
@@ -129,8 +129,8 @@ def test_a_plan_stands_where_nobody_must_wait_for_more() -> None:
     assert norm.num_rtasks == 2 and reads(norm, 0, 0)[-1, 1] < reads(wider, 0, 0)[-1, 1]
     offered = {operation: [wider if k is norm else k for k in kernels] for operation, kernels in halves.items()}
     sequential, waves = (p.schedule(problem) for p in (SequentialPolicy(), WavefrontPolicy(beyond="off")))
-    found = standing_in(sequential, offered, {norm: wider})
+    found = with_replacements(sequential, offered, {norm: wider})
     assert found and found.kernels[-1] is wider and found.programs == sequential.programs
     verify_plan(found)
-    assert len(waves.programs) == 1 and standing_in(waves, offered, {norm: wider}) is None
-    assert standing_in(sequential, {**offered, norm.operation: []}, {norm: wider}) is None
+    assert len(waves.programs) == 1 and with_replacements(waves, offered, {norm: wider}) is None
+    assert with_replacements(sequential, {**offered, norm.operation: []}, {norm: wider}) is None

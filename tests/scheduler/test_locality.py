@@ -24,7 +24,7 @@ from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policies import locality, wavefront
-from rammer.scheduler.policies.locality import consumed_near
+from rammer.scheduler.policies.locality import place_by_owner
 from rammer.testing.generate import random_graph
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.interpreter import run_plan
@@ -64,7 +64,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 def planned(graph: rammer.Graph, arch: str, monkeypatch: pytest.MonkeyPatch) -> ExecutionPlan:
     """Wavefront's plan with rTasks in order."""
-    monkeypatch.setattr(wavefront, "consumed_near", lambda plan: plan)
+    monkeypatch.setattr(wavefront, "place_by_owner", lambda plan: plan)
     how = CompileOptions(target="ipu", arch=arch, device="emulator", policy="wavefront", tune_seconds=0)
     with Compilation.of(graph, how, registry=PluginRegistry(third_party=False)) as compilation:
         return compilation.planned.plan
@@ -153,7 +153,7 @@ def test_what_is_sent_is_what_the_definition_says(seed: int, monkeypatch: pytest
     monkeypatch.setattr(locality, "WORTH_MOVING", 1 - 1e-9)
     graph = random_graph(seed, 8, placed=False)
     plan = planned(graph, f"gc2:{2 + seed % 5}", monkeypatch)
-    moved = consumed_near(plan)
+    moved = place_by_owner(plan)
     for one in (plan, moved):
         assert sent(one) == by_definition(one)
     if moved is not plan:
@@ -169,7 +169,7 @@ def test_nothing_is_moved_on_one_tile_or_where_too_much_is_to_be_looked_at(monke
     for arch, most in (("gc2:1", 1 << 23), ("gc2:12", 0)):
         monkeypatch.setattr(locality, "MOST_LOOKED", most)
         plan = planned(graph, arch, monkeypatch)
-        assert consumed_near(plan) is plan
+        assert place_by_owner(plan) is plan
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -177,7 +177,7 @@ def test_an_emulator_counts_less(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     """A fifth less at least."""
     graph = rammer.load(MODELS[name]())
     plan = planned(graph, "gc2:12", monkeypatch)
-    moved = consumed_near(plan)
+    moved = place_by_owner(plan)
     check_moved(plan, moved)
     assert any(note.startswith("sent to vEUs: ") for note in moved.notes)
     inputs = inputs_of(graph)
@@ -204,10 +204,10 @@ def test_policies_of_tiles_do_it_and_others_do_not() -> None:
 
 def test_only_between_global_barriers_and_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(rammer.load(MODELS["lstm"]()), "gc2:12", monkeypatch)
-    assert consumed_near(plan) is not plan
+    assert place_by_owner(plan) is not plan
     for spec in (replace(plan.spec, sync=SyncModel.FINE), replace(plan.spec, memory=())):
         other = replace(plan, spec=spec)
-        assert consumed_near(other) is other
+        assert place_by_owner(other) is other
 
 
 @pytest.mark.parametrize("seed", range(20))

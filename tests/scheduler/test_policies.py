@@ -26,7 +26,7 @@ from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policies import waves
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import NOISE, MeasuredProfiler
-from rammer.scheduler.select import Market, Options, SelectBy
+from rammer.scheduler.select import Options, PriceTable, SelectBy
 from rammer.scheduler.timeline import simulate
 
 REGISTRY = PluginRegistry(third_party=False)
@@ -236,8 +236,8 @@ def test_what_vEUs_exchange_decides_on_chains(exchange_us: float, whole_us: floa
 def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least work is the fastest here: nothing but the fewest rTasks is another plan."""
     problem = priced(two_chains(0.5, whole_us=3.5))
-    market, drawn = Market(problem), list[bool]()
-    held_in = waves.draw_below
+    market, drawn = PriceTable(problem), list[bool]()
+    held_in = waves.build_plan_below
 
     def watched(
         limit_us: float, draft: Draft, policy: str, by: SelectBy, held: Mapping[int, Options] | None = None
@@ -246,7 +246,7 @@ def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.Monk
         drawn.append(held != of)
         return held_in(limit_us, draft, policy, by, held)
 
-    monkeypatch.setattr(waves, "draw_below", watched)
+    monkeypatch.setattr(waves, "build_plan_below", watched)
     rammer_policies()["wavefront"]().schedule(problem)
     assert len(drawn) > 1 and all(drawn)
 
@@ -256,12 +256,12 @@ def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.Monk
 def test_a_limit_stops_a_drawing_that_takes_as_long(num_veus: int, by: SelectBy) -> None:
     for seed in range(6):
         problem = make_problem(random_jobs(seed), device(num_veus, barrier_us=0.5 * seed))
-        plan = waves.draw_below(inf, Draft(problem), "", by)
+        plan = waves.build_plan_below(inf, Draft(problem), "", by)
         assert plan is not None
         total_us = simulate(plan).total_us
-        known = waves.draw_below(total_us * 1.0001, Draft(problem), "", by)
+        known = waves.build_plan_below(total_us * 1.0001, Draft(problem), "", by)
         assert known is not None and known.programs == plan.programs
-        assert waves.draw_below(total_us * 0.9999, Draft(problem), "", by) is None
+        assert waves.build_plan_below(total_us * 0.9999, Draft(problem), "", by) is None
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_weights_cost_what_fetching_them_takes(branches: int, cache: int, chosen
     times = {**profiler.times, larger: 19.0}
     candidates = {**problem.candidates, operation: [smaller, larger]}
     problem = replace(problem, candidates=candidates, profiler=MeasuredProfiler(times, profiler.fallback))
-    found = Market(problem).options(operation).fastest
+    found = PriceTable(problem).options(operation).fastest
     assert (found.kernel.name == "larger") == (chosen == "larger")
 
 
@@ -303,7 +303,7 @@ def test_far_weights_cost_what_was_seen_of_each_rKernel(stalls: tuple[float, flo
         return {kernel: Price(us, 1.0, found[kernel]) for kernel, us in times.items()}
 
     seen = MeasuredProfiler(profiler.times, profiler.fallback, price)
-    found = Market(replace(problem, profiler=seen)).options(operation).fastest
+    found = PriceTable(replace(problem, profiler=seen)).options(operation).fastest
     assert found.kernel == problem.candidates[operation][chosen]
     assert asked == list(problem.candidates[operation])  # and of no other operation, which has only one
 

@@ -18,7 +18,7 @@ from rammer.ir.program import RTask, TaskUid
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu import host as cpu_host
-from rammer.vdevice.cpu.codegen.ahead import SMALLEST, Ahead, aheads
+from rammer.vdevice.cpu.codegen.task_prefetch import SMALLEST, TaskPrefetch, task_prefetches
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.runtime.table import LINE_BYTES, TABLE, Table
 
@@ -52,7 +52,7 @@ def everyone(plan: ExecutionPlan) -> dict[RKernel, int]:
 
 class TestPlans:
     def test_what_is_asked_for_is_read_soon_by_the_same_veu(self, plan: ExecutionPlan) -> None:
-        found = aheads(plan, everyone(plan))
+        found = task_prefetches(plan, everyone(plan))
         assert found
         for lane in tasks(plan):
             for order, task in enumerate(lane):
@@ -69,19 +69,19 @@ class TestPlans:
                 plan.spec, memory=tuple(replace(m, nbytes=1 << 30) if m.owner == "veu" else m for m in plan.spec.memory)
             ),
         )
-        found = aheads(everything, everyone(plan))
+        found = task_prefetches(everything, everyone(plan))
         parts = [(plan.graph.operators[a.operator].inputs[a.position], a.first) for a in found.values()]
         for lane in tasks(plan):
             mine = [part for task, part in zip(found, parts, strict=True) if task in set(lane)]
             assert len(mine) == len(set(mine))
 
     def test_capacity_bounds_requests(self, plan: ExecutionPlan) -> None:
-        assert aheads(plan, dict.fromkeys(plan.kernels, 0)) == {}
-        few = aheads(plan, dict.fromkeys(plan.kernels, 7))
+        assert task_prefetches(plan, dict.fromkeys(plan.kernels, 0)) == {}
+        few = task_prefetches(plan, dict.fromkeys(plan.kernels, 7))
         assert few and all(a.lines <= 7 for a in few.values())
 
     def test_the_last_one_asks_for_what_is_needed_first(self, plan: ExecutionPlan) -> None:
-        found = aheads(plan, dict.fromkeys(plan.kernels, 7))
+        found = task_prefetches(plan, dict.fromkeys(plan.kernels, 7))
         for lane in tasks(plan):
             by_reader: dict[tuple[int, int], list[int]] = {}
             for task in lane:
@@ -93,10 +93,10 @@ class TestPlans:
     def test_small_weights_are_left_out(self, small_cache: None) -> None:
         with compiled(ARCHS[0], 2, 6, 16) as program:
             assert SMALLEST > 4 * 16 * 16 * 4
-            assert aheads(program.plan, everyone(program.plan)) == {}
+            assert task_prefetches(program.plan, everyone(program.plan)) == {}
 
 
-def reads_it(plan: ExecutionPlan, task: TaskUid, ahead: Ahead) -> bool:
+def reads_it(plan: ExecutionPlan, task: TaskUid, ahead: TaskPrefetch) -> bool:
     if task.operator_id != ahead.operator:
         return False
     elements = reads(plan.kernels[task.operator_id], ahead.position, task.rtask_id) * 4

@@ -96,7 +96,7 @@ def test_numbers_are_kept_by_machine_and_specs_have_them() -> None:
     assert spec.barrier_us == FOUND.handover_us and spec.clock_ghz == FOUND.ghz
     assert spec.peak_gflops == pytest.approx(FOUND.gflops * min(spec.lanes / CpuVDevice().spec.lanes, 1))
     assert [level.write_gbps for level in spec.memory[1:]] == [80.0, 25.0, 11.0]
-    assert spec.reads_once and not make_spec(arch, 2, here, replace(FOUND, memory_once_gbps=4.0)).reads_once
+    assert spec.non_temporal and not make_spec(arch, 2, here, replace(FOUND, memory_once_gbps=4.0)).non_temporal
     assert [level.usable for level in spec.memory] == [1.0, L2_SHARE, FOUND.shared_share, 1.0]
     assert [level.veu_gbps for level in spec.memory] == [0.0, 0.0, FOUND.shared_gbps, FOUND.memory_gbps]
 
@@ -129,7 +129,7 @@ def test_lines_are_read_once_where_that_is_known_to_be_quick() -> None:
     here = host()
     arch = choose_arch(None, here)
     for name, quick in (("AMD EPYC 9B45", True), ("Intel(R) Xeon(R) Processor", False), ("Neoverse-N1", False)):
-        assert make_spec(arch, 2, replace(here, name=f"{name} 2.6 GHz")).reads_once == quick
+        assert make_spec(arch, 2, replace(here, name=f"{name} 2.6 GHz")).non_temporal == quick
 
 
 def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.kernels import candidates
-from rammer.planner.handover import has_parts
+from rammer.planner.stealing import is_stealable
 from rammer.vdevice.base import Image, silent
 from rammer.vdevice.cpu.codegen.emit import emit
 from rammer.vdevice.cpu.device import CpuVDevice
@@ -138,12 +138,12 @@ def test_what_cannot_be_shown_is_marked_once(device: CpuVDevice, monkeypatch: py
     unshown = (rammer.compiler.candidates.UNSHOWN, False, "too many cases")
     monkeypatch.setattr(rammer.compiler.candidates, "_proofs", lambda kernels, vdevice: dict.fromkeys(kernels, unshown))
     prover = rammer.compiler.candidates.Prover(device, 0, silent)
-    changed = prover.settle({kernel.operation: [kernel]}, [kernel])
+    changed = prover.check({kernel.operation: [kernel]}, [kernel])
     assert changed is not None
     kept, standing = changed
     marked = standing[kernel]
     assert marked.unproven and marked.body is kernel.body and kept == {kernel.operation: [marked]}
-    assert prover.settle(kept, [marked]) is None
+    assert prover.check(kept, [marked]) is None
 
 
 def test_updates_are_not_handed_over(device: CpuVDevice) -> None:
@@ -154,7 +154,7 @@ def test_updates_are_not_handed_over(device: CpuVDevice) -> None:
     attrs = (("how", "vectors"), ("moves", (-1, 1)))
     operation = made.define("update", (cache, rows, where), attrs)
     kernels = [k for k in candidates(operation, device.spec) if emit(k, device.spec).tickets]
-    assert kernels and not any(has_parts(k) for k in kernels)
+    assert kernels and not any(is_stealable(k) for k in kernels)
 
 
 def test_without_proofs_nothing_is_handed_over() -> None:

@@ -163,13 +163,13 @@ def check_random(device: str | int, seed: int) -> int:
     with closing(open_cuda(device=device, arch="sm_90" if device == EMULATED else None)) as opened:
         spec = replace(opened.spec, num_veus=veus)
         plan = random_plan(graph, seed, veus, spec=spec, candidates=candidates)
-        plan = replace(plan, memory=(memory := plan_memory(plan, near=True)))
+        plan = replace(plan, memory=(memory := plan_memory(plan, scratch=True)))
         verify_plan(plan)
         with closing(opened.load(opened.build(plan))) as program:
             for _ in range(3):
                 for name, value in program.run(inputs).items():
                     np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
-    return len(memory.near)
+    return len(memory.in_scratch)
 
 
 needs_gpu = pytest.mark.skipif(not GPU.ok, reason=f"{GPU.reason} ({GPU.hint})")

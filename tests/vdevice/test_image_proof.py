@@ -15,7 +15,7 @@ from rammer.errors import VerificationError
 from rammer.ir.graph import Graph
 from rammer.runtime.program import Program
 from rammer.vdevice.base import Image
-from rammer.vdevice.cpu.runtime.table import PUBLISH, TABLE, TICKETS, Table
+from rammer.vdevice.cpu.runtime.table import SIGNALS_DONE, TABLE, TICKETS, Table
 from rammer.vdevice.image import placement
 from rammer.vdevice.ipu.codegen import placement as ipu_placement
 from rammer.vdevice.ipu.codegen.build import TABLES, emit
@@ -88,7 +88,7 @@ def faults(image: Image) -> Iterator[tuple[str, str, Image]]:
             less[row, 1] -= 1
             yield "a wait one slot less far", "R304", changed(image, waits=less)
         on = table.bounds[_program(table, n) * header["num_veus"] + waits[row, 0]] + waits[row, 1]
-        yield "nothing published", "R305", with_slot(int(on), FLAGS, int(slots[on, FLAGS]) & ~PUBLISH)
+        yield "nothing published", "R305", with_slot(int(on), FLAGS, int(slots[on, FLAGS]) & ~SIGNALS_DONE)
     if header["scratch_bytes"]:
         yield "one scratch for all", "R309", changed(image, scratch_stride=0)
         yield "half the scratch", "R309", changed(image, scratch_bytes=header["scratch_bytes"] // 2)

@@ -91,7 +91,9 @@ def test_cuda(golden: Golden, graph: Graph) -> None:
 )  # fmt: skip
 def test_hip(golden: Golden, graph: Graph, gpu: str) -> None:
     spec = rocm.make_spec(rocm.choose_gpu(gpu), 4)
-    text = device_function(make_program(plan_of(graph, spec, candidates), hip(spec.wave, spec.instructions)).text)
+    text = device_function(
+        make_program(plan_of(graph, spec, candidates), hip(spec.subgroup_size, spec.instructions)).text
+    )
     assert ("mk_mfma" in text) == (gpu == "mi300x")
     golden.check(text)
 

@@ -131,5 +131,5 @@ def test_cubins(arch: str) -> None:
 @pytest.mark.parametrize("arch", ["gfx906", "gfx90a", "gfx942", "gfx1100"])
 def test_code_objects(arch: str) -> None:
     with rammer.compile(model(), "rocm", arch=arch, device="emulator:3", tune_seconds=0) as program:
-        text = make_program(program.plan, hip(program.plan.spec.wave)).text
+        text = make_program(program.plan, hip(program.plan.spec.subgroup_size)).text
     assert compile_code_object(text, arch).resources.spill_bytes == 0

@@ -79,7 +79,7 @@ def test_the_compiler_unrolls_no_more_than_fits(arch: str, monkeypatch: pytest.M
     attrs = {"strides": (4, 4), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
     inputs = (TensorType((1, 3, 227, 227)), TensorType((64, 3, 11, 11)))
     operation = Operations(OPS).define("conv", inputs, attributes(**attrs))
-    dialect = hip(FAMILIES[arch].wave)
+    dialect = hip(FAMILIES[arch].wavefront_size)
     for kernel in candidates(operation, make_spec(choose_gpu(arch))):
         text = program_text([emit(kernel, dialect, 256)], dialect, 256, 4)
         needs = compile_code_object(text, arch).resources
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused(
 def test_specs_make_sense(name: str) -> None:
     spec = make_spec(GPUS[name])
     assert spec.num_veus == GPUS[name].num_multiprocessors and spec.arch == GPUS[name].arch
-    assert spec.max_threads % spec.wave == 0 and 32 << 10 < spec.scratch_bytes < 64 << 10
+    assert spec.max_threads % spec.subgroup_size == 0 and 32 << 10 < spec.scratch_bytes < 64 << 10
     assert 100 < spec.peak_gflops < 1000
     rates = [level.read_gbps * (spec.num_veus if level.owner == "veu" else 1) for level in spec.memory]
     assert rates == sorted(rates, reverse=True)

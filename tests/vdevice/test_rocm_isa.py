@@ -98,7 +98,7 @@ def instructions(arch: str, *, quiet: bool = False) -> list[str]:
 
     Instructions then lie in the order in which they run.
     """
-    dialect = replace(hip(FAMILIES[arch].wave), quiet_arguments=quiet)
+    dialect = replace(hip(FAMILIES[arch].wavefront_size), restrict_arguments=quiet)
     plan = placed(GRAPH, [in_hip(mirror(GRAPH, 256))] * 2, ACROSS)
     kernels = [function.emitted for function in make_program(plan, dialect).functions]
     first, second = (task_call(k, f"args + {2 * n}", "0") for n, k in enumerate(kernels * (2 // len(kernels))))
@@ -196,7 +196,7 @@ def test_machine_code_has_matrix_instructions(arch: str, precision: str, wanted:
         and any(isinstance(s, Apply) and s.instruction.multiplies for s in statements(k.body.body))
     ]
     assert kernels and len(kernels) < len(found)
-    dialect = hip(spec.wave, spec.instructions)
+    dialect = hip(spec.subgroup_size, spec.instructions)
     emitted = [emit(k, dialect, k.num_threads) for k in kernels]
     text = prelude(dialect) + "#define MK_TASK static __device__ __forceinline__\n"
     for n, e in enumerate(emitted):

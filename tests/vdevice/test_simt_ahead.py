@@ -12,8 +12,8 @@ from rammer.ir.analysis.dependency import read_elements
 from rammer.ir.analysis.intervals import expand
 from rammer.kernels import candidates
 from rammer.vdevice.rocm.prelude import hip
-from rammer.vdevice.simt.codegen.ahead import LEAST_BYTES, MOST_BYTES, SECTOR_BYTES, ahead
 from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer.vdevice.simt.codegen.prefetch import LEAST_BYTES, MOST_BYTES, SECTOR_BYTES, prefetch_text
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 
@@ -28,7 +28,7 @@ def test_what_is_asked_for_is_what_is_read() -> None:
     seen = 0
     for operation in operations():
         for kernel in candidates(operation, spec(4)):
-            _, text = ahead(kernel, frozenset(), 256)
+            _, text = prefetch_text(kernel, frozenset(), 256)
             for count, formula, elements, argument, itemsize in _LOOP.findall(text):
                 position = int(argument) - len(operation.outputs)
                 python = formula.replace("(int64_t)", "").replace("/", "//")
@@ -47,10 +47,10 @@ def test_what_is_asked_for_is_what_is_read() -> None:
 def test_small_constants_and_copies_are_not_asked_for() -> None:
     cell = next(o for o in operations() if "tanh" in o.kind and o.kind.startswith("gate_matmul+add"))
     kernel = candidates(cell, spec(4))[0]
-    name, text = ahead(kernel, frozenset(), 256)
+    name, text = prefetch_text(kernel, frozenset(), 256)
     assert name in text and len(_LOOP.findall(text)) == 1  # the matrix, no bias
     matrix = max(range(len(cell.inputs)), key=lambda n: cell.inputs[n].size)
-    assert ahead(kernel, frozenset({matrix}), 256) == ("", "")
+    assert prefetch_text(kernel, frozenset({matrix}), 256) == ("", "")
     assert LEAST_BYTES < MOST_BYTES
 
 

@@ -29,7 +29,7 @@ from rammer.ir.tensor import Array, TensorId, TensorType
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.planner.memory import plan_memory
-from rammer.planner.near import Stay, own_scratch, stays
+from rammer.planner.scratch_allocation import ResidentPiece, own_scratch, resident_pieces
 from rammer.runtime.program import Program
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import Timeline, simulate
@@ -143,8 +143,8 @@ def memory_of(plan: ExecutionPlan) -> MemoryPlan:
 def test_outputs_are_right_and_equal_in_every_interleaving(name: str, target: str) -> None:
     """Shared memory is NaN at first: what lies elsewhere, or is overwritten while it is needed, would show."""
     program = compiled(name, target)
-    assert memory_of(program.plan).near, "nothing stays: this shows nothing"
-    assert any(note.startswith("near: ") for note in program.report().notes)
+    assert memory_of(program.plan).in_scratch, "nothing stays: this shows nothing"
+    assert any(note.startswith("kept: ") for note in program.report().notes)
     graph = rammer.load(MODELS[name]())
     inputs = inputs_of(graph)
     (wanted,) = evaluate_graph(graph, inputs).values()
@@ -177,7 +177,7 @@ def test_random_plans_are_verified_and_computed(seed: int) -> None:
     veus = 1 + seed % 2
     graph = random_graph(seed, 6)
     plan = random_plan(graph, seed, veus, spec=spec(veus), candidates=candidates)
-    plan = replace(plan, memory=plan_memory(plan, near=True))
+    plan = replace(plan, memory=plan_memory(plan, scratch=True))
     verify_plan(plan)
     inputs = {
         t: np.random.default_rng(seed).standard_normal(graph.types[t].shape).astype(graph.types[t].dtype.numpy)
@@ -195,12 +195,15 @@ def test_random_plans_are_verified_and_computed(seed: int) -> None:
 
 def moved(plan: ExecutionPlan, owner: TensorId, **changes: tuple[int, ...]) -> ExecutionPlan:
     memory = memory_of(plan)
-    return replace(plan, memory=replace(memory, near={**memory.near, owner: replace(memory.near[owner], **changes)}))
+    return replace(
+        plan,
+        memory=replace(memory, in_scratch={**memory.in_scratch, owner: replace(memory.in_scratch[owner], **changes)}),
+    )
 
 
-def at(plan: ExecutionPlan, stay: Stay, begin: int) -> ExecutionPlan:
+def at(plan: ExecutionPlan, stay: ResidentPiece, begin: int) -> ExecutionPlan:
     """The plan with a piece elsewhere in the same scratch, at the next place that is aligned as it was."""
-    pieces = memory_of(plan).near[stay.owner]
+    pieces = memory_of(plan).in_scratch[stay.owner]
     begin += (stay.begin - begin) % 64
     place = next(n for n, o in enumerate(pieces.offsets) if (o, pieces.veus[n]) == (stay.begin, stay.lane.veu))
     offsets = tuple(begin if n == place else o for n, o in enumerate(pieces.offsets))
@@ -215,7 +218,7 @@ def broken(plan: ExecutionPlan, rule: str, message: str) -> None:
 
 def test_a_piece_in_the_scratch_of_another_veu_is_found() -> None:
     plan = compiled("odd block").plan
-    for owner, pieces in memory_of(plan).near.items():
+    for owner, pieces in memory_of(plan).in_scratch.items():
         for n in range(len(pieces.veus)):
             veus = tuple((veu + (k == n)) % 3 for k, veu in enumerate(pieces.veus))
             broken(moved(plan, owner, veus=veus), "R113", "which lies in the scratch of vEU")
@@ -223,7 +226,7 @@ def test_a_piece_in_the_scratch_of_another_veu_is_found() -> None:
 
 def test_two_pieces_that_are_needed_at_once_do_not_share_bytes() -> None:
     plan = compiled("odd block").plan
-    there, seen = stays(plan, HappensBefore(plan.programs)), 0
+    there, seen = resident_pieces(plan, HappensBefore(plan.programs)), 0
     for one in there:
         for other in there:
             if one is not other and one.meets(other):
@@ -236,7 +239,7 @@ def test_a_piece_in_the_scratch_that_an_rtask_uses_is_found() -> None:
     seen = 0
     for name in ("block", "odd block", "bottleneck", "odd bottleneck"):
         plan = compiled(name).plan
-        for stay in stays(plan, HappensBefore(plan.programs)):
+        for stay in resident_pieces(plan, HappensBefore(plan.programs)):
             if own_scratch(plan, stay.lane)[stay.first : stay.last + 1].any():
                 broken(at(plan, stay, 0), "R107", "(which runs meanwhile, uses|share bytes of)")
                 seen += 1
@@ -246,7 +249,7 @@ def test_a_piece_in_the_scratch_that_an_rtask_uses_is_found() -> None:
 def test_a_smaller_piece_is_found() -> None:
     """Where the next piece begins earlier, the one before has lost its end."""
     plan, seen = compiled("odd block").plan, 0
-    for owner, pieces in memory_of(plan).near.items():
+    for owner, pieces in memory_of(plan).in_scratch.items():
         for n, first in enumerate(pieces.firsts[1:], 1):
             if first - 16 > pieces.firsts[n - 1]:
                 firsts = tuple(f - 16 * (k == n) for k, f in enumerate(pieces.firsts))
@@ -257,9 +260,9 @@ def test_a_smaller_piece_is_found() -> None:
 
 def test_scratch_has_an_end_and_places_are_aligned() -> None:
     plan = compiled("odd block").plan
-    stay = stays(plan, HappensBefore(plan.programs))[0]
+    stay = resident_pieces(plan, HappensBefore(plan.programs))[0]
     broken(at(plan, stay, plan.spec.scratch_bytes), "R108", "leaves the scratch of")
-    pieces = memory_of(plan).near[stay.owner]
+    pieces = memory_of(plan).in_scratch[stay.owner]
     broken(moved(plan, stay.owner, offsets=tuple(o + 4 for o in pieces.offsets)), "R108", "is not aligned")
     broken(replace(plan, spec=replace(plan.spec, resident="")), "R108", "no level where they may stay")
 
@@ -268,8 +271,8 @@ def test_ports_and_what_two_rprograms_touch_do_not_stay() -> None:
     plan = compiled("odd block", veus=3).plan
     memory, output = memory_of(plan), plan.graph.outputs[0]
     offsets = {t: o for t, o in memory.offsets.items() if t != output}
-    near = {**memory.near, output: Pieces((0,), (0,), (0,))}
-    broken(replace(plan, memory=replace(memory, offsets=offsets, near=near)), "R113", "is an input or output")
+    near = {**memory.in_scratch, output: Pieces((0,), (0,), (0,))}
+    broken(replace(plan, memory=replace(memory, offsets=offsets, in_scratch=near)), "R113", "is an input or output")
     alone = rammer.compile(MODELS["odd block"](), "cuda", device="emulator:1", policy="graphturbo", tune_seconds=0)
     with alone:
         (lane,) = alone.plan.programs[0].lanes
@@ -277,7 +280,7 @@ def test_ports_and_what_two_rprograms_touch_do_not_stay() -> None:
         parts = (RProgram((lane[:half],)), RProgram((lane[half:],)))
         broken(replace(alone.plan, programs=parts), "R113", "in rProgram 0")
         apart = replace(alone.plan, programs=parts, memory=None)
-        verify_plan(replace(apart, memory=plan_memory(apart, near=True)))
+        verify_plan(replace(apart, memory=plan_memory(apart, scratch=True)))
 
 
 # What it spares
@@ -304,9 +307,11 @@ def test_bytes_in_scratch_come_from_nowhere_else(name: str) -> None:
 
 
 def test_nothing_stays_if_that_is_not_asked_for() -> None:
-    off = rammer.compile(MODELS["block"](), "cuda", device="emulator:3", policy="graphturbo:near=off", tune_seconds=0)
+    off = rammer.compile(
+        MODELS["block"](), "cuda", device="emulator:3", policy="graphturbo:results=off", tune_seconds=0
+    )
     with off:
-        assert not memory_of(off.plan).near
+        assert not memory_of(off.plan).in_scratch
 
 
 def test_kernel_text(golden: Golden) -> None:

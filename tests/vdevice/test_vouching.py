@@ -114,7 +114,7 @@ def test_everything_that_decides_a_kernel_is_in_its_key() -> None:
         replace(first, body=doubled(first.body)),
         replace(first, packing=(("x", layout),)),
         replace(first, form=operation.expr),
-        replace(first, places=2),
+        replace(first, pipeline_depth=2),
         replace(first, origin="mine 1.1"),
         foreign,
         replace(foreign, origin="mine toys 1.1"),

@@ -94,7 +94,8 @@ def _dot(p: Mapping[str, Any]) -> _Parts:
     operator = {"kind": "matmul", "attrs": attrs, "inputs": ["input0", "input1"]}
     shapes = (p.get("arg0_shape"), p.get("arg1_shape"))
     inputs = [
-        s[::-1] if turned and isinstance(s, list) else s for s, turned in zip(shapes, attrs.values(), strict=True)
+        s[::-1] if transposed and isinstance(s, list) else s
+        for s, transposed in zip(shapes, attrs.values(), strict=True)
     ]
     return [operator], inputs, p.get("out_shape")
 

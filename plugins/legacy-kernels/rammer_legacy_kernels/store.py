@@ -98,7 +98,7 @@ def imported(operation: Operation, spec: VDeviceSpec, language: str) -> Iterator
         record = stored.record
         fits = stored.verified and record.launch.threads <= spec.max_threads and record.inputs == operation.inputs
         if fits and record.expr == operation.expr:
-            yield record.rkernel(operation, language, spec.wave)
+            yield record.rkernel(operation, language, spec.subgroup_size)
 
 
 @lru_cache(maxsize=1024)

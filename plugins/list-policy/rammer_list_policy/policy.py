@@ -39,7 +39,7 @@ class ListPolicy:
     def schedule(self, problem: Problem) -> ExecutionPlan:
         need_fine_sync(self.name, problem.spec)
         draft = Draft(problem)
-        options = [draft.market.options(op.operation) for op in problem.graph.operators]
+        options = [draft.prices.options(op.operation) for op in problem.graph.operators]
         choices = {
             "wavefront's": WavefrontPolicy().schedule(problem).kernels,
             "all fastest": tuple(o.fastest.kernel for o in options),
@@ -184,7 +184,7 @@ class _Run:
         placed = Placed(task, veu, self.draft.rtask_us(operator_id), needs, reason)
         self.assembly.place(*placed[:4])
         self.placements.append(placed)
-        self.draft.settle([placed])
+        self.draft.record_homes([placed])
         for batch in self._readers.get(task, ()):
             self._arrived(batch, float(self.assembly.ready_us[veu]))
         self._unplaced[operator_id] -= 1

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from rammer.errors import ModelError
 from rammer.frontend.onnx import Source
 from rammer.frontend.torch.decompositions import decompositions
-from rammer.frontend.torch.importer import import_nodes, reason_against
+from rammer.frontend.torch.importer import import_nodes, unsupported_reason
 from rammer.ir.graph import Graph
 
 
@@ -67,7 +67,7 @@ def _from_exported(exported: torch.export.ExportedProgram, name: str) -> Graph:
     graph = exported.graph
     known = {n: held[places[n.name]] for n in graph.nodes if n.op == "placeholder" and n.name in places}
     calls = [n for n in graph.nodes if n.op == "call_function" and not str(n.target).startswith("aten._assert")]
-    if refused := [f"{n.target} (node {n.name!r}): {why}" for n in calls if (why := reason_against(n))]:
+    if refused := [f"{n.target} (node {n.name!r}): {why}" for n in calls if (why := unsupported_reason(n))]:
         raise ModelError(
             f"{len(refused)} unsupported operators: {'; '.join(refused)}",
             hint="torch.compile(module, backend='rammer') runs these in eager PyTorch",

@@ -14,7 +14,7 @@ from rammer.frontend.torch.writer import CODES, DTYPE, OPSET, Unsupported, Write
 from rammer.ir.graph import Graph
 
 
-def reason_against(node: fx.Node) -> str:
+def unsupported_reason(node: fx.Node) -> str:
     """Return why a call cannot be imported; empty if it can."""
     if node.target is operator.getitem:
         return ""

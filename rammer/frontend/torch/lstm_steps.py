@@ -41,9 +41,9 @@ def lstm(
         for n in range(layer * directions, (layer + 1) * directions):
             w, u, *biases = parameters[n * each : (n + 1) * each]
             back = n % directions == 1
-            products = functional.linear(_turned(found, back), w, sum(biases) if biases else None)
+            products = functional.linear(_reversed_if(found, back), w, sum(biases) if biases else None)
             h, c, _ = torch.ops.rammer.lstm_steps(products, states[0][n], states[1][n], u)
-            outputs.append(_turned(h, back))
+            outputs.append(_reversed_if(h, back))
             last.append((h[-1], c[-1]))
         found = torch.cat(outputs, -1)
         if dropout and layer + 1 < num_layers:
@@ -51,7 +51,7 @@ def lstm(
     return found.transpose(0, 1) if batch_first else found, *(torch.stack(ends) for ends in zip(*last, strict=True))
 
 
-def _turned(x: Any, back: bool) -> Any:
+def _reversed_if(x: Any, back: bool) -> Any:
     """Return the steps in the order of a direction: reversed if `back`."""
     return x.flip(0) if back else x
 
@@ -130,15 +130,15 @@ _LIBRARY = _define()
 
 @handles("lstm_steps", namespace=NAMESPACE)
 def steps(w: Writer, products: fx.Node, h: Operand, c: Operand, u: fx.Node) -> tuple[str, ...]:
-    turned = w("Transpose", u, perm=[1, 0])
+    transposed = w("Transpose", u, perm=[1, 0])
     found: list[tuple[str, ...]] = []
     for product in _each(w, products, len(products.meta["val"])):
-        total = w("Add", w("MatMul", h, turned), product)
+        total = w("Add", w("MatMul", h, transposed), product)
         i, f, g, o = _gates(w, total)
         c = w("Add", w("Mul", f, c), w("Mul", i, g))
         h = w("Mul", o, w("Tanh", c))
         found.append((h, c, total))
-    return tuple(_together(w, every) for every in zip(*found, strict=True))
+    return tuple(_stack_steps(w, every) for every in zip(*found, strict=True))
 
 
 @handles("lstm_steps_backward", namespace=NAMESPACE)
@@ -172,7 +172,7 @@ def steps_backward(
         by = (inner, inner, inner, h)
         found.append(w("Concat", *(w("Mul", b, s) for b, s in zip(by, slope, strict=True)), axis=1))
         carried = w("Mul", inner, forget)
-    return _together(w, found[::-1]), w("MatMul", found[-1], u), carried
+    return _stack_steps(w, found[::-1]), w("MatMul", found[-1], u), carried
 
 
 def _gates(w: Writer, sums: Operand, axis: int = 1) -> tuple[str, ...]:
@@ -185,6 +185,6 @@ def _each(w: Writer, every: Operand, length: int) -> list[str]:
     return [w("Squeeze", part, [0]) for part in w.many("Split", length, every, axis=0, num_outputs=length)]
 
 
-def _together(w: Writer, parts: Sequence[str]) -> str:
+def _stack_steps(w: Writer, parts: Sequence[str]) -> str:
     """Join steps to [T, B, N]."""
     return w("Concat", *(w("Unsqueeze", part, [0]) for part in parts), axis=0)

@@ -139,8 +139,8 @@ def log1p(w: Writer, x: Operand) -> str:
     """Compute log(1 + x) as 2 atanh(x / (2 + x)), which is accurate for small x."""
     dtype = w.out.dtype
     x, one, two = w.cast(x, dtype), w.number(1, dtype), w.number(2, dtype)
-    near = w("Mul", two, w("Atanh", w("Div", x, w("Add", two, x))))
-    return w("Where", w("Less", w("Abs", x), one), near, w("Log", w("Add", one, x)))
+    around_zero = w("Mul", two, w("Atanh", w("Div", x, w("Add", two, x))))
+    return w("Where", w("Less", w("Abs", x), one), around_zero, w("Log", w("Add", one, x)))
 
 
 @handles("expm1")
@@ -149,8 +149,8 @@ def expm1(w: Writer, x: Operand) -> str:
     dtype = w.out.dtype
     x, one, two = w.cast(x, dtype), w.number(1, dtype), w.number(2, dtype)
     t = w("Tanh", w("Div", x, two))
-    near = w("Div", w("Mul", two, t), w("Sub", one, t))
-    return w("Where", w("Less", w("Abs", x), one), near, w("Sub", w("Exp", x), one))
+    around_zero = w("Div", w("Mul", two, t), w("Sub", one, t))
+    return w("Where", w("Less", w("Abs", x), one), around_zero, w("Sub", w("Exp", x), one))
 
 
 @handles("atan2")

@@ -108,8 +108,8 @@ def product(w: Writer, a: fx.Node, b: fx.Node, *_: Any) -> str:
     if str(a.target) == "aten.permute.default" and list(a.args[1]) == [1, 0]:
         (rows, depth), columns = a.meta["val"].shape, b.meta["val"].shape[1]
         if depth * columns + rows * columns < rows * depth:
-            turned = w("Transpose", b, perm=[1, 0])
-            return w("Transpose", w("MatMul", turned, a.args[0]), perm=[1, 0])
+            transposed = w("Transpose", b, perm=[1, 0])
+            return w("Transpose", w("MatMul", transposed, a.args[0]), perm=[1, 0])
     return w("MatMul", a, b)
 
 

@@ -234,9 +234,9 @@ def _applied_by_wave(stmt: Apply, loops: tuple[tuple[int, For], ...]) -> Iterato
     yield _Touched(stmt.operands[0].buffer, stmt.operands[0].at + var("own"), True, (registers,))
 
 
-def _moved(loop: For, thread: Index, wave: int) -> Index:
+def _moved(loop: For, thread: Index, subgroup_size: int) -> Index:
     """Return the value of a THREAD loop's variable in another thread of the same subgroup."""
-    inside = min(wave // loop.stride, loop.stop)
+    inside = min(subgroup_size // loop.stride, loop.stop)
     return var(loop.var) // inside * inside + thread // loop.stride % inside
 
 

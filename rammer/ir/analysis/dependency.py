@@ -20,7 +20,7 @@ from rammer.errors import RammerError
 from rammer.ir.analysis.access import Accesses
 from rammer.ir.analysis.footprint import footprint, line
 from rammer.ir.analysis.intervals import NOTHING, Intervals, expand, merged, sumset, union, within
-from rammer.ir.expr import Path, Range, Role, TensorExpr, apart, loads, loads_in_role
+from rammer.ir.expr import Path, Range, Role, TensorExpr, independent_groups, loads, loads_in_role
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, Mod, bounds, evaluate, simplify, substitute, var, variables
 from rammer.ir.kernel import RKernel
@@ -492,7 +492,7 @@ def _path(path: Path, limits: Mapping[str, tuple[int, int]]) -> Path | None:
 
 def _groups(index: tuple[Index, ...], path: Path) -> tuple[AxisGroup, ...]:
     groups = []
-    for axes, dims, where in apart(((variables(ix), d) for d, ix in enumerate(index)), path):
+    for axes, dims, where in independent_groups(((variables(ix), d) for d, ix in enumerate(index)), path):
         dims.sort()
         groups.append(AxisGroup(tuple(sorted(axes)), tuple(dims), tuple(index[d] for d in dims), where))
     return tuple(groups)

@@ -16,7 +16,7 @@ import numpy as np
 from rammer.ir.analysis.access import Access
 from rammer.ir.analysis.intervals import NOTHING, Intervals, expand, in_order, merged, repeated, sumset, within
 from rammer.ir.analysis.simplify import simplify_index
-from rammer.ir.expr import Path, Range, apart, decided_by
+from rammer.ir.expr import Path, Range, decided_by, independent_groups
 from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.semantics.evaluate import happens
 
@@ -107,7 +107,7 @@ def _parts(index: Index, path: Path) -> list[tuple[Index, Path]]:
     parts: list[tuple[Index, Path]] = []
     free = Index()  # terms of variables on which nothing else depends: one part
     terms = (Index(0, (term,)) for term in index.terms)
-    for _, found, where in apart(((variables(term), term) for term in terms), path):
+    for _, found, where in independent_groups(((variables(term), term) for term in terms), path):
         total = sum(found, Index())
         if where or any(not isinstance(atom, str) for atom, _ in total.terms):
             parts.append((total, where))

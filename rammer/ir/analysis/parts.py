@@ -20,7 +20,7 @@ Box: TypeAlias = tuple[tuple[int, int], ...]  # of each dimension the first plac
 Boxes: TypeAlias = dict[str, Box]
 
 
-def whole(shape: Sequence[int]) -> Box:
+def full_box(shape: Sequence[int]) -> Box:
     """Return the box of a whole tensor."""
     return tuple((0, extent) for extent in shape)
 
@@ -40,7 +40,7 @@ def needs(expr: TensorExpr, box: Box, dims: Collection[int]) -> Boxes | None:
         ranges = {axis: (low, high - 1) for (axis, _), (low, high) in zip(stage.axes, found[stage.name], strict=True)}
         ranges |= {axis: (0, extent - 1) for axis, extent in stage.reduce}
         for load, _ in loads(stage.body):
-            read = list(whole(shape := shapes[load.tensor]))
+            read = list(full_box(shape := shapes[load.tensor]))
             moved = {d.dim for d in load.dynamic}
             for dim in dims:
                 if dim < len(shape) and dim not in moved:
@@ -69,7 +69,7 @@ def part(
     boxes = dict(needed)
     for (name, kind), given in zip(expr.inputs, inputs, strict=True):
         if given.shape == kind.shape:
-            boxes[name] = whole(kind.shape)
+            boxes[name] = full_box(kind.shape)
     stages = tuple(_part_of_stage(stage, boxes) for stage in expr.stages)
     cut = replace(
         expr,

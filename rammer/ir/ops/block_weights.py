@@ -80,9 +80,9 @@ def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
 
 def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
     """Build the `extent` integers below 8 bits that bytes of the last dimension hold, the first in the low bits."""
-    few = dtype.bits < 8 and not dtype.is_float and x.dtype is DType.U8 and extent >= 0
+    small = dtype.bits < 8 and not dtype.is_float and x.dtype is DType.U8 and extent >= 0
     per = max(8 // dtype.bits, 1)
-    require(few and x.rank > 0 and x.shape[-1] == -(-extent // per), f"unpack_bits: {x} to {extent} of {dtype.value}")
+    require(small and x.rank > 0 and x.shape[-1] == -(-extent // per), f"unpack_bits: {x} to {extent} of {dtype.value}")
     axes = (*((f"b{p}", n) for p, n in enumerate(x.shape[:-1])), ("d", extent))
     lead, d = tuple(var(a) for a, _ in axes[:-1]), var("d")
     value = _bits(Cast(Load("x", (*lead, d // per)), DType.I32), d % per * dtype.bits, dtype.bits)

@@ -50,7 +50,7 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, un
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
-FEW = 1 << 11  # elements that are gathered one by one, which is faster than finding their strides
+GATHERED_ONE_BY_ONE = 1 << 11  # elements that are gathered one by one, which is faster than finding their strides
 MOST_SCATTERED = 1 << 20  # terms at single places that are evaluated at once; their inputs are gathered one by one
 OFTEN = 8  # a constant that so many operators read is converted once
 Key = TypeVar("Key", bound=Hashable)
@@ -452,7 +452,7 @@ def gathered(array: Array | VirtualInput, wide: np.dtype[Any], places: Places) -
     """Return elements at a grid of places, as a `wide` type; at places outside, some element."""
     if array.size == 0:
         return np.zeros(places.shape, wide)
-    alone = not isinstance(array, np.ndarray) or places.points <= FEW
+    alone = not isinstance(array, np.ndarray) or places.points <= GATHERED_ONE_BY_ONE
     step = None if alone else places.steps
     if step is None or not isinstance(array, np.ndarray):
         clipped = places.inside

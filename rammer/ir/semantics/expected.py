@@ -30,7 +30,7 @@ STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
 Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
 
 
-class Meant(NamedTuple):
+class Expectation(NamedTuple):
     """Expected value of an output, and how far a device's may be off.
 
     No element is off by more than `error`, and most by at most `usual`: moving results moved `jumps` elements farther.
@@ -41,19 +41,19 @@ class Meant(NamedTuple):
     usual: float
     jumps: int
 
-    def wider(self, other: Meant) -> Meant:
+    def wider(self, other: Expectation) -> Expectation:
         """Return the same value with the larger tolerance of this and another evaluation."""
         error = np.fmax(self.error, other.error)
-        return Meant(self.value, error, max(self.usual, other.usual), max(self.jumps, other.jumps))
+        return Expectation(self.value, error, max(self.usual, other.usual), max(self.jumps, other.jumps))
 
     def unlike(self, found: Array, least: Array) -> str:
         """Describe the fault of an output that may be off by `least` in any case; empty if it is right.
 
         Rounding takes an element across a step (`round`, a comparison) here and there. An error takes many.
         """
-        far = differs(found, Bounded(self.value, np.fmax(self.error, least)))
-        if far.any():
-            at = tuple(map(int, np.argwhere(far)[0]))
+        wrong = differs(found, Bounded(self.value, np.fmax(self.error, least)))
+        if wrong.any():
+            at = tuple(map(int, np.argwhere(wrong)[0]))
             return f"{list(at)} is {found[at]} and should be {self.value[at]}, give or take {self.error[at]:.2g}"
         usual = np.where(np.isfinite(self.error), self.usual, self.error)
         count = np.count_nonzero(differs(found, Bounded(self.value, np.fmax(usual, least))))
@@ -64,7 +64,7 @@ class Meant(NamedTuple):
         )
 
 
-Expected: TypeAlias = dict[TensorId, Meant]
+Expected: TypeAlias = dict[TensorId, Expectation]
 
 
 def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: Iterable[TensorId] = ()) -> Expected:
@@ -85,11 +85,11 @@ def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: I
         expr = op.operation.expr
         names = [name for name, _ in expr.inputs]
         given, other = ({k: m.read(t) for k, t in zip(names, op.inputs, strict=True)} for m in (values, moved))
-        apart = {k: off for k in names if (off := _distance(given[k], other[k])) is not None}
+        distances = {k: off for k in names if (off := _distance(given[k], other[k])) is not None}
         found = [Bounded(v, 0.0) for v in evaluate_expr(expr, given)] if expr.into else local(n, op, given)
-        others = evaluate_expr(expr, other) if apart else [value for value, _ in found]
+        others = evaluate_expr(expr, other) if distances else [value for value, _ in found]
         if jumps := _jumps(expr):
-            usual = {k: MOVES * float(np.quantile(off, USUAL)) for k, off in apart.items()}
+            usual = {k: MOVES * float(np.quantile(off, USUAL)) for k, off in distances.items()}
             others = _jumped(expr, other, usual, others)
         for tensor, (value, error), own in zip(op.outputs, found, others, strict=True):
             values.write(tensor, value)
@@ -139,14 +139,14 @@ def _distance(value: Array, moved: Array) -> Array | None:
     return np.where(same, 0.0, np.where(np.isnan(distance), inf, distance))
 
 
-def _meant(value: Array, moved: Array) -> Meant:
+def _meant(value: Array, moved: Array) -> Expectation:
     """Return what an output should be: it may be off as far as any of its elements was moved."""
     if (distance := _distance(value, moved)) is None:
-        return Meant(value, np.zeros(value.shape), 0.0, 0)
+        return Expectation(value, np.zeros(value.shape), 0.0, 0)
     finite = distance[np.isfinite(distance)]
     usual = MOVES * float(np.quantile(finite, USUAL)) if finite.size else 0.0
     error = np.where(np.isfinite(distance), MOVES * finite.max(initial=0.0), inf)
-    return Meant(value, error, usual, int(np.count_nonzero(finite > usual)))
+    return Expectation(value, error, usual, int(np.count_nonzero(finite > usual)))
 
 
 def _jumps(expr: TensorExpr) -> bool:

@@ -19,7 +19,7 @@ from rammer.ir.tensor import Array, Shape
 
 Result = TypeVar("Result")
 
-FEW_PARTS = 4  # a reduction read in up to so many parts, such as the gates of a cell, is computed as a whole
+WHOLE_PARTS = 4  # a reduction read in up to so many parts, such as the gates of a cell, is computed as a whole
 MOST_KEPT = 1 << 14  # elements of an index array that is cached
 
 
@@ -92,7 +92,7 @@ def whole_of(stage: Stage) -> tuple[tuple[int, int], ...]:
 def in_parts(stage: Stage, places: Places) -> bool:
     """Return whether to compute a stage at just those places. Reductions are often read in parts, and repeatedly."""
     part, whole = places.points, prod(stage.shape)
-    return (part * FEW_PARTS < whole if stage.reduce else part <= whole) or not stage.axes
+    return (part * WHOLE_PARTS < whole if stage.reduce else part <= whole) or not stage.axes
 
 
 def in_blocks(stage: Stage, grid: Grid) -> Grid:

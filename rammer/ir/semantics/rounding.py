@@ -206,7 +206,7 @@ class _Bounds(Evaluator):
             error = self._sum_error(prod(full[rank:]), value, magnitude, squares) + 2 * self._factor_step * magnitude
             if self._careful and self._step == FLOAT32_HALF_STEP and prod(full) <= MOST_TRIED:
                 terms = np.broadcast_to(np.asarray(a, np.float64) * b, full)
-                error = np.fmax(error, _tried(terms.reshape(*full[:rank], -1), value))
+                error = np.fmax(error, _float32_error(terms.reshape(*full[:rank], -1), value))
             if np.any(a_off):
                 error = error + contract(a_off, sizes[1], full, rank)
             if np.any(b_off):
@@ -246,7 +246,7 @@ class _Bounds(Evaluator):
                             and points.dtype.kind == "f"
                             and points.size <= MOST_TRIED
                         ):
-                            error = error + _tried(points.reshape(*np.shape(value), -1), value)
+                            error = error + _float32_error(points.reshape(*np.shape(value), -1), value)
                         error = _or_unbounded(error, magnitude)
                 case "prod":
                     sizes = np.abs(points)
@@ -255,7 +255,7 @@ class _Bounds(Evaluator):
                         error = error + prod(full[len(full) - len(over) :]) * self._step * np.abs(value) + TINY
                 case _ if not exact:
                     ends = (moved_by(points, sign * np.broadcast_to(terms.error, full)) for sign in (-1, 1))
-                    error = np.maximum(*(_apart(ufunc.reduce(e, axis=over, initial=start), value) for e in ends))
+                    error = np.maximum(*(_distance(ufunc.reduce(e, axis=over, initial=start), value) for e in ends))
         return Bounded(value, error)
 
     def _read(self, tensor: str, places: Places) -> Bounded:
@@ -300,7 +300,7 @@ class _Bounds(Evaluator):
             if dtype is DType.BOOL and np.asarray(value).dtype != bool:
                 return Bounded(held, np.where((np.abs(value) <= error) & (error > 0), 1.0, 0.0))  # it may be zero
             ends = [self.rounded(moved_by(value, sign * error), dtype) for sign in (-1, 1)]
-            error = _whole_unbounded(np.maximum(*(_apart(end, held) for end in ends)), pair)
+            error = _whole_unbounded(np.maximum(*(_distance(end, held) for end in ends)), pair)
             if not dtype.part.is_float and dtype is not DType.BOOL and np.asarray(value).dtype.kind == "f":
                 error = np.maximum(error, _unheld(value, dtype))
             return Bounded(held, error)
@@ -352,14 +352,14 @@ class _Bounds(Evaluator):
                 (_, either), (_, a_off), (_, b_off) = args
                 error = np.where(values[0], a_off, b_off)
                 if np.any(either):
-                    both = _apart(np.asarray(values[1]), np.asarray(values[2])) + a_off + b_off
+                    both = _distance(np.asarray(values[1]), np.asarray(values[2])) + a_off + b_off
                     error = np.where(either != 0, both, error)
             elif unsure:
                 for signs in product((-1, 1), repeat=len(unsure)):
                     ends = list(values)
                     for n, sign in zip(unsure, signs, strict=True):
                         ends[n] = moved_by(values[n], sign * args[n].error)
-                    error = np.maximum(error, _apart(np.asarray(apply(*ends)), value))
+                    error = np.maximum(error, _distance(np.asarray(apply(*ends)), value))
                 error = _whole_unbounded(error, *(args[n] for n in unsure))
             if value.dtype.kind in "fc" and fn not in EXACT:
                 size = np.abs(value)
@@ -380,7 +380,7 @@ def _is_real(dtype: DType) -> bool:
     return dtype.part.is_float
 
 
-def _tried(terms: Array, value: Any) -> Any:
+def _float32_error(terms: Array, value: Any) -> Any:
     """Return twice the largest error of sums over the last axis, added in float32 one by one or in lanes."""
     most: Any = 0.0
     for lanes in LANES:
@@ -405,7 +405,7 @@ def moved_by(value: Any, by: Any) -> Any:
     return moved
 
 
-def _apart(a: Array, b: Array) -> Any:
+def _distance(a: Array, b: Array) -> Any:
     """Return the distance between numbers; infinite where just one of them is a number."""
     if a.dtype == bool:
         return (a != b).astype(np.float64)

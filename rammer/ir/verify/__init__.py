@@ -267,7 +267,7 @@ def _covers_reuse(evidence: PlanEvidence) -> None:
 def _one_place(evidence: PlanEvidence) -> None:
     """Check R111: an rTask has one address for each argument, so what it accesses of it must lie in one piece."""
     plan, memory = evidence.plan, evidence.plan.memory
-    if memory is None or not (cut := {**memory.pieces, **memory.near}):
+    if memory is None or not (cut := {**memory.pieces, **memory.in_scratch}):
         return
     for n, op in enumerate(plan.graph.operators):
         for argument, root, found in arguments(plan.graph, plan.kernels, n):
@@ -287,15 +287,15 @@ def _one_place(evidence: PlanEvidence) -> None:
 def _one_veu(evidence: PlanEvidence) -> None:
     """Check R113: what lies in a vEU's scratch is accessed by that vEU alone, in one rProgram."""
     plan, memory, order = evidence.plan, evidence.plan.memory, evidence.order
-    if memory is None or not memory.near:
+    if memory is None or not memory.in_scratch:
         return
     seen = must_be_seen(plan)
-    for owner, rows in accesses(plan, order, memory.near).items():
+    for owner, rows in accesses(plan, order, memory.in_scratch).items():
         if owner in seen:
             raise VerificationError(
                 "R113", f"{owner!r} lies in scratch, but {seen[owner]}", hint="put it into the arena"
             )
-        pieces = memory.near[owner]
+        pieces = memory.in_scratch[owner]
         which = np.searchsorted(pieces.firsts, rows[:, 0], "right") - 1
         veus, slots = np.array(pieces.veus)[which], rows[:, 2]
         program = np.full(len(pieces.firsts), len(plan.programs))
@@ -339,16 +339,17 @@ def _fits_device(evidence: PlanEvidence) -> None:
         return
     memory, graph = plan.memory, plan.graph
     seen = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)}
-    if memory.near and plan.spec.level(plan.spec.resident) is None:
+    if memory.in_scratch and plan.spec.level(plan.spec.resident) is None:
         raise VerificationError(
-            "R108", f"{len(memory.near)} results lie in scratch, and {plan.spec.name} has no level where they may stay"
+            "R108",
+            f"{len(memory.in_scratch)} results lie in scratch, and {plan.spec.name} has no level where they may stay",
         )
     for tensor in memory_owners(graph):
-        kind, near = graph.types[tensor], memory.near.get(tensor)
-        pieces = near or memory.pieces.get(tensor) or Pieces((0,), (_offset(memory.offsets, tensor),))
-        place, room = ("scratch", plan.spec.scratch_bytes) if near else ("arena", memory.arena_bytes)
-        if near and any(not 0 <= veu < plan.spec.num_veus for veu in near.veus):
-            raise VerificationError("R108", f"{tensor!r} lies in the scratch of vEUs {near.veus}, not all of which are")
+        kind, kept = graph.types[tensor], memory.in_scratch.get(tensor)
+        pieces = kept or memory.pieces.get(tensor) or Pieces((0,), (_offset(memory.offsets, tensor),))
+        place, room = ("scratch", plan.spec.scratch_bytes) if kept else ("arena", memory.arena_bytes)
+        if kept and any(not 0 <= veu < plan.spec.num_veus for veu in kept.veus):
+            raise VerificationError("R108", f"{tensor!r} lies in the scratch of vEUs {kept.veus}, not all of which are")
         elements = kind.span
         ends = (*pieces.firsts[1:], elements)
         if pieces.firsts[0] or any(f >= e for f, e in zip(pieces.firsts, ends, strict=True) if elements):

@@ -31,7 +31,7 @@ from rammer.ir.verify.reference import Reference
 MAX_RTASKS = 64  # that are checked one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # innermost loops of a store whose ends are traced
 MOST_ELEMENTS = 96  # elements that are traced together
-FEW_ELEMENTS = 16  # likewise, if elements are computed in thousands of statements
+FORM_ELEMENTS = 16  # likewise, if elements are computed in thousands of statements
 FEWER, FEWEST = 3, 3  # keep each third instance of a store that has too many, down to three and then one
 NEVER = 64  # a round that is not reached by dropping instances
 SWEEP = 24  # values of each inner loop that are traced with the other loops in the middle
@@ -88,7 +88,7 @@ class KernelRule:
     check: Callable[[KernelEvidence], Iterator[Finding]]
 
 
-def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
+def proven(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
     """Return the rKernel and all findings against it. One that only reads too much is marked `overreads`.
 
     Plans then include the surplus in its dependencies.
@@ -309,9 +309,9 @@ def _defined(evidence: KernelEvidence) -> Iterator[Finding]:
                 continue
             known.add(alike)
             low, high = bounds(read.index, read.ranges)
-            near = [w for w, (first, last) in zip(writes, spans, strict=True) if first <= high and low <= last]
-            before = [w for w in near if w.statement < read.statement]
-            if any(_plainly(write, read) for write in before):
+            meeting = [w for w, (first, last) in zip(writes, spans, strict=True) if first <= high and low <= last]
+            before = [w for w in meeting if w.statement < read.statement]
+            if any(_trivially_covers(write, read) for write in before):
                 continue
             what = f"statement {read.statement} reads {name}{{}} before it is written"
             yield from _covered("R205", read, before, what)
@@ -319,10 +319,10 @@ def _defined(evidence: KernelEvidence) -> Iterator[Finding]:
 
 def written_before(read: Access, writes: Sequence[Access]) -> bool:
     """Return whether `writes`, all before the read, cover it entirely, for each value of the loops around both."""
-    return any(_plainly(write, read) for write in writes) or not any(_covered("R205", read, writes, ""))
+    return any(_trivially_covers(write, read) for write in writes) or not any(_covered("R205", read, writes, ""))
 
 
-def _plainly(write: Access, read: Access) -> bool:
+def _trivially_covers(write: Access, read: Access) -> bool:
     """Return whether a write covers a read: the same index, loops as long, and no further conditions.
 
     Then for each value of a loop around both, each step of the read has one of the write at the same element. The write
@@ -344,9 +344,9 @@ def _plainly(write: Access, read: Access) -> bool:
 
 def _covered(rule: str, access: Access, others: Sequence[Access], what: str) -> Iterator[Finding]:
     """Yield a finding unless others touch all that an access does, for each value of the loops shared with them."""
-    near = [(other, common_loops(access, other)) for other in others]
-    around = max((names for _, names in near), key=len, default=[])
-    found = states([access, *(other for other, _ in near)], around, access.ranges, MAX_STATES)
+    with_loops = [(other, common_loops(access, other)) for other in others]
+    around = max((names for _, names in with_loops), key=len, default=[])
+    found = states([access, *(other for other, _ in with_loops)], around, access.ranges, MAX_STATES)
     if found is None:
         yield Finding(rule, what.format("") + ": too many cases", False)
         return
@@ -355,7 +355,7 @@ def _covered(rule: str, access: Access, others: Sequence[Access], what: str) -> 
         if not wanted.times:
             continue
         there: list[Footprint] = []
-        for other, names in near:
+        for other, names in with_loops:
             there.append(footprint(other, {n: v for n, v in values.items() if n in names}))
         gap = missing(wanted.elements, union([f.elements for f in there if f.exact]))
         if len(gap):
@@ -444,7 +444,7 @@ def _flows(evidence: KernelEvidence) -> Iterator[Finding]:
         stores = [a for a in evidence.by_buffer.get(names[position], ()) if a.write]
         if kernel.form is not None:
             stores = stores[:1] + stores[1:][-1:]
-        most = MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS
+        most = MOST_ELEMENTS if kernel.form is None else FORM_ELEMENTS
         try:
             make = partial(Flow, evidence.accesses, inputs, counting=reference.counted)
             traces = _traces(make, stores, kind, most)
@@ -479,7 +479,7 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
     """Return elements that stores write, by tag, and their sources; fewer where sums are long. Raises Untraceable."""
     corners = [_corners(store, kind) for store in stores]
     rounds = [_rounds(len(instances[TAG])) for instances in corners]
-    if most <= FEW_ELEMENTS:  # each has very many sources: if these are too many, one element of all stores is left
+    if most <= FORM_ELEMENTS:  # each has very many sources: if these are too many, one element of all stores is left
         rounds[1:] = [np.minimum(own, NEVER - 1) for own in rounds[1:]]
     first = 0
     while sum(int((own >= first).sum()) for own in rounds) > max(most, FEWEST * len(stores)):

@@ -58,8 +58,8 @@ def check_reuse(
         return
     whole = {owner: Pieces((0,), (offset,)) for owner, offset in memory.offsets.items()}
     _check_arena(plan, memory, order, _ranges(plan, slots, {**whole, **memory.pieces}), slots)
-    if memory.near:
-        _check_scratch(plan, memory, order, _ranges(plan, slots, memory.near), name)
+    if memory.in_scratch:
+        _check_scratch(plan, memory, order, _ranges(plan, slots, memory.in_scratch), name)
 
 
 def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: Mapping[TensorId, Pieces]) -> Ranges:
@@ -118,7 +118,7 @@ def first_touched(kernel: RKernel, argument: int) -> Numbers:
     return firsts[np.array(elements.chosen, np.int64)]
 
 
-class _Turns:
+class _Lifetimes:
     """Times at which ranges are used: `precedes` decides whether one is done with before another one is written."""
 
     def __init__(self, plan: ExecutionPlan, order: HappensBefore, ranges: Ranges) -> None:
@@ -189,7 +189,7 @@ def _of_lanes(order: HappensBefore, which: Numbers, slots: Slots, *, last: bool 
 def _check_arena(
     plan: ExecutionPlan, memory: MemoryPlan, order: HappensBefore, ranges: Ranges, slots: Sequence[Slots]
 ) -> None:
-    turns = _Turns(plan, order, ranges)
+    turns = _Lifetimes(plan, order, ranges)
     pairs = np.array(list(_neighbours(ranges, turns.place)), np.int64).reshape(-1, 2)
     for n, m in pairs[~turns.precedes(pairs)].tolist() if len(pairs) else ():
         if not _succeeds(plan, memory, order, slots, (ranges.owners[n], ranges.owners[m])):
@@ -247,10 +247,10 @@ def _succeeds(
     """
     graph, (old, new) = plan.graph, pair
     kinds = graph.types[old], graph.types[new]
-    apart = not plan.spec.succession or pair[0] in memory.pieces or pair[1] in memory.pieces
+    separate = not plan.spec.in_place or pair[0] in memory.pieces or pair[1] in memory.pieces
     ports = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)}
     makers = [n for n, op in enumerate(graph.operators) if any(graph.storage(t).root == new for t in op.outputs)]
-    if apart or ports & {old, new} or len(makers) != 1 or memory.offsets[old] != memory.offsets[new]:
+    if separate or ports & {old, new} or len(makers) != 1 or memory.offsets[old] != memory.offsets[new]:
         return False
     op, kernel = graph.operators[makers[0]], plan.kernels[makers[0]]
     if op.outputs != (new,) or kinds[0].nbytes != kinds[1].nbytes or kinds[0].dtype is not kinds[1].dtype:
@@ -293,7 +293,7 @@ def _check_scratch(
     plan: ExecutionPlan, memory: MemoryPlan, order: HappensBefore, ranges: Ranges, name: Callable[[TaskUid], str]
 ) -> None:
     """Check that what stays in scratch overlaps with nothing that is used there meanwhile: lane order alone counts."""
-    veus = np.array([veu for pieces in memory.near.values() for veu in pieces.veus], np.int64)
+    veus = np.array([veu for pieces in memory.in_scratch.values() for veu in pieces.veus], np.int64)
     own = order.veu[ranges.slots] == veus[ranges.which]  # R113 refuses other accesses
     which, slots = ranges.which[own], ranges.slots[own]
     lanes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (program, vEU) -> (range, first order, last)

@@ -133,7 +133,7 @@ class _Nests:
         unit = ctx.at[host].instruction if host else ctx.schedule.instruction
         if unit is None:
             return reduction.lowered(before)
-        how = multiply.block if unit.threads == 1 else multiply.staged if unit.staged else multiply.wave
+        how = multiply.block if unit.threads == 1 else multiply.staged if unit.staged else multiply.of_subgroup
         return how(reduction, unit, before)
 
 

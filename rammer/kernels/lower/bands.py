@@ -14,7 +14,7 @@ from rammer.kernels.schedule import Loop, is_group, members
 
 
 @dataclass(slots=True)
-class Band:
+class LoopLevel:
     """A loop of the nest. `stride` is its digit's weight in the task or thread id."""
 
     var: str
@@ -54,7 +54,7 @@ class Nest:
     Numbers over groups that count past the end wrap around: `once` keeps points from being stored twice.
     """
 
-    bands: list[Band]
+    bands: list[LoopLevel]
     values: Values
     guards: Guards
     once: tuple[Range, ...]
@@ -77,7 +77,7 @@ def cut(
     left = {**extent, **dict(stage.reduce)}
     numbers = AxisDigits({**origin, **{a: Index() for a, _ in stage.reduce}}, {}, left)
     guards: dict[str, list[tuple[Index, int]]] = {a: [] for a in left}
-    bands: dict[int, Band] = {}
+    bands: dict[int, LoopLevel] = {}
     # digits of an axis, largest first; a group has what is left of its axes
     for depth, loop in sorted(enumerate(loops), key=lambda item: (is_group(item[1].axis), -item[1].step)):
         axis = loop.axis
@@ -97,7 +97,7 @@ def cut(
             edges = [*guards[axis], *([(Index(), size)] if size % loop.step else [])]
             guards[axis] = [(ix + offset, high) for ix, high in edges]
         ctx.env[name] = (0, max(count - 1, 0))
-        bands[depth] = Band(name, count, loop)
+        bands[depth] = LoopLevel(name, count, loop)
         left[axis] = _block(ctx, stage, loop, size)
     nest = [bands[depth] for depth in range(len(loops))]
     _number_ids(ctx, stage, nest, threads or ctx.threads)
@@ -115,7 +115,7 @@ def _block(ctx: Context, stage: Stage, loop: Loop, size: int) -> int:
     return min(loop.step, size)
 
 
-def _number_ids(ctx: Context, stage: Stage, bands: list[Band], threads: int) -> None:
+def _number_ids(ctx: Context, stage: Stage, bands: list[LoopLevel], threads: int) -> None:
     """Set the weights of digits in the task and thread ids: the innermost digit runs fastest."""
     stride = 1
     for kind in (Kind.TASK, Kind.THREAD):
@@ -127,7 +127,7 @@ def _number_ids(ctx: Context, stage: Stage, bands: list[Band], threads: int) -> 
 
 
 def _guarded(
-    ctx: Context, stage: Stage, bands: list[Band], numbers: AxisDigits, guards: dict[str, list[tuple[Index, int]]]
+    ctx: Context, stage: Stage, bands: list[LoopLevel], numbers: AxisDigits, guards: dict[str, list[tuple[Index, int]]]
 ) -> Nest:
     """Return the nest with the conditions of numbers over groups. Raises LoweringError if points are left out."""
     values = numbers.values(ctx.env)
@@ -157,7 +157,7 @@ def under(where: tuple[Range, ...], body: Body) -> Body:
     return (If(where, body),) if where else body
 
 
-def looped(bands: list[Band], body: Body, before: Callable[[int], Body] = lambda n: ()) -> Body:
+def looped(bands: list[LoopLevel], body: Body, before: Callable[[int], Body] = lambda n: ()) -> Body:
     """Put `body` into the loops, in each after `before(its number)`. Guards are hoisted as far as possible."""
     for n in reversed(range(len(bands))):
         band = bands[n]

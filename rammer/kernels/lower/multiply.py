@@ -17,7 +17,7 @@ from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, Kind, Operand, Scope, Stmt, Store
-from rammer.kernels.lower.bands import Band, looped, under
+from rammer.kernels.lower.bands import LoopLevel, looped, under
 from rammer.kernels.lower.context import Values, strides
 from rammer.kernels.lower.reduce import Reduction
 
@@ -43,7 +43,7 @@ def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> 
     return looped(sums.outer, (*sums.started(), *added, *stored), before)
 
 
-def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band], depth: int) -> Apply:
+def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[LoopLevel], depth: int) -> Apply:
     """Return the product of a block of `depth` terms: into a block of its own, or into its place in a task's sums."""
     ctx, stage = sums.ctx, sums.stage
     a, b = (ld for ld, _ in loads(stage.body))
@@ -67,9 +67,9 @@ def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band]
     return Apply(unit, (Operand(acc.name, substitute(sums.at, start)), *operands), extents)
 
 
-def wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
+def of_subgroup(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
     """Return the nest of a sum by a subgroup's instruction. Raises LoweringError unless all its threads reach it."""
-    return _together(sums, _of_wave(sums, unit, before), before)
+    return _together(sums, _subgroup_nest(sums, unit, before), before)
 
 
 def staged(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
@@ -114,9 +114,9 @@ class _Loops(NamedTuple):
     `threads.tensor` makes them. Digits of the thread's number are the same in all operands.
     """
 
-    blocks: tuple[Band, Band]
-    inner: list[Band]
-    threads: list[Band]
+    blocks: tuple[LoopLevel, LoopLevel]
+    inner: list[LoopLevel]
+    threads: list[LoopLevel]
     still: Values  # a thread's place in a block at 0
 
     @staticmethod
@@ -135,12 +135,12 @@ class _Loops(NamedTuple):
         return _Loops((down, along), inner, threads, {b.var: Index() for b in (*threads, *inner[: len(own)])})
 
 
-def _mismatch(sums: Reduction, unit: Instruction, needs: str, loops: list[Band]) -> LoweringError:
+def _mismatch(sums: Reduction, unit: Instruction, needs: str, loops: list[LoopLevel]) -> LoweringError:
     what = f"{unit.name} needs {needs}, but the loops are {' '.join(str(b.loop) for b in loops)}"
     return sums.ctx.fail(sums.stage, what, hint="the innermost loops are the digits of the instruction's layouts")
 
 
-def _of_wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
+def _subgroup_nest(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
     """Load both operands into registers of the threads, then make all products."""
     loops = _Loops.of(sums, unit)
     held: list[Buffer] = []
@@ -169,7 +169,7 @@ def _into_registers(
     name, kind = unit.meaning.inputs[dim]
     spread, kept = unit.digits(name)
 
-    def band(digit: Digit) -> Band:
+    def band(digit: Digit) -> LoopLevel:
         axis = block.loop.axis if digit.dim == dim else loops.inner[-1].loop.axis
         found = {(b.loop.axis, b.loop.step): b for b in loops.inner}
         if (axis, digit.div) not in found:
@@ -189,6 +189,6 @@ def _into_registers(
     groups[axis] = substitute(numbers.groups[axis], loops.still) + point
     values = replace(numbers, groups=groups).values(ctx.env)
     value = ctx.resolve(arg, {a: substitute(ix, neighbours) for a, ix in values.items()})
-    apart = strides(kind.physical_shape[len(spread) :])
-    slot = sum((var(b.var) * s for b, s in zip(mine, apart, strict=True)), start)
+    steps = strides(kind.physical_shape[len(spread) :])
+    slot = sum((var(b.var) * s for b, s in zip(mine, steps, strict=True)), start)
     return looped([block, *(b for b in loops.inner if b in mine)], (Store(registers.name, slot, value),))

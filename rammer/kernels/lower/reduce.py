@@ -16,7 +16,7 @@ from rammer.ir.instruction import Instruction
 from rammer.ir.semantics.evaluate import identity
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Operand, Scope, Stmt, Store, Sync
-from rammer.kernels.lower.bands import Band, Nest, looped, under
+from rammer.kernels.lower.bands import LoopLevel, Nest, looped, under
 from rammer.kernels.lower.context import Context, strides
 
 WAYS = 8  # partial results that a thread combines between two syncs: a sync costs more than some loads
@@ -160,7 +160,7 @@ class Reduction:
         body = (*looped(self.kept, (Store(held.name, at, own), apply)), *rest)
         return (Alloc(held, (Alloc(whole, body),)),)
 
-    def _unit(self, band: Band) -> Instruction | None:
+    def _unit(self, band: LoopLevel) -> Instruction | None:
         """Return the instruction that combines the most threads of a sum, for whole subgroups of float32; or None."""
         fits = [
             unit
@@ -170,7 +170,7 @@ class Reduction:
         ]
         return max(fits, key=lambda unit: unit.extent("term"), default=None) if self.acc.dtype is DType.F32 else None
 
-    def _tree(self, band: Band, own: Scalar, at: Index, count: int, stored: Callable[[Scalar], Body]) -> Body:
+    def _tree(self, band: LoopLevel, own: Scalar, at: Index, count: int, stored: Callable[[Scalar], Body]) -> Body:
         """Combine partial results in scratch, up to WAYS at a time between two syncs.
 
         In the end the first threads of each row have the sum. `count` neighbours have the same `own` value.
@@ -212,7 +212,7 @@ def _without_padding(stage: Stage, block: set[str]) -> tuple[Scalar, tuple[Range
     return split(stage.body, identity(stage.combine, stage.dtype))
 
 
-def _of_vectors(r: Range, bands: list[Band]) -> Range:
+def _of_vectors(r: Range, bands: list[LoopLevel]) -> Range:
     """Return the condition without the lane, if it holds for all lanes of a vector or for none."""
     for b in bands:
         if b.loop.kind is Kind.VECTOR and r.index.coef(b.var) == 1:
@@ -223,7 +223,7 @@ def _of_vectors(r: Range, bands: list[Band]) -> Range:
     return r
 
 
-def _room(vector: Band, bands: list[Band]) -> int:
+def _room(vector: LoopLevel, bands: list[LoopLevel]) -> int:
     """Return the elements of a whole vector: the next larger step of its axis, or a power of two."""
     steps = [b.loop.step for b in bands if b.loop.axis == vector.loop.axis and b.loop.step > 1]
     return max(1 << (vector.extent - 1).bit_length(), min(steps, default=1))

@@ -14,7 +14,7 @@ from rammer.ir.expr import Load, Range, Scalar, Stage, loads
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.instruction import Instruction, place
 from rammer.ir.tile import Apply, Body, Buffer, Kind, Operand, Scope
-from rammer.kernels.lower.bands import Band, Nest, cut, under
+from rammer.kernels.lower.bands import LoopLevel, Nest, cut, under
 from rammer.kernels.lower.context import Context, Home, Values, strides
 
 Reads: TypeAlias = "list[tuple[list[Index], set[int]]]"  # indices, and the dimensions that data move
@@ -84,7 +84,7 @@ class PlacedStages:
                     guards[axis] = (*guards[axis], replace(r, index=nest.values[axis] - outer))
         return replace(nest, guards=guards)
 
-    def _around(self, stage: Stage) -> list[Band]:
+    def _around(self, stage: Stage) -> list[LoopLevel]:
         """Return the loops inside of which a stage is computed."""
         at = self.ctx.at[stage.name]
         if not at.inside:
@@ -147,10 +147,10 @@ class PlacedStages:
         corner, shape = tuple(hull.corner for hull in box), (-(-box[row].extent // size) * size, box[column].extent)
         (_, source_kind), ((_, kind),) = instruction.meaning.inputs[0], instruction.meaning.outputs
         assert kind.layout is not None
-        apart = [0] * len(box)
+        outer_steps = [0] * len(box)
         for n, dim in enumerate((row, column)):
             block = max(d.div for d in kind.layout.digits if d.dim == n)
-            apart[dim] = place(kind.layout, shape, [Index(block * (m == n)) for m in (0, 1)]).const // block
+            outer_steps[dim] = place(kind.layout, shape, [Index(block * (m == n)) for m in (0, 1)]).const // block
         size = prod(kind.layout.physical_shape(shape))
         buffer = Buffer(stage.name, size, Scope.LOCAL, stage.dtype, kind.layout.encoding)
         ctx.scratch.append(buffer)
@@ -170,7 +170,7 @@ class PlacedStages:
         copy = Apply(instruction, (Operand(buffer.name, Index()), given), shape)
         others = tuple(Range(corner[d], 0, stage.axes[d][1]) for d in range(len(box)) if d not in (row, column))
         self.copies[stage.name] = under(others, (copy,))
-        return Home(buffer, corner, tuple(apart))
+        return Home(buffer, corner, tuple(outer_steps))
 
 
 def _stored(ctx: Context) -> set[str]:
@@ -182,7 +182,7 @@ def _stored(ctx: Context) -> set[str]:
     return found
 
 
-def _threads_inside(around: list[Band], threads: int) -> int:
+def _threads_inside(around: list[LoopLevel], threads: int) -> int:
     """Return how many threads share the values of all surrounding digits."""
     return min((b.stride for b in around if b.loop.kind is Kind.THREAD), default=threads)
 

@@ -34,10 +34,10 @@ MOST_PRODUCTS = 4
 MOST_TENSOR = 3
 MOST_GROUP = 2  # besides the others: their tiles are large, and finer ones must stay
 MOST_CELLS = 5
-MOST_APART = 4
+MOST_PER_IMAGE = 4
 PLANES = (8, 16, 32, 64)  # channels of an image, for one rTask
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
-PLACES = 3  # buffers of the software pipeline: one is used, the others are being fetched
+PIPELINE_DEPTH = 3  # buffers of the software pipeline: one is used, the others are being fetched
 ROUNDS = (8, 4, 2, 1)  # tasks per vEU that are tried
 LONG = 4 * SHORT  # terms that are work for a thread of its own
 KEPT = 4  # results of a reduction that one thread holds at once
@@ -48,10 +48,10 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     problem = KernelProblem.of(operation, spec)
     found = products(operation, spec)
     if not found:
-        apart, most = KernelProblem.of(operation, spec, flat=False), most_threads(spec)
-        found = ranked(apart, threads_cell.schedules(apart, most))[:MOST_CELLS]
-        found = found or fitting(apart, threads_moves.schedules(apart, most))
-        found = found or fitting(apart, threads_cell.sums(apart, most))
+        unmerged, most = KernelProblem.of(operation, spec, flat=False), most_threads(spec)
+        found = ranked(unmerged, threads_cell.schedules(unmerged, most))[:MOST_CELLS]
+        found = found or fitting(unmerged, threads_moves.schedules(unmerged, most))
+        found = found or fitting(unmerged, threads_cell.sums(unmerged, most))
     if len(found) < MOST_PRODUCTS:
         found += fitting(problem, schedules(problem))
     if not found:
@@ -82,23 +82,23 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         groups = threads_group.tiles(matrices)
         found += ranked(problem, (threads_group.schedule(matrices, tile) for tile in groups))[:MOST_GROUP]
     tiles = threads_product.tiles(staging)
-    shorter = (threads_product.shorter(staging, t, PLACES) for t in tiles) if problem.spec.copies_later else ()
+    shorter = (threads_product.shorter(staging, t, PIPELINE_DEPTH) for t in tiles) if problem.spec.copies_later else ()
     plain = map(partial(threads_product.schedule, staging), (*tiles, *(t for t in shorter if t is not None)))
     return by_price([*found, *ranked(problem, plain)[:MOST_PRODUCTS]], problem.spec)
 
 
-def apart(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+def per_image_kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Return kernels that keep all data of some channels of an image on one vEU, like the rTasks of a reader.
 
     Tiles of a product stay inside of one image. Other operators are cut by powers of two of their second axis.
     """
     problem = padded(KernelProblem.of(operation, spec, flat=False))
     if (p := sides(problem)) is not None:
-        if (inside := threads_product.images_apart(p)) is None:
+        if (inside := threads_product.per_image_sides(p)) is None:
             return []
         staging = Staging(problem, inside)
         tiles = threads_product.tiles(staging)
-        return ranked(problem, map(partial(threads_product.schedule, staging), tiles))[:MOST_APART]
+        return ranked(problem, map(partial(threads_product.schedule, staging), tiles))[:MOST_PER_IMAGE]
     problem = KernelProblem.of(operation, spec)
     extents, axes = dict(problem.root.axes), output_order(problem)
     if len(axes) < 3 or not prod(extents.values()):
@@ -114,7 +114,7 @@ def ranked(problem: KernelProblem, schedules: Iterable[Schedule]) -> list[RKerne
     spec = problem.spec
     kernels = fitting(problem, schedules)
     if spec.copies_later is not None:
-        piped = (k for kernel in kernels if (k := in_pipeline(kernel, PLACES)) is not None)
+        piped = (k for kernel in kernels if (k := in_pipeline(kernel, PIPELINE_DEPTH)) is not None)
         kernels += [k for k in piped if k.scratch_bytes <= spec.scratch_bytes * STAGED]
     return by_price(kernels, spec)
 
@@ -127,12 +127,12 @@ def by_price(kernels: Iterable[RKernel], spec: VDeviceSpec) -> list[RKernel]:
     return [*found[:1], *efficient, *(k for k in found[1:] if k not in efficient)]
 
 
-def in_pipeline(kernel: RKernel, places: int) -> RKernel | None:
+def in_pipeline(kernel: RKernel, depth: int) -> RKernel | None:
     """Return the rKernel as a software pipeline: copies of later passes run ahead. None if its loops do not suit."""
-    if not isinstance(kernel.body, TileProgram) or pipelined(kernel.body, places) is None:
+    if not isinstance(kernel.body, TileProgram) or pipelined(kernel.body, depth) is None:
         return None
-    text = f"{kernel.schedule}; {places} places"
-    return replace(kernel, name=kernel.name.replace("_x", f"_p{places}_x", 1), schedule=text, places=places)
+    text = f"{kernel.schedule}; {depth} places"
+    return replace(kernel, name=kernel.name.replace("_x", f"_p{depth}_x", 1), schedule=text, pipeline_depth=depth)
 
 
 def fitting(problem: KernelProblem, wanted: Iterable[Schedule]) -> list[RKernel]:
@@ -193,15 +193,15 @@ def threads_for(problem: KernelProblem, stage: Stage, steps: Mapping[str, int], 
     """Return how many threads a stage can keep busy: whole subgroups, a power of two of them."""
     depth = prod(e for _, e in stage.reduce)
     items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
-    least = min(wave_of(problem), most)
+    least = min(subgroup_size_of(problem), most)
     if not stage.reduce and items >= (wide := vector_lanes(problem, stage)) * least:
         items = -(-items // wide)
     return least * min(1 << (-(-items // least) - 1).bit_length(), most // least)
 
 
-def wave_of(problem: KernelProblem) -> int:
+def subgroup_size_of(problem: KernelProblem) -> int:
     """Return the number of threads of a subgroup. Tasks have whole ones; neighbours in one read adjacent memory."""
-    return max(problem.spec.wave, 1)
+    return max(problem.spec.subgroup_size, 1)
 
 
 def stage_loops(
@@ -215,7 +215,7 @@ def stage_loops(
     points = points_of(stage, steps)
     if not stage.reduce:
         wide = vector_lanes(problem, stage)
-        if wide > 1 and points >= wide * wave_of(problem):
+        if wide > 1 and points >= wide * subgroup_size_of(problem):
             return (Loop(every, wide * threads), Loop(every, wide, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
         return (Loop(every, threads), Loop(every, 1, Kind.THREAD))
     reduce = [a for a, _ in stage.reduce]
@@ -255,7 +255,7 @@ def sharing_threads(
         return 1
     most = min(powers(depth)[-1], threads & -threads)
     idle = threads >> max(points - 1, 0).bit_length()
-    wave = min(max(wave_of(problem) // wide, 1), threads)
+    wave = min(max(subgroup_size_of(problem) // wide, 1), threads)
     wanted = max(idle, wave if coalesced and depth >= wave else 1)
     return min(powers(wanted)[-1], most)
 

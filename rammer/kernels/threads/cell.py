@@ -47,7 +47,7 @@ def schedules(problem: KernelProblem, most: int) -> Iterator[Schedule]:
     for step in dict.fromkeys(min(count, 1 << (units - 1).bit_length()) for count in UNITS):
         sharing = _sharing(problem, products, packing, step, most)
         threads = min(step * sharing, most)
-        if sharing > 1 and threads % problem.spec.wave == 0:
+        if sharing > 1 and threads % problem.spec.subgroup_size == 0:
             s = _units(Sched(problem), lane, step, threads, sharing)
             alone = group(())  # of no axes: one point, the first thread's
             first = Sched(problem).split(alone, sharing).bind(alone)
@@ -85,7 +85,7 @@ def sums(problem: KernelProblem, most: int) -> Iterator[Schedule]:
     for step in BETWEEN:
         sharing = _sharing(problem, [root], packing, step, most)
         threads = min(step * sharing, most)
-        if sharing > 1 and step < units and threads % problem.spec.wave == 0:
+        if sharing > 1 and step < units and threads % problem.spec.subgroup_size == 0:
             s = _units(Sched(problem), lane, step, threads, sharing)
             s = _terms(s, root, packing, sharing, whole=True).pack(packing.items()).on_threads(threads)
             yield s.build(f"sum{step}_s{sharing}_x{threads}")
@@ -138,7 +138,7 @@ def _sharing(
 ) -> int:
     """Return how many threads share each unit: a power of two, at most a subgroup, each with terms to load."""
     deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
-    return min(problem.spec.wave, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
+    return min(problem.spec.subgroup_size, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
 
 
 def _own(problem: KernelProblem, stage: Stage) -> bool:

@@ -98,7 +98,7 @@ def tiles(p: MatrixProduct) -> list[ThreadTile]:
             least[tile.tasks], found[tile.tasks] = copied, []
         if copied == least[tile.tasks]:
             found.setdefault(tile.tasks, []).append(tile)
-    drafts = ([replace(t, us=p.problem.alone_us(schedule(p, t), t.tasks)) for t in same] for same in found.values())
+    drafts = ([replace(t, us=p.problem.unshared_us(schedule(p, t), t.tasks)) for t in same] for same in found.values())
     soonest = (min(same, key=lambda tile: tile.us) for same in drafts)
     return sorted(soonest, key=lambda tile: tile.alone_us(p.problem.spec))[:REFINED]
 

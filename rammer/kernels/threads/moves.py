@@ -23,10 +23,10 @@ def schedules(problem: KernelProblem, threads: int) -> Iterator[Schedule]:
     last = next((a for a, e in reversed(root.axes) if e > 1), None)
     if root.reduce or problem.placed or last is None or extents[last] < LEAST:
         return
-    turned = [(ld, q) for ld, _ in loads(root.body) if (q := _across(problem, ld, last)) is not None]
-    if len(turned) != 1 or sum(ld.tensor == turned[0][0].tensor for ld, _ in loads(root.body)) > 1:
+    transposed = [(ld, q) for ld, _ in loads(root.body) if (q := _across(problem, ld, last)) is not None]
+    if len(transposed) != 1 or sum(ld.tensor == transposed[0][0].tensor for ld, _ in loads(root.body)) > 1:
         return
-    load, side = turned[0]
+    load, side = transposed[0]
     if extents[side] < LEAST:
         return
     rest = [(a, e, 1) for a, e in root.axes if a not in (last, side)]

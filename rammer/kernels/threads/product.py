@@ -15,7 +15,7 @@ from math import ceil, prod
 from typing import NamedTuple, TypeAlias
 
 from rammer.cost.estimate import byte_us
-from rammer.cost.issue import near_us
+from rammer.cost.issue import warm_us
 from rammer.cost.work import DIVISION, Issued, Work, line_words
 from rammer.ir.analysis.simplify import scalar_conditions
 from rammer.ir.device import VDeviceSpec
@@ -138,7 +138,7 @@ def sides(problem: KernelProblem) -> Sides | None:
     return Sides(stage, slow, fast, batch, first, second, limits)
 
 
-def images_apart(p: Sides) -> Sides | None:
+def per_image_sides(p: Sides) -> Sides | None:
     """Return the sides with tiles that span no axis outside of those that `slow` moves along.
 
     A task's results then lie together in memory, beside other results of the same images. None if tiles span none
@@ -201,7 +201,7 @@ class Staged(NamedTuple):
     """An operand that is staged, its dimensions in the order of memory and of scratch.
 
     `packed`: it gets this order at compile time. For float32 in memory, the same dimension is innermost in both
-    (`straight`), or different ones are (`turned`).
+    (`straight`), or different ones are (`transposed`).
     """
 
     load: Load
@@ -209,7 +209,7 @@ class Staged(NamedTuple):
     order: tuple[int, ...]
     packed: bool
     straight: bool
-    turned: bool
+    transposed: bool
     moves: tuple[tuple[str, ...], ...]  # the axes that move through each dimension in scratch
     along: int  # the dimension in scratch that lies along memory
     itemsize: int
@@ -263,7 +263,7 @@ class Staging:
 
     def pads(self) -> list[int]:
         """Return unused elements after each scratch row, which avoid bank conflicts in transposing an operand."""
-        return [self.problem.spec.lanes if staged.turned else 0 for staged in self.copies]
+        return [self.problem.spec.lanes if staged.transposed else 0 for staged in self.copies]
 
     def nbytes(self, steps: Mapping[str, int], chunk: int) -> int:
         """Return the bytes of scratch for a chunk, without padding of its rows."""
@@ -274,29 +274,29 @@ class Staging:
     ) -> float:
         """Return the microseconds of a task: chunk by chunk, both operands are copied and `product` is computed."""
         spec, chunks = self.problem.spec, -(-self.terms // chunk)
-        copies, far, moved = Issued(), 0.0, 0
+        copies, pending, moved = Issued(), 0.0, 0
         for staged in self.copies:
             extents = self.box(staged, steps, chunk)
             size, joined = prod(extents), self.joined(staged, steps)
             run = self.run(staged, extents, threads) or extents[staged.along]
             each = -(-extents[staged.along] // run) * -(-(size // extents[staged.along] * run) // threads)
             count = each / joined
-            lines = max(spec.wave * joined / min(extents[staged.along], line_words(spec)), 1.0)  # of one load
-            words = each * max(spec.wave / spec.issue.banks, 1.0)
+            lines = max(spec.subgroup_size * joined / min(extents[staged.along], line_words(spec)), 1.0)  # of one load
+            words = each * max(spec.subgroup_size / spec.issue.banks, 1.0)
             copies += Issued(DIVISION * len(staged.order) * count, lines * count, words)
-            far += count
+            pending += count
             moved += chunks * size * staged.itemsize
-        rounds = chunks * ceil(far / spec.issue.pending)
+        rounds = chunks * ceil(pending / spec.issue.pending)
         loop = Work(chunks, copies, (product,), True, {}, {})
         whole = Work(1, after, (loop,), False, {}, {}, 2 * chunks + syncs, rounds)
-        return near_us(whole, spec, threads) + moved * self._byte_us
+        return warm_us(whole, spec, threads) + moved * self._byte_us
 
     def run(self, staged: Staged, extents: tuple[int, ...], threads: int) -> int:
         """Return how many memory neighbours threads copy together from each row of a transposed operand; or 0."""
         run = 2 * self.problem.spec.lanes
         while run * prod(extents) < threads * extents[staged.along] and run < extents[staged.along]:
             run *= 2
-        return run if staged.turned else 0
+        return run if staged.transposed else 0
 
     def joined(self, staged: Staged, steps: Mapping[str, int]) -> int:
         """Return how many neighbours a thread copies at once: a vector if contiguous in memory and scratch, or one."""
@@ -381,7 +381,7 @@ def _divided(staging: Staging) -> Iterator[tuple[Pair, Pair, int]]:
 
 def most_threads(spec: VDeviceSpec) -> int:
     """Return the largest number of threads of a task: whole subgroups, a power of two of them."""
-    wave = min(spec.wave, spec.max_threads)
+    wave = min(spec.subgroup_size, spec.max_threads)
     return wave * powers(spec.max_threads // wave)[-1]
 
 
@@ -396,10 +396,10 @@ def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, c
     held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
     points = (min(points[0], held[0]), min(points[1], held[1]))
     down, along = (-(-h // n) for h, n in zip(held, points, strict=True))
-    while down * along * split % spec.wave and down * (along + 1) * split <= spec.max_threads:
+    while down * along * split % spec.subgroup_size and down * (along + 1) * split <= spec.max_threads:
         along += 1
     threads = down * along * split
-    if threads > spec.max_threads or threads % min(spec.wave, spec.max_threads):
+    if threads > spec.max_threads or threads % min(spec.subgroup_size, spec.max_threads):
         return None
     tree = threads * prod(points) * staging.p.stage.dtype.itemsize if split > 1 else 0
     if staging.nbytes(steps, chunk) + tree > staging.room:
@@ -420,13 +420,13 @@ def _product(
 ) -> Work:
     """Return the work of a chunk's products: what a subgroup issues, and its transfers from scratch."""
     spec, (rows, columns) = staging.problem.spec, points
-    across = min(spec.wave, along)
-    beside = min(max(spec.wave // across, 1), down)
-    terms = max(spec.wave // (across * beside), 1)  # terms that a subgroup handles at once
+    across = min(spec.subgroup_size, along)
+    beside = min(max(spec.subgroup_size // across, 1), down)
+    terms = max(spec.subgroup_size // (across * beside), 1)  # terms that a subgroup handles at once
     joined, banks = min(rows, spec.lanes), spec.issue.banks
-    near = neighbours(staging, steps, columns, along)
+    run = neighbours(staging, steps, columns, along)
     loads = rows / joined * max(joined * beside * terms / banks, 1.0)
-    loads += columns / near * max(near * across * terms / banks, 1.0)
+    loads += columns / run * max(run * across * terms / banks, 1.0)
     own, count = chunk // split, rows * columns
     together = unrolled(own, count, bool(staging.window))
     return Work(own // together * staging.passes, Issued(together * count, together * loads), (), True, {}, {})
@@ -458,11 +458,11 @@ def chunks(staging: Staging, split: int) -> list[int]:
     return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
 
 
-def shorter(staging: Staging, tile: ThreadTile, places: int) -> ThreadTile | None:
-    """Return the tile with a shorter chunk of which `places` fit scratch. None if they fit already, or cannot."""
-    if places * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
+def shorter(staging: Staging, tile: ThreadTile, depth: int) -> ThreadTile | None:
+    """Return the tile with a shorter chunk of which `depth` fit scratch. None if they fit already, or cannot."""
+    if depth * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
         return None
-    fits = [c for c in chunks(staging, tile.split) if places * staging.nbytes(tile.steps, c) <= staging.room]
+    fits = [c for c in chunks(staging, tile.split) if depth * staging.nbytes(tile.steps, c) <= staging.room]
     return _fitted(staging, tile.steps, tile.blocks, tile.split, fits[-1]) if fits else None
 
 
@@ -502,13 +502,13 @@ def schedule(staging: Staging, tile: ThreadTile) -> Schedule:
     split = deep if tile.split > 1 else None
     terms = chunk // tile.split
     together = unrolled(terms, rows * columns, bool(staging.window))
-    near = neighbours(staging, tile.steps, columns, along)
+    run = neighbours(staging, tile.steps, columns, along)
     s = staging.begun(tile.steps).split(slow, down * rows).split(fast, along * columns)
-    s = s.bind(split, terms).bind(slow, rows).bind(fast if along > 1 else None, near).split(deep, chunk)
+    s = s.bind(split, terms).bind(slow, rows).bind(fast if along > 1 else None, run).split(deep, chunk)
     s = copies(s, staging, tile, staging.pads()).split(deep, together)
     s = s.unroll(deep if together > 1 else None).reorder(*staging.window).unroll(slow)
-    s = s.unroll(fast if columns > near else None, size=near * along)
-    s = s.split(fast if near > 1 else None, 1, Kind.VECTOR if near == staging.problem.spec.lanes else Kind.UNROLLED)
+    s = s.unroll(fast if columns > run else None, size=run * along)
+    s = s.split(fast if run > 1 else None, 1, Kind.VECTOR if run == staging.problem.spec.lanes else Kind.UNROLLED)
     return s.on_threads(threads).build(f"{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}")
 
 

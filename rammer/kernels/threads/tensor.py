@@ -29,7 +29,7 @@ def instruction_for(staging: Staging) -> Instruction | None:
         return None  # a window along memory: its terms are points of neighbours, too
     own = p.stage.dtype, *(problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b))
     for found in problem.spec.multipliers:
-        suits = found.threads == problem.spec.wave and own == tuple(kind.dtype for _, kind in found.tensors)
+        suits = found.threads == problem.spec.subgroup_size and own == tuple(kind.dtype for _, kind in found.tensors)
         divides = staging.terms % found.extent("term") == 0
         if suits and divides and _divs(found, 0) == _divs(found, 1):
             return found
@@ -82,7 +82,7 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
     (sums, a, b), banks = (unit.registers(name) for name, _ in unit.tensors), spec.issue.banks
     each = max(unit.threads / banks, 1.0)
     held = a * blocks[0] + b * blocks[1]
-    split = PARTS * held if unit.parts else 0.0
+    split = PARTS * held if unit.split_dtype else 0.0
     own = Issued(split, held * each, made=height * width * depth / unit.gain * prod(blocks))
     joined = together(chunk // depth, blocks)
     product = Work(chunk // depth // joined * staging.passes, sum([own] * joined, Issued()), (), True, {}, {})

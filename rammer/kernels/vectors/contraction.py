@@ -87,10 +87,10 @@ def _by_rows(problem: KernelProblem, p: Product, want: int) -> bool:
 
     Alone, columns may be as fast. But readers of single rows then wait for all columns, and read lines of two vEUs.
     """
-    return _near_matrix(problem, p) and max(e for a, e in p.stage.axes if a != p.lane) >= MANY_ROWS * want
+    return _fits_private_cache(problem, p) and max(e for a, e in p.stage.axes if a != p.lane) >= MANY_ROWS * want
 
 
-def _near_matrix(problem: KernelProblem, p: Product) -> bool:
+def _fits_private_cache(problem: KernelProblem, p: Product) -> bool:
     """Check whether rows lie along a single axis, and all weights stay in a vEU's private cache.
 
     Meanwhile rows pass, and if weights are static, as many of the operator that runs next.
@@ -107,7 +107,7 @@ def _schedule(problem: KernelProblem, p: Product, want: int, second: bool) -> Sc
     tasks, block = _tasks(problem, p, want, second)
     if block is None:
         return None
-    panel, shown = block.vectors * lanes, _is_shown(problem, p)
+    panel, shown = block.vectors * lanes, _is_output(problem, p)
     reduce, digits = _reduction(problem, p)
     across = Sched(problem)
     if tasks.left(p.lane) > p.group > panel:
@@ -144,8 +144,8 @@ def _tasks(problem: KernelProblem, p: Product, want: int, second: bool) -> tuple
 
     Returns the tasks and a register block that fits them, or None for the block.
     """
-    lanes, shown = problem.lanes, _is_shown(problem, p)
-    most = MAX_PICKED_ROWS if p.mixed else p.row_group
+    lanes, shown = problem.lanes, _is_output(problem, p)
+    most = MAX_PICKED_ROWS if p.lane_permute else p.row_group
 
     def ranked(s: Sched) -> list[Block]:
         vectors, rows = (
@@ -167,7 +167,7 @@ def _tasks(problem: KernelProblem, p: Product, want: int, second: bool) -> tuple
             rows[n] = a, e, problem.grain(a, whole, exact=shown or p.row_group < e)
     weights, data = (prod(problem.expr.type_of(load.tensor).shape) for load in (p.w, p.x))
     units = prod(-(-e // g) for _, e, g in rows)
-    first_rows = (data >= weights or _near_matrix(problem, p)) and units >= want
+    first_rows = (data >= weights or _fits_private_cache(problem, p)) and units >= want
     first_rows = first_rows or (bool(rows) and -(-extent // grain) < want)
     s = s.tasks([*rows, *by_lane] if first_rows != second else [*by_lane, *rows], want)
     fitting = _small([b for b in ranked(s) if _fits(b, s.steps, p, lanes)], problem, p)
@@ -198,7 +198,7 @@ def _touched(b: Block, problem: KernelProblem, p: Product) -> int:
     return nbytes
 
 
-def _is_shown(problem: KernelProblem, p: Product) -> bool:
+def _is_output(problem: KernelProblem, p: Product) -> bool:
     """Check whether the product is an output that the root reads."""
     return p.stage.name != problem.root.name
 
@@ -231,11 +231,11 @@ def _reduction(problem: KernelProblem, p: Product) -> tuple[tuple[Loop, ...], tu
     first = [a for a in reduce if a in blocked]
     window = [a for a in reduce if a not in blocked and a in guarded]
     last = [a for a in reduce if a not in blocked and a not in guarded]
-    if p.mixed:  # neighbouring places share the vectors that are permuted from x, once both loops are unrolled
+    if p.lane_permute:  # neighbouring places share the vectors that are permuted from x, once both loops are unrolled
         window, last = [], [*window[:-1], *last, *window[-1:]]
-    near = last[-2:] if p.mixed and prod(reduce[a] for a in last[-2:]) <= MAX_PICKED else []
+    inner = last[-2:] if p.lane_permute and prod(reduce[a] for a in last[-2:]) <= MAX_PICKED else []
     loops = [*(Loop(a, blocked[a]) for a in first), *(Loop(a) for a in window)]
-    loops += [Loop(a, 1, Kind.UNROLLED if a in near else Kind.SERIAL) for a in last]
+    loops += [Loop(a, 1, Kind.UNROLLED if a in inner else Kind.SERIAL) for a in last]
     loops += [Loop(a) for a in first]
     places = {a: d for d, ix in enumerate(p.w.index) for a in reduce if ix == var(a)}
     digits = [Digit(places[a], blocked[a]) for a in first if a in places]

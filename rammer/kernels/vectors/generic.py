@@ -18,21 +18,21 @@ FOLDED = 8  # rows: measured for a softmax of 42 (Zen 5): 2.1 times as fast as o
 
 def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield one schedule per task count: tasks cut from the output's outer axes, vectors along the best lane axis."""
-    yield from _schedules(problem, sparing=False)
+    yield from _schedules(problem, least_scratch=False)
     if problem.tuning.every_axis:
         for axis, _ in problem.root.axes:
-            yield from _schedules(problem, sparing=False, first=axis)
+            yield from _schedules(problem, least_scratch=False, first=axis)
 
 
-def sparing(problem: KernelProblem) -> Iterator[Schedule]:
+def least_scratch_schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """Yield the same schedules with no more in scratch than one row or one vector needs.
 
     Weights may be read more often.
     """
-    return _schedules(problem, sparing=True)
+    return _schedules(problem, least_scratch=True)
 
 
-def _schedules(problem: KernelProblem, *, sparing: bool, first: str = "") -> Iterator[Schedule]:
+def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") -> Iterator[Schedule]:
     root = problem.root
     crossing = _crossing(problem)
     lane = crossing[0] if crossing else lane_axis(problem, root)
@@ -46,7 +46,7 @@ def _schedules(problem: KernelProblem, *, sparing: bool, first: str = "") -> Ite
     elif lane is not None and root.reduce and not _neighbours(problem, root, lane):
         vectors = extents[lane] // problem.lanes // problem.rtasks
         unroll = next((n for n in (UNROLL, 2) if n <= vectors), 1)  # sums side by side hide the latency of adding
-    shared = _shared(problem, sparing)
+    shared = _shared(problem, least_scratch)
     order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]
     outputs = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # stored whole: pieces cannot overhang
@@ -118,7 +118,7 @@ def _crossing(problem: KernelProblem) -> tuple[str, str] | None:
     return (out[0], into[0]) if out and into and out[0] != into[0] else None
 
 
-def _shared(problem: KernelProblem, sparing: bool) -> list[str]:
+def _shared(problem: KernelProblem, least_scratch: bool) -> list[str]:
     """Return the axes along which kept stages are read at the root's own position.
 
     One point at a time is kept, in cache. Empty if a stage is a product with weights, which whole tiles must share,
@@ -127,7 +127,7 @@ def _shared(problem: KernelProblem, sparing: bool) -> list[str]:
     shared = [a for a, _ in problem.root.axes]
     kept = {s.name for s in problem.placed}
     for stage in problem.stages.values():
-        if stage.name in kept and not sparing and _is_product(stage):
+        if stage.name in kept and not least_scratch and _is_product(stage):
             return []
         for load, _ in all_loads(stage):
             if load.tensor in kept:

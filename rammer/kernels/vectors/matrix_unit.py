@@ -28,8 +28,8 @@ MOST_PADDING = 2.0  # most rows of blocks per existing row
 WORTH_WAKING = 11.0  # times the unit's wake-up time that it must save of a product, estimated on one vEU
 MOST_ROWS = 64  # rows that a step of a chain takes at once
 BY_COLUMNS = 0.95  # of the time of tasks by rows, below which columns win: readers of rows begin earlier otherwise
-LEAST_PIECE = 256  # terms of a k-block: sums are loaded and stored for each
-ON_THE_WAY = 1.06  # of the time with pre-encoded weights: up to that, encoding at run time wins, as it saves memory
+LEAST_K_BLOCK = 256  # terms of a k-block: sums are loaded and stored for each
+AT_RUN_TIME = 1.06  # of the time with pre-encoded weights: up to that, encoding at run time wins, as it saves memory
 
 
 class MatrixUnit(NamedTuple):
@@ -37,12 +37,12 @@ class MatrixUnit(NamedTuple):
 
     copy: Instruction
     products: tuple[Instruction, ...]
-    turned: bool = False  # transposed: it copies columns
+    transposed: bool = False  # transposed: it copies columns
 
     @property
     def copied(self) -> TensorType:
         """The type of a block of rows, or of columns, as products take it."""
-        return self.products[0].meaning.inputs[int(self.turned)][1]
+        return self.products[0].meaning.inputs[int(self.transposed)][1]
 
     @property
     def encoding(self) -> Encoding | None:
@@ -93,12 +93,12 @@ def units_of(spec: VDeviceSpec) -> list[MatrixUnit]:
     alone = [i for i in spec.multipliers if i.threads == 1]
     found: dict[tuple[DType, ...], MatrixUnit] = {}
     for best in alone:
-        for turned in (False, True) if best.operands not in found else ():
-            layout = best.lines(turned)
+        for transposed in (False, True) if best.operands not in found else ():
+            layout = best.layout_of(transposed)
             copies = [i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == layout]
             if copies:
-                same = tuple(i for i in alone if i.lines(turned) == layout)
-                found[best.operands] = MatrixUnit(copies[0], same, turned)
+                same = tuple(i for i in alone if i.layout_of(transposed) == layout)
+                found[best.operands] = MatrixUnit(copies[0], same, transposed)
     return list(found.values())
 
 
@@ -113,7 +113,7 @@ def encoder(spec: VDeviceSpec, block: Instruction) -> Instruction | None:
 
 
 def _copies_of_columns(spec: VDeviceSpec, block: Instruction) -> list[Instruction]:
-    own = block.lines(True)
+    own = block.layout_of(True)
     if own is None:
         return []
     panels = replace(own, digits=(Digit(0, block.extent("column")), *own.digits))
@@ -131,7 +131,7 @@ class Side(NamedTuple):
 def sides(p: Product, unit: MatrixUnit) -> tuple[Side, Side]:
     """Return the operand that is copied, and the static one."""
     rows, columns = Side(p.x, str(p.row), "row"), Side(p.w, p.lane, "column")
-    return (columns, rows) if unit.turned else (rows, columns)
+    return (columns, rows) if unit.transposed else (rows, columns)
 
 
 def schedules(problem: KernelProblem, unit: MatrixUnit) -> Iterator[Schedule]:
@@ -162,9 +162,9 @@ def schedule(s: Sched, p: Product, unit: MatrixUnit, block: Instruction, encode:
     rows = _rows(s, moving, height)
     strip: int | None = height  # rows that are encoded at once; None: all rows of a task
     piece = depth  # terms that are encoded at once
-    if not near(problem, p, unit):
+    if not fits_private_cache(problem, p, unit):
         lines = rows + (width if encode else 0)  # lines that a task encodes
-        piece = _piece(problem, p, unit, lines, rows * s.left(still.axis))
+        piece = _k_block(problem, p, unit, lines, rows * s.left(still.axis))
         most = _room(problem, unit) // encoded_bytes(p, unit, height) * height
         strip = most if most < lines and piece == depth else None
     if encode and strip is not None:
@@ -181,14 +181,14 @@ def schedule(s: Sched, p: Product, unit: MatrixUnit, block: Instruction, encode:
     return s.build(f"{block.extent('row')}x{block.extent('column')}_{unit.operands}")
 
 
-def _piece(problem: KernelProblem, p: Product, unit: MatrixUnit, lines: int, sums: int) -> int:
+def _k_block(problem: KernelProblem, p: Product, unit: MatrixUnit, lines: int, sums: int) -> int:
     """Return the terms of a task's encoded lines that fit scratch: all, or a k-block if the sums can wait in cache."""
     ((_, depth),) = p.stage.reduce
     spec, waiting, room = problem.spec, aligned_bytes(WORD * sums), _room(problem, unit)
     if encoded_bytes(p, unit, lines) <= room or not spec.holds(spec.l2, waiting, room):
         return depth
     room -= waiting
-    pieces = [n for n in range(unit.depth, depth, unit.depth) if n >= LEAST_PIECE and depth % n == 0]
+    pieces = [n for n in range(unit.depth, depth, unit.depth) if n >= LEAST_K_BLOCK and depth % n == 0]
     return max((n for n in pieces if encoded_bytes(p, unit, lines) * n // depth <= room), default=depth)
 
 
@@ -204,7 +204,7 @@ def _of_one_row(p: Product) -> Product:
     return replace(p, row=row)
 
 
-def near(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
+def fits_private_cache(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     """Check whether encoded weights stay in a vEU's private cache while blocks of rows pass."""
     (moving, still), spec = sides(p, unit), problem.spec
     weights = prod(dict(problem.expr.inputs)[still.load.tensor].shape) * unit.copied.element_bytes
@@ -243,7 +243,7 @@ def suits(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
 
 def gates_block(problem: KernelProblem, p: Product, unit: MatrixUnit) -> Instruction | None:
     """Return the instruction for a product whose rows a task takes all at once; None if it does not suit the unit."""
-    if not suits(problem, p, unit) or not near(problem, p, unit):
+    if not suits(problem, p, unit) or not fits_private_cache(problem, p, unit):
         return None
     extents, walked = dict(p.stage.axes), set().union(*map(variables, p.x.index))
     if any(extents.get(n, 1) > 1 for n in walked if n != p.row):
@@ -282,7 +282,7 @@ def packed(p: Product, unit: MatrixUnit, block: Instruction) -> Layout:
     dim = {n: d for d, ix in enumerate(still.load.index) for n in variables(ix)}
     across, k = dim[still.axis], dim[deep]
     rest = tuple(Digit(d) for d in range(len(still.load.index)) if d not in (across, k))
-    own = block.lines(not unit.turned)
+    own = block.layout_of(not unit.transposed)
     assert own is not None
     panel = tuple(replace(d, dim=(across, k)[d.dim]) for d in own.digits)
     return Layout((*rest, Digit(across, block.extent(still.name)), *panel), own.encoding)
@@ -294,7 +294,7 @@ def dims(p: Product, side: Side) -> tuple[int, int]:
     return side.load.index.index(var(side.axis)), side.load.index.index(var(deep))
 
 
-def apart(p: Product, side: Side) -> bool:
+def moves_two_dims(p: Product, side: Side) -> bool:
     """Check whether an operand's rows (or columns) and its terms each move one dimension, and share none."""
     ((deep, _),) = p.stage.reduce
     moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]
@@ -304,7 +304,7 @@ def apart(p: Product, side: Side) -> bool:
 def in_rows(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
     """Check whether rows have one stride, and terms have one stride or are contiguous, per row or per block."""
     side, _ = sides(p, unit)
-    if not apart(p, side):
+    if not moves_two_dims(p, side):
         return False
     row, column = dims(p, side)
     layout = dict(problem.expr.inputs)[side.load.tensor].layout
@@ -321,15 +321,15 @@ def in_rows(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:
 def _cheapest(problem: KernelProblem, p: Product, unit: MatrixUnit, want: int) -> Schedule | None:
     """Return the schedule with pre-encoded weights, or one that encodes at run time.
 
-    The second wins if weights exceed the private cache, and if it takes at most ON_THE_WAY times as long.
+    The second wins if weights exceed the private cache, and if it takes at most AT_RUN_TIME times as long.
     """
     blocks = fitting(problem, p, unit)
     lie = _of_tasks(problem, p, unit, want, dict.fromkeys(blocks))
-    if lie is None or unit.turned or near(problem, p, unit):
+    if lie is None or unit.transposed or fits_private_cache(problem, p, unit):
         return lie and lie.schedule
     copies = {block: encoder(problem.spec, block) for block in blocks}
     way = _of_tasks(problem, p, unit, want, {b: copy for b, copy in copies.items() if copy})
-    return way.schedule if way and way.us <= ON_THE_WAY * lie.us else lie.schedule
+    return way.schedule if way and way.us <= AT_RUN_TIME * lie.us else lie.schedule
 
 
 class _Priced(NamedTuple):
@@ -354,11 +354,11 @@ def _of_tasks(
             padded = _rows(s, moving, block.extent(moving.name)) * -(-extents[moving.axis] // s.left(moving.axis))
             fits = unit.exact or padded <= unit.padding * extents[moving.axis]
             if own := schedule(s, p, unit, block, encode) if fits else None:
-                us = problem.alone_us(own, problem.spec.num_veus) + _fetching_us(s, p, unit, own)
+                us = problem.unshared_us(own, problem.spec.num_veus) + _fetching_us(s, p, unit, own)
                 found.append(_Priced(us, own))
         if found:
             best.append(min(found, key=lambda one: one.us))
-        if best and near(problem, p, unit):
+        if best and fits_private_cache(problem, p, unit):
             break
     by_columns = len(best) == 2 and best[1].us < BY_COLUMNS * best[0].us
     return best[int(by_columns)] if best else None
@@ -371,7 +371,7 @@ def _fetching_us(s: Sched, p: Product, unit: MatrixUnit, own: Schedule) -> float
     memory that all vEUs share.
     """
     problem = s.problem
-    if near(problem, p, unit):
+    if fits_private_cache(problem, p, unit):
         return 0.0
     (moving, still), extents = sides(p, unit), s.extents
     at, *_ = own.stages

@@ -15,8 +15,8 @@ from rammer.kernels.schedule import Loop
 
 MIN_BLOCKS = 4  # register blocks of rows: with fewer, panels are not blocked
 LEAST_TERMS = 64  # terms of a k-block: sums are loaded and stored for each
-APART_BYTES = 4096  # stride of rows of weights that maps them to a small number of cache sets, each on its own page
-APART_ROWS = 64  # uses of a strided panel that pay for copying it
+STRIDED_BYTES = 4096  # stride of rows of weights that maps them to a small number of cache sets, each on its own page
+STRIDED_ROWS = 64  # uses of a strided panel that pay for copying it
 
 Loops = tuple[Loop, ...]
 
@@ -55,17 +55,17 @@ class Orders:
             return plain
         kind = dict(problem.expr.outputs).get(p.stage.name)
         row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
-        far = not spec.holds(spec.l2, self._share(p.x), self._panel_bytes)
-        strips = self._strips() if packed and (far or row_major) else ()
+        cold = not spec.holds(spec.l2, self._share(p.x), self._panel_bytes)
+        strips = self._strips() if packed and (cold or row_major) else ()
         at_once = strips[: len(self.within)] == self.within  # all weights stay while rows pass
-        chunk = () if strips and (row_major or at_once) else self._chunk(far)
+        chunk = () if strips and (row_major or at_once) else self._block_k_in_l1(cold)
         if row_major and len(chunk) > 1:
             chunk = ()  # measured: slower than weights from the second cache
         if strips and not chunk:
             return (*self.panels[:-1], *strips)
-        if far and not packed and not chunk and len(self.panels) == 1:
-            return (*self._deep(), *plain)
-        if far and chunk and len(self.panels) == 1:
+        if cold and not packed and not chunk and len(self.panels) == 1:
+            return (*self._block_k_in_l2(), *plain)
+        if cold and chunk and len(self.panels) == 1:
             return (*chunk[:-1], *self.panels, *chunk[-1:], *self._left(chunk))
         return (*self.panels, *chunk, *self._left(chunk))
 
@@ -73,16 +73,16 @@ class Orders:
     def copies_panels(self) -> bool:
         """Check whether copying a panel of weights made at run time is faster than reading its strided rows.
 
-        True if rows have a stride of at least APART_BYTES and APART_ROWS points reuse the panel. Its lanes are adjacent
-        already.
+        True if rows have a stride of at least STRIDED_BYTES and STRIDED_ROWS points reuse the panel. Its lanes are
+        adjacent already.
         """
         w, kinds = self.p.w, dict(self.problem.expr.inputs)
         if self.problem.packable(w, self.p.lane) or w.tensor not in kinds or w.index[-1] != var(self.p.lane):
             return False
         kind = kinds[w.tensor]
         plain = all(ix == var(a) for ix in w.index for a in variables(ix)) and kind.layout is None
-        apart = kind.shape[-1] > self.panel and kind.shape[-1] * kind.dtype.itemsize >= APART_BYTES
-        return plain and apart and self._points >= APART_ROWS
+        strided = kind.shape[-1] > self.panel and kind.shape[-1] * kind.dtype.itemsize >= STRIDED_BYTES
+        return plain and strided and self._points >= STRIDED_ROWS
 
     @cached_property
     def _panel_bytes(self) -> int:
@@ -129,16 +129,16 @@ class Orders:
         strip = (Loop(lane, size * self.panel),) if size < panels else ()
         return (*strip, *self.within, Loop(lane, self.panel))
 
-    def _chunk(self, far: bool) -> Loops:
+    def _block_k_in_l1(self, cold: bool) -> Loops:
         """Return loops that block the reduction so that the weights of a panel stay in the nearest cache for all rows.
 
-        The sums of all rows then wait in a buffer. If x exceeds the private cache (`far`), rows are cut so that their x
-        stays there for all panels. Empty if the panel fits as it is.
+        The sums of all rows then wait in a buffer. If x exceeds the private cache (`cold`), rows are cut so that their
+        x stays there for all panels. Empty if the panel fits as it is.
         """
-        if (piece := self._piece) is None:
+        if (piece := self._k_block) is None:
             return ()
         spec, rows = self.problem.spec, dict(self._sharing)
-        most = spec.room(spec.l2, self._panel_bytes) / (WORD * terms(self.p)) if far else self._points
+        most = spec.room(spec.l2, self._panel_bytes) / (WORD * terms(self.p)) if cold else self._points
         loops: list[Loop] = []
         for axis, extent in self._sharing.items():
             if (points := prod(rows.values())) <= most or extent == 1:
@@ -151,7 +151,7 @@ class Orders:
         return () if prod(rows.values()) < MIN_BLOCKS * self.rows else (*loops, piece)
 
     @cached_property
-    def _piece(self) -> Loop | None:
+    def _k_block(self) -> Loop | None:
         """A loop over k-blocks of the reduction: a panel's weights for one stay in the nearest cache for all rows.
 
         None if the panel stays as it is, or if no such block divides the reduction.
@@ -171,13 +171,13 @@ class Orders:
         spec = self.problem.spec
         return spec.holds(spec.l1, count * WORD * self.panel, WORD * self.rows * (count + self.panel))
 
-    def _deep(self) -> Loops:
+    def _block_k_in_l2(self) -> Loops:
         """Return loops for a reduction so deep that not even MIN_BLOCKS blocks of rows stay in the private cache.
 
         K-blocks are outermost, so that x is read once. Meanwhile the sums of as many rows wait as stay in the private
         cache while a panel's k-block passes. Empty if there is one k-block, or if too small a number of rows would fit.
         """
-        piece, p, spec = self._piece, self.p, self.problem.spec
+        piece, p, spec = self._k_block, self.p, self.problem.spec
         if piece is None or p.row is None or spec.holds(spec.l2, MIN_BLOCKS * self._row_bytes, self._panel_bytes):
             return ()
         extents = dict(p.stage.axes)

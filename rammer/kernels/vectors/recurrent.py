@@ -62,7 +62,7 @@ def _counts(cell: Cell) -> list[int]:
     """Return the numbers of tasks to aim for, the best guess first."""
     problem = cell.problem
     counts = task_counts(problem)
-    if counts != [1] and _stay(problem, cell.products.values()):
+    if counts != [1] and _weights_resident(problem, cell.products.values()):
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would recompute the shared stages
@@ -84,8 +84,8 @@ def _cut(cell: Cell, want: int) -> Sched | None:
     rows = cuts(problem, (a for a in extents if a != lane))
     units = (lane, extents[lane], grain)
     # A task of rows reads its own results of the step before: without a barrier or another vEU's cache lines.
-    apart = not cell.blocks and _independent_rows(problem, cell.products.values(), want)
-    axes = [*rows, units] if apart else [units, *rows]
+    by_rows = not cell.blocks and _independent_rows(problem, cell.products.values(), want)
+    axes = [*rows, units] if by_rows else [units, *rows]
     s = _tasks(problem, axes, want)
     pieces = () if cell.blocks else _pieces(s, lane)
     if pieces:  # a task ends where a piece ends: stores beyond it would overwrite another task's results
@@ -152,12 +152,12 @@ def _independent_rows(problem: KernelProblem, products: Iterable[Product], want:
     shared = {p.row for p in products}
     extents = dict(problem.root.axes)
     (row,) = shared if len(shared) == 1 else (None,)
-    if row not in extents or not _stay(problem, products):
+    if row not in extents or not _weights_resident(problem, products):
         return False
     return extents[row] % want == 0 and extents[row] // want >= ENOUGH_ROWS
 
 
-def _stay(problem: KernelProblem, products: Iterable[Product]) -> bool:
+def _weights_resident(problem: KernelProblem, products: Iterable[Product]) -> bool:
     """Check whether all weights stay in the private cache from step to step, while all other data of a step pass."""
     weights, spec = {p.w.tensor for p in products}, problem.spec
     sizes = {name: kind.nbytes for name, kind in (*problem.expr.inputs, *problem.expr.outputs)}

@@ -19,14 +19,22 @@ from rammer.kernels.sched import Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, task_counts
 from rammer.kernels.vectors import chain
-from rammer.kernels.vectors.matrix_unit import MatrixUnit, apart, copy_of_columns, dims, in_rows, inner_loops, sides
+from rammer.kernels.vectors.matrix_unit import (
+    MatrixUnit,
+    copy_of_columns,
+    dims,
+    in_rows,
+    inner_loops,
+    moves_two_dims,
+    sides,
+)
 
 
 def schedules(problem: KernelProblem, unit: MatrixUnit) -> Iterator[Schedule]:
     """Yield one schedule per task count; none unless the operation is such a chain and the unit copies columns."""
     copies = ((block, copy_of_columns(problem.spec, block)) for block in unit.products)
     by = next((_By(unit, columns, block) for block, columns in copies if columns is not None), None)
-    both = problem.matched.chain if by and not unit.exact and not unit.turned else None
+    both = problem.matched.chain if by and not unit.exact and not unit.transposed else None
     if by is None or both is None or not _suits(problem, *both, unit):
         return
     yield from distinct(_schedule(problem, *both, by, want) for want in task_counts(problem))
@@ -43,7 +51,7 @@ def _suits(problem: KernelProblem, first: Product, last: Product, unit: MatrixUn
         return False
     for p in (first, last):
         factors = p.stage.body.args if isinstance(p.stage.body, Call) else ()
-        if not p.is_matrix or not all(isinstance(f, Load) for f in factors) or not apart(p, sides(p, unit)[1]):
+        if not p.is_matrix or not all(isinstance(f, Load) for f in factors) or not moves_two_dims(p, sides(p, unit)[1]):
             return False
         ((deep, _),) = p.stage.reduce
         if not any(problem.lane_stride(p.w.tensor, p.w.index, axis, p.stage) == 1 for axis in (p.lane, deep)):

@@ -35,7 +35,7 @@ PARTLY = 3  # buffers of data that are transformed in one direction only
 WEIGHTS_SHARE = 0.6  # of scratch, for transformed weights: tiles of the image take the rest
 SUMS_SHARE = 0.5  # of scratch, for sums that wait for further parts
 FEWEST_TILES = 4  # that pay for transforming weights
-MAX_NEAR_TILES = 6  # more tiles share weights that come from a larger cache
+MAX_LATE_TILES = 6  # more tiles share weights that come from a larger cache
 
 
 class Order(Enum):
@@ -44,7 +44,7 @@ class Order(Enum):
     WEIGHTS = "weights"  # weights outside, strips of the image inside: one part only
     STRIPS = "strips"  # strips outside, parts of the channels inside
     PARTS = "parts"  # parts outside, strips inside: sums of the whole task wait
-    NEAR = "near"  # strips outside; weights are transformed right before their products, `held` channels at a time
+    LATE = "near"  # strips outside; weights are transformed right before their products, `held` channels at a time
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Form(NamedTuple):
 
     problem: KernelProblem
     schedule: Schedule
-    alone_us: float
+    unshared_us: float
     is_cut: bool  # into several rTasks
 
 
@@ -80,17 +80,17 @@ def kernels(problem: KernelProblem) -> tuple[list[RKernel], bool]:
     allowed. The vDevice needs a private cache per vEU: the transformed planes are several times the original's size.
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
-    if not cached or len(problem.root.reduce) != 3 or problem.spec.direct:
+    if not cached or len(problem.root.reduce) != 3 or problem.spec.no_winograd:
         return [], False
     conv = convolution(problem.unmerged)
     if conv is None or not _saves_products(conv) or (direct := next(contraction.schedules(problem), None)) is None:
         return [], False
-    direct_us = problem.alone_us(direct, problem.spec.num_veus)
+    direct_us = problem.unshared_us(direct, problem.spec.num_veus)
     if direct_us < least_us(problem.spec):
         return [], False
     found = schedules(problem.unmerged, direct_us)
     made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in found]
-    return made, any(f.alone_us <= CERTAIN * direct_us for f in found)
+    return made, any(f.unshared_us <= CERTAIN * direct_us for f in found)
 
 
 def _saves_products(conv: Convolution) -> bool:
@@ -103,10 +103,10 @@ def schedules(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
 
     One of a single rTask is added if cutting repeats much work, for graphs that have other work at the same time.
     """
-    found = [form for form in forms(problem, worth_us) if form.alone_us <= worth_us]
+    found = [form for form in forms(problem, worth_us) if form.unshared_us <= worth_us]
     chosen = [form for form in found if form.is_cut][:1]
     for whole in [form for form in found if not form.is_cut][:1]:
-        if not chosen or whole.alone_us < WHOLE * chosen[0].problem.alone_us(chosen[0].schedule, 1):
+        if not chosen or whole.unshared_us < WHOLE * chosen[0].problem.unshared_us(chosen[0].schedule, 1):
             chosen.append(whole)
     return chosen
 
@@ -120,10 +120,10 @@ def forms(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
         own = replace(problem, expr=rewritten(problem, conv, TILE, chunk))
         for n, plan in enumerate(dict.fromkeys(_plans(problem, conv, order, chunk, held))):
             schedule = _schedule(own, conv, plan)
-            found.append(Form(own, schedule, own.alone_us(schedule, own.spec.num_veus), bool(plan.tasks)))
-            if n == 0 and found[-1].alone_us > HOPELESS * worth_us:
+            found.append(Form(own, schedule, own.unshared_us(schedule, own.spec.num_veus), bool(plan.tasks)))
+            if n == 0 and found[-1].unshared_us > HOPELESS * worth_us:
                 break
-    return sorted(found, key=lambda form: form.alone_us)
+    return sorted(found, key=lambda form: form.unshared_us)
 
 
 def _vectors(problem: KernelProblem, channels: int) -> int:
@@ -138,12 +138,12 @@ def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, 
     line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # columns of transformed rows
     room = problem.spec.scratch_bytes - PARTLY * plane * lanes - WORD * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
-    most_outs = VECTORS * lanes if order is Order.NEAR else conv.outs
+    most_outs = VECTORS * lanes if order is Order.LATE else conv.outs
     fitting = [n for n in widths if plane * deep * n <= WEIGHTS_SHARE * room and n <= most_outs]
     outs = fitting[0] if fitting else widths[-1]
     most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
-    if order is Order.NEAR:
-        most = min(most, MAX_NEAR_TILES)
+    if order is Order.LATE:
+        most = min(most, MAX_LATE_TILES)
     if most < min(FEWEST_TILES, down * across):
         return
     columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
@@ -176,9 +176,9 @@ def _parts(problem: KernelProblem, conv: Convolution) -> Iterator[tuple[Order, i
         held = [
             n
             for n in HELD
-            if depth % n == 0 and n < depth and spec.holds(spec.l1, plane * n * lanes, plane * n * MAX_NEAR_TILES)
+            if depth % n == 0 and n < depth and spec.holds(spec.l1, plane * n * lanes, plane * n * MAX_LATE_TILES)
         ]
-        yield from ((Order.NEAR, depth, n) for n in held[:1])
+        yield from ((Order.LATE, depth, n) for n in held[:1])
 
 
 def _even(units: int, most: int) -> int:
@@ -190,7 +190,7 @@ def _even(units: int, most: int) -> int:
 
 def _waiting(conv: Convolution, plan: Plan) -> int:
     """Return the bytes of the sums that wait for further parts."""
-    if plan.order in (Order.WEIGHTS, Order.NEAR):
+    if plan.order in (Order.WEIGHTS, Order.LATE):
         return 0
     steps = {lp.axis: lp.step for lp in plan.tasks}
     outs = min(steps.get(conv.o, conv.outs), conv.outs)
@@ -203,7 +203,7 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
 
 def _block(problem: KernelProblem, conv: Convolution, plan: Plan) -> Block:
     """Return the best register block of products that does not reach into the next group and its other channels."""
-    found = blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)
+    found = blocks(problem, 1 if plan.order is Order.LATE else _vectors(problem, plan.outs), plan.tiles)
     return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
 
 
@@ -242,7 +242,7 @@ def _schedule(problem: KernelProblem, conv: Convolution, plan: Plan) -> Schedule
 def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, products: int) -> Sched:
     """Place the stages besides the root: each one's host loop, its own loops, and its memory order."""
     problem, lanes, o = s.problem, s.problem.lanes, conv.o
-    block, near = _block(problem, conv, plan), plan.order is Order.NEAR
+    block, late = _block(problem, conv, plan), plan.order is Order.LATE
 
     def order(stage: str, *last: str) -> tuple[int, ...]:
         return stage_order(problem.expr.stage(stage), *last)
@@ -250,13 +250,13 @@ def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, pr
     none = Sched(problem)
     entries = (Loop("cc", plan.chunk),) if conv.columns.pieces > 1 else ()
     panel = none.split(o, block.vectors * lanes)
-    outer = panel.split("cc", plan.held).reorder("pp", "qq") if near else none.reorder("pp", "qq").nest(panel.loops)
+    outer = panel.split("cc", plan.held).reorder("pp", "qq") if late else none.reorder("pp", "qq").nest(panel.loops)
     sums = outer.split("tt", block.rows).reorder("cc").unroll("tt" if block.rows > 1 else None)
     sums = sums.vectorize(o, lanes if block.vectors > 1 else 1)
     by_entry = none.split(o, lanes).nest(entries).reorder("cc")
     of_weights = by_entry.reorder("pp", "ss").unroll("qq").vectorize(o)
     of_data = none.split("cc", lanes).split("tt", plan.columns).nest(entries).reorder("tt", "pp", "ss").unroll("qq")
-    places = {"inside": "xm" if near else "", "gap": 0 if near else lanes}
+    places = {"inside": "xm" if late else "", "gap": 0 if late else lanes}
     s = s.compute_at(
         "wt",
         none.reorder("ss", "rr").unroll("pp").vectorize(o),
@@ -264,7 +264,7 @@ def _stages(s: Sched, conv: Convolution, plan: Plan, weights: int, data: int, pr
         order=order("wt", "pp", "ss", o),
         inside="wu",
     )
-    s = s.compute_at("wu", of_weights, depth=1 if near else weights, order=order("wu", "pp", "qq", "cc", o), **places)
+    s = s.compute_at("wu", of_weights, depth=1 if late else weights, order=order("wu", "pp", "qq", "cc", o), **places)
     rows = none.reorder("jj", "rr").unroll("pp").vectorize("cc")
     s = s.compute_at("xt", rows, depth=1, order=order("xt", "pp", "jj", "cc"), inside="xv")
     s = s.compute_at("xv", of_data.vectorize("cc"), depth=data, order=order("xv", "pp", "qq", "tt", "cc"), gap=lanes)

@@ -92,9 +92,9 @@ def _pays(steps: Sequence[ROperator], count: int) -> bool:
     """Check whether the saved products pay for an addition, without moving more channels than before."""
     if not steps:
         return False
-    few, (_, channels, *positions) = steps[0].operation.inputs[0].shape[2:], steps[-1].operation.outputs[0].shape
+    before, (_, channels, *positions) = steps[0].operation.inputs[0].shape[2:], steps[-1].operation.outputs[0].shape
     moved = any(step.kind == "gather" for step in steps)  # an addition reads an expanded operand in place
-    return channels * (1 - prod(few) / prod(positions)) >= MIN_SAVED and (count <= channels or not moved)
+    return channels * (1 - prod(before) / prod(positions)) >= MIN_SAVED and (count <= channels or not moved)
 
 
 def _repeated(editor: Editor, steps: Sequence[ROperator], tensor: TensorId) -> TensorId:

@@ -32,7 +32,7 @@ def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
     Rounding errors are larger: up to 2e-5 of the largest result (`tests/passes/test_large_filters.py` checks that).
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in spec.memory)
-    if not cached or spec.direct or spec.execution is not Execution.SIMD or spec.lanes < 2:
+    if not cached or spec.no_winograd or spec.execution is not Execution.SIMD or spec.lanes < 2:
         return graph
 
     def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:

@@ -27,8 +27,8 @@ def _merge(editor: Editor, _: int, op: ROperator) -> TensorId | None:
         return None
     inner = first.operation.attr("perm")
     perm = tuple(inner[d] for p in op.operation.attr("perm") for d in joined[p])
-    turned = editor.define(op.name, "transpose", first.inputs[0], perm=perm)
-    return editor.reshaped(op.name, turned, op.operation.outputs[0].shape)
+    transposed = editor.define(op.name, "transpose", first.inputs[0], perm=perm)
+    return editor.reshaped(op.name, transposed, op.operation.outputs[0].shape)
 
 
 def _joined(shape: Shape, seen: Shape) -> list[list[int]] | None:

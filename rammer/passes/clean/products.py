@@ -27,7 +27,7 @@ def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> Tens
     (left, left_scale), (right, right_scale) = (_unscaled(editor, n, t) for t in op.inputs)
     attrs = dict(op.operation.keywords)
     alone = as_it_lies and _rows(editor, left, attrs) == 1
-    source = _turned(editor, right) if alone else None
+    source = _transpose_source(editor, right) if alone else None
     if source is not None:
         right, attrs["trans_b"] = source, not attrs.get("trans_b", False)
     once = None if attrs.get("trans_a") else _shared(editor, left, right)
@@ -36,10 +36,10 @@ def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> Tens
     if once is not None:  # heads that share keys or values: rows of one product, or products with the same matrix
         *batch, heads, rows, depth = editor.types[left].shape
         groups = editor.types[once].shape[-4]
-        apart = (heads // groups, 1) if alone and attrs.get("trans_b") else (heads // groups * rows,)
-        left = editor.reshaped(op.name, left, (*batch, groups, *apart, depth))
+        split = (heads // groups, 1) if alone and attrs.get("trans_b") else (heads // groups * rows,)
+        left = editor.reshaped(op.name, left, (*batch, groups, *split, depth))
         *outer, _, terms, columns = editor.types[once].shape
-        right = once if len(apart) > 1 else editor.reshaped(op.name, once, (*outer, terms, columns))
+        right = once if len(split) > 1 else editor.reshaped(op.name, once, (*outer, terms, columns))
     scale = np.asarray(left_scale * right_scale, op.operation.outputs[0].dtype.numpy)
     product = editor.reshaped(
         op.name, editor.define(op.name, "matmul", left, right, **attrs), op.operation.outputs[0].shape
@@ -68,7 +68,7 @@ def _rows(editor: Editor, left: TensorId, attrs: dict[str, object]) -> int:
     return shape[-1 if attrs.get("trans_a") else -2] if len(shape) > 1 else 0
 
 
-def _turned(editor: Editor, tensor: TensorId) -> TensorId | None:
+def _transpose_source(editor: Editor, tensor: TensorId) -> TensorId | None:
     """Return the tensor whose last two dimensions are transposed to give this one, also through a reshape; or None."""
     shape = editor.types[tensor].shape
     maker = editor.maker(tensor)

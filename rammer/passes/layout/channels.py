@@ -31,17 +31,17 @@ class Channels(Enum):
     OTHER = "other"
 
 
-def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) -> Graph:
+def choose_layouts(graph: Graph, spec: VDeviceSpec, per_image: bool = False) -> Graph:
     """Block the channels of tensors that convolutions read and write, and of those between; convert at the edges.
 
     These stay row-major: tensors with channels for at most half a block, or with a single position; operands of
     convolutions whose groups straddle blocks; depthwise convolutions between row-major operators, where partial vectors
     cost no more than whole ones. So does everything on devices without vectors, and on SIMT devices, whose threads read
-    neighbours anyway. With `images_apart` the blocks of an image are contiguous.
+    neighbours anyway. With `per_image` the blocks of an image are contiguous.
     """
     if spec.lanes < 2 or spec.execution is Execution.SIMT:
         return graph
-    chooser = _Chooser(Editor(graph), spec.lanes, spec.masks, images_apart)
+    chooser = _Chooser(Editor(graph), spec.lanes, spec.masks, per_image)
     for n in list(chooser.editor.operators):
         chooser.visit(n)
     return chooser.editor.finish()
@@ -50,11 +50,11 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) 
 class _Chooser:
     """A chooser of layouts for operators, one after another."""
 
-    def __init__(self, editor: Editor, lanes: int, masks: bool, images_apart: bool) -> None:
+    def __init__(self, editor: Editor, lanes: int, masks: bool, per_image: bool) -> None:
         self.editor = editor
         self.lanes = lanes
         self.masks = masks
-        self.images_apart = images_apart
+        self.per_image = per_image
         self.versions: dict[tuple[TensorId, Layout | None], TensorId] = {}
         self.layouts: dict[TensorId, Layout | None] = {}  # of operators' results; graph outputs are converted
 
@@ -103,7 +103,7 @@ class _Chooser:
     def _in_layout(self, kind: TensorType, blocked: bool) -> TensorType:
         layout = None
         if blocked and self._blockable(kind):
-            layout = channel_blocked(kind.rank, self.lanes, batch_first=self.images_apart and kind.shape[0] > 1)
+            layout = channel_blocked(kind.rank, self.lanes, batch_first=self.per_image and kind.shape[0] > 1)
         return TensorType(kind.shape, kind.dtype, layout)
 
     def _blockable(self, kind: TensorType) -> bool:

@@ -84,9 +84,9 @@ def _block(bits: int, zero: Array, scale: Array, wanted: int) -> int | None:
 def words(numbers: Array, bits: int) -> Array:
     """Pack numbers of `bits` bits for `block_matmul`: int32[terms·bits/32, columns]."""
     ranks = 8 // bits
-    apart = numbers.reshape(-1, ranks, BYTES, numbers.shape[1]).astype(np.uint32)
+    split = numbers.reshape(-1, ranks, BYTES, numbers.shape[1]).astype(np.uint32)
     shifts = 8 * np.arange(BYTES)[None, :, None] + bits * np.arange(ranks)[:, None, None]
-    joined = np.bitwise_or.reduce(apart << shifts.astype(np.uint32), axis=(1, 2))
+    joined = np.bitwise_or.reduce(split << shifts.astype(np.uint32), axis=(1, 2))
     return np.ascontiguousarray(joined).view(np.int32)
 
 

@@ -70,9 +70,9 @@ def _scales_of(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
         shape = (weights[0], *(1 for _ in weights[2:]))
         own = (weights[0], *(1 for _ in weights[1:]))
     elif len(weights) == 2 and not attrs.get("trans_a"):
-        turned = bool(attrs.get("trans_b"))
-        count = weights[int(not turned)]
-        shape, own = (count,), (count, 1) if turned else (1, count)
+        transposed = bool(attrs.get("trans_b"))
+        count = weights[int(not transposed)]
+        shape, own = (count,), (count, 1) if transposed else (1, count)
     else:
         return None
     if kind.size == 1:

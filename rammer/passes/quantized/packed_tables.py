@@ -15,7 +15,7 @@ def packed_tables(graph: Graph) -> Graph:
     packed: dict[TensorId, TensorId] = {}
 
     def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:
-        if not _of_few_bits(editor, op):
+        if not _is_packable(editor, op):
             return None
         table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
         if table not in packed:
@@ -26,12 +26,12 @@ def packed_tables(graph: Graph) -> Graph:
     return apply_pattern(graph, pattern, "gather")
 
 
-def _of_few_bits(editor: Editor, op: ROperator) -> bool:
+def _is_packable(editor: Editor, op: ROperator) -> bool:
     """Check whether a gather takes whole rows of a constant of integers with less than 8 bits."""
     table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
     kind = editor.types[table]
-    few = kind.dtype.bits < 8 and not kind.dtype.is_float and kind.dtype is not DType.BOOL
-    return table in editor.constants and few and axis % kind.rank < kind.rank - 1
+    narrow = kind.dtype.bits < 8 and not kind.dtype.is_float and kind.dtype is not DType.BOOL
+    return table in editor.constants and narrow and axis % kind.rank < kind.rank - 1
 
 
 def pack_bits(values: Array) -> Array:

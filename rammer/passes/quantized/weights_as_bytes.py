@@ -18,7 +18,7 @@ from rammer.passes.editor import Editor
 from rammer.passes.quantized.dequantised import dequantised
 from rammer.passes.structure import known_tensors
 
-FEW_ROWS = 32  # with more rows, and instructions that multiply float32, weights stay float32
+MOST_ROWS = 32  # with more rows, and instructions that multiply float32, weights stay float32
 FEWEST = 1 << 12  # weights
 BYTE = 8  # least bits; matrices below that stay packed in blocks
 
@@ -38,8 +38,8 @@ def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
             narrower.cell(n, op, CELLS[op.kind])
         elif op.kind in ("matmul", "conv"):
             x, w = op.operation.inputs[:2]
-            few = op.kind == "conv" or prod(x.shape[:-1]) <= FEW_ROWS or not floats
-            if few and op.inputs[1] in known and op.inputs[0] not in known and w.size >= FEWEST:
+            pays = op.kind == "conv" or prod(x.shape[:-1]) <= MOST_ROWS or not floats
+            if pays and op.inputs[1] in known and op.inputs[0] not in known and w.size >= FEWEST:
                 narrower.product(n, op)
     return narrower.editor.finish()
 

@@ -31,8 +31,8 @@ def _source(graph: Graph, makers: dict[TensorId, ROperator], tensor: TensorId) -
     """Return the largest narrow constant from which a known tensor is computed, if it is as large; or None."""
     if tensor in graph.constants:
         kind = graph.types[tensor]
-        few = kind.dtype.bits <= 8 and kind.dtype is not DType.BOOL and kind.size >= FEWEST
-        return tensor if few else None
+        narrow = kind.dtype.bits <= 8 and kind.dtype is not DType.BOOL and kind.size >= FEWEST
+        return tensor if narrow else None
     if not is_pointwise(makers[tensor].operation):  # a sum of many weights is not a weight
         return None
     sources = (_source(graph, makers, t) for t in makers[tensor].inputs)

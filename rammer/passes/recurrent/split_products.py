@@ -19,9 +19,9 @@ def product_with_constant(editor: Editor, op: ROperator) -> bool:
     if op.kind != "matmul" or op.inputs[1] not in editor.constants:
         return False
     rows, matrix = op.operation.inputs
-    few = rows.rank >= 2 and prod(rows.shape[:-1]) <= MAX_ROWS
+    suits = rows.rank >= 2 and prod(rows.shape[:-1]) <= MAX_ROWS
     plain = matrix.rank == 2 and rows.dtype is matrix.dtype and not _attr(op, "trans_a")
-    return few and plain and rows.dtype in (DType.F32, DType.F64)
+    return suits and plain and rows.dtype in (DType.F32, DType.F64)
 
 
 def right_operand(editor: Editor, op: ROperator) -> TensorId:

@@ -14,7 +14,7 @@ from rammer.scheduler.graphturbo.instances import Instance
 from rammer.scheduler.graphturbo.network import Network, step_of
 from rammer.scheduler.graphturbo.split import LayerGroup, Split, axes_of
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market, Option
+from rammer.scheduler.select import Option, PriceTable
 
 # Fraction of a cache that an instance may fill: then three fifths of its first lines are still resident at its end, as
 # caches evict at random (cost/residency.py). A quarter would need more instances than rKernels can be split into.
@@ -78,7 +78,7 @@ def distinct(cuts: Iterable[Cut]) -> list[Cut]:
     return list(reversed(found.values()))
 
 
-def near_memories(spec: VDeviceSpec) -> dict[str, int]:
+def local_memories(spec: VDeviceSpec) -> dict[str, int]:
     """Return the memories closer than main memory, and the bytes of an instance that each holds, over all vEUs."""
     caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
     rooms = {m.name: int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]}
@@ -86,7 +86,7 @@ def near_memories(spec: VDeviceSpec) -> dict[str, int]:
 
 
 def fine_options(
-    problem: Problem, market: Market, network: Network, groups: Sequence[LayerGroup], splits: Sequence[Split | None]
+    problem: Problem, prices: PriceTable, network: Network, groups: Sequence[LayerGroup], splits: Sequence[Split | None]
 ) -> tuple[dict[int, list[Option]], dict[int, int]]:
     """Return, per operator, the rKernels no coarser than its group's split, and the number of instances."""
     found: dict[int, list[Option]] = {}
@@ -95,7 +95,7 @@ def fine_options(
         factor = split.factor if split else 1
         cuts = [(axes_of(network, group, axis), count) for axis, count in split.parts.items()] if split else []
         for n in group.layers:
-            options = market.fitting(problem.graph.operators[n].operation)
+            options = prices.fitting(problem.graph.operators[n].operation)
             for axes, parts in cuts:
                 if (axis := axes.get(n)) is not None:
                     finest = min(step_of(o.kernel, axis) for o in options)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rammer.ir.analysis.parts import Box, joined, needs, part, whole
+from rammer.ir.analysis.parts import Box, full_box, joined, needs, part
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Digit, Layout, TensorId, TensorType
@@ -61,7 +61,7 @@ def needed(graph: Graph, operators: Sequence[int], box: Box) -> PartNeeds | None
             return None
         stages[n] = found
         for tensor, (name, kind) in zip(op.inputs, op.operation.expr.inputs, strict=True):
-            read = found.get(name, whole(kind.shape))
+            read = found.get(name, full_box(kind.shape))
             tensors[tensor] = joined(tensors[tensor], read) if tensor in tensors else read
     return PartNeeds(stages, tensors)
 
@@ -130,7 +130,7 @@ class _Cutter:
     def _seen(self, tensor: TensorId, box: Box) -> TensorId:
         """Return a part of a tensor as a view; a constant stays whole."""
         kind = self._graph.types[tensor]
-        if tensor in self._graph.constants or box == whole(kind.shape):
+        if tensor in self._graph.constants or box == full_box(kind.shape):
             return tensor
         name = f"{tensor} {_places(box)}"
         assert can_be_cut(kind), f"{tensor!r} has other dimensions in memory"

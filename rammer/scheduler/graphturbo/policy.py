@@ -18,18 +18,18 @@ from rammer.planner.memory import plan_memory
 from rammer.planner.pieces import WORTH_BYTES
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
-from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, near_memories, parts_note
+from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, local_memories, parts_note
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.images import by_images
 from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances
 from rammer.scheduler.graphturbo.network import Network, network_of
 from rammer.scheduler.graphturbo.split import Splitter
-from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
+from rammer.scheduler.graphturbo.strips import build_plan, in_worthwhile_parts, least_work
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import described
-from rammer.scheduler.select import Assignment, Market, count, select_veu
+from rammer.scheduler.select import Assignment, PriceTable, count, select_veu
 from rammer.scheduler.timeline import simulate
 
 ORDERS: dict[str, Callable[[Sequence[set[int]]], list[int]]] = {"breadth": breadth_first, "depth": depth_first}
@@ -74,7 +74,7 @@ class GraphTurboPolicy:
             "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
         },
     )
-    near: Literal["scratch", "off"] = field(
+    results: Literal["scratch", "off"] = field(
         default="scratch",
         metadata={
             "scratch": "a result that one vEU alone touches stays in its scratch",
@@ -102,27 +102,27 @@ class GraphTurboPolicy:
         """Return the rKernels and layouts that it needs: split where groups, and so tensors, are split."""
         if self.rules == "images":
             of_each = -(-images_of(graph) // spec.num_veus)
-            return Tuning(images_apart=True, finer=(of_each,) if of_each else ())
+            return Tuning(per_image=True, task_multiples=(of_each,) if of_each else ())
         if self.rules == "parts":
-            return Tuning(images_apart=True)
-        return Tuning(images_apart=True, finer=INSTANCES)
+            return Tuning(per_image=True)
+        return Tuning(per_image=True, task_multiples=INSTANCES)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        market = Market(problem)
+        prices = PriceTable(problem)
         if self.rules != "paper" and (tiles := Tiles.of(problem.spec)):
-            return reconciled(problem, market, tiles, self._whole(problem), described(self, self.name))
+            return reconciled(problem, prices, tiles, self._whole(problem), described(self, self.name))
         drawn: list[_Judged] = []
         network = network_of(problem.graph, problem.candidates)
-        laid = laid_out(problem, market) if self.parts == "cheaper" and self.rules != "paper" else None
+        laid = in_worthwhile_parts(problem, prices) if self.parts == "cheaper" and self.rules != "paper" else None
         for cut in self._cuts(problem, network) if self.rules != "parts" else ():
-            options, factors = fine_options(problem, market, network, cut.groups, cut.splits)
+            options, factors = fine_options(problem, prices, network, cut.groups, cut.splits)
             kernels = least(options, factors, cut, problem.spec)
-            drawn += self._drawn(problem, market, cut, kernels)
+            drawn += self._drawn(problem, prices, cut, kernels)
             if laid and (in_parts := cut.in_parts(laid.found)):
                 mine = {numbers[0]: kernels[n] for n, numbers in enumerate(laid.found.numbers)} | least_work(laid)
-                drawn += self._drawn(laid.problem, laid.market, in_parts, mine)
+                drawn += self._drawn(laid.problem, laid.prices, in_parts, mine)
         if laid:
-            plan = draw(laid, described(self, self.name), (parts_note(laid.found),))
+            plan = build_plan(laid, described(self, self.name), (parts_note(laid.found),))
             drawn.append(_judged(problem, self._in_memory(plan)))
         cut_plan = min(drawn, key=lambda judged: judged.us, default=None)
         if cut_plan and (self.rules != "every" or not self.uncut):
@@ -132,7 +132,9 @@ class GraphTurboPolicy:
             return cut_plan.plan
         return whole
 
-    def _drawn(self, problem: Problem, market: Market, cut: Cut, kernels: Mapping[int, RKernel]) -> Iterator[_Judged]:
+    def _drawn(
+        self, problem: Problem, prices: PriceTable, cut: Cut, kernels: Mapping[int, RKernel]
+    ) -> Iterator[_Judged]:
         """Build the plans of a cut, with memory: one for each order of its instances."""
         found, producers = instances(cut.groups, cut.splits, kernels, Dependencies(problem.graph, kernels))
         orders: dict[tuple[int, ...], str] = {}
@@ -140,14 +142,14 @@ class GraphTurboPolicy:
             orders.setdefault(tuple(ORDERS[name](producers)), name)
         for order, name in orders.items():
             placed = [(found[n], cut.veu_of(found[n], problem.spec.num_veus)) for n in order]
-            plan = _draw(problem, market, kernels, placed, described(self, self.name), _notes(cut, name, len(found)))
+            plan = _draw(problem, prices, kernels, placed, described(self, self.name), _notes(cut, name, len(found)))
             yield _judged(problem, self._in_memory(plan))
 
     def _in_memory(self, plan: ExecutionPlan) -> ExecutionPlan:
         """Place the tensors of a plan, in scratch where the device allows it and they fit."""
         alone = direct_ports(plan.graph, plan.spec.direct_bytes)
-        near = self.near == "scratch"
-        return replace(plan, memory=plan_memory(plan, alone=alone, least_piece=WORTH_BYTES, near=near))
+        scratch = self.results == "scratch"
+        return replace(plan, memory=plan_memory(plan, unshared=alone, least_piece=WORTH_BYTES, scratch=scratch))
 
     def _whole(self, problem: Problem) -> ExecutionPlan:
         """Return the plan of a network that is not split: wavefront's."""
@@ -160,12 +162,12 @@ class GraphTurboPolicy:
 
         And images, where vEUs can have some each: that many instances run at the same time and share memory.
         """
-        cores, rooms, found = problem.spec.num_veus, near_memories(problem.spec), list[Cut]()
+        cores, rooms, found = problem.spec.num_veus, local_memories(problem.spec), list[Cut]()
         for at, name in enumerate(rooms) if self.rules != "images" else ():
             for grid in (False, True):
                 splitters = [Splitter(network, cores, room, grid=grid) for room in list(rooms.values())[at:]]
                 groups = grouped(network, splitters[0])
-                splits = [next((s for near in splitters if (s := near.best(group))), None) for group in groups]
+                splits = [next((s for splitter in splitters if (s := splitter.best(group))), None) for group in groups]
                 found.append(Cut(f"for {name}", groups, splits))
         if self.rules != "paper" and self.binding != "none" and cores > 1 and network.layers:
             groups, splits = by_images(network, Splitter(network, cores, list(rooms.values())[-1] // cores))
@@ -176,7 +178,7 @@ class GraphTurboPolicy:
 
 def _draw(
     problem: Problem,
-    market: Market,
+    prices: PriceTable,
     kernels: Mapping[int, RKernel],
     order: Sequence[tuple[Instance, int | None]],
     policy: str,
@@ -188,7 +190,7 @@ def _draw(
     the one `BEHIND` before it. So memory that an earlier instance no longer needs is free. On one vEU it is free
     anyway.
     """
-    draft = Draft(problem, market)
+    draft = Draft(problem, prices)
     draft.kernels.update(kernels)
     assembly = Assembly(problem.spec)
     reasons = []

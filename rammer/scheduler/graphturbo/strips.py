@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rammer.cost.price import us_per_byte
 from rammer.cost.residency import levels
-from rammer.ir.analysis.parts import Box, whole
+from rammer.ir.analysis.parts import Box, full_box
 from rammer.ir.device import Execution, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
@@ -29,11 +29,11 @@ from rammer.scheduler.graphturbo.cut import CACHED
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, can_be_cut, in_parts, needed
 from rammer.scheduler.policies.waves import INTERPLAY, select_rkernels
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market
+from rammer.scheduler.select import PriceTable
 
 MOST_OPERATORS = 8  # of a group: recomputed rows add up from operator to operator
 MOST_CUTS = 32  # groups of rows per image
-MOST_APART = 768  # operators of parts: planning time grows with their number
+MOST_PARTED = 768  # operators of parts: planning time grows with their number
 
 
 class Priced(NamedTuple):
@@ -44,13 +44,13 @@ class Priced(NamedTuple):
     more_us: float
 
 
-def worthwhile(problem: Problem, market: Market) -> list[Priced]:
+def worthwhile(problem: Problem, price_table: PriceTable) -> list[Priced]:
     """Return the disjoint groups that save most together; none where vEUs lack private caches."""
     spec, graph = problem.spec, problem.graph
     own = [m for m in spec.memory if m.owner == "veu" and m.managed == "cache"]
     if not own or spec.execution is not Execution.SIMD or spec.sync is not SyncModel.FINE:
         return []
-    prices = _Prices(graph, spec, market)
+    prices = _Prices(graph, spec, price_table)
     best: list[tuple[float, tuple[Priced, ...]]] = [(0.0, ())]  # gain and groups before each operator
     for last in range(len(graph.operators)):
         found = best[-1]
@@ -70,8 +70,8 @@ def gain_us(groups: Iterable[Priced]) -> float:
 class _Prices:
     """Estimate what groups in parts save, in µs with all vEUs at work."""
 
-    def __init__(self, graph: Graph, spec: VDeviceSpec, market: Market) -> None:
-        self._graph, self._spec, self._market = graph, spec, market
+    def __init__(self, graph: Graph, spec: VDeviceSpec, prices: PriceTable) -> None:
+        self._graph, self._spec, self._prices = graph, spec, prices
         own = next(m for m in reversed(spec.memory) if m.owner == "veu" and m.managed == "cache")
         self._usable, self._room = own.usable_bytes, int(CACHED * own.nbytes)
         shared = next((n for n, (m, _) in enumerate(levels(spec)) if m.owner != "veu"), -1)
@@ -125,12 +125,12 @@ class _Prices:
         """Return the µs of traffic beyond the private caches between operators of a group that is not split."""
         veus = self._spec.num_veus
         share = max(images, veus) if images % veus == 0 else veus
-        far = {n: min(max(self._op_bytes[n] / share - self._room, 0) / self._room, 1.0) for n in operators}
+        missing = {n: min(max(self._op_bytes[n] / share - self._room, 0) / self._room, 1.0) for n in operators}
         us = 0.0
         for n in operators[:-1]:
             (result,) = self._graph.operators[n].outputs
             nbytes, readers = self._graph.types[result].filled_bytes, self._graph.consumers[result]
-            us += nbytes / veus * (self._write_us * far[n] + self._read_us * sum(far[m] for m in readers))
+            us += nbytes / veus * (self._write_us * missing[n] + self._read_us * sum(missing[m] for m in readers))
         return us
 
     def _priced(self, operators: Sequence[int]) -> Priced | None:
@@ -173,7 +173,7 @@ class _Prices:
         peak = max(sum(kinds[t].filled_bytes * share[t] for t in (*r, t)) for r, t in zip(read, made, strict=True))
         if peak > self._room:
             return None
-        work_us = (self._market.options(graph.operators[n].operation).efficient.work_us for n in operators)
+        work_us = (self._prices.options(graph.operators[n].operation).efficient.work_us for n in operators)
         more_us = sum(us * twice[t] for us, t in zip(work_us, made, strict=True))
         nbytes = sum(kinds[t].filled_bytes * twice[t] for t in outside)
         weights = sum(kinds[t].nbytes for n in operators for t in graph.operators[n].statics)
@@ -187,43 +187,43 @@ def _boxes(shape: Sequence[int], cuts: int) -> tuple[Box, ...]:
     found = []
     for image in range(shape[0]):
         for rows in pairwise(shape[DIMS[1]] * n // cuts for n in range(cuts + 1)):
-            box = list(whole(shape))
+            box = list(full_box(shape))
             box[DIMS[0]], box[DIMS[1]] = (image, image + 1), rows
             found.append(tuple(box))
     return tuple(found)
 
 
-class Laid(NamedTuple):
+class PartedProblem(NamedTuple):
     """A problem whose graph is in parts."""
 
     problem: Problem
-    market: Market
+    prices: PriceTable
     found: InParts
 
 
-def laid_out(problem: Problem, market: Market) -> Laid | None:
+def in_worthwhile_parts(problem: Problem, prices: PriceTable) -> PartedProblem | None:
     """Return the problem with those groups in parts that pay, also by the times of the parts' own rKernels.
 
     None if there are no such groups, or no rKernels for parts.
     """
-    groups = _few(worthwhile(problem, market))
+    groups = _within_limit(worthwhile(problem, prices))
     if not groups:
         return None
     found = in_parts(problem.graph, [priced.group for priced in groups])
-    if (apart := problem.of(found.graph, 1)) is None:
+    if (parted := problem.of(found.graph, 1)) is None:
         return None
-    apart = apart.usual
-    left = [priced for priced, parts in zip(groups, found.parts, strict=True) if _pays(problem, priced, apart, parts)]
+    parted = parted.usual
+    left = [priced for priced, parts in zip(groups, found.parts, strict=True) if _pays(problem, priced, parted, parts)]
     if len(left) < len(groups):
         found = in_parts(problem.graph, [priced.group for priced in left])
-        apart = replace(apart, graph=found.graph)
-    return Laid(apart, Market(apart), found) if left else None
+        parted = replace(parted, graph=found.graph)
+    return PartedProblem(parted, PriceTable(parted), found) if left else None
 
 
-def _few(groups: Sequence[Priced]) -> list[Priced]:
-    """Return the groups that save most per operator, in order, up to MOST_APART operators: each costs planning time."""
+def _within_limit(groups: Sequence[Priced]) -> list[Priced]:
+    """Return the groups that save most per operator, up to MOST_PARTED operators: each takes planning time."""
     found: list[Priced] = []
-    room = MOST_APART
+    room = MOST_PARTED
     for priced in sorted(groups, key=lambda p: (p.more_us - p.spared_us) / len(p.group.boxes) / len(p.group.operators)):
         if (operators := len(priced.group.boxes) * len(priced.group.operators)) <= room:
             found.append(priced)
@@ -231,9 +231,9 @@ def _few(groups: Sequence[Priced]) -> list[Priced]:
     return sorted(found, key=lambda priced: priced.group.operators)
 
 
-def _pays(problem: Problem, priced: Priced, apart: Problem, parts: Iterable[Iterable[int]]) -> bool:
+def _pays(problem: Problem, priced: Priced, parted: Problem, parts: Iterable[Iterable[int]]) -> bool:
     """Return whether a group's parts save more time than they cost, by the times of their own rKernels."""
-    more_us = _work_us(apart, chain(*parts)) - _work_us(problem, priced.group.operators)
+    more_us = _work_us(parted, chain(*parts)) - _work_us(problem, priced.group.operators)
     return more_us < priced.spared_us * problem.spec.num_veus
 
 
@@ -248,10 +248,10 @@ def _work_us(problem: Problem, operators: Iterable[int]) -> float:
     return sum(least_us(problem.graph.operators[n].operation) for n in operators)
 
 
-def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
+def build_plan(laid: PartedProblem, policy: str, notes: Sequence[str]) -> ExecutionPlan:
     """Build the plan of a graph in parts: each vEU gets neighbouring parts, and all other operators go wave by wave."""
-    problem, market, found = laid
-    draft, assembly = Draft(problem, market), Assembly(problem.spec)
+    problem, prices, found = laid
+    draft, assembly = Draft(problem, prices), Assembly(problem.spec)
     draft.kernels |= least_work(laid)
     begin = 0
     for parts in (*found.parts, ()):
@@ -260,7 +260,7 @@ def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
             options = {n: draft.options(n) for n in wave}
             trial = select_rkernels(draft, options, assembly, INTERPLAY)
             draft.kernels.update(trial.kernels)
-            draft.settle(trial.placed)
+            draft.record_homes(trial.placed)
         for veu, operators in _in_turn(parts, problem.spec.num_veus):
             for n in operators:
                 for task, needs in draft.tasks([n], assembly):
@@ -270,11 +270,11 @@ def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
     return draft.finish(policy, programs, assembly.time_us, notes)
 
 
-def least_work(laid: Laid) -> dict[int, RKernel]:
+def least_work(laid: PartedProblem) -> dict[int, RKernel]:
     """Return the rKernels of the least work for operators of parts, each of which runs on one vEU."""
     operators = laid.problem.graph.operators
     options = {
-        n: laid.market.fitting(operators[n].operation) for parts in laid.found.parts for part in parts for n in part
+        n: laid.prices.fitting(operators[n].operation) for parts in laid.found.parts for part in parts for n in part
     }
     return {n: min(some, key=lambda o: (o.work_us, o.kernel.num_rtasks)).kernel for n, some in options.items()}
 

@@ -22,10 +22,10 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
 from rammer.scheduler.draft import Draft
-from rammer.scheduler.policies.locality import consumed_near
-from rammer.scheduler.policies.waves import draw
+from rammer.scheduler.policies.locality import place_by_owner
+from rammer.scheduler.policies.waves import build_plan
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market, Option, Options
+from rammer.scheduler.select import Option, Options, PriceTable
 from rammer.scheduler.timeline import simulate
 
 CODE = 0.9  # fraction of the remaining bytes for rTasks; the rest is for code and uneven distribution
@@ -98,7 +98,7 @@ def held_bytes(kernel: RKernel) -> int:
     return int(totals.max(initial=0))
 
 
-def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionPlan, policy: str) -> ExecutionPlan:
+def reconciled(problem: Problem, prices: PriceTable, tiles: Tiles, known: ExecutionPlan, policy: str) -> ExecutionPlan:
     """Return a plan by waves in which each operator has the fastest rKernel that fits, or else the smallest.
 
     Returns the known plan if it is as fast, and either all of its rKernels fit or the device confirms that its program
@@ -106,12 +106,12 @@ def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionP
     """
     graph = problem.graph
     room = rooms(graph, known.kernels, tiles)
-    chosen = {n: _chosen(market.fitting(op.operation), room[n]) for n, op in enumerate(graph.operators)}
+    chosen = {n: _chosen(prices.fitting(op.operation), room[n]) for n, op in enumerate(graph.operators)}
     crowded = [n for n, kernel in enumerate(known.kernels) if _held(kernel) > room[n]]
     held: dict[int, Options] = {
-        n: market.options(graph.operators[n].operation).only(option) for n, option in chosen.items()
+        n: prices.options(graph.operators[n].operation).only(option) for n, option in chosen.items()
     }
-    plan = consumed_near(draw(Draft(problem, market), policy, held=held))
+    plan = place_by_owner(build_plan(Draft(problem, prices), policy, restricted=held))
     if simulate(known).total_us <= simulate(plan).total_us and (not crowded or problem.has_room(known)):
         return known
     tight = sum(1 for n, kernel in enumerate(plan.kernels) if _held(kernel) > room[n])
@@ -126,4 +126,4 @@ def _held(kernel: RKernel) -> int:
 
 def _chosen(options: Sequence[Option], room: int) -> Option:
     fitting = [o for o in options if _held(o.kernel) <= room]
-    return min(fitting, key=lambda o: o.alone_us) if fitting else min(options, key=lambda o: _held(o.kernel))
+    return min(fitting, key=lambda o: o.unshared_us) if fitting else min(options, key=lambda o: _held(o.kernel))

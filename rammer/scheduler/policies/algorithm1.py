@@ -19,7 +19,7 @@ class PrintedDraft(Draft):
 
     def options(self, operator_id: int) -> Options:
         """Return the rKernels from which a wave chooses: the fastest and the most efficient of all."""
-        fitting = self.market.fitting(self.graph.operators[operator_id].operation)
+        fitting = self.prices.fitting(self.graph.operators[operator_id].operation)
         fastest, efficient = (min(fitting, key=attrgetter(price)) for price in ("alone_us", "work_us"))
         return replace(super().options(operator_id), fastest=fastest, efficient=efficient)
 

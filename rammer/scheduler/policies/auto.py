@@ -12,7 +12,7 @@ from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import USUAL, Tuning
 from rammer.ir.plan import ExecutionPlan
-from rammer.scheduler.judge import Judged, PlanSelector
+from rammer.scheduler.judge import Estimate, PlanSelector
 from rammer.scheduler.plugin import BUILT_IN
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Policy, Problem, images_of
@@ -54,12 +54,12 @@ class AutoPolicy:
             plan = BUILT_IN["graphturbo"]().schedule(problem)
             return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})")
         judge = PlanSelector(problem)
-        best = judge.believed(WavefrontPolicy().schedule(problem.usual))
+        best = judge.estimate(WavefrontPolicy().schedule(problem.usual))
         tried = []
-        for policy in _all(problem) if self.tries == "all" else _few(problem, best):
+        for policy in _all(problem) if self.tries == "all" else _worth_building(problem, best):
             tried.append(policy.name)
-            cuts = tuning_of(policy, problem.graph, problem.spec).finer
-            other = judge.believed(policy.schedule(problem if cuts else problem.usual))
+            cuts = tuning_of(policy, problem.graph, problem.spec).task_multiples
+            other = judge.estimate(policy.schedule(problem if cuts else problem.usual))
             if judge.prefers(other, best):
                 best = other
         if not tried:
@@ -74,7 +74,7 @@ def _has_images(graph: Graph, spec: VDeviceSpec) -> bool:
     return spec.num_veus > 1 and images > 0 and images % spec.num_veus == 0
 
 
-def _few(problem: Problem, known: Judged) -> Iterator[Policy]:
+def _worth_building(problem: Problem, known: Estimate) -> Iterator[Policy]:
     """Yield the policies besides wavefront whose plans are worth the time to build."""
     if _has_images(problem.graph, problem.spec):
         yield _of_images()
@@ -99,9 +99,9 @@ def _has_large_results(problem: Problem) -> bool:
 
 def _spared_by_parts_us(problem: Problem) -> float:
     from rammer.scheduler.graphturbo.strips import gain_us, worthwhile  # seldom needed, and slow to import
-    from rammer.scheduler.select import Market
+    from rammer.scheduler.select import PriceTable
 
-    return gain_us(worthwhile(problem, Market(problem)))
+    return gain_us(worthwhile(problem, PriceTable(problem)))
 
 
 def _steps(problem: Problem) -> int:

@@ -18,7 +18,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.ir.tensor import TensorId
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market
+from rammer.scheduler.select import PriceTable
 from rammer.scheduler.timeline import simulate
 
 MANY_NODES = 64  # of one operation, from which on they are taken for steps of a recurrent network
@@ -26,7 +26,7 @@ MAX_TRIALS = 2
 MAX_RTASKS = 1 << 14  # of a plan that is built more than once
 
 
-def chains(problem: Problem, market: Market) -> list[tuple[int, ...]]:
+def chains(problem: Problem, prices: PriceTable) -> list[tuple[int, ...]]:
     """Return the operators of each chain.
 
     A chain has the operators of one operation with at least MANY_NODES nodes and a choice of rKernels. Operations with
@@ -37,14 +37,14 @@ def chains(problem: Problem, market: Market) -> list[tuple[int, ...]]:
         return []
     operators = problem.graph.operators
     nodes = Counter(op.operation for op in operators)
-    options = {operation: market.options(operation) for operation in nodes}
+    options = {operation: prices.options(operation) for operation in nodes}
     if sum(options[o].fastest.kernel.num_rtasks * n for o, n in nodes.items()) > MAX_RTASKS:
         return []
     weights: dict[Operation, set[TensorId]] = {}
     for op in operators:
         if (largest := _largest_static(op)) is not None:
             weights.setdefault(op.operation, set()).add(largest)
-    open_ones = [o for o in nodes if options[o].fastest != options[o].whole]
+    open_ones = [o for o in nodes if options[o].fastest != options[o].fewest_rtasks]
     found: list[set[Operation]] = []
     for operation in sorted((o for o in open_ones if nodes[o] >= MANY_NODES), key=lambda o: -nodes[o]):
         if any(operation in steps for steps in found):

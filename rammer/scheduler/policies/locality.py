@@ -29,7 +29,7 @@ WORTH_MOVING = 0.95  # ratio of bytes sent; where the backend puts constants of 
 MOST_LOOKED = 1 << 23  # rTasks of an operator times vEUs; with more, no rTask is moved
 
 
-def consumed_near(plan: ExecutionPlan) -> ExecutionPlan:
+def place_by_owner(plan: ExecutionPlan) -> ExecutionPlan:
     """Move rTasks of a plan to vEUs that hold their operands, if at least 5% fewer bytes are sent.
 
     Returns the plan unchanged where vEUs share a memory, or barriers are not global.

@@ -17,7 +17,7 @@ class RoundRobinPolicy:
         draft = Draft(problem)
         assembly = Assembly(problem.spec)
         for operator_id, op in enumerate(problem.graph.operators):
-            draft.kernels[operator_id] = draft.market.options(op.operation).fastest.kernel
+            draft.kernels[operator_id] = draft.prices.options(op.operation).fastest.kernel
             for task, needs in draft.tasks([operator_id], assembly):
                 veu = task.rtask_id % problem.spec.num_veus
                 assembly.place(task, veu, draft.rtask_us(operator_id), needs)

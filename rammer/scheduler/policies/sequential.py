@@ -9,7 +9,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RTask, TaskUid
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.judge import PlanSelector
-from rammer.scheduler.policies.waves import draw_best
+from rammer.scheduler.policies.waves import best_plan
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 
@@ -31,10 +31,10 @@ class SequentialPolicy:
     def schedule(self, problem: Problem) -> ExecutionPlan:
         draft = Draft(problem)
         if self.kernels == "selected":
-            selected = draw_best(problem, self.name, PlanSelector(problem)).plan
+            selected = best_plan(problem, self.name, PlanSelector(problem)).plan
             draft.kernels.update(enumerate(selected.kernels))
         else:
-            options = (draft.market.options(op.operation) for op in problem.graph.operators)
+            options = (draft.prices.options(op.operation) for op in problem.graph.operators)
             draft.kernels.update(enumerate(o.fastest.kernel for o in options))
         programs, total_us, veus = [], 0.0, problem.spec.num_veus
         for operator_id, kernel in draft.kernels.items():

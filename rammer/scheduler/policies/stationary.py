@@ -36,7 +36,7 @@ class StationaryPolicy:
         need_fine_sync(self.name, problem.spec)
         draft = Draft(problem)
         groups = recurrent_operators(problem.graph)
-        fastest = {n: draft.market.options(op.operation).fastest.kernel for n, op in enumerate(draft.graph.operators)}
+        fastest = {n: draft.prices.options(op.operation).fastest.kernel for n, op in enumerate(draft.graph.operators)}
         choices = [fastest | chosen for chosen in _tilings(problem, groups)] or [fastest]
         homes, kernels = min(
             ((_TileHomes(problem, groups, kernels), kernels) for kernels in choices),
@@ -106,7 +106,7 @@ class _TileHomes:
         key = self._kernels[operator], resident
         if key not in self._times_us:
             prices = by_weights(self._kernels[operator], self._draft.rtask_us(operator), self._problem.spec)
-            self._times_us[key] = prices.near_us if resident else prices.far_us
+            self._times_us[key] = prices.resident_us if resident else prices.streamed_us
         return self._times_us[key]
 
     def _tile(self, task: TaskUid) -> Tile:
@@ -119,13 +119,13 @@ class _TileHomes:
         own = (self._kernels[n].scratch_bytes for numbers in groups.values() for n in numbers)
         room = spec.scratch_bytes - max(own, default=0)  # rTasks of other operators use this memory in between
         tiles: dict[Tile, float] = {}
-        far: dict[Tile, float] = {}  # µs of tiles whose weights are not resident
+        streamed: dict[Tile, float] = {}  # µs of tiles whose weights are not resident
         for numbers in groups.values():
             for n in numbers:
                 for r in range(self._kernels[n].num_rtasks):
                     tile = self._tile(TaskUid(n, r))
                     tiles[tile] = tiles.get(tile, 0.0) + self._tile_us(n, True)
-                    far[tile] = far.get(tile, 0.0) + self._tile_us(n, False)
+                    streamed[tile] = streamed.get(tile, 0.0) + self._tile_us(n, False)
         loads_us, nbytes = [0.0] * spec.num_veus, [0] * spec.num_veus
         queue = [(0.0, veu) for veu in range(spec.num_veus)]
         for tile, us in sorted(tiles.items(), key=lambda item: -item[1]):
@@ -142,7 +142,7 @@ class _TileHomes:
             _, veu = heappop(queue)
             self.veus[tile] = veu
             nbytes[veu] += size if tile in self._resident else 0
-            loads_us[veu] += us if tile in self._resident else far[tile]
+            loads_us[veu] += us if tile in self._resident else streamed[tile]
             for entry in (*full, (loads_us[veu], veu)):
                 heappush(queue, entry)
         return loads_us, nbytes

@@ -11,9 +11,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.judge import PlanSelector
 from rammer.scheduler.policies.algorithm1 import PrintedDraft
-from rammer.scheduler.policies.locality import consumed_near
+from rammer.scheduler.policies.locality import place_by_owner
 from rammer.scheduler.policies.sequential import SequentialPolicy
-from rammer.scheduler.policies.waves import draw, draw_best
+from rammer.scheduler.policies.waves import best_plan, build_plan
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import SelectBy
@@ -53,9 +53,9 @@ class WavefrontPolicy:
         if self.sync == "global":
             problem = replace(problem, spec=replace(spec, sync=SyncModel.GLOBAL))
         if self.beyond == "off":
-            plan = draw(PrintedDraft(problem), policy, self.selection)
+            plan = build_plan(PrintedDraft(problem), policy, self.selection)
         elif self.selection != "interplay":
-            plan = draw(Draft(problem), policy, self.selection)
+            plan = build_plan(Draft(problem), policy, self.selection)
         else:
             plan = self._best(problem, policy)
         return replace(plan, spec=spec, memory=plan.memory if problem.spec is spec else None)
@@ -63,13 +63,13 @@ class WavefrontPolicy:
     def _best(self, problem: Problem, policy: str) -> ExecutionPlan:
         """Return the cheapest waves, or operators one by one if parallel branches evict each other from caches."""
         judge = PlanSelector(problem)
-        best = draw_best(problem, policy, judge)
+        best = best_plan(problem, policy, judge)
         plan = best.plan
         if _is_crowded(problem) and problem.profiler.prices(plan.kernels):
             baseline = SequentialPolicy().schedule(problem)
-            if judge.prefers(judge.believed(baseline), best):
+            if judge.prefers(judge.estimate(baseline), best):
                 plan = replace(baseline, policy=f"{baseline.policy} (chosen by {policy})")
-        return consumed_near(plan)
+        return place_by_owner(plan)
 
 
 def _is_crowded(problem: Problem) -> bool:

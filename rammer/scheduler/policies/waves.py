@@ -11,56 +11,56 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
 from rammer.scheduler.assembly import Assembly, Placed
 from rammer.scheduler.draft import Draft
-from rammer.scheduler.judge import Judged, PlanSelector
+from rammer.scheduler.judge import Estimate, PlanSelector
 from rammer.scheduler.policies.chains import chains, feeders, ran_alone
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market, Options, SelectBy, count, wave_bound_us
+from rammer.scheduler.select import Options, PriceTable, SelectBy, count, wave_bound_us
 
 INTERPLAY: SelectBy = "interplay"
 SELECTIONS: tuple[SelectBy, ...] = (INTERPLAY, "efficient", "fastest")
-Held: TypeAlias = Mapping[int, Options]  # restricted choices by operator
+Restricted: TypeAlias = Mapping[int, Options]  # restricted choices by operator
 
 
-def draw_best(problem: Problem, policy: str, judge: PlanSelector) -> Judged:
+def best_plan(problem: Problem, policy: str, judge: PlanSelector) -> Estimate:
     """Return the cheapest of plans with rKernels chosen per wave ("interplay"), or all fastest or all most efficient.
 
     A wave decides by the rProgram that ends with it. It does not know what its vEUs will lack in later waves.
     """
-    market = Market(problem)
-    weighed = [market.options(op.operation) for op in problem.graph.operators]
-    best, by = judge.believed(draw(Draft(problem, market), policy)), INTERPLAY
+    prices = PriceTable(problem)
+    weighed = [prices.options(op.operation) for op in problem.graph.operators]
+    best, by = judge.estimate(build_plan(Draft(problem, prices), policy)), INTERPLAY
     alike = {best.plan.kernels}
-    selections = SELECTIONS if any(len({o.fastest, o.efficient, o.whole, o.first}) > 1 for o in weighed) else ()
+    selections = SELECTIONS if any(len({o.fastest, o.efficient, o.fewest_rtasks, o.first}) > 1 for o in weighed) else ()
     for other in selections:
         if other != INTERPLAY and (kernels := tuple(getattr(o, other).kernel for o in weighed)) not in alike:
             alike.add(kernels)
-            plan = draw_below(judge.plain_us_below(best), Draft(problem, market), policy, other)
-            if plan and judge.prefers(found := judge.believed(plan), best):
+            plan = build_plan_below(judge.plain_us_below(best), Draft(problem, prices), policy, other)
+            if plan and judge.prefers(found := judge.estimate(plan), best):
                 best, by = found, other
-    return _with_chains(problem, policy, judge, market, best, by)
+    return _with_chains(problem, policy, judge, prices, best, by)
 
 
 def _with_chains(
-    problem: Problem, policy: str, judge: PlanSelector, market: Market, best: Judged, by: SelectBy
-) -> Judged:
+    problem: Problem, policy: str, judge: PlanSelector, prices: PriceTable, best: Estimate, by: SelectBy
+) -> Estimate:
     """Schedule again with restricted rKernels for steps of long chains, and keep the result if it is faster.
 
     The best rKernel for one step at a time keeps every vEU busy with one chain. For chains to run side by side, all
     their steps must use an rKernel of fewer rTasks; each such operation is tried. While only the first or the last
     chain runs, its steps choose as before.
     """
-    held: Held = {}
-    for steps in chains(problem, market):
+    held: Restricted = {}
+    for steps in chains(problem, prices):
         side_by_side, tried = best, held
-        for way in _ways(problem, market, steps):
-            found = judge.believed(draw(Draft(problem, market), policy, by, {**held, **way}))
+        for way in _ways(problem, prices, steps):
+            found = judge.estimate(build_plan(Draft(problem, prices), policy, by, {**held, **way}))
             if found is not best and (side_by_side is best or judge.cheaper(found, side_by_side)):
                 side_by_side, tried = found, {**held, **way}
         if side_by_side is best:
             continue
         if alone := ran_alone(side_by_side.plan):
             together = {n: options for n, options in tried.items() if n not in alone}
-            again = judge.believed(draw(Draft(problem, market), policy, by, together))
+            again = judge.estimate(build_plan(Draft(problem, prices), policy, by, together))
             if judge.cheaper(again, side_by_side):
                 side_by_side, tried = again, together
         if judge.prefers(side_by_side, best):
@@ -68,52 +68,54 @@ def _with_chains(
     return best
 
 
-def _ways(problem: Problem, market: Market, steps: tuple[int, ...]) -> Iterator[Held]:
+def _ways(problem: Problem, prices: PriceTable, steps: tuple[int, ...]) -> Iterator[Restricted]:
     """Yield restrictions of rKernels for the steps of a chain: the fewest rTasks, or the least work.
 
     For operators that they read, either no restriction or the generator's first choice, which lets a chain begin before
     all of their rTasks are done. Restrictions that change nothing are left out.
     """
-    options = [market.options(op.operation) for op in problem.graph.operators]
-    few, lean = ({n: options[n].only(getattr(options[n], way)) for n in steps} for way in ("whole", "efficient"))
+    options = [prices.options(op.operation) for op in problem.graph.operators]
+    fewest, lean = ({n: options[n].only(getattr(options[n], way)) for n in steps} for way in ("whole", "efficient"))
     first = {n: options[n].only(options[n].first) for n in feeders(problem.graph, steps)}
-    for chosen in (few,) if few == lean else (few, lean):
+    for chosen in (fewest,) if fewest == lean else (fewest, lean):
         if chosen != {n: options[n] for n in steps}:
             yield chosen
         if any(one.first != one.efficient for one in first.values()):
             yield {**first, **chosen}
 
 
-def draw(draft: Draft, policy: str, by: SelectBy = INTERPLAY, held: Held | None = None) -> ExecutionPlan:
-    """Return the plan of one pass over the waves: `draw_below` without a limit."""
-    plan = draw_below(inf, draft, policy, by, held)
+def build_plan(
+    draft: Draft, policy: str, by: SelectBy = INTERPLAY, restricted: Restricted | None = None
+) -> ExecutionPlan:
+    """Return the plan of one pass over the waves: `build_plan_below` without a limit."""
+    plan = build_plan_below(inf, draft, policy, by, restricted)
     assert plan is not None
     return plan
 
 
-def draw_below(
-    limit_us: float, draft: Draft, policy: str, by: SelectBy, held: Held | None = None
+def build_plan_below(
+    limit_us: float, draft: Draft, policy: str, by: SelectBy, restricted: Restricted | None = None
 ) -> ExecutionPlan | None:
     """Return the plan of one pass over the waves, or None once it is known to take `limit_us` or longer.
 
     The paper builds P1 = ScheduleWave(W, Pcurr) and P2 = ScheduleWave(W, {}) for each wave and compares them. Here P1
     extends Pcurr in place and is undone if P2 wins. That is possible because a wave's operators do not depend on each
     other: scheduling one reads Pcurr and changes only the ends of its lanes. P2 is not built where time(P1) <=
-    time(Pcurr) + a lower bound of time(P2), launched on several vEUs. `held` restricts the choices of operators.
+    time(Pcurr) + a lower bound of time(P2), launched on several vEUs. `restricted` restricts the choices of operators.
 
     P2 must be faster by more than noise. Otherwise every second wave would be launched separately to save a barrier,
     which made measured networks slower. If a launch costs no more than a barrier, that margin is dropped, as separate
     rPrograms need no wait lists.
     """
     graph, spec = draft.graph, draft.spec
-    ratio = draft.market.problem.profiler.noise if spec.launch_us > spec.barrier_us and not draft.printed else 1.0
+    ratio = draft.prices.problem.profiler.noise if spec.launch_us > spec.barrier_us and not draft.printed else 1.0
     current = Assembly(spec)
     programs: list[RProgram] = []
     waves: list[WaveTrial] = []
     done_us = 0.0
-    for wave, later_us in zip(graph.wavefronts(), draft.market.later_work_us, strict=True):
+    for wave, later_us in zip(graph.wavefronts(), draft.prices.later_work_us, strict=True):
         before, before_us = current.mark(), current.time_us
-        options = {n: held[n] if held and n in held else draft.options(n) for n in wave}
+        options = {n: restricted[n] if restricted and n in restricted else draft.options(n) for n in wave}
         trial = select_rkernels(draft, options, current, by)
         least_us = 0.0 if draft.printed else spec.launch_us + wave_bound_us(list(options.values()), spec.num_veus)
         if before_us and current.time_us > before_us + ratio * least_us:
@@ -126,7 +128,7 @@ def draw_below(
         if limit_us < inf and done_us + current.least_us(later_us) >= limit_us:
             return None
         draft.kernels.update(trial.kernels)
-        draft.settle(trial.placed)
+        draft.record_homes(trial.placed)
         waves.append(trial)
         if draft.tell:
             names = (f"{graph.operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in trial.kernels.items())
@@ -140,8 +142,8 @@ def draw_below(
     ]
     if reasons := count(one.reason for wave in waves for one in wave.placed):
         notes.append(f"vEUs by rTask: {reasons}")
-    if held:
-        kinds = dict.fromkeys(graph.operators[n].kind for n in held)
+    if restricted:
+        kinds = dict.fromkeys(graph.operators[n].kind for n in restricted)
         notes.append(f"one rKernel for all steps of {', '.join(kinds)}")
     return draft.finish(policy, programs, done_us + current.time_us, notes)
 

@@ -24,10 +24,10 @@ SAYS_DONE = 1  # slot flag: publishes its completion
 LINE_BYTES = 64
 
 
-def decode(image: Image, names: Mapping[RKernel, str], parts: Mapping[RKernel, Sequence[int]]) -> DecodedImage:
+def decode(image: Image, names: Mapping[RKernel, str], tickets_of: Mapping[RKernel, Sequence[int]]) -> DecodedImage:
     """Return the lanes of a table.
 
-    `names` are symbols of rKernels, `parts` the stealable iterations of their rTasks.
+    `names` are symbols of rKernels, `tickets_of` the stealable iterations of their rTasks.
     """
     header, arrays = read_table(image.files[FILE], ARRAYS)
     num_veus, num_programs = int(header["num_veus"]), int(header["num_programs"])
@@ -49,7 +49,7 @@ def decode(image: Image, names: Mapping[RKernel, str], parts: Mapping[RKernel, S
         published=np.where(flags & SAYS_DONE, order + 1, 0),
         first_operand=first,
         num_operands=np.where(barrier, 0, arity[np.where(barrier, -1, kernel)]),
-        parts=np.where(barrier, 0, tickets),
+        tickets=np.where(barrier, 0, tickets),
     )
     who = np.flatnonzero(barrier)
     slot = np.repeat(who, rtask[who])
@@ -72,8 +72,8 @@ def decode(image: Image, names: Mapping[RKernel, str], parts: Mapping[RKernel, S
         scratch_shared=True,
         inputs=[(int(b), int(o)) for b, o in header["inputs"]],
         outputs=[(int(b), int(o)) for b, o in header["outputs"]],
-        alone=frozenset((*header["alone"], *header["direct"])),
+        unshared=frozenset((*header["alone"], *header["direct"])),
         calls=lambda kernel, _, function: names.get(kernel) == function,
-        parts=parts,
+        tickets=tickets_of,
         hints=np.column_stack((asking, base, offset, np.maximum(lines - 1, 0) * LINE_BYTES)),
     )

@@ -15,9 +15,9 @@ from rammer.vdevice.cpu.codegen.build import build_image, seal_image
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler
 from rammer.vdevice.cpu.decode import decode
 from rammer.vdevice.cpu.runtime.runner import CpuRunner
-from rammer.vdevice.cpu.spec import make_spec, usual_numbers
+from rammer.vdevice.cpu.spec import default_rates, make_spec
 from rammer.vdevice.cpu.tune.calibrate import Probe, calibrate, keep_calibration, known_calibration
-from rammer.vdevice.cpu.tune.check import check_kernels, untried
+from rammer.vdevice.cpu.tune.check import check_kernels, untested
 from rammer.vdevice.cpu.tune.profile import measure_kernels, refused_kernels
 from rammer.vdevice.profiles import ProfileStore, profile_store
 from rammer.vdevice.proof.decoded import DecodedImage
@@ -56,7 +56,7 @@ class CpuVDevice(CpuRunner):
         """Measure this machine's rates and store them for later specs. Returns (name, usual, measured) rows."""
         found = calibrate(self.probe(), self._host.caches, self._host.num_cores, progress)
         keep_calibration(self._host.name, found)
-        usual = asdict(usual_numbers(self._host, self._arch.lanes))
+        usual = asdict(default_rates(self._host, self._arch.lanes))
         return [(name, usual[name], value) for name, value in asdict(found).items()]
 
     def rkernels_us(
@@ -73,11 +73,11 @@ class CpuVDevice(CpuRunner):
         """Return measured microseconds by where operands lie; nothing if `arch` is another CPU."""
         if not self._is_here:
             return {}
-        near, shared, far = (
+        warm, shared, cold = (
             measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress, operands=where)
             for where in ("near", "shared", "far")
         )
-        return {k: States(near[k], shared[k], far[k]) for k in near.keys() & shared.keys() & far.keys() if far[k]}
+        return {k: States(warm[k], shared[k], cold[k]) for k in warm.keys() & shared.keys() & cold.keys() if cold[k]}
 
     def rkernels_wrong(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent
@@ -89,7 +89,7 @@ class CpuVDevice(CpuRunner):
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset()
     ) -> Mapping[RKernel, str]:
         """Return C kernels whose tensors are too large for a trial; nothing if `arch` is another CPU."""
-        return untried(kernels, every) if self._is_here else super().rkernels_untried(kernels)
+        return untested(kernels, every) if self._is_here else super().rkernels_untried(kernels)
 
     def rkernels_refused(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent

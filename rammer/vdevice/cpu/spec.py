@@ -14,7 +14,7 @@ ONCE = 0.8  # use non-temporal prefetches if their rate is this much of normal r
 L3_SHARE = 0.5  # of the shared cache that a plan may use if unmeasured: other processes use it, too
 
 
-def usual_numbers(here: Host, lanes: int) -> Calibration:
+def default_rates(here: Host, lanes: int) -> Calibration:
     """Estimate the rates of uncalibrated cores from clock and vector width."""
     line = here.ghz * lanes * 4  # bytes of one vector per cycle
     return Calibration(
@@ -39,7 +39,7 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
 def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | None = None) -> VDeviceSpec:
     """Return the spec for kernels and policies, with the machine's `measured` rates if present."""
     l1, l2, l3 = here.caches
-    found = measured or usual_numbers(here, arch.lanes)
+    found = measured or default_rates(here, arch.lanes)
     widest = max((a.lanes for a in ARCHES.values() if here.runs(a)), default=arch.lanes)  # calibration used these
     gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
     begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds per cycle; two issue with two loads and a store
@@ -94,8 +94,8 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         calls=True,
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,
-        succession=True,
-        reads_once=found.memory_once_gbps >= ONCE * found.memory_gbps,
+        in_place=True,
+        non_temporal=found.memory_once_gbps >= ONCE * found.memory_gbps,
     )
 
 

@@ -126,11 +126,11 @@ class CFamilyPrinter(VectorLoops):
             return [fold]
         if square := self.square(loop):
             return [square]
-        lines = ["#pragma unroll"] if loop.kind in self.unrolled and self.few(loop) else []
+        lines = ["#pragma unroll"] if loop.kind in self.unrolled and self.is_unrollable(loop) else []
         lines.append(f"for ({self.counted(loop)}) {{")
         return [*lines, *("  " + line for line in self.head(loop)), *self.body(loop.body, 1), "}"]
 
-    def few(self, loop: For) -> bool:
+    def is_unrollable(self, loop: For) -> bool:
         """Return whether unrolling a loop stays within `most_numbers`: more scalars take a compiler too long."""
         return all(map(le, self.numbers((loop,)), self.most_numbers))
 

@@ -74,7 +74,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         num_veus,
         name="cuda",
         language="cuda",
-        wave=32,
+        subgroup_size=32,
         registers_bytes=256 << 10,
         l2_bytes=32 * 0.7,  # 70% of the peak, as conflicts cost some
         memories=("shared", "DRAM"),

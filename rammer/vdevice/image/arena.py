@@ -29,15 +29,15 @@ class PortBinding(NamedTuple):
 
 
 def bound_ports(
-    ports: Sequence[tuple[str, int, tuple[int, int]]], alone: Collection[str], base: Array, offset: Array
+    ports: Sequence[tuple[str, int, tuple[int, int]]], unshared: Collection[str], base: Array, offset: Array
 ) -> dict[str, PortBinding]:
-    """Return the arguments that refer to each port in `alone`.
+    """Return the arguments that refer to each port in `unshared`.
 
     A port is its name, bytes and place; arguments are given by their bases and offsets.
     """
     found = {}
     for name, nbytes, (where, begin) in ports:
-        if where == ARENA and name in alone:
+        if where == ARENA and name in unshared:
             args = np.flatnonzero((base == ARENA) & (offset >= begin) & (offset < begin + nbytes))
             found[name] = PortBinding(args, offset[args] - begin, begin)
     return found

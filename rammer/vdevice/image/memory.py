@@ -37,7 +37,7 @@ def allocate(nbytes: int) -> Bytes:
     return whole[first : first + nbytes]
 
 
-class HostRooms:
+class HostBuffers:
     """Buffers of programs that run on the host: aligned arrays."""
 
     def room(self, kind: TensorType) -> Array:
@@ -63,7 +63,7 @@ class HostRooms:
         return found
 
 
-class Lender:
+class BufferPool:
     """A pool of output buffers: a block returns to the pool when its last array is collected.
 
     Reuse is faster than new pages, which the system fills with zeros.
@@ -72,7 +72,7 @@ class Lender:
     def __init__(self) -> None:
         self._free: dict[str, list[Bytes]] = {}
 
-    def lend(self, name: str, kind: TensorType) -> Array:
+    def take(self, name: str, kind: TensorType) -> Array:
         """Return an uninitialised array. Up to SPARES free blocks are kept for each name."""
         free = self._free.setdefault(name, [])
         block = free.pop() if free else allocate(kind.nbytes)

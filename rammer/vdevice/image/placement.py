@@ -86,23 +86,23 @@ class ArenaPlacement:
         packing = dict(kernel.packing)
         layouts = [graph.types[t].layout for t in op.outputs]
         layouts += [packing.get(name, kind.layout) for name, kind in kernel.operation.expr.inputs]
-        apart = bases(self._plan, self.memory, operator) if self.memory.pieces or self.memory.near else {}
+        separate = bases(self._plan, self.memory, operator) if self.memory.pieces or self.memory.in_scratch else {}
         tensors = (*op.outputs, *op.inputs)
         places = [
-            (ARENA, 0) if n in apart else self.find(tensor, layout)
+            (ARENA, 0) if n in separate else self.find(tensor, layout)
             for n, (tensor, layout) in enumerate(zip(tensors, layouts, strict=True))
         ]
-        if not apart:
+        if not separate:
             return Operands([places], [0] * kernel.num_rtasks)
         known: dict[tuple[int, ...], int] = {}
-        begins = np.stack([apart[n] for n in apart], 1).tolist()
+        begins = np.stack([separate[n] for n in separate], 1).tolist()
         chosen = [known.setdefault(tuple(begin), len(known)) for begin in begins]
-        shifts = [graph.storage(tensors[n]).offset * graph.types[tensors[n]].element_bytes for n in apart]
+        shifts = [graph.storage(tensors[n]).offset * graph.types[tensors[n]].element_bytes for n in separate]
         found = []
         for begin in known:
             mine = list(places)
-            for n, base, shift in zip(apart, begin, shifts, strict=True):
-                mine[n] = SCRATCH if graph.storage(tensors[n]).root in self.memory.near else ARENA, base + shift
+            for n, base, shift in zip(separate, begin, shifts, strict=True):
+                mine[n] = SCRATCH if graph.storage(tensors[n]).root in self.memory.in_scratch else ARENA, base + shift
             found.append(mine)
         return Operands(found, chosen)
 

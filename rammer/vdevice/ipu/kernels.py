@@ -13,7 +13,7 @@ from rammer.vdevice.ipu.codegen.access import working_sets
 # that fits. Weights of other operators are on the tile too.
 TRIES = ((1, 0.4), (4, 0.4), (16, 0.4), (2, 0.4), (3, 0.4), (6, 0.4), (16, 0.7), (64, 0.7))
 # The same for policies that trade time for memory: all candidates that fit.
-TRADED = ((1, 0.7), (2, 0.5), (2, 0.3), (3, 0.3), (4, 0.2), (6, 0.2), (16, 0.1), (64, 0.05))
+TRADE_OFFS = ((1, 0.7), (2, 0.5), (2, 0.3), (3, 0.3), (4, 0.2), (6, 0.2), (16, 0.1), (64, 0.05))
 ROOMY = 0.05  # of a tile: below this, smaller candidates are not worthwhile
 MOST_HELD = 0.7  # of all tiles, by all rTasks of an operator: a superstep begins when each of them has its operands
 
@@ -25,11 +25,11 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """
     smallest: tuple[int, RKernel] | None = None
     crowded: list[RKernel] = []
-    for finer, part in TRIES:
+    for times, part in TRIES:
         room, held = int(_tile_bytes(spec) * part), MOST_HELD * _tile_bytes(spec) * spec.num_veus
         fitting: list[RKernel] = []
         alone: list[RKernel] = []
-        for kernel in candidates(operation, spec, Tuning(finer * spec.num_veus, room, small=True)):
+        for kernel in candidates(operation, spec, Tuning(times * spec.num_veus, room, small=True)):
             try:
                 sets = working_sets(kernel)
             except LoweringError:
@@ -45,15 +45,15 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     return crowded or ([smallest[1]] if smallest else [])
 
 
-def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+def trade_offs(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Return candidates of larger and of smaller rTasks, each within its share of a tile, down to `ROOMY`."""
     found: dict[object, RKernel] = {}
     least = _tile_bytes(spec)
-    for finer, part in TRADED:
+    for times, part in TRADE_OFFS:
         if least <= ROOMY * _tile_bytes(spec):
             break
         room = int(_tile_bytes(spec) * part)
-        for kernel in candidates(operation, spec, Tuning(finer * spec.num_veus, room, small=True)):
+        for kernel in candidates(operation, spec, Tuning(times * spec.num_veus, room, small=True)):
             try:
                 nbytes = int(working_sets(kernel).max(initial=0))
             except LoweringError:

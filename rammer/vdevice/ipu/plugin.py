@@ -37,11 +37,15 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 @hookimpl
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> Iterable[RKernel]:
-    """Return built-in kernels whose rTasks fit a tile; with `tuning.finer`, also some that trade time for memory."""
+    """Return built-in kernels whose rTasks fit a tile; with `tuning.task_multiples`, also some that trade time."""
     if "poplar" not in spec.languages:
         return []
-    from rammer.vdevice.ipu.kernels import kernels, traded
+    from rammer.vdevice.ipu.kernels import kernels, trade_offs
 
     usual = kernels(operation, spec)
     known = {kernel.identity for kernel in usual}
-    return [*usual, *(k for k in traded(operation, spec) if k.identity not in known)] if tuning.finer else usual
+    return (
+        [*usual, *(k for k in trade_offs(operation, spec) if k.identity not in known)]
+        if tuning.task_multiples
+        else usual
+    )

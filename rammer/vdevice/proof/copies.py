@@ -37,12 +37,12 @@ def by_lane(decoded: DecodedImage, rows: Numbers) -> dict[tuple[int, int], Numbe
 
 
 def sources(
-    decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: Numbers, near: Numbers
+    decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: Numbers, in_scratch: Numbers
 ) -> list[tuple[int, int] | str]:
     """Return the origin (constant, byte) of an operand's element 0, or an error, for each state of memory that is read.
 
-    `copies` are those of the lane. `scratch` has the bytes that each slot's rTask uses itself. `near` has the bytes of
-    results resident in scratch, by slots that touch them: [n, 3] slot, begin, end.
+    `copies` are those of the lane. `scratch` has the bytes that each slot's rTask uses itself. `in_scratch` has the
+    bytes of results resident in scratch, by slots that touch them: [n, 3] slot, begin, end.
     """
     assert decoded.copy_place is not None
     elements = expand(read_elements(reads.kernel, reads.position)[reads.rtask])
@@ -77,7 +77,12 @@ def sources(
             continue
         since = int(when[count - 1])
         used = int(scratch[since : max(slots) + 1].max())
-        there = near[(near[:, 0] >= since) & (near[:, 0] <= max(slots)) & (near[:, 1] < high) & (near[:, 2] > low)]
+        there = in_scratch[
+            (in_scratch[:, 0] >= since)
+            & (in_scratch[:, 0] <= max(slots))
+            & (in_scratch[:, 1] < high)
+            & (in_scratch[:, 2] > low)
+        ]
         taken = used > low or len(there) > 0
         found.append("something else uses those bytes meanwhile" if taken else (int(whose[0]), int(begins[0])))
     return found

@@ -37,7 +37,7 @@ class DecodedSlots:
     published: Numbers  # the number of complete slots of its lane that a slot signals at its end; 0: no signal
     first_operand: Numbers  # row of `DecodedImage.operands`
     num_operands: Numbers
-    parts: Numbers  # tickets of its rTask that others may steal
+    tickets: Numbers  # tickets of its rTask that others may steal
 
     def __len__(self) -> int:
         return len(self.order)
@@ -48,7 +48,7 @@ class DecodedImage:
     """What a device does with an image. Places are (base, byte offset); a base is ARENA, SCRATCH or a constant.
 
     `calls(kernel, places, function)` returns whether the function is the rKernel's with operands at these places.
-    `parts` are the tickets of each of an rKernel's rTasks; rTasks of other rKernels cannot be stolen from.
+    `tickets` are the tickets of each of an rKernel's rTasks; rTasks of other rKernels cannot be stolen from.
     """
 
     num_veus: int
@@ -63,9 +63,9 @@ class DecodedImage:
     scratch_shared: bool  # whether these lie in one memory; else in each vEU's own
     inputs: Sequence[tuple[int, int]]
     outputs: Sequence[tuple[int, int]]
-    alone: frozenset[str]  # ports that may be bound elsewhere, together with the operands in their bytes
+    unshared: frozenset[str]  # ports that may be bound elsewhere, together with the operands in their bytes
     calls: Callable[[RKernel, Numbers, str], bool]
-    parts: Mapping[RKernel, Sequence[int]] = field(default_factory=dict)
+    tickets: Mapping[RKernel, Sequence[int]] = field(default_factory=dict)
     # [n, 8] slot whose rTask it precedes, constant, source (byte of it), target (byte of scratch), bytes of a row,
     # rows, stride of rows in source and in target
     copies: Numbers = field(default_factory=lambda: NO_COPIES)

@@ -195,8 +195,8 @@ def _right_functions(evidence: ImageEvidence) -> None:
     operators, functions = rows[tasks, 3], decoded.slots.function[tasks]
     unknown = (functions < 0) | (functions >= len(decoded.functions))
     arity = np.diff(evidence.operands[1])[operators]
-    few = decoded.slots.num_operands[tasks] < arity
-    if (bad := np.flatnonzero(unknown | few)).size:
+    missing = decoded.slots.num_operands[tasks] < arity
+    if (bad := np.flatnonzero(unknown | missing)).size:
         at = int(bad[0])
         raise broken(
             "R303",
@@ -274,7 +274,7 @@ def _operands(evidence: ImageEvidence) -> None:
     decoded, memory, graph = evidence.decoded, evidence.memory, evidence.plan.graph
     if decoded.arena_bytes < memory.arena_bytes:
         raise broken("R306", f"the arena has {decoded.arena_bytes} bytes, the plan takes {memory.arena_bytes}")
-    apart = {**memory.pieces, **memory.near}
+    separate = {**memory.pieces, **memory.in_scratch}
     slots, tasks = decoded.slots, evidence.tasks
     first, end = slots.first_operand[tasks], (slots.first_operand + slots.num_operands)[tasks]
     if (bad := np.flatnonzero((first < 0) | (end > len(decoded.operands)))).size:
@@ -287,7 +287,7 @@ def _operands(evidence: ImageEvidence) -> None:
         root, shift = graph.storage(tensor)
         if root in graph.constants:
             kind_of[row] = 1
-        elif root in apart:
+        elif root in separate:
             kind_of[row] = 2
         else:
             offset[row] = memory.offsets[root] + shift * graph.types[tensor].element_bytes
@@ -298,7 +298,7 @@ def _operands(evidence: ImageEvidence) -> None:
         slot, row, found, at = used[bad[0]].tolist()
         _misplaced(evidence, slot, row, (found, at), (ARENA, int(offset[row])))
     for row in np.flatnonzero(kind_of == 2).tolist():
-        _in_pieces(evidence, row, apart)
+        _in_pieces(evidence, row, separate)
 
 
 def _misplaced(
@@ -314,12 +314,12 @@ def _place(base: int, offset: int) -> str:
     return f"byte {offset} {where}"
 
 
-def _in_pieces(evidence: ImageEvidence, row: int, apart: Mapping[TensorId, Pieces]) -> None:
+def _in_pieces(evidence: ImageEvidence, row: int, separate: Mapping[TensorId, Pieces]) -> None:
     """Check that each rTask finds the elements of an argument in pieces, or resident in scratch, in their piece."""
     graph, (arguments, _) = evidence.plan.graph, evidence.operands
     n, argument, tensor, kind = arguments[row]
     root, shift = graph.storage(tensor)
-    pieces = apart[root]
+    pieces = separate[root]
     tasks = evidence.tasks_of(n)
     first = first_touched(evidence.plan.kernels[n], argument)[evidence.decoded.slots.rtask[tasks]]
     tasks, first = tasks[first >= 0], first[first >= 0]
@@ -327,7 +327,7 @@ def _in_pieces(evidence: ImageEvidence, row: int, apart: Mapping[TensorId, Piece
     begin = np.array(pieces.offsets)[at] + (first + shift - np.array(pieces.firsts)[at]) * kind.element_bytes
     wanted = begin - first * kind.element_bytes
     found = evidence.decoded.operands[evidence.decoded.slots.first_operand[tasks] + argument]
-    base = SCRATCH if root in evidence.memory.near else ARENA
+    base = SCRATCH if root in evidence.memory.in_scratch else ARENA
     if (bad := np.flatnonzero((found[:, 0] != base) | (found[:, 1] != wanted))).size:
         b = int(bad[0])
         _misplaced(evidence, int(tasks[b]), row, (int(found[b, 0]), int(found[b, 1])), (base, int(wanted[b])))
@@ -391,19 +391,19 @@ def _copied(evidence: ImageEvidence) -> Iterator[tuple[TensorId, TensorType, str
 
     sizes = np.array([*(k.scratch_bytes for k in kernels), 0], np.int64)
     scratch, copies = sizes[rows[:, 3]], by_lane(decoded, rows)  # 0 for a barrier-rTask, -1
-    near = _near(evidence) if reads else np.zeros((0, 3), np.int64)
+    in_scratch = _in_scratch(evidence) if reads else np.zeros((0, 3), np.int64)
     for (p, veu, offset, tensor, kernel, position, _), some in reads.items():
         who = f"operand {len(kernel.operation.outputs) + position} of {evidence.at(some.slots[0])}"
-        beside = near[(rows[near[:, 0], :2] == (p, veu)).all(axis=1)] if len(near) else near
+        beside = in_scratch[(rows[in_scratch[:, 0], :2] == (p, veu)).all(axis=1)] if len(in_scratch) else in_scratch
         for place in sources(decoded, copies.get((p, veu), decoded.copies[:0]), some, scratch, beside):
             if isinstance(place, str):
                 raise broken("R307", f"{who} finds a copy of {tensor!r} at {_place(SCRATCH, offset)}: {place}")
             yield tensor, kernel.input_types()[position], who, place
 
 
-def _near(evidence: ImageEvidence) -> Numbers:
+def _in_scratch(evidence: ImageEvidence) -> Numbers:
     """Return the slots that touch results resident in scratch, and the bytes of the piece that they touch: [n, 3]."""
-    graph, held, found = evidence.plan.graph, evidence.memory.near, [np.zeros((0, 3), np.int64)]
+    graph, held, found = evidence.plan.graph, evidence.memory.in_scratch, [np.zeros((0, 3), np.int64)]
     for n, argument, tensor, kind in evidence.operands[0] if held else ():
         root, shift = graph.storage(tensor)
         if root in held:
@@ -436,7 +436,7 @@ def _ports(evidence: ImageEvidence) -> None:
     spans = sorted(_spans(plan, memory))
     reach, whose = 0, ""
     for begin, end, owner in spans:
-        for tensor in {owner, whose} & decoded.alone if begin < reach else ():
+        for tensor in {owner, whose} & decoded.unshared if begin < reach else ():
             raise broken("R308", f"port {tensor!r} may lie elsewhere, and shares bytes with {owner!r} or {whose!r}")
         if end > reach:
             reach, whose = end, owner
@@ -464,9 +464,9 @@ def _scratch(evidence: ImageEvidence) -> None:
     sizes = np.array([k.scratch_bytes for k in plan.kernels] or [0], np.int64)
     tasks = evidence.tasks
     np.maximum.at(need, rows[tasks, 1], sizes[rows[tasks, 3]])
-    helped = tasks[decoded.slots.parts[tasks] > 0]
+    helped = tasks[decoded.slots.tickets[tasks] > 0]
     need = np.maximum(need, sizes[rows[helped, 3]].max(initial=0))  # any vEU may steal from these
-    for owner, pieces in memory.near.items():
+    for owner, pieces in memory.in_scratch.items():
         kind = plan.graph.types[owner]
         ends = (*pieces.firsts[1:], kind.span)
         for first, end, at, veu in zip(pieces.firsts, ends, pieces.offsets, pieces.veus, strict=True):
@@ -503,10 +503,10 @@ def _hints(evidence: ImageEvidence) -> None:
         )
     rows, _ = evidence.wanted
     tasks = evidence.tasks
-    said, may = decoded.slots.parts, np.zeros(len(rows), np.int64)
+    said, may = decoded.slots.tickets, np.zeros(len(rows), np.int64)
     for n in np.unique(rows[tasks, 3]).tolist():
         kernel = plan.kernels[n]
-        parts = decoded.parts.get(kernel, ())
+        parts = decoded.tickets.get(kernel, ())
         if plan.spec.num_veus > 1 and len(parts) and not isinstance(kernel.body, ForeignSource) and not kernel.unproven:
             mine = evidence.tasks_of(n)
             may[mine] = np.array(parts, np.int64)[rows[mine, 4]]

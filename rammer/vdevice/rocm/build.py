@@ -148,7 +148,7 @@ def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: 
         )
     given = -(-max(needs.registers, 1) // family.granule) * family.granule
     waves = min(family.max_waves, family.vgpr_file // given)
-    blocks = family.simds * waves // -(-threads // family.wave)  # that a CU holds by registers
+    blocks = family.simds * waves // -(-threads // family.wavefront_size)  # that a CU holds by registers
     check_resident(num_veus, threads, shared_bytes + needs.shared_bytes, gpu, needs.registers, blocks)
 
 

@@ -10,19 +10,19 @@ from rammer.ir.instruction import Instruction, multiply
 from rammer.ir.tensor import Digit, Layout
 
 
-def _product(name: str, wave: int, neighbours: int, gain: float, precision: str) -> Instruction:
+def _product(name: str, wavefront_size: int, neighbours: int, gain: float, precision: str) -> Instruction:
     """Return the instruction sums[16, 16] += a[16, terms] b[terms, 16] of one wave.
 
     In thread 16q + j, j is the row of `a` or the column of `b` and `sums`. q numbers blocks along the other axis: rows
     of the sums, or neighbouring terms of the operands.
     """
-    blocks = wave // 16
+    blocks = wavefront_size // 16
     rows, own = 16 // blocks, neighbours > 1
     sums = Layout((Digit(0, rows), Digit(1), Digit(0, 1, rows)))
     a = Layout((Digit(1, neighbours), Digit(0), *([Digit(1, 1, neighbours)] if own else [])))
     b = Layout((Digit(0, neighbours), Digit(1), *([Digit(0, 1, neighbours)] if own else [])))
     sizes, layouts = (16, 16, blocks * neighbours), (sums, a, b)
-    return multiply(name, sizes, layouts, threads=wave, accumulates=True, precision=precision, gain=gain)
+    return multiply(name, sizes, layouts, threads=wavefront_size, accumulates=True, precision=precision, gain=gain)
 
 
 def _f32(gain: float) -> Instruction:

@@ -214,15 +214,15 @@ INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double
 MATH += functions.instance(functions.ERF, prefix="mk_f")
 
 
-def hip(wave: int, instructions: tuple[Instruction, ...] = ()) -> Dialect:
+def hip(wavefront_size: int, instructions: tuple[Instruction, ...] = ()) -> Dialect:
     """Return the HIP dialect for GPUs whose waves have 64 or 32 threads."""
     return Dialect(
         "hip",
         PRIMITIVES + MATH,
         partial_sync=False,
         counted_sync=True,
-        quiet_arguments=False,
-        wave=wave,
+        restrict_arguments=False,
+        subgroup_size=wavefront_size,
         instructions=instructions,
         units=matrix_cores.TEXT,
     )

@@ -19,7 +19,7 @@ class Family:
     Vector registers are counted per SIMD lane and allocated in units of `granule`.
     """
 
-    wave: int
+    wavefront_size: int
     vgprs: int  # that one thread may have
     vgpr_file: int  # of a lane of a SIMD
     granule: int
@@ -82,8 +82,8 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         num_veus,
         name="rocm",
         language="hip",
-        wave=family.wave,
-        registers_bytes=4 * family.wave * family.vgpr_file * family.simds,
+        subgroup_size=family.wavefront_size,
+        registers_bytes=4 * family.wavefront_size * family.vgpr_file * family.simds,
         l2_bytes=64 * 0.5,  # half of the peak, as conflicts cost some
         memories=("LDS", "HBM"),
         launch_us=5.0,  # estimates until measured: a HIP launch behind another

@@ -81,7 +81,7 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         scratch_shared=False,
         inputs=[(int(b), int(o)) for b, o in header["inputs"]],
         outputs=[(int(b), int(o)) for b, o in header["outputs"]],
-        alone=frozenset(header["alone"]),
+        unshared=frozenset(header["alone"]),
         copies=_copies(walked, rows, lane, operands),
         copy_place=_copy_place,
         calls=Variants(dialect, int(header["threads"])).calls,
@@ -114,7 +114,7 @@ def _slots(walked: _Walked, operators: Numbers, num_veus: int) -> DecodedSlots:
         published=spread(step, 0),
         first_operand=spread(first, 0),
         num_operands=spread(np.where(task, count, 0), 0),
-        parts=spread(np.zeros_like(fn), 0),
+        tickets=spread(np.zeros_like(fn), 0),
     )
 
 

@@ -68,7 +68,7 @@ class GpuVDevice(VDevice):
                     raise
                 here = Availability(False, error.what, error.hint)
         if found and wanted:
-            found = replace(found, shares=wanted.shares)
+            found = replace(found, veus_per_sm=wanted.veus_per_sm)
         self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why programs cannot run
         if found and wanted and wanted.arch != found.arch:
             self.missing, self._hint = f"the GPU here is {found.name} ({found.arch})", EMULATE
@@ -78,7 +78,7 @@ class GpuVDevice(VDevice):
     @property
     def dialect(self) -> Dialect:
         """Return the C++ dialect that this GPU is programmed in."""
-        return replace(self.platform.dialect(self.spec), shares=self.gpu.shares)
+        return replace(self.platform.dialect(self.spec), veus_per_sm=self.gpu.veus_per_sm)
 
     def machine_code(self, text: str) -> MachineCode:
         """Compile a text for this GPU. Raises ToolchainError."""

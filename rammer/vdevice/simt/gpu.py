@@ -27,7 +27,7 @@ class Gpu:
     """A GPU as data.
 
     Shared memory is in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost clocks.
-    `shares`: vEUs per multiprocessor.
+    `veus_per_sm`: vEUs per multiprocessor.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Gpu:
     dram_gbps: float
     ghz: float
     fp32_lanes: int  # of a multiprocessor: multiply-adds per clock
-    shares: int = 1
+    veus_per_sm: int = 1
     line_bytes: int = 128  # of L2: NVIDIA's Ampere tuning guide; AMD's CDNA and RDNA white papers
 
 
@@ -53,7 +53,7 @@ def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
         raise DeviceError(f"no {brand} arch {name!r}", hint=f"behind a colon comes one of {', '.join(SHARES)}")
     for gpu in known.values():
         if wanted in (gpu.name, gpu.arch):
-            return replace(gpu, shares=SHARES[shares] if shares else 1)
+            return replace(gpu, veus_per_sm=SHARES[shares] if shares else 1)
     names = [*dict.fromkeys(g.arch for g in known.values()), *known]
     raise DeviceError(f"no {brand} arch {name!r}; known: {', '.join(names)}", hint=did_you_mean(wanted, names))
 
@@ -64,7 +64,7 @@ def gpu_spec(
     *,
     name: str,
     language: str,
-    wave: int,
+    subgroup_size: int,
     registers_bytes: int,
     l2_bytes: float,
     memories: tuple[str, str],
@@ -79,7 +79,7 @@ def gpu_spec(
     of shared and device memory. Times are estimates. Vendors publish one rate per memory, which is used for loads and
     stores.
     """
-    shares = gpu.shares
+    shares = gpu.veus_per_sm
     shared = (gpu.shared_kib << 10) if shares == 1 else ((gpu.shared_kib + 1 << 10) // shares) - 1024  # 1 KiB is kept
     return VDeviceSpec(
         name=name,
@@ -90,14 +90,14 @@ def gpu_spec(
         lanes=4,
         registers=48 // shares,  # of 16 bytes, for data: alone on its multiprocessor, a thread has at least 255 words
         max_threads=MAX_THREADS,
-        wave=wave,
+        subgroup_size=subgroup_size,
         scratch_bytes=shared - header_bytes(MAX_ARGS),
         memory=_memory(gpu, registers_bytes, shared, l2_bytes, memories),
         clock_ghz=gpu.ghz,
         issue=Issue(
-            arithmetic=gpu.fp32_lanes / wave / shares,
-            loads=BANKS / wave / shares,
-            stores=BANKS / wave / shares,
+            arithmetic=gpu.fp32_lanes / subgroup_size / shares,
+            loads=BANKS / subgroup_size / shares,
+            stores=BANKS / subgroup_size / shares,
             latency=SCRATCH_CYCLES,
             schedulers=SCHEDULERS,
             banks=BANKS,
@@ -108,7 +108,7 @@ def gpu_spec(
         sync_us=round(40e-3 / gpu.ghz, 4),
         resident=memories[0],
         kept_reads=kept_reads,
-        instructions=(*instructions, *folds(wave)),
+        instructions=(*instructions, *folds(subgroup_size)),
     )
 
 
@@ -116,12 +116,12 @@ def _memory(
     gpu: Gpu, registers_bytes: int, shared: int, l2_bytes: float, names: tuple[str, str]
 ) -> tuple[MemoryLevel, ...]:
     """Return registers and shared memory of a vEU, L2, and device memory."""
-    gflops = gpu.ghz * gpu.fp32_lanes / gpu.shares
+    gflops = gpu.ghz * gpu.fp32_lanes / gpu.veus_per_sm
     gbps = round(max(gpu.num_multiprocessors * gpu.ghz * l2_bytes, 1.3 * gpu.dram_gbps), 1)
     l2, latency_us = int(gpu.l2_mib * 2**20), round(0.6 / gpu.ghz, 3)
     return (
-        MemoryLevel("registers", registers_bytes // gpu.shares, "veu", round(gflops * 12, 1), "scratch"),
-        MemoryLevel(names[0], shared, "veu", round(gpu.ghz * 128 / gpu.shares, 1), "scratch"),
+        MemoryLevel("registers", registers_bytes // gpu.veus_per_sm, "veu", round(gflops * 12, 1), "scratch"),
+        MemoryLevel(names[0], shared, "veu", round(gpu.ghz * 128 / gpu.veus_per_sm, 1), "scratch"),
         MemoryLevel("L2", l2, "device", gbps, latency_us=latency_us, line_bytes=gpu.line_bytes),
         MemoryLevel(names[1], gpu.dram_gib << 30, "device", gpu.dram_gbps, line_bytes=gpu.line_bytes),
     )

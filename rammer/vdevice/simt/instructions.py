@@ -13,18 +13,18 @@ STEPS = {"sum": "a + b", "max": "smax(a, b)", "min": "smin(a, b)"}
 ROUND = {"fp32": "", "tf32": "simt_tf32", "bf16": "simt_bf16"}  # by precision
 
 
-def folds(wave: int) -> tuple[Instruction, ...]:
-    """Return the folds of subgroups of `wave` threads: over a power of two of threads, adjacent or strided.
+def folds(subgroup_size: int) -> tuple[Instruction, ...]:
+    """Return the folds of subgroups of `subgroup_size` threads: over a power of two of threads, adjacent or strided.
 
     One step is an exchange and an operation for each thread.
     """
-    powers = [1 << n for n in range(1, wave.bit_length())]
+    powers = [1 << n for n in range(1, subgroup_size.bit_length())]
     return tuple(
-        fold(f"fold_{combine}<{terms}, {beside}>", combine, wave, terms, beside, terms / (2 * log2(terms)))
+        fold(f"fold_{combine}<{terms}, {beside}>", combine, subgroup_size, terms, beside, terms / (2 * log2(terms)))
         for combine in STEPS
         for terms in powers
         for beside in (1, *powers)
-        if terms * beside <= wave
+        if terms * beside <= subgroup_size
     )
 
 
@@ -45,15 +45,15 @@ template <int TERMS, int BESIDE> INLINE void mk_fold_{combine}(float *out, const
 )
 
 
-def emulated_swap(wave: int) -> str:
+def emulated_swap(subgroup_size: int) -> str:
     """Return the emulator's `mk_swap`."""
     return f"""\
 template <int D> INLINE float mk_swap(float v) {{
   const int tid = (int)threadIdx.x;
   simt_fragment(tid)[0] = v;
-  simt_sync(2 + tid / {wave}, {wave});
+  simt_sync(2 + tid / {subgroup_size}, {subgroup_size});
   const float other = simt_fragment(tid ^ D)[0];
-  simt_sync(2 + tid / {wave}, {wave});
+  simt_sync(2 + tid / {subgroup_size}, {subgroup_size});
   return other;
 }}
 """
@@ -140,12 +140,12 @@ def _emulated(unit: Instruction) -> str:
     from_a, at_a = text(*unit.holder(a, (var("row"), var("term"))))
     from_b, at_b = text(*unit.holder(b, (var("term"), var("column"))))
     fn, sums_of = ROUND[unit.precision], "c[r] += x * y;"
-    if unit.parts:  # in the order of its three products
-        part = ROUND[unit.parts]
+    if unit.split_dtype:  # in the order of its three products
+        part = ROUND[unit.split_dtype]
         split = f"const float big_x = {part}(x), big_y = {part}(y);"
         products = f"{part}_cut(x - big_x) * big_y", f"big_x * {part}_cut(y - big_y)", "big_x * big_y"
         sums_of = f"{split} c[r] += step == 0 ? {products[0]} : step == 1 ? {products[1]} : {products[2]};"
-    steps = 3 if unit.parts else 1
+    steps = 3 if unit.split_dtype else 1
     return f"""\
 INLINE void mk_{unit.name}(float *c, const float *a, const float *b) {{
   const int tid = (int)threadIdx.x, lane = tid % {wave}, first = tid - lane;

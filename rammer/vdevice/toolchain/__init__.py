@@ -142,7 +142,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class Beside(Generic[Item, Made]):
+class BackgroundWork(Generic[Item, Made]):
     """Background work: runs `work`, which calls compilers, on each item in other threads, from `begin` on."""
 
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> None:
@@ -189,7 +189,7 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
 
     The first failure, or Ctrl-C, cancels waiting items and kills running compilers.
     """
-    yield from Beside(work, items, jobs).results()
+    yield from BackgroundWork(work, items, jobs).results()
 
 
 @contextmanager

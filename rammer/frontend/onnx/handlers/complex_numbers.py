@@ -11,7 +11,7 @@ def parts(n: Node, x: TensorId) -> TensorId:
     return n.add("view_as_real", x) if n.type(x).dtype.is_complex else x
 
 
-def whole(n: Node, x: TensorId, dtype: DType) -> TensorId:
+def from_parts(n: Node, x: TensorId, dtype: DType) -> TensorId:
     """Undo `parts`, for a tensor of type `dtype`."""
     return n.add("view_as_complex", x) if dtype.is_complex else x
 
@@ -21,8 +21,8 @@ def channels(n: Node, x: TensorId) -> TensorId:
     if not n.type(x).dtype.is_complex:
         return x
     batch, count, *rest = n.type(x).shape
-    apart = n.transpose(parts(n, x), (0, len(rest) + 2, *range(1, len(rest) + 2)))
-    return n.reshape(apart, (batch, 2 * count, *rest))
+    planes = n.transpose(parts(n, x), (0, len(rest) + 2, *range(1, len(rest) + 2)))
+    return n.reshape(planes, (batch, 2 * count, *rest))
 
 
 def of_channels(n: Node, x: TensorId, dtype: DType) -> TensorId:
@@ -31,7 +31,7 @@ def of_channels(n: Node, x: TensorId, dtype: DType) -> TensorId:
         return x
     batch, count, *rest = n.type(x).shape
     pairs = n.transpose(n.reshape(x, (batch, 2, count // 2, *rest)), (0, *range(2, len(rest) + 3), 1))
-    return whole(n, pairs, dtype)
+    return from_parts(n, pairs, dtype)
 
 
 def combined(n: Node, fn: str, a: TensorId, b: TensorId) -> TensorId:
@@ -43,12 +43,12 @@ def combined(n: Node, fn: str, a: TensorId, b: TensorId) -> TensorId:
     if not dtype.is_complex:
         return n.add(fn, a, b)
     if fn == "add":
-        return whole(n, n.add("add", parts(n, a), parts(n, b)), dtype)
-    (a_real, a_imag), (b_real, b_imag) = (_apart(n, x) for x in (a, b))
+        return from_parts(n, n.add("add", parts(n, a), parts(n, b)), dtype)
+    (a_real, a_imag), (b_real, b_imag) = (_real_and_imaginary(n, x) for x in (a, b))
     if fn == "mul":
         real = n.add("sub", n.add("mul", a_real, b_real), n.add("mul", a_imag, b_imag))
         imag = n.add("add", n.add("mul", a_real, b_imag), n.add("mul", a_imag, b_real))
-        return whole(n, n.stack([real, imag], len(n.type(real).shape)), dtype)
+        return from_parts(n, n.stack([real, imag], len(n.type(real).shape)), dtype)
     beyond, level = ("greater", "greater_equal") if fn == "max" else ("less", "less_equal")
     equal = n.add("and", n.add("equal", a_real, b_real), n.add(level, a_imag, b_imag))
     first = n.add("or", n.add(beyond, a_real, b_real), equal)
@@ -72,7 +72,7 @@ def folded(n: Node, fn: str, x: TensorId, axis: int) -> TensorId:
     return n.reshape(x, [e for d, e in enumerate(n.type(x).shape) if d != axis])
 
 
-def _apart(n: Node, x: TensorId) -> tuple[TensorId, TensorId]:
+def _real_and_imaginary(n: Node, x: TensorId) -> tuple[TensorId, TensorId]:
     """Return the real and the imaginary parts."""
     shape, pairs = n.type(x).shape, parts(n, x)
     real, imag = (n.slice(pairs, (*(0,) * len(shape), part), (*shape, 1)) for part in range(2))

@@ -171,8 +171,8 @@ def rotary_embedding(n: Node) -> TensorId:
         raise n.fail(f"position_ids {n.type(given)} do not fit {n.type(x)}")
     if len(shape) == 3:
         x = n.transpose(n.reshape(x, (batch, length, heads, shape[2] // heads)), (0, 2, 1, 3))
-    turned = rotated(n, x, given, n.tensor(2), n.tensor(3), interleaved=bool(n.attrs["interleaved"]))
-    return turned if len(shape) == 4 else n.reshape(n.transpose(turned, (0, 2, 1, 3)), shape)
+    result = rotated(n, x, given, n.tensor(2), n.tensor(3), interleaved=bool(n.attrs["interleaved"]))
+    return result if len(shape) == 4 else n.reshape(n.transpose(result, (0, 2, 1, 3)), shape)
 
 
 def rotated(n: Node, x: TensorId, places: TensorId, cos: TensorId, sin: TensorId, *, interleaved: bool) -> TensorId:

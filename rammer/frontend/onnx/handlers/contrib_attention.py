@@ -124,9 +124,9 @@ def group_query_attention(n: Node) -> list[TensorId]:
         first = inside(n, n.add("sub", ends, n.constant(length)), extent - length + 1)
     places = n.add("add", first, n.constant(np.arange(length)))
     if n.attrs["do_rotary"]:
-        turned = n.tensor(9) if n.has(9) else places
+        positions = n.tensor(9) if n.has(9) else places
         tables = n.tensor(7), n.tensor(8)
-        q, k = (rotated(n, t, turned, *tables, interleaved=bool(n.attrs["rotary_interleaved"])) for t in (q, k))
+        q, k = (rotated(n, t, positions, *tables, interleaved=bool(n.attrs["rotary_interleaved"])) for t in (q, k))
     k, v = (_cached(n, n.tensor(p) if n.has(p) else None, t, first, extent) for p, t in ((3, k), (4, v)))
     at = n.constant(np.arange(extent))
     here = n.reshape(places, (batch, 1, length, 1))

@@ -11,7 +11,7 @@ from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
 BYTES_WILL_DO = 4  # accuracy level of MatMulNBits at which its operand may be rounded to bytes, as in other runtimes
-_FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
+_NARROW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 
 def real(n: Node, position: int) -> TensorId:
@@ -123,7 +123,7 @@ def gather_block_quantized(n: Node) -> TensorId:
     data, rank, a = n.tensor(0), len(n.shape()), n.attrs
     bytes_given, bits = n.dtype() is DType.U8, a["bits"] if n.dtype() is DType.U8 else n.dtype().bits
     axis, gathered = n.axis(a["quantize_axis"], rank), n.axis(a["gather_axis"], rank)
-    if bits not in _FEW or gathered or axis != rank - 1:
+    if bits not in _NARROW or gathered or axis != rank - 1:
         hint = "rows of 2, 4 or 8 bits a number, quantised along the last axis, are supported"
         raise n.fail(f"{n.type(data)} gathered along axis {gathered}, quantised along {axis}", hint=hint)
     if bytes_given:
@@ -146,7 +146,7 @@ def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:
     if value is None:
         return _unpacked(n, packed, bits)
     parts = value[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
-    kept = n.builder.constant(parts.reshape(*value.shape[:-1], -1).astype(_FEW[bits].numpy))
+    kept = n.builder.constant(parts.reshape(*value.shape[:-1], -1).astype(_NARROW[bits].numpy))
     n.builder.keep(kept)
     return kept
 

@@ -36,7 +36,7 @@ def loop(n: Node) -> list[Value | None]:
     collected: list[list[TensorId]] = [[] for _ in range(len(n.outputs) - len(carried))]
     step = 0
     while alive and (limit is None or step < limit):
-        _require_few(n, step)
+        _require_step_limit(n, step)
         alive, carried, parts = _step(n, step, carried, len(collected))
         for part, tensor in zip(collected, parts, strict=True):
             part.append(tensor)
@@ -71,7 +71,7 @@ def _number(n: Node, position: int, what: str) -> int:
     return int(value.item())
 
 
-def _require_few(n: Node, step: int) -> None:
+def _require_step_limit(n: Node, step: int) -> None:
     """Raise Undecided beyond the limit of steps in one program."""
     if step >= n.limits.steps:
         raise Undecided(
@@ -155,7 +155,7 @@ def _steps(
     (steps,) = extents
     collected: list[list[TensorId]] = [[] for _ in range(num_collected)]
     for step in range(steps):
-        _require_few(n, step)
+        _require_step_limit(n, step)
         parts = [
             _element(n, t, axis, steps - 1 - step if back else step)
             for t, axis, (_, back) in zip(scanned, places, ways, strict=True)

@@ -255,10 +255,10 @@ def cast_by_name(n: Node) -> TensorId:
 
 @handles("Cast", since=6)
 def cast(n: Node) -> TensorId:
-    return _as_told(n, element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op))
+    return _cast_by_attributes(n, element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op))
 
 
-def _as_told(n: Node, dtype: DType) -> TensorId:
+def _cast_by_attributes(n: Node, dtype: DType) -> TensorId:
     """Cast the first input, with the node's attributes for rounding and saturation."""
     saturate, mode = bool(n.attrs.get("saturate", 1)), n.attrs.get("round_mode") or "up"
     return narrow_float(n, n.tensor(0), dtype, saturate=saturate, mode=mode)
@@ -327,8 +327,8 @@ def transcendental(n: Node) -> TensorId:
             for k in range(SINH_TERMS, 0, -1):
                 term = n.add("mul", square, n.like(1 / (2 * k * (2 * k + 1)), x))
                 series = n.add("add", one, n.add("mul", term, series))
-            near = n.add("less", n.add("abs", x), one)
-            return n.add("where", near, n.add("mul", x, series), n.add("sub", up, down))
+            inside = n.add("less", n.add("abs", x), one)
+            return n.add("where", inside, n.add("mul", x, series), n.add("sub", up, down))
         case "Asinh":
             size = n.add("abs", x)
             root = n.add("sqrt", n.add("add", n.add("mul", x, x), one))

@@ -109,10 +109,10 @@ def label_encoder(n: Node) -> TensorId:
         other = n.decode(default).ravel()[:1]
     else:
         other = np.array([n.attrs["default_float" if values.dtype.kind == "f" else "default_int64"]])
-    apart = n.reshape(x, (*n.shape(), 1))
-    met = n.add("equal", apart, n.like_array(keys, x))
+    columns = n.reshape(x, (*n.shape(), 1))
+    met = n.add("equal", columns, n.like_array(keys, x))
     if n.dtype().is_float:
-        met = n.add("or", met, n.add("and", n.add("is_nan", apart), n.constant(np.isnan(keys.astype(np.float64)))))
+        met = n.add("or", met, n.add("and", n.add("is_nan", columns), n.constant(np.isnan(keys.astype(np.float64)))))
     place = n.add("where", met, n.constant(np.arange(keys.size)), n.constant(-1))
     found = n.reduce(place, "max", (len(n.shape()),), keepdims=False)
     return n.add("gather", n.constant(np.concatenate([values, other.astype(values.dtype)])), found, axis=0)

@@ -118,8 +118,8 @@ def _normalize(n: Node, x: TensorId, groups: int, scale: TensorId, bias: TensorI
         mean = n.reduce(value, "mean", spatial)
         if groups == shape[1]:
             return mean
-        apart = (shape[0], groups, shape[1] // groups)
-        return n.reshape(n.expand(n.reduce(n.reshape(mean, apart), "mean", (2,)), apart), each)
+        grouped = (shape[0], groups, shape[1] // groups)
+        return n.reshape(n.expand(n.reduce(n.reshape(mean, grouped), "mean", (2,)), grouped), each)
 
     mean = mean_of(x)
     # mean - x, not x - mean: a shared x - mean would be stored as a tensor

@@ -13,7 +13,7 @@ from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, TensorId
 
 _INTEGERS = frozenset(d for d in DType if not d.is_float and d is not DType.BOOL and d.bits <= 16)
-_FEW_BITS = frozenset(d for d in _INTEGERS if d.bits <= 8)
+_NARROW = frozenset(d for d in _INTEGERS if d.bits <= 8)
 _FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # types in which the standard computes quantization
 
 
@@ -61,11 +61,11 @@ def dequantize(
     dtype = dtype or n.type(scale).dtype
     exact = DType.F32 if n.type(x).dtype.is_float else DType.I32
     shape, value = n.type(x).shape, x
-    if apart := _apart(n, shape, n.type(scale).shape, axis):  # broadcasts, without repeating parameters
-        ones = [1 if d == n.axis(axis, len(shape)) + 1 else e for d, e in enumerate(apart)]
+    if split := _split_blocks(n, shape, n.type(scale).shape, axis):  # broadcasts, without repeating parameters
+        ones = [1 if d == n.axis(axis, len(shape)) + 1 else e for d, e in enumerate(split)]
         if zero is not None and n.type(zero).size > 1:  # a pass may gather its rows
             n.builder.keep(zero)
-        value, scale = n.reshape(x, apart), n.reshape(scale, ones)
+        value, scale = n.reshape(x, split), n.reshape(scale, ones)
         zero = zero if zero is None or n.type(zero).size == 1 else n.reshape(zero, ones)
     else:
         scale, zero = _along(n, scale, x, axis), zero and _along(n, zero, x, axis)
@@ -75,7 +75,7 @@ def dequantize(
     return n.reshape(n.add("mul", n.cast(value, dtype), n.cast(scale, dtype)), shape)
 
 
-def _apart(n: Node, shape: Sequence[int], blocks: Sequence[int], axis: int) -> list[int] | None:
+def _split_blocks(n: Node, shape: Sequence[int], blocks: Sequence[int], axis: int) -> list[int] | None:
     """Return the shape with `axis` split into blocks, one per scale; None unless the blocks are whole."""
     size = n.attrs.get("block_size") or 0
     if not size or len(blocks) != len(shape):
@@ -118,7 +118,7 @@ def _is_zero(n: Node, tensor: TensorId) -> bool:
 @handles("DequantizeLinear")
 def dequantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
-    if n.dtype() in _FEW_BITS and n.type(n.tensor(0)).rank > 1:  # weights, which kernels may multiply as integers
+    if n.dtype() in _NARROW and n.type(n.tensor(0)).rank > 1:  # weights, which kernels may multiply as integers
         n.builder.keep(n.tensor(0))
     dtype = _named(n, "output_dtype") or n.dtype(1)
     if dtype not in _FLOATS:
@@ -129,10 +129,10 @@ def dequantize_linear(n: Node) -> TensorId:
 @handles("QuantizeLinear")
 def quantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
-    told = _named(n, "output_dtype")
-    dtype = n.dtype(2) if n.has(2) else told or DType.U8
-    if told not in (None, dtype):
-        raise n.fail(f"output_dtype is {told}, the zero point {dtype}", hint="both must be the same")
+    named = _named(n, "output_dtype")
+    dtype = n.dtype(2) if n.has(2) else named or DType.U8
+    if named not in (None, dtype):
+        raise n.fail(f"output_dtype is {named}, the zero point {dtype}", hint="both must be the same")
     precision = _named(n, "precision") or (n.dtype(1) if n.dtype(1) in _FLOATS else DType.F32)
     if precision not in _FLOATS:
         raise n.fail(f"precision {precision.value} is not supported", hint="float, float16 or bfloat16")

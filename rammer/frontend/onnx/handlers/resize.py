@@ -8,7 +8,7 @@ from math import floor
 
 import numpy as np
 
-from rammer.frontend.onnx.handlers.complex_numbers import parts, whole
+from rammer.frontend.onnx.handlers.complex_numbers import from_parts, parts
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, DType, TensorId
 
@@ -151,9 +151,9 @@ class _Rule:
         if self.mode == "linear":
             hat: Array = np.maximum(1 - d, 0.0)
             return hat
-        near = (a + 2) * d**3 - (a + 3) * d**2 + 1
-        far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-        weights: Array = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+        inner = (a + 2) * d**3 - (a + 3) * d**2 + 1
+        outer = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+        weights: Array = np.where(d <= 1, inner, np.where(d < 2, outer, 0.0))
         return weights
 
 
@@ -192,7 +192,7 @@ def _resize(
     if outside is not None and outside.any():
         there = np.array([rule.extrapolation, 0.0][: 1 + n.dtype().is_complex])
         x = n.add("where", n.constant(outside), n.like_array(there, x), x)
-    return whole(n, x if n.type(x).dtype is dtype else _back(n, x, dtype), n.dtype())
+    return from_parts(n, x if n.type(x).dtype is dtype else _back(n, x, dtype), n.dtype())
 
 
 def _without_zeros(weights: Array, places: Array) -> tuple[Array, Array]:

@@ -19,11 +19,11 @@ from rammer.ir.tensor import DType, Shape, TensorId
 MAX_BINS = 1 << 14  # bins of a region along an axis
 CUBIC = -0.75
 # Weights of taps as polynomials of their distance: coefficients, highest power first; one column per tap.
-_NEAR, _FAR = (CUBIC + 2, -CUBIC - 3, 0.0, 1.0), (CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
+_INNER, _OUTER = (CUBIC + 2, -CUBIC - 3, 0.0, 1.0), (CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
 _TAPS = {
     "nearest": ((0,), ((0.0,), (1.0,))),
     "linear": ((0, 1), ((-1.0, -1.0), (1.0, 1.0))),
-    "cubic": ((-1, 0, 1, 2), tuple(zip(_FAR, _NEAR, _NEAR, _FAR, strict=True))),
+    "cubic": ((-1, 0, 1, 2), tuple(zip(_OUTER, _INNER, _INNER, _OUTER, strict=True))),
 }
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # names before opset 20
 

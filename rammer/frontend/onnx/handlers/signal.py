@@ -115,8 +115,8 @@ def _transform(n: Node, x: TensorId, inverse: bool) -> TensorId:
     columns = n.transpose(n.reshape(x, (rows, first, rest, pair)), (0, 2, 1, 3))
     parts = _by_matrix(n, n.reshape(columns, (rows * rest, first * pair)), first, pair, inverse)
     turns = _roots(np.arange(rest)[:, None] * np.arange(first), length, inverse)
-    turned = n.transpose(_turned(n, n.reshape(parts, (rows, rest, first, 2)), turns), (0, 2, 1, 3))
-    found = n.reshape(_transform(n, n.reshape(turned, (rows * first, rest, 2)), inverse), (rows, first, rest, 2))
+    rotated = n.transpose(_rotated(n, n.reshape(parts, (rows, rest, first, 2)), turns), (0, 2, 1, 3))
+    found = n.reshape(_transform(n, n.reshape(rotated, (rows * first, rest, 2)), inverse), (rows, first, rest, 2))
     return n.reshape(n.transpose(found, (0, 2, 1, 3)), (rows, length, 2))
 
 
@@ -132,7 +132,7 @@ def _by_matrix(n: Node, x: TensorId, length: int, pair: int, inverse: bool) -> T
     return n.product(x, n.like_array(matrix[:, :pair].reshape(length * pair, length * 2), x))
 
 
-def _turned(n: Node, x: TensorId, by: Array) -> TensorId:
+def _rotated(n: Node, x: TensorId, by: Array) -> TensorId:
     """Multiply pairs, or real numbers, by complex constants. Pairs need a second product with their parts swapped."""
     shape = n.type(x).shape
     straight = n.add("mul", x, n.like_array(np.stack([by.real, by.imag if shape[-1] == 1 else by.real], -1), x))
@@ -151,6 +151,6 @@ def _by_convolution(n: Node, x: TensorId, inverse: bool) -> TensorId:
     size = 1 << (2 * length - 2).bit_length()
     kernel = np.zeros(size, complex)
     kernel[places], kernel[-places] = chirp.conj(), chirp.conj()
-    spectrum = _turned(n, _transform(n, _fitted(n, _turned(n, x, chirp), size), False), np.fft.fft(kernel) / size)
+    spectrum = _rotated(n, _transform(n, _fitted(n, _rotated(n, x, chirp), size), False), np.fft.fft(kernel) / size)
     found = n.slice(_transform(n, spectrum, True), (0, 0, 0), (rows, length, 2))
-    return _turned(n, found, chirp)
+    return _rotated(n, found, chirp)

@@ -87,19 +87,19 @@ def _convolved(
 
     With several parts, phases are outer channels, so that their results are adjacent; else they are inner ones.
     """
-    x, group, outs, apart = n.tensor(0), n.attrs["group"], n.shape(1)[1], len(parts) > 1
+    x, group, outs, outer = n.tensor(0), n.attrs["group"], n.shape(1)[1], len(parts) > 1
     batch, _, *spatial = n.shape()
     counts, made = [b - a for a, b in zip(first, last, strict=True)], []
     for part in parts:
         several = prod(p.several for p in part)
-        layout = (group, several, outs) if apart else (group, outs, several)
+        layout = (group, several, outs) if outer else (group, outs, several)
         bias = n.reshape(n.tensor(2) if n.has(2) else n.like_array(np.zeros(group * outs), x), (group, outs))
-        bias = n.expand(n.reshape(bias, tuple(1 if d == 2 - apart else e for d, e in enumerate(layout))), layout)
+        bias = n.expand(n.reshape(bias, tuple(1 if d == 2 - outer else e for d, e in enumerate(layout))), layout)
         bias = n.reshape(bias, (prod(layout),))
         if all(p.taps for p in part):
             begin = [p.reach - at for p, at in zip(part, first, strict=True)]
             end = [at - p.first - e for p, at, e in zip(part, last, spatial, strict=True)]
-            operands = [x, _filters(n, folded, part, apart), *([bias] if n.has(2) else [])]
+            operands = [x, _filters(n, folded, part, outer), *([bias] if n.has(2) else [])]
             dilated = tuple(p.step for p in part)
             y = n.add("conv", *operands, pads=(*begin, *end), dilations=dilated, group=group)
         else:  # these phases have no taps

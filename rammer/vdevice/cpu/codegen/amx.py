@@ -47,7 +47,7 @@ def _unit(
 
 def _encoder(product: Instruction) -> Instruction:
     """Return a copy that encodes columns in a product's own order, given as float32."""
-    width, own = product.extent("column"), product.lines(True)
+    width, own = product.extent("column"), product.layout_of(True)
     assert own is not None
     lie = replace(own, digits=(Digit(0, width), *own.digits))
     sides, gain = (lie, replace(lie, encoding=None)), product.gain / IN_PLACE

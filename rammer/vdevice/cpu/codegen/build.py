@@ -14,11 +14,11 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array, DType
-from rammer.planner.handover import has_parts
+from rammer.planner.stealing import is_stealable
 from rammer.vdevice.base import Image, Progress, ports_of
-from rammer.vdevice.cpu.codegen.ahead import aheads
 from rammer.vdevice.cpu.codegen.compile import CompiledKernels, KernelCompiler
-from rammer.vdevice.cpu.runtime.table import ABI, PUBLISH, RUNTIME, TABLE, Table, fingerprint
+from rammer.vdevice.cpu.codegen.task_prefetch import task_prefetches
+from rammer.vdevice.cpu.runtime.table import ABI, RUNTIME, SIGNALS_DONE, TABLE, Table, fingerprint
 from rammer.vdevice.image.arena import ALIGNMENT, ARENA, aligned
 from rammer.vdevice.image.memory import allocate
 from rammer.vdevice.image.placement import ArenaPlacement
@@ -43,7 +43,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
             args += mine
         first_args.append([firsts[n] for n in operands.chosen])
 
-    asking = aheads(plan, {k: source.capacity for k, source in compiled.sources.items()})
+    asking = task_prefetches(plan, {k: source.capacity for k, source in compiled.sources.items()})
     asked = [(ARENA, 0, 0)]
     for a in asking.values():
         where, start = args[first_args[a.operator][0] + len(graph.operators[a.operator].outputs) + a.position]
@@ -64,7 +64,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     weights = places.pack(allocate)
     header["weights"] = list(weights)
     ahead = {task: n for n, task in enumerate(asking, 1)}
-    tickets = {k: compiled.sources[k].tickets if has_parts(k) else () for k in kernels}
+    tickets = {k: compiled.sources[k].tickets if is_stealable(k) else () for k in kernels}
     lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead, tickets)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))
@@ -118,7 +118,7 @@ def lanes_of(
             if kernel < 0:
                 awaited += [starts[veu] + order for veu, order in waits[at : at + count]]
     table = np.array(slots, np.int32).reshape(-1, 6)
-    table[awaited, 3] |= PUBLISH
+    table[awaited, 3] |= SIGNALS_DONE
     return {
         "bounds": np.array(bounds, np.int64),
         "slots": table,

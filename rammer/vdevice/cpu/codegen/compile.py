@@ -20,7 +20,7 @@ from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.codegen.emit import EmittedKernel, emit, prelude, translation_unit
 from rammer.vdevice.cpu.host import Host, find_arch
 from rammer.vdevice.toolchain import (
-    Beside,
+    BackgroundWork,
     Compiler,
     c_compiler,
     fingerprint,
@@ -58,7 +58,7 @@ class KernelSource:
     text: str
 
     @property
-    def alone(self) -> bool:
+    def isolated(self) -> bool:
         """Return whether it is always compiled into its own object."""
         return self.emitted is None or len(self.text) > LONG_BYTES
 
@@ -118,7 +118,7 @@ class KernelCompiler:
             self._compiler.version, self._compiler.family, *self._compiler.flags, *self._flags, headers_fingerprint()
         )
         self._prelude = fingerprint(self._context, prelude(spec))
-        self._beside: Beside[list[KernelSource], list[Part]] | None = None
+        self._beside: BackgroundWork[list[KernelSource], list[Part]] | None = None
         self._begun: set[str] = set()  # keys of sources that compile in the background
         self._sources: dict[
             RKernel, KernelSource
@@ -130,7 +130,7 @@ class KernelCompiler:
         known = object_store().find(libraries)
         if missing := [[source] for key, source in libraries.items() if key not in known]:
             self._begun = {source.key for [source] in missing}
-            self._beside = Beside(self._compile_apart, missing, parallel_jobs())
+            self._beside = BackgroundWork(self._compile_separately, missing, parallel_jobs())
             self._beside.begin()
 
     def end(self) -> None:
@@ -241,8 +241,8 @@ class KernelCompiler:
         begun = self._begun.intersection(s.key for s in sources)
         missing = [s for s in sources if s.key not in found and s.key not in begun]
         jobs = parallel_jobs()
-        batches = [[s] for s in sorted(missing, key=lambda s: -len(s.text)) if s.alone]
-        costs = {s.key: len(s.text) + 2000 for s in missing if not s.alone}
+        batches = [[s] for s in sorted(missing, key=lambda s: -len(s.text)) if s.isolated]
+        costs = {s.key: len(s.text) + 2000 for s in missing if not s.isolated}
         by_key = {s.key: s for s in missing}
         calls = -(-len(costs) // (BATCH * jobs)) * jobs  # equally many for each job
         batches += [[by_key[k] for k in group] for group in share(costs, calls if len(costs) > jobs else len(costs))]
@@ -252,13 +252,13 @@ class KernelCompiler:
             progress("compile", 0, total)
         refused: dict[str, ToolchainError] = {}
         made_beside = self._results_of_begun() if begun else ()
-        for batch, parts in chain(in_parallel(self._compile_apart, batches, jobs), made_beside):
+        for batch, parts in chain(in_parallel(self._compile_separately, batches, jobs), made_beside):
             for part, made in parts:
                 if isinstance(made, ToolchainError):
                     refused |= {s.key: made for s in part}
                     continue
                 keys = [s.key for s in part]
-                saved = [_only(part)] if part[0].alone and part[0].emitted else []  # as `compile_only` looks up
+                saved = [_only(part)] if part[0].isolated and part[0].emitted else []  # as `compile_only` looks up
                 name = store.add([*keys, *saved], made)
                 found |= {s.key: name for s in part}
             done += len(batch)
@@ -273,14 +273,14 @@ class KernelCompiler:
         finally:
             self.end()
 
-    def _compile_apart(self, batch: Sequence[KernelSource]) -> list[Part]:
+    def _compile_separately(self, batch: Sequence[KernelSource]) -> list[Part]:
         """Compile a batch into one object; on an error compile each kernel alone, to find the faulty one."""
         try:
             return [(batch, self._compile_together(batch))]
         except ToolchainError as error:
             if len(batch) == 1:
                 return [(batch, error)]
-        return [part for source in batch for part in self._compile_apart([source])]
+        return [part for source in batch for part in self._compile_separately([source])]
 
     def _text(self, batch: Sequence[KernelSource]) -> str:
         emitted = [s.emitted for s in batch if s.emitted is not None]
@@ -310,8 +310,8 @@ def in_c(kernels: Iterable[RKernel]) -> list[RKernel]:
 def _in_groups(sources: Iterable[KernelSource]) -> list[list[KernelSource]]:
     """Return the distinct sources in the groups that are compiled together, in a fixed order."""
     distinct = sorted({s.key: s for s in sources}.values(), key=lambda s: s.key)
-    together = [s for s in distinct if not s.alone]
-    return [together[n : n + GROUP] for n in range(0, len(together), GROUP)] + [[s] for s in distinct if s.alone]
+    together = [s for s in distinct if not s.isolated]
+    return [together[n : n + GROUP] for n in range(0, len(together), GROUP)] + [[s] for s in distinct if s.isolated]
 
 
 def _only(batch: Sequence[KernelSource]) -> str:

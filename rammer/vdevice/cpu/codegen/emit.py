@@ -11,7 +11,7 @@ from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import NEXT, TileProgram
-from rammer.planner.succession import replaced
+from rammer.planner.in_place import replaced
 from rammer.vdevice.cpu.codegen import amx, dots, vnni
 from rammer.vdevice.cpu.codegen.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.codegen.printer import TICKETS, CpuPrinter
@@ -21,7 +21,7 @@ from rammer.vdevice.ctext.definitions import Definitions
 
 PLACEHOLDER = "rammer_kernel"
 LARGE = 64  # lines of a body from which it is not inlined into its entry: clang would optimise it a second time
-APART = "__attribute__((noinline)) "
+NOINLINE = "__attribute__((noinline)) "
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ def function(printer: CpuPrinter) -> EmittedKernel:
     lines = []
     for nest in (*nests, *printer.loops):
         head = ", ".join([f"{parameters}char *restrict scratch, int *restrict status", *nest.parameters])
-        lines += [f"static {APART}void {nest.name}({head}) {{", *nest.lines, "}"]
+        lines += [f"static {NOINLINE}void {nest.name}({head}) {{", *nest.lines, "}"]
     lines += [
-        f"static {APART * large}void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, "
+        f"static {NOINLINE * large}void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, "
         "int *restrict status) {",
         *body,
         "}",
@@ -191,8 +191,8 @@ def _transpose(lanes: int) -> str:
     for i in range(lanes):
         text = f"if (columns < {lanes}) vstore(p + {i} * row, r{i}, columns); else V(p[{i} * row]) = r{i};"
         lines.append(f"  if ({i} < rows) {{ {text} }}")
-    turned = f"static {APART}void vturned(float *p, long row, const float *q, int rows, int columns)"
-    return "\n".join([*lines, "}", f"{turned} {{ vtranspose(p, row, q, {lanes}, rows, columns); }}", ""])
+    declaration = f"static {NOINLINE}void vturned(float *p, long row, const float *q, int rows, int columns)"
+    return "\n".join([*lines, "}", f"{declaration} {{ vtranspose(p, row, q, {lanes}, rows, columns); }}", ""])
 
 
 def prelude(spec: VDeviceSpec) -> str:

@@ -1,7 +1,7 @@
 """Add prefetches to tile programs where measurements have shown a gain. Known as: software prefetching.
 
-- While the tiles of a register block walk past a panel of weights, each prefetches a piece of the next panel into L2.
-- Large weights that are read once are prefetched some distance ahead. If that costs nothing (`VDeviceSpec.reads_once`),
+- While the tiles of a register block walk past a panel of weights, each prefetches a piece of the next panel into L2. -
+Large weights that are read once are prefetched some distance ahead. If that costs nothing (`VDeviceSpec.non_temporal`),
   the hint is non-temporal: caches may evict these lines first, so that other data stay, also for the next run.
 - Small inputs of sums are prefetched at once, and while sums are computed, the operands that are added to them.
 - The longest sums prefetch the weights of later rTasks, as the table says.
@@ -45,7 +45,7 @@ MIN_PANEL = 64  # lines: the hardware's prefetcher handles smaller panels
 SHORT_PANEL = 1 / 2
 MAX_LINES = 64  # per burst: caches queue about as many
 STREAMED = 1 << 20  # float32: weights of this size are cold in each run
-FAR = 1 << 18  # float32: parts of weights of this size are prefetched before they are transformed
+LARGE_PARTS = 1 << 18  # float32: parts of weights of this size are prefetched before they are transformed
 AHEAD = 2048  # float32: farther than the core's own prefetcher; on Zen 5 4096 was as fast, 512 slower by 2 %
 SMALL = 1024  # float32: inputs up to this size are prefetched at once
 ASKING_STEPS = 4  # of a sum per line prefetched for later rTasks: bursts would fill the core's fill buffers
@@ -182,8 +182,8 @@ class _Prefetcher:
     """Finds the prefetches of one program, by kinds."""
 
     def __init__(self, program: TileProgram, spec: VDeviceSpec) -> None:
-        self.program, self.lanes, self.near_bytes = program, spec.lanes, spec.l1.nbytes
-        self.reads_once = spec.reads_once
+        self.program, self.lanes, self.l1_bytes = program, spec.lanes, spec.l1.nbytes
+        self.non_temporal = spec.non_temporal
         inputs = program.arguments[program.num_outputs :]
         self.inputs = {b.name: b for b in inputs if b.scope is Scope.ARGUMENT and b.dtype.itemsize == 4}
         self.sites = list(_sites(program.body))
@@ -239,7 +239,7 @@ class _Prefetcher:
             once = variables(index).issuperset(outer)  # else they are resident for later rows
             if large and once and step == block and step >= LINE and block <= sums <= MAX_ROWS * step:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
-                yield Prefetch(buffer, start + AHEAD, step, 2, once=self.reads_once)
+                yield Prefetch(buffer, start + AHEAD, step, 2, once=self.non_temporal)
 
     def _next_panels(self, outer: LoopSite) -> Iterator[Hint]:
         """Yield prefetches of the panel of weights for a loop's next iteration, if inner loops walk past this one's."""
@@ -260,8 +260,8 @@ class _Prefetcher:
                 others.append(start)
                 yield from self._next_panel(buffer, start.coef(outer.loop.var), panel)
 
-    def _next_panel(self, buffer: str, far: int, panel: Sequence[PanelLoad]) -> Iterator[Hint]:
-        """Yield prefetches of pieces of the panel that begins `far` elements after the one that these loads read."""
+    def _next_panel(self, buffer: str, distance: int, panel: Sequence[PanelLoad]) -> Iterator[Hint]:
+        """Yield prefetches of pieces of the panel that begins `distance` elements after the one of these loads."""
         ends = [load.ends for load in panel]
         start = ends[0][0]
         low = min((first - start).const for first, _ in ends)
@@ -274,8 +274,8 @@ class _Prefetcher:
         paths = [load.serial[len(parents) :] for load in sums.values()]
         turns = [panel[0].walk, *parents]
         each = -(-lines // _count(lp for _, lp in turns))
-        once = self.reads_once and lines * LINE_BYTES <= SHORT_PANEL * self.near_bytes
-        index, turn = start + low + far, _turn([lp for _, lp in turns])
+        once = self.non_temporal and lines * LINE_BYTES <= SHORT_PANEL * self.l1_bytes
+        index, turn = start + low + distance, _turn([lp for _, lp in turns])
         burst = Prefetch(buffer, index + turn * (each * LINE), each * LINE, 2, once=once)
         if hints := _step_by_step(paths, burst):
             yield from hints
@@ -331,7 +331,7 @@ class _Prefetcher:
         """Yield prefetches, by sums, of the next part of large weights that are transformed right before them."""
         found: dict[str, list[VectorLoad]] = {}
         for load in self._vector_loads(self.sites):
-            if self.inputs[load.buffer].size >= FAR:
+            if self.inputs[load.buffer].size >= LARGE_PARTS:
                 found.setdefault(load.buffer, []).append(load)
         for every in found.values():
             loads = list({load.element: load for load in every}.values())
@@ -373,10 +373,10 @@ class _Prefetcher:
         for path in dict.fromkeys(load.around for load in found.values()):
             loops, wanted = [lp for _, lp in path], [load for load in found.values() if load.around == path]
             turns = -(-_count(loops) // _count(blocks))
-            few = _count(loops) * len(wanted) <= MAX_LINES
+            fits = _count(loops) * len(wanted) <= MAX_LINES
             if sums[-1].at in {steps.at for _, steps, _ in self.products}:
-                few = turns * len(wanted) <= UNIT_MAX_LINES
-            if not few or any(lp.start for lp in loops):
+                fits = turns * len(wanted) <= UNIT_MAX_LINES
+            if not fits or any(lp.start for lp in loops):
                 continue
             number = _turn(blocks) * turns + var("rammer_turn")
             env = {lp.var: (lp.start, lp.stop - 1) for lp in blocks} | {"rammer_turn": (0, turns - 1)}

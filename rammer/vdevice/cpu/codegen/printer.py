@@ -42,7 +42,7 @@ SELDOM = 32  # a loop stays rolled if another one of the kernel computes this ma
 MAX_NUMBERS = 64  # scalar stores of an unrolled loop: hundreds of them took clang minutes
 TICKETS = "rammer_tickets"  # of the rTask: the next one of this vEU
 TAKE = f"{TICKETS}->mine = rammer_take({TICKETS})"
-FEW_GATHERED = 128  # scalars gathered into vectors by an unrolled loop: clang searches for patterns among them all
+MANY_GATHERED = 128  # scalars gathered into vectors by an unrolled loop: clang searches for patterns among them all
 MOST_NODES = 500  # of a value that is printed as it is: the functions of larger ones took clang minutes to inline
 LEAST_NODES = 6  # of a part of such a value that gets a name
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
@@ -62,7 +62,7 @@ class CpuPrinter(NestPrinter):
         self._handed: tuple[str, str] | None = None  # prefix of the functions' names, and their common arguments
         self._scopes: dict[str, tuple[Buffer, Body]] = {}  # register buffers, with the bodies of their scopes
         many = self.numbers(program.body)[1] > MAX_GATHERED
-        self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
+        self.most_numbers = MAX_NUMBERS, MANY_GATHERED if many else MAX_GATHERED
         self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
         self._sums = _sums(program.body, 1)
         self._many = max(self._sums.values(), default=0)
@@ -74,7 +74,7 @@ class CpuPrinter(NestPrinter):
         super().declare(buffer, body)
         self._scopes[buffer.name] = buffer, body
 
-    def _apart(self, loop: For) -> list[str]:
+    def _outlined(self, loop: For) -> list[str]:
         """Return a call of an unrolled loop of long functions, outlined into a function; [] if it stays inline."""
         names = {b.name for b in (*self.program.arguments, *self.program.scratch)}
         found = rolled(loop, names, self._scopes, self.lanes)
@@ -120,13 +120,13 @@ class CpuPrinter(NestPrinter):
 
     def square(self, loop: For) -> str | None:
         """Print a transposed square: one that is copied, or one that is computed by columns and stored by rows."""
-        if (copied := super().square(loop)) or not self.few(loop):
+        if (copied := super().square(loop)) or not self.is_unrollable(loop):
             return copied
         match loop:
             case For(_, _, _, Kind.UNROLLED, (For(u, _, _, Kind.UNROLLED, body) as beside,)) if len(body) == 1:
                 self.env[u] = (beside.start, beside.stop - 1)
-                turned = self.square(replace(loop, body=body))
-                return turned and f'_Pragma("unroll") for ({self.counted(beside)}) {turned}'
+                transposed = self.square(replace(loop, body=body))
+                return transposed and f'_Pragma("unroll") for ({self.counted(beside)}) {transposed}'
             case For(v, 0, columns, Kind.UNROLLED, (For(lane, 0, rows, Kind.VECTOR, (Store() as s,)) as column,)):
                 row = s.index.coef(lane)
                 single = self.dtypes[s.buffer] is DType.F32 and s.buffer not in self.wide and not s.dynamic
@@ -266,8 +266,8 @@ class CpuPrinter(NestPrinter):
         return f"long {v} = {times} * rammer_part{start}; {v} < imin({stop}, {times} * (rammer_part + 1){start}); {v}++"
 
     def loop(self, loop: For, depth: int) -> list[str]:
-        if loop.kind is Kind.UNROLLED and (apart := self._apart(loop)):
-            return apart
+        if loop.kind is Kind.UNROLLED and (outlined := self._outlined(loop)):
+            return outlined
         if loop.kind is not Kind.SERIAL:
             return super().loop(loop, depth)
         lines = super().loop(loop, depth)
@@ -290,7 +290,7 @@ class CpuPrinter(NestPrinter):
         if stores < 4 or has_pieces(loop.body):
             return 1
         most = min((MAX_STEPS // 2 if self.pieced else MAX_STEPS) // stores, MAX_LOADED // max(loaded(loop.body), 1))
-        return next((n for n in (4, 2) if count % n == 0 and n <= most and n * gathered <= FEW_GATHERED), 1)
+        return next((n for n in (4, 2) if count % n == 0 and n <= most and n * gathered <= MANY_GATHERED), 1)
 
     def prefetch(self, s: Prefetch) -> list[str]:
         """Print requests for lines. A long run into L1, outside of loops, becomes a loop that is unrolled by four."""
@@ -298,7 +298,7 @@ class CpuPrinter(NestPrinter):
         if s.buffer == NEXT:
             if not self._asking:
                 raise LoweringError(f"{self.program.name}: {NEXT} is prefetched outside of serial loops")
-            index = _apart(index, self._asking)[1]
+            index = _split_by(index, self._asking)[1]
             place = "rammer_from + rammer_step * ({})"
         elif s.encoding:
             step = LINE_BYTES // s.encoding.dtype.itemsize
@@ -326,7 +326,7 @@ class CpuPrinter(NestPrinter):
         if asked is None:
             return []
         self._asking, self.env[loop.var] = loop.var, (loop.start, loop.stop - 1)
-        block, line = _apart(asked.index, loop.var)
+        block, line = _split_by(asked.index, loop.var)
         pace = bounds(line, self.env)[1] + asked.size
         turn = self.index(Index(block.const // pace, tuple((atom, c // pace) for atom, c in block.terms)))
         return [
@@ -397,7 +397,7 @@ def _low_bits(value: Scalar) -> tuple[Scalar, int, float] | None:
     return None
 
 
-def _apart(index: Index, name: str) -> tuple[Index, Index]:
+def _split_by(index: Index, name: str) -> tuple[Index, Index]:
     """Split an index into the terms without a variable and those with it."""
     moving = tuple(term for term in index.terms if name in variables(Index(0, (term,))))
     return index - Index(0, moving), Index(0, moving)

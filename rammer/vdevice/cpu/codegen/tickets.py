@@ -13,7 +13,7 @@ from rammer.ir.expr import Range
 from rammer.ir.index import variables
 from rammer.ir.semantics.evaluate import holds
 from rammer.ir.tile import Apply, Body, For, If, Kind, Stmt, Store, TileProgram, statements, tally
-from rammer.planner.handover import parts
+from rammer.planner.stealing import stealable
 
 FEWEST = 3  # tickets of an rTask: of two, its owner runs one and reaches the other as early as a helper
 ENOUGH = 16  # tickets of a loop: waiting for the last one takes at most a sixteenth of it
@@ -44,7 +44,7 @@ def tickets(program: TileProgram) -> tuple[Mapping[int, Tickets], tuple[int, ...
     steps, handed = _steps(program.body), 0
     if steps < FEWEST * LEAST_STEPS:
         return {}, ()
-    for unit in parts(program, lambda loop: _opened(loop, results)):
+    for unit in stealable(program, lambda loop: _opened(loop, results)):
         stmt, count, iterations = unit.stmt, 1, 1
         if isinstance(stmt, For) and stmt.kind is Kind.SERIAL:
             iterations = -(-LEAST_STEPS // max(_steps(stmt.body), 1))
@@ -77,8 +77,8 @@ def _opened(loop: For, results: frozenset[str]) -> bool:
     """
     storing = tuple(s for s in loop.body if any(isinstance(t, Store) and t.buffer in results for t in statements((s,))))
     around = any(isinstance(s, For) and s.kind is Kind.SERIAL for s in _unconditional(storing))
-    few = loop.stop - loop.start < ENOUGH
-    return few and around and _steps(storing) >= max(OPENED * _steps(loop.body), 2 * LEAST_STEPS)
+    short = loop.stop - loop.start < ENOUGH
+    return short and around and _steps(storing) >= max(OPENED * _steps(loop.body), 2 * LEAST_STEPS)
 
 
 def _unconditional(body: Body) -> Iterator[Stmt]:

@@ -20,7 +20,7 @@ BY_ROWS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), FOURS, IN_FOUR))  # of whol
 BY_VECTORS = Layout((Digit(0, LANES), FOURS, Digit(0, 1, LANES), IN_FOUR))
 
 
-def _turned(layout: Layout) -> Layout:
+def _transposed(layout: Layout) -> Layout:
     """Return the layout of [term, column], given that of [column, term]."""
     return Layout(tuple(Digit(1 - d.dim, d.div, d.mod) for d in layout.digits))
 
@@ -33,7 +33,7 @@ def _block(rows: int, vectors: int, gain: float, *, of_places: bool) -> Instruct
     columns = LANES * vectors
     sums = Layout((Digit(0, rows), Digit(0, 1, rows), Digit(1)))
     panel = Layout((FOURS, Digit(0, 1, rows if of_places else columns), IN_FOUR))
-    layouts = (panel, _turned(BY_VECTORS)) if of_places else (BY_ROWS, _turned(panel))
+    layouts = (panel, _transposed(BY_VECTORS)) if of_places else (BY_ROWS, _transposed(panel))
     kinds = (DType.I8, DType.U8) if of_places else (DType.U8, DType.I8)
     name = f"{rows}x{columns}_{'i8u8' if of_places else 'u8i8'}"
     return multiply(name, (rows, columns, TERMS), (sums, *layouts), dtypes=(DType.I32, *kinds), gain=gain)

@@ -166,7 +166,7 @@ def _layout_is_known() -> bool:
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    turned = array.T
+    transposed = array.T
     kind, data, rank, shape, dtype, flags = (id(array) + place for place in _PLACES)
     return (
         _POINTER.from_address(kind).value == id(np.ndarray)
@@ -175,7 +175,7 @@ def _layout_is_known() -> bool:
         and tuple((_I64 * 2).from_address(_POINTER.from_address(shape).value or 0)) == array.shape
         and _POINTER.from_address(dtype).value == id(array.dtype)
         and ctypes.c_int.from_address(flags).value & 1 == 1
-        and ctypes.c_int.from_address(id(turned) + _PLACES[-1]).value & 1 == 0
+        and ctypes.c_int.from_address(id(transposed) + _PLACES[-1]).value & 1 == 0
     )
 
 

@@ -20,10 +20,10 @@ from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes, Stepped
 from rammer.vdevice.cpu.host import Host, known_arch
 from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, is_possible
-from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
+from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, leak, pool_for, runtime_for
 from rammer.vdevice.cpu.runtime.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
 from rammer.vdevice.image.arena import bound_ports
-from rammer.vdevice.image.memory import HostRooms, Lender, allocate, gather, tensor_at
+from rammer.vdevice.image.memory import BufferPool, HostBuffers, allocate, gather, tensor_at
 from rammer.vdevice.toolchain.library import Library
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=64)  # warn once of each
-def _warn_of_few(cpus: int, num_veus: int) -> None:
+def _warn_oversubscribed(cpus: int, num_veus: int) -> None:
     logger.warning(
         "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
         "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
@@ -41,7 +41,7 @@ def _warn_of_few(cpus: int, num_veus: int) -> None:
     )
 
 
-class CpuExecutable(HostRooms):
+class CpuExecutable(HostBuffers):
     """A program ready to run. Threads take turns; programs on the same CPUs share vEU threads and take turns, too.
 
     It survives a fork: the child starts its own threads.
@@ -85,7 +85,7 @@ class CpuExecutable(HostRooms):
             for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"]))
         )
         self._lent = {port.name: port.type for port in image.outputs if port.name in self._direct}
-        self._lender = Lender()
+        self._lender = BufferPool()
         self._stuck = False
         self._restarting = threading.Lock()
         self._pool_at = ctypes.c_void_p()
@@ -104,7 +104,7 @@ class CpuExecutable(HostRooms):
         allowed = self._host.cpus
         enough = len(allowed) >= self._num_veus
         if not enough:
-            _warn_of_few(len(allowed), self._num_veus)
+            _warn_oversubscribed(len(allowed), self._num_veus)
         pinned = allowed if self._num_veus > 1 and config.boolean("RAMMER_PIN") else ()
         self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
         self._cpus[: len(pinned)] = pinned
@@ -175,7 +175,7 @@ class CpuExecutable(HostRooms):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
-            made = {name: self._lender.lend(name, kind) for name, kind in self._lent.items()}
+            made = {name: self._lender.take(name, kind) for name, kind in self._lent.items()}
             if self.poison:
                 for array in made.values():
                     array.view(np.uint8)[...] = 0xFF
@@ -187,8 +187,8 @@ class CpuExecutable(HostRooms):
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """Return a call on fixed arrays that looks up and allocates nothing."""
         arrays = [*inputs.values(), *outputs.values()]
-        apart = {n: a for n, a in outputs.items() if sum(np.may_share_memory(a, other) for other in arrays) == 1}
-        direct = self._addresses({**inputs, **apart})
+        separate = {n: a for n, a in outputs.items() if sum(np.may_share_memory(a, other) for other in arrays) == 1}
+        direct = self._addresses({**inputs, **separate})
         read = [(view, inputs[name]) for name, view in self._inputs if name not in direct]
         written = [(outputs[name], view) for name, view in self._outputs if name not in direct]
 
@@ -328,7 +328,7 @@ class CpuExecutable(HostRooms):
             raise SystemExit  # the process ends: end this daemon thread without a traceback
         if code == _STUCK and self._pool:
             self._pool.lost = self._stuck = True
-            keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, self._pool)
+            leak(self._struct, self._arrays, self._weights, self._arena, self._libraries, self._pool)
             self._call = None
         raise self._failure(code)
 

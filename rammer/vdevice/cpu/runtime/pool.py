@@ -157,7 +157,7 @@ def pool_for(runtime: Runtime, allowed: tuple[int, ...], cpus: Cpus, num_veus: i
         return pool
 
 
-def keep_for_good(*used: object) -> None:
+def leak(*used: object) -> None:
     """Leak these objects: a thread that did not return still uses their memory and code."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
 
@@ -168,4 +168,4 @@ def _end(runtime: Runtime, address: int, pid: int, memory: object) -> None:
     At the end of the process a daemon thread may still be in a run; no further run begins.
     """
     if os.getpid() == pid and not runtime.close(address, int(PATIENCE_S * 1e9)):
-        keep_for_good(runtime, memory)
+        leak(runtime, memory)

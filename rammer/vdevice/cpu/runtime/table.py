@@ -11,7 +11,7 @@ from rammer.vdevice.image.arena import ARENA
 from rammer.vdevice.image.tables import INT32, INT64, TableFile, rows_of
 
 ABI = 9  # of runtime.c, call.c, the table and the kernels; changes with any of them
-PUBLISH = 1  # slot flag: another vEU waits for this slot
+SIGNALS_DONE = 1  # slot flag: another vEU waits for this slot
 TICKETS = 5  # the column of a slot with the number of iterations that other vEUs may steal
 MAX_VEUS = 1024
 RUNTIME, TABLE = "runtime.so", "table.bin"  # files of an image

@@ -201,8 +201,8 @@ def window_s(timelines: list[list[tuple[float, float]]]) -> float:
         start, end = first[i][0], first[i + WINDOW_CHUNKS - 1][1]
         done = 0.0
         for timeline in timelines:
-            near = bisect.bisect_left(timeline, end, key=lambda chunk: chunk[0])
-            for s, e in reversed(timeline[:near]):  # those that start before the window ends
+            at = bisect.bisect_left(timeline, end, key=lambda chunk: chunk[0])
+            for s, e in reversed(timeline[:at]):  # those that start before the window ends
                 if e <= start:
                     break
                 done += (min(e, end) - max(s, start)) / (e - s)
@@ -246,8 +246,8 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
     def shared_share() -> float:
         """Return the usable part of L3, by how often a loop over as many bytes misses (`cost/residency`)."""
         rates = found["shared_gbps"], found["memory_gbps"], probe.read_gbps(max(l3, 2 * l2), 1)
-        near, far, both = (1 / rate for rate in rates)
-        missed = min(max((both - near) / max(far - near, 1e-9), 0.0), MOST_MISSED)
+        hit, miss, both = (1 / rate for rate in rates)
+        missed = min(max((both - hit) / max(miss - hit, 1e-9), 0.0), MOST_MISSED)
         return -missed / log(1 - missed) if missed else 1.0
 
     steps: list[tuple[str, Callable[[], float]]] = [

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.forkpool import alone
+from rammer.forkpool import run_isolated
 from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
@@ -139,7 +139,7 @@ def check_kernels(
     return {k: known[key] for k, key in keys.items() if known[key]}
 
 
-def untried(kernels: Iterable[RKernel], every: frozenset[RKernel]) -> dict[RKernel, str]:
+def untested(kernels: Iterable[RKernel], every: frozenset[RKernel]) -> dict[RKernel, str]:
     """Return why C kernels are not tested, or why only some rTasks of those in `every` are."""
     why = {}
     for kernel in in_c(kernels):
@@ -277,7 +277,9 @@ class _Results:
         """
         self._progress[0] = start
         try:
-            ended = alone(partial(self._work, tried, start), lambda: int(self._progress[0]), PATIENCE * PATIENCE_S)
+            ended = run_isolated(
+                partial(self._work, tried, start), lambda: int(self._progress[0]), PATIENCE * PATIENCE_S
+            )
         except OSError as error:
             name, why = tried[int(self._progress[0])].kernel.name, os.strerror(error.errno or 0)
             hint = "RAMMER_CHECK=0 tries none out"

@@ -26,7 +26,7 @@ SEED = 0
 PAGE = mmap.PAGESIZE
 PERIOD = 61 * PAGE  # elements: whole pages of any type, times a prime, so that most strides do not repeat numbers
 FILE_BYTES = 1 << 20  # minimum size of a file; it is mapped repeatedly to fill a tensor
-APART = 7  # pages between the first numbers of an operation's inputs
+PAGES_BETWEEN = 7  # pages between the first numbers of an operation's inputs
 FIXED = 0x10  # mmap's MAP_FIXED, which Python does not name
 
 
@@ -151,7 +151,7 @@ class Seeds:
     @staticmethod
     def _seeded(kind: TensorType, order: int, numbers: NumberFile) -> Seeded:
         """Return a tensor that ends with a page, from a page of the file on; if encoded, it begins with a block."""
-        page = APART * order
+        page = PAGES_BETWEEN * order
         if padded(kind):
             return Seeded(kind, numbers, page, page * PAGE)
         into = _room(kind.nbytes) - aligned(max(kind.nbytes, 1))

@@ -108,7 +108,7 @@ def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
     scratch = tuple(EmittedField(f"t_{b.name}", b.name, b.dtype, "InOut", b.size) for b in program.scratch)
     digits = (s for s in statements(program.body) if isinstance(s, For) and s.kind is Kind.TASK)
     values: tuple[str, ...] = ("rtask",) if any(uses(s.body, s.var) for s in digits) else ()
-    values += tuple(f"{b.name}_at" for b, told in zip(program.arguments, variant.at, strict=True) if told)
+    values += tuple(f"{b.name}_at" for b, given in zip(program.arguments, variant.at, strict=True) if given)
     has_status = any(ld.dynamic for s in _stores(program.body) for ld, _ in loads(s.value))
     vertex, worker = ("MultiVertex", "unsigned worker") if split else ("Vertex", "")
     members = [_member(f, "VectorLayout::ONE_PTR, 8") for f in (*edges, *scratch)]
@@ -155,12 +155,12 @@ def _worker_loop(program: TileProgram, num_outputs: int) -> For | None:
     for store in _stores(loop.body):
         if any(ld.dynamic or ld.tensor in sizes for ld, _ in loads(store.value)):
             return None
-        if store.buffer in kept and not _apart(store.index, loop.var, sizes[store.buffer]):
+        if store.buffer in kept and not _stores_disjoint_words(store.index, loop.var, sizes[store.buffer]):
             return None
     return loop
 
 
-def _apart(index: Index, v: str, itemsize: int) -> bool:
+def _stores_disjoint_words(index: Index, v: str, itemsize: int) -> bool:
     """Return whether each step of `v` moves by whole words, and no other term depends on it."""
     step = index.coef(v)
     rest = Index(0, tuple(t for t in index.terms if not isinstance(t[0], str)))

@@ -14,12 +14,12 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
-from rammer.planner.near import scratch_ends, stays
+from rammer.planner.scratch_allocation import resident_pieces, scratch_ends
 from rammer.vdevice.base import Image, Port, ports_of
 from rammer.vdevice.image.arena import SCRATCH, PortBinding, aligned, bound_ports
 from rammer.vdevice.image.placement import ArenaPlacement, Operands
-from rammer.vdevice.simt.codegen.ahead import ahead
 from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
+from rammer.vdevice.simt.codegen.prefetch import prefetch_text
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit
 from rammer.vdevice.simt.codegen.residency import ConstantResidency, make_resident
@@ -70,7 +70,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
     places = ArenaPlacement(plan)
     operands = [places.operands(n) for n in range(len(graph.operators))]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
-    held = stays(plan, HappensBefore(plan.programs)) if places.memory.near else []
+    held = resident_pieces(plan, HappensBefore(plan.programs)) if places.memory.in_scratch else []
     base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
     kept = ConstantResidency(end=base)
     if resident:
@@ -81,7 +81,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
         kept.end = max(aligned(kept.end), base)
     max_args = max([len(mine.places[0]) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
-    block = -(-most // dialect.wave) * dialect.wave
+    block = -(-most // dialect.subgroup_size) * dialect.subgroup_size
     if block > spec.max_threads:
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
@@ -110,7 +110,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
     if held:
         nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
         notes.append(
-            f"near: {len(places.memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs"
+            f"kept: {len(places.memory.in_scratch)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs"
         )
     return SimtProgram(text, streams, weights, tuple(notes), tuple(calls.functions))
 
@@ -144,30 +144,32 @@ class _TaskCalls:
         if key not in self._tasks:
             kernel, mine = self._plan.kernels[n], list(self._operands[n].places[key[1]])
             outputs = len(self._plan.graph.operators[n].outputs)
-            near = frozenset(k for k, (base, _) in enumerate(mine) if base == SCRATCH)
-            loose = frozenset(k for k, (_, at) in enumerate(mine) if at % VECTOR_BYTES)
+            in_scratch = frozenset(k for k, (base, _) in enumerate(mine) if base == SCRATCH)
+            unaligned = frozenset(k for k, (_, at) in enumerate(mine) if at % VECTOR_BYTES)
             for position, at in copies:
                 mine[outputs + position] = NUMBER, at
             positions = frozenset(position for position, _ in copies)
-            loose -= {outputs + position for position in positions}
-            function = self._function(kernel, loose, near, positions)
+            unaligned -= {outputs + position for position in positions}
+            function = self._function(kernel, unaligned, in_scratch, positions)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
 
-    def _function(self, kernel: RKernel, loose: frozenset[int], near: frozenset[int], positions: frozenset[int]) -> int:
-        key = (kernel, loose, near, positions)
+    def _function(
+        self, kernel: RKernel, unaligned: frozenset[int], in_scratch: frozenset[int], positions: frozenset[int]
+    ) -> int:
+        key = (kernel, unaligned, in_scratch, positions)
         if key not in self._emitted:
-            copied = near | {len(kernel.operation.outputs) + position for position in positions}
+            copied = in_scratch | {len(kernel.operation.outputs) + position for position in positions}
             used = reading_copies(kernel, positions) if positions else kernel
-            made = emit(used, self._dialect, self._block, loose, copied)
+            made = emit(used, self._dialect, self._block, unaligned, copied)
             if self._dialect.asks_ahead:
-                name, text = ahead(kernel, positions, self._block)
-                made = replace(made, ahead=name, ahead_text=text)
-            if (made.symbol, made.ahead) not in self._numbers:
-                self._numbers[made.symbol, made.ahead] = len(self.functions)
+                name, text = prefetch_text(kernel, positions, self._block)
+                made = replace(made, prefetch=name, prefetch_text=text)
+            if (made.symbol, made.prefetch) not in self._numbers:
+                self._numbers[made.symbol, made.prefetch] = len(self.functions)
                 self.functions.append(ProgramFunction(kernel, used, made))
-            self._emitted[key] = self._numbers[made.symbol, made.ahead]
+            self._emitted[key] = self._numbers[made.symbol, made.prefetch]
         return self._emitted[key]
 
     def keeps(self) -> dict[TaskUid, list[int]]:

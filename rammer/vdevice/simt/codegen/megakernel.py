@@ -32,11 +32,13 @@ def program_text(
     cases = "".join(f"      case {n}: {task_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
     if copies:
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
-    asks = "".join(f" case {n}: {k.ahead}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.ahead)
+    asks = "".join(
+        f" case {n}: {k.prefetch}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.prefetch
+    )
     asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
     loop = LOOP.replace("CASES", cases).replace("ASKING", asking)
     texts = {k.symbol: k.text for k in kernels}
-    asked = {k.ahead: k.ahead_text for k in kernels if k.ahead}
+    asked = {k.prefetch: k.prefetch_text for k in kernels if k.prefetch}
     qualifier = "__forceinline__" if sum(map(len, texts.values())) <= dialect.inline_limit else "__noinline__"
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
@@ -47,8 +49,10 @@ def program_text(
         (COMMON + (COPY if copies else "") + loop)
         .replace("$ENTRY", ENTRY)
         .replace("$THREADS", str(block))
-        .replace("$LAST", str(max(block - dialect.wave, 0)))  # the last wave waits for the fence while the first polls
-        .replace("$SHARES", str(dialect.shares))
+        .replace(
+            "$LAST", str(max(block - dialect.subgroup_size, 0))
+        )  # the last one waits for the fence, the first polls
+        .replace("$SHARES", str(dialect.veus_per_sm))
         .replace("$MAX_ARGS", str(max_args))
         .replace("$HEADER", str(header_bytes(max_args)))
         .replace("$AHEAD", str(min(AHEAD, block)))

@@ -36,7 +36,7 @@ LATER = replace(copy("copy_later", (1, 4), _ROW, _ROW), later=True)  # cp.async
 SM_80 = (_mma("tf32", 8, 4.0), _mma("bf16", 16, 8.0))
 # As exact as sums in float32: tf32(x) plus 11 bits of x - tf32(x) differ from x by 2^-23 of it, and the omitted
 # product is as small. An infinity becomes NaN.
-SM_80_FP32 = replace(_mma("tf32", 8, 4.0 / 3), name="mma_tf32x3", precision="fp32", parts="tf32")
+SM_80_FP32 = replace(_mma("tf32", 8, 4.0 / 3), name="mma_tf32x3", precision="fp32", split_dtype="tf32")
 
 TEXT = """\
 INLINE unsigned mk_tf32(float x) {

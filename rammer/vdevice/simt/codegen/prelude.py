@@ -19,7 +19,7 @@ class Dialect:
 
     `primitives` defines what `CONTRACT` lists, and the functions of <math.h> that the compiler lacks. `partial_sync`:
     some threads of a block can synchronise without the others. `counted_sync`: where they cannot, the other threads run
-    as many block syncs as the task has (§4.2.1 of the paper). `quiet_arguments`: a task's tensors may be declared
+    as many block syncs as the task has (§4.2.1 of the paper). `restrict_arguments`: a task's tensors may be declared
     restrict although other blocks write them during this launch. `asks_ahead`: `mk_ahead` exists.
     """
 
@@ -27,10 +27,10 @@ class Dialect:
     primitives: str
     partial_sync: bool
     counted_sync: bool = False
-    quiet_arguments: bool = True
+    restrict_arguments: bool = True
     asks_ahead: bool = False
-    wave: int = 32  # threads that run in step
-    shares: int = 1  # blocks on a multiprocessor, which share its registers
+    subgroup_size: int = 32  # threads that run in step
+    veus_per_sm: int = 1  # blocks on a multiprocessor, which share its registers
     fits: int = 0  # words of sums per thread that surely leave registers for the rest, if operands are staged
     inline_limit: int = 200_000  # characters of tasks; more are called, to save registers and compile time
     instructions: tuple[Instruction, ...] = ()
@@ -296,7 +296,7 @@ COMMON = (
 
 def prelude(dialect: Dialect) -> str:
     """Return the text before all kernels. The emulator defines the primitives itself."""
-    host = emulated_swap(dialect.wave) + EMULATED_COPIES
+    host = emulated_swap(dialect.subgroup_size) + EMULATED_COPIES
     text = f"#ifndef SIMT_HOST\n{dialect.primitives}#else\n{host}#endif\n{COMMON}{FOLDS}"
     if units := [i for i in dialect.instructions if i.multiplies]:
         host = "".join(map(emulated, units))

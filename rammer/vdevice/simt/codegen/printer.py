@@ -32,27 +32,29 @@ class EmittedFunction:
     num_threads: int
     guarded: bool = False  # the caller excludes the extra threads,
     extra_syncs: int = 0  # and they run this many block syncs
-    ahead: str = ""  # a function that prefetches constants before the rTask waits,
-    ahead_text: str = ""  # and its text
+    prefetch: str = ""  # a function that prefetches constants before the rTask waits,
+    prefetch_text: str = ""  # and its text
 
 
 def emit(
     kernel: RKernel,
     dialect: Dialect,
     block: int,
-    loose: frozenset[int] = frozenset(),
+    unaligned: frozenset[int] = frozenset(),
     copied: frozenset[int] = frozenset(),
 ) -> EmittedFunction:
     """Emit the text of a kernel for blocks of `block` threads. Equal bodies get equal symbols.
 
-    `loose`: arguments that may not start at a multiple of 16 bytes. `copied`: arguments in the block's shared memory,
-    given as byte offsets from the scratch. Raises LoweringError.
+    `unaligned`: arguments that may not start at a multiple of 16 bytes. `copied`: arguments in the block's shared
+    memory, given as byte offsets from the scratch. Raises LoweringError.
     """
     body = kernel.program
     if isinstance(body, ForeignSource):
         if body.language != dialect.language:
             raise LoweringError(f"{kernel.name} is written in {body.language!r}, not in {dialect.language!r}")
-        counted = dialect.counted_sync and body.num_threads % dialect.wave == 0 and body.num_block_syncs is not None
+        counted = (
+            dialect.counted_sync and body.num_threads % dialect.subgroup_size == 0 and body.num_block_syncs is not None
+        )
         own = body.own_syncs and dialect.partial_sync
         if body.num_threads not in (1, block) and body.num_block_syncs != 0 and not (counted or own):
             raise LoweringError(
@@ -64,9 +66,9 @@ def emit(
         return EmittedFunction(body.symbol, body.text, body.num_threads, guarded, extra)
     inputs = zip(body.arguments[body.num_outputs :], kernel.operation.static, strict=True)
     quiet = {b.name for b, static in inputs if static}
-    if dialect.quiet_arguments:
+    if dialect.restrict_arguments:
         quiet = {b.name for b in body.arguments}
-    text = function(SimtPrinter(body, dialect, block, loose, copied), quiet, copied)
+    text = function(SimtPrinter(body, dialect, block, unaligned, copied), quiet, copied)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedFunction(symbol, text.replace(PLACEHOLDER, symbol), body.num_threads)
 
@@ -92,20 +94,22 @@ class SimtPrinter(CFamilyPrinter):
         program: TileProgram,
         dialect: Dialect,
         block: int,
-        loose: frozenset[int],
+        unaligned: frozenset[int],
         copied: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(program, LANES)
         arguments = program.arguments
-        self.near = {b.name for n, b in enumerate(arguments) if n in copied}
-        self.steady = {b.name for n, b in enumerate(arguments) if n not in loose} | {b.name for b in program.scratch}
+        self.in_shared_memory = {b.name for n, b in enumerate(arguments) if n in copied}
+        self.aligned = {b.name for n, b in enumerate(arguments) if n not in unaligned} | {
+            b.name for b in program.scratch
+        }
         self.memory = {b.name for b in (*arguments, *program.scratch)}
         if any(b.size > 2**31 - 1 for b in arguments):
             self.loop_type = "int64_t"
         threads, syncs = program.num_threads, contains(program.body, Sync)
         self.extra_syncs = block_syncs(program.body) if dialect.counted_sync else 0
-        apart = (dialect.partial_sync or self.extra_syncs > 0) and threads % dialect.wave == 0
-        self.shares_syncs = syncs and 1 < threads < block and not apart
+        separate = (dialect.partial_sync or self.extra_syncs > 0) and threads % dialect.subgroup_size == 0
+        self.shares_syncs = syncs and 1 < threads < block and not separate
         self.leaves = threads < block and not self.shares_syncs
         if not self.leaves or threads == 1:
             self.extra_syncs = 0
@@ -120,7 +124,7 @@ class SimtPrinter(CFamilyPrinter):
 
     def one_access(self, buffer: str, index: Index) -> bool:
         """Return whether the vector lies in memory at a multiple of 16 bytes, so that one access is enough."""
-        return buffer in self.steady and index.const % LANES == 0 and all(c % LANES == 0 for _, c in index.terms)
+        return buffer in self.aligned and index.const % LANES == 0 and all(c % LANES == 0 for _, c in index.terms)
 
     def square(self, loop: For) -> str | None:
         return None
@@ -130,8 +134,8 @@ class SimtPrinter(CFamilyPrinter):
         if not unit.staged:
             return [f"mk_{unit.name}({', '.join(f'{o.buffer} + {self.index(o.at)}' for o in s.operands)});"]
         assert unit.encoding is not None
-        apart = (n * unit.encoding.nbytes for o in inputs for n in o.steps[:2])  # along terms, along the other axis
-        numbers = s.sizes["term"] // unit.extent("term"), *apart
+        strides = (n * unit.encoding.nbytes for o in inputs for n in o.steps[:2])  # along terms, along the other axis
+        numbers = s.sizes["term"] // unit.extent("term"), *strides
         places = (f"{o.buffer} + {self.index(o.at * unit.encoding.parts)}" for o in inputs)
         operands = ", ".join((f"{sums.buffer} + {self.index(sums.at)}", *places))
         return [f"mk_{unit.name}<{', '.join(map(str, numbers))}>({operands});"]
@@ -160,14 +164,14 @@ class SimtPrinter(CFamilyPrinter):
         where: tuple[Range, ...] = s.value.where if isinstance(s.value, Select) else ()
         load = s.value.then if isinstance(s.value, Select) else s.value
         assert isinstance(load, Load)
-        if load.tensor in self.near:
+        if load.tensor in self.in_shared_memory:
             return super().store(s, lane, count)
         start = var(lane) if lane else Index()
         to, source = s.index - start, load.index[0] - start
         there = self.conditions(where) or "true"
         lanes = count or LANES if lane else 1
         moves = lane is not None and s.index.coef(lane) == load.index[0].coef(lane) == 1 and not _uses(where, lane)
-        if lane is not None and not (moves and lanes == LANES and self.both_steady(s.buffer, to, load.tensor, source)):
+        if lane is not None and not (moves and lanes == LANES and self.both_aligned(s.buffer, to, load.tensor, source)):
             each = ({lane: Index(n)} for n in range(lanes))
             return " ".join(self.copied_later(s.at(values), None, 0) for values in each)
         target, origin = f"&{s.buffer}[{self.index(to)}]", f"&{load.tensor}[{self.index(source)}]"
@@ -175,7 +179,7 @@ class SimtPrinter(CFamilyPrinter):
             origin = f"({there} ? {origin} : {load.tensor})"
         return f"mk_copy_later<{4 * lanes if moves else 4}>({target}, {origin}, {there});"
 
-    def both_steady(self, buffer: str, to: Index, tensor: str, source: Index) -> bool:
+    def both_aligned(self, buffer: str, to: Index, tensor: str, source: Index) -> bool:
         return self.one_access(buffer, to) and self.one_access(tensor, source)
 
     def conditions(self, where: tuple[Range, ...]) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
-from rammer.planner.near import Lane
+from rammer.planner.scratch_allocation import Lane
 from rammer.vdevice.simt.codegen.slices import OperandSlice, Run, slice_of
 
 LEAST_BYTES = 512  # for a smaller part, the load costs more than it saves

@@ -22,12 +22,12 @@ class Variants:
     def calls(self, kernel: RKernel, operands: Numbers, function: str) -> bool:
         """Return whether a function is the rKernel's with operands at these places."""
         outputs, static = len(kernel.operation.outputs), kernel.operation.static
-        near = frozenset(k for k, (base, _) in enumerate(operands.tolist()) if base == SCRATCH)
-        copies = frozenset(k - outputs for k in near if k >= outputs and static[k - outputs])
+        in_scratch = frozenset(k for k, (base, _) in enumerate(operands.tolist()) if base == SCRATCH)
+        copies = frozenset(k - outputs for k in in_scratch if k >= outputs and static[k - outputs])
         loose = frozenset(k for k, (_, at) in enumerate(operands.tolist()) if at % VECTOR_BYTES)
         loose -= {outputs + position for position in copies}
-        key = kernel, copies, loose, near
+        key = kernel, copies, loose, in_scratch
         if key not in self._symbols:
             used = reading_copies(kernel, copies) if copies else kernel
-            self._symbols[key] = emit(used, self.dialect, self.block, loose, near).symbol
+            self._symbols[key] = emit(used, self.dialect, self.block, loose, in_scratch).symbol
         return self._symbols[key] == function

@@ -24,13 +24,13 @@ class WaitLists:
     def __init__(self) -> None:
         self._lists: list[Codes] = []
         self._author: list[tuple[int, int] | None] = []  # of a list's only barrier: vEU, order
-        self._near: dict[int, list[int]] = {}  # lists by each of their first two codes
+        self._by_anchor: dict[int, list[int]] = {}  # lists by each of their first two codes
 
     def add(self, veu: int, order: int, waits: Sequence[Position]) -> int:
         """Return the number of a list for the barrier at this slot."""
         wanted = np.fromiter(chain.from_iterable(waits), np.int64, 2 * len(waits)).reshape(-1, 2)
         codes: Codes = np.sort((wanted[:, 0] << ORDER_BITS) + wanted[:, 1])
-        for number in {n: None for anchor in codes[:2].tolist() for n in self._near.get(anchor, ())}:
+        for number in {n: None for anchor in codes[:2].tolist() for n in self._by_anchor.get(anchor, ())}:
             if self._serves(number, veu, order, codes):
                 self._author[number] = None
                 return number
@@ -38,7 +38,7 @@ class WaitLists:
         self._lists.append(codes)
         self._author.append((veu, order))
         for anchor in codes[:2].tolist():
-            self._near.setdefault(anchor, []).append(number)
+            self._by_anchor.setdefault(anchor, []).append(number)
         return number
 
     def _serves(self, number: int, veu: int, order: int, codes: Codes) -> bool:

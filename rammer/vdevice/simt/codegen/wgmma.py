@@ -59,7 +59,7 @@ def _text(unit: Instruction) -> str:
     held = ", ".join(f"%{n}" for n in range(count))
     encoding = unit.encoding
     assert encoding is not None
-    kind, turned = ("bf16", ", 0, 0") if encoding.dtype is DType.BF16 else ("tf32", "")
+    kind, transposes = ("bf16", ", 0, 0") if encoding.dtype is DType.BF16 else ("tf32", "")
     shape = f"m{ROWS}n{unit.extent('column')}k{unit.extent('term')}.f32.{kind}.{kind}"
     # A second part lies 128 bytes behind the first; the small products come first.
     products = (("", ""),) if encoding.parts == 1 else ((" + 8", ""), ("", " + 8"), ("", ""))
@@ -67,7 +67,7 @@ def _text(unit: Instruction) -> str:
         f"""
     asm volatile(
         "{{ .reg .pred adds; setp.eq.b32 adds, 0, 0;\\n"
-        "wgmma.mma_async.sync.aligned.{shape} {{{held}}}, %{count}, %{count + 1}, adds, 1, 1{turned}; }}"
+        "wgmma.mma_async.sync.aligned.{shape} {{{held}}}, %{count}, %{count + 1}, adds, 1, 1{transposes}; }}"
         : MK_SUMS_{count} : "l"(x + n * (A_TERMS >> 3){more}), "l"(y + n * (B_TERMS >> 3){other}) : "memory");"""
         for more, other in products
     )

@@ -13,7 +13,7 @@ from rammer import config
 from rammer.errors import DeviceError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, SlotTimes
-from rammer.vdevice.image.memory import HostRooms, allocate, gather, tensor_at
+from rammer.vdevice.image.memory import HostBuffers, allocate, gather, tensor_at
 from rammer.vdevice.simt.codegen.image import SOURCE, bound_in, checked_streams, failure, port_places
 from rammer.vdevice.simt.codegen.table import LINE
 from rammer.vdevice.simt.emulator.compile import compile_host
@@ -38,7 +38,7 @@ class _Arguments(ctypes.Structure):
     )
 
 
-class EmulatorExecutable(HostRooms):
+class EmulatorExecutable(HostBuffers):
     """A program ready to run on the host.
 
     `deterministic`: one OS thread runs all blocks in a fixed order and reports a deadlock exactly; otherwise every

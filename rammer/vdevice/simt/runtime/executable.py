@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, closed
 from rammer.ir.tensor import Array, TensorType
-from rammer.vdevice.base import Image, Port, Room, SlotTimes
+from rammer.vdevice.base import DeviceBuffer, Image, Port, SlotTimes
 from rammer.vdevice.image.arena import ARENA, aligned
 from rammer.vdevice.simt.codegen.image import SOURCE, bound_in, checked_streams, failure, port_places
 from rammer.vdevice.simt.codegen.table import LINE
@@ -26,7 +26,7 @@ STATE_HEAD = 16  # words that hold the errors of a run
 
 
 @dataclass(frozen=True, eq=False)
-class GpuRoom(Room):
+class GpuRoom(DeviceBuffer):
     """An array of the platform that holds a port."""
 
     type: TensorType

@@ -43,7 +43,7 @@ def measure_kernels(
     if not wanted:
         return {}
     block = max(max(k.num_threads, len(k.argument_types())) for k in wanted)
-    block = -(-block // dialect.wave) * dialect.wave
+    block = -(-block // dialect.subgroup_size) * dialect.subgroup_size
     emitted = {k: emit(k, dialect, block) for k in wanted}
     device = f"{gpu.name} {gpu.arch}, {vdevice.spec.num_veus} vEUs of {block} threads"
     store = profile_store(device, vdevice.platform.compiler())

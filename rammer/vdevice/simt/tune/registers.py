@@ -15,7 +15,7 @@ from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
 BATCH = 8  # kernels of one compiler call
-FEW_ARGUMENTS = 16
+ARGUMENTS = 16
 Compile = Callable[[str], MachineCode]
 
 
@@ -27,7 +27,7 @@ def read_registers(
     rKernels with low register pressure are left out, and those that the budget does not reach. Raises ToolchainError.
     """
     wanted = in_language(kernels, dialect)
-    block = -(-max((k.num_threads for k in wanted), default=1) // dialect.wave) * dialect.wave
+    block = -(-max((k.num_threads for k in wanted), default=1) // dialect.subgroup_size) * dialect.subgroup_size
     wanted = [k for k in wanted if not _holds_little(k, dialect)]
     emitted = {k: emit(k, dialect, block) for k in wanted}
     distinct = list({e.symbol: e for e in emitted.values()}.values())
@@ -51,8 +51,8 @@ def _holds_little(kernel: RKernel, dialect: Dialect) -> bool:
     if not isinstance(body, TileProgram):
         return False
     if not contains(body.body, Alloc):
-        return len(body.arguments) <= FEW_ARGUMENTS
-    return bool(body.scratch) and _words(body.body) <= dialect.fits // dialect.shares**2
+        return len(body.arguments) <= ARGUMENTS
+    return bool(body.scratch) and _words(body.body) <= dialect.fits // dialect.veus_per_sm**2
 
 
 def _words(body: Body) -> int:
@@ -70,7 +70,7 @@ def _text(kernels: Sequence[EmittedFunction], dialect: Dialect, block: int) -> s
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
     for k in kernels:
         parts.append(
-            f'extern "C" __global__ void __launch_bounds__({block}, {dialect.shares})\n'
+            f'extern "C" __global__ void __launch_bounds__({block}, {dialect.veus_per_sm})\n'
             f"{_entry(k)}(void *const *args, int rtask, int *bad) {{\n"
             f"  const int tid = threadIdx.x;\n  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"
             f"  {task_call(k, 'args', 'rtask')}\n  if (status) *bad = status;\n}}\n"

@@ -9,7 +9,7 @@ from rammer_testing.fuzz.case import Case, Choices, Options, draw
 from rammer_testing.fuzz.families import FAMILIES
 from rammer_testing.fuzz.sketch import Port, Sketch
 from rammer_testing.fuzz.trial import Trial, Verdict
-from rammer_testing.fuzz.worker import Limits, alone, apart
+from rammer_testing.fuzz.worker import Limits, alone, run_separately
 
 __all__ = [
     "FAMILIES",
@@ -22,6 +22,6 @@ __all__ = [
     "Trial",
     "Verdict",
     "alone",
-    "apart",
     "draw",
+    "run_separately",
 ]

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from rammer.ir.tensor import Array, Shape
 from rammer_testing.fuzz.families import FAMILIES, Family, Step
-from rammer_testing.fuzz.families.declared import Lie, is_open, lies, told
+from rammer_testing.fuzz.families.declared import Lie, declared, is_open, lies
 from rammer_testing.fuzz.sketch import Port, Sketch, Unfit
 
 SHOWN = 16  # elements of a constant in a text
@@ -77,7 +77,7 @@ class Case:
     @property
     def given(self) -> ModelProto:
         """Return the model that the compiler gets."""
-        return told(self.model, self.lies)
+        return declared(self.model, self.lies)
 
     @property
     def shapes(self) -> dict[str, Shape] | None:

@@ -273,8 +273,8 @@ def spreads(
     runs = PERTURBED if size < LARGE else PERTURBED // 4
     for run in range(ROUNDS * runs):
         noise = _Noise(random, coarse, 2.0 ** (run // runs), once, flush=bool(run % 2))
-        near = {name: noise.near(value) for name, value in inputs.items()}
-        said = consult(_noisy(model, noise), near, (oracle,))
+        perturbed = {name: noise.perturbed(value) for name, value in inputs.items()}
+        said = consult(_noisy(model, noise), perturbed, (oracle,))
         for name, value in said[1].items() if said else ():
             moved[name] = _farther(moved[name], value, wanted[name])
         if run % runs == runs - 1:
@@ -289,7 +289,7 @@ def spread(
     random = np.random.default_rng(0)
     for attempt in range(2 * PERTURBED):
         noise = _Noise(random, ROUNDED[precision], 2.0 ** (attempt // (PERTURBED // 2)), once)
-        for name, value in run({n: noise.near(v) for n, v in inputs.items()}).items():
+        for name, value in run({n: noise.perturbed(v) for n, v in inputs.items()}).items():
             moved[name] = _farther(moved[name], value, found[name])
     return moved
 
@@ -336,7 +336,7 @@ class _Noise:
         epsilon *= self.times if epsilon < 1e-4 else min(self.times, NARROW_TIMES)
         return np.asarray(1 + epsilon * self.random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)
 
-    def near(self, value: Array) -> Array:
+    def perturbed(self, value: Array) -> Array:
         return np.asarray(value * self.factors(value.dtype, value.shape))
 
 
@@ -347,7 +347,7 @@ def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
     shaping = {name for node in model.graph.node if node.op_type in _SHAPING for name in node.input[1:]}
     for tensor in found.graph.initializer:
         if tensor.name not in shaping:
-            tensor.CopyFrom(numpy_helper.from_array(noise.near(numpy_helper.to_array(tensor)), tensor.name))
+            tensor.CopyFrom(numpy_helper.from_array(noise.perturbed(numpy_helper.to_array(tensor)), tensor.name))
     typed = shape_inference.infer_shapes(model, data_prop=True).graph
     types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
     del found.graph.node[:]

@@ -42,7 +42,7 @@ MEASURED: dict[str, float | None] = {"measured": 0.5, "usual": None}  # seconds;
 RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused by name", "ill-conditioned", "no oracle"
 WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "refused by an internal error"
 FAILURES = (WRONG, CRASHED, HUNG, INTERNAL)
-FEW_LEFT, RARE = 3, 10  # of this many differing elements one may stay unexplained; RARE: no oracle agrees
+ONE_IN, RARE = 3, 10  # of this many differing elements one may stay unexplained; RARE: no oracle agrees
 LEFT_OUT = " is no candidate: "  # of our own rKernels, none may be
 DRAWN_S = 0.5  # a nominal budget where times are not measured
 BY_IMPORTER = "by the importer"
@@ -284,7 +284,7 @@ class Trial:
             either = {name: np.maximum(moved[name], own[name]) for name in wanted}
             if not any(compare(found[n], value, n, allowed, either[n]) for n, value in wanted.items()):
                 return Verdict(ILL, "the program itself moves as far", text)  # by other roundings than the oracle's
-        others, apart = [], False
+        others, unlike = [], False
         for name in ("evaluator", "interpreter"):
             if name != oracle and (second := consult(model, inputs, (name,))):
                 agrees = not any(
@@ -292,14 +292,14 @@ class Trial:
                 )
                 others.append((name, agrees))
                 disputed = [d.output for d in left if d and d.output in second[1]]
-                apart |= any(compare(second[1][n], wanted[n], n, allowed) for n in disputed)
+                unlike |= any(compare(second[1][n], wanted[n], n, allowed) for n in disputed)
         if ("evaluator", True) in others:
             return Verdict(ILL, f"{oracle} deviates from ONNX's evaluator", text)
-        if alike and apart:  # worst-case bounds are wide: they do not count where all oracles agree
+        if alike and unlike:  # worst-case bounds are wide: they do not count where all oracles agree
             bounds = rounding(model, inputs, precision)
             if not any(compare(found[n], value, n, allowed, moved[n] + bounds[n]) for n, value in wanted.items()):
                 return Verdict(ILL, "rounding may move it as far, and oracles disagree", text)
-        share = FEW_LEFT if ("interpreter", True) in others else RARE
+        share = ONE_IN if ("interpreter", True) in others else RARE
         if share * _count(left) <= _count(first):  # of many ties, each moves rarely
             return Verdict(ILL, "most of what differs moves in the oracle itself", text)
         said_by = ", ".join(f"{name} {'agrees with us' if ok else 'disagrees with us, too'}" for name, ok in others)

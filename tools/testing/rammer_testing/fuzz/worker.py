@@ -275,7 +275,7 @@ def _heard(child: Child) -> tuple[list[dict[str, Any]], str]:
     return messages, child.end()
 
 
-def apart(trials: Mapping[str, Callable[[], Trial]], limits: Limits) -> dict[str, Verdict]:
+def run_separately(trials: Mapping[str, Callable[[], Trial]], limits: Limits) -> dict[str, Verdict]:
     """Return verdicts on cases, all in one child. If it dies, the unfinished cases count as dead too."""
     messages, how = _heard(Child(lambda say: try_all(trials.items(), limits, say), limits))
     found = {message.pop("end"): Verdict(**message) for message in messages if "end" in message}
@@ -284,7 +284,7 @@ def apart(trials: Mapping[str, Callable[[], Trial]], limits: Limits) -> dict[str
 
 def alone(trial: Callable[[], Trial], limits: Limits) -> Verdict:
     """Return the verdict on one case in its own child."""
-    return apart({"": trial}, limits)[""]
+    return run_separately({"": trial}, limits)[""]
 
 
 def names(families: Sequence[str], seed: int) -> Iterator[str]:

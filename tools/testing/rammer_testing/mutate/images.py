@@ -11,7 +11,7 @@ import numpy as np
 
 from rammer.ir.tensor import Array
 from rammer.vdevice.cpu.codegen.compile import KernelSource
-from rammer.vdevice.cpu.runtime.table import PUBLISH, TICKETS
+from rammer.vdevice.cpu.runtime.table import SIGNALS_DONE, TICKETS
 from rammer.vdevice.ipu.codegen.program import PoplarProgram
 from rammer_testing.mutate.bug import HOST, IPU, SIMT, Bug, Hit, Plant, afterwards, bug, once
 
@@ -116,7 +116,7 @@ def _no_waits(fields: Fields) -> bool:
     return bool(barriers.size)
 
 
-def _less_far(fields: Fields) -> bool:
+def _shorter_waits(fields: Fields) -> bool:
     waits = fields["waits"]
     before = waits.copy()
     waits[:, 1] = np.maximum(waits[:, 1] - 1, 0)
@@ -125,8 +125,8 @@ def _less_far(fields: Fields) -> bool:
 
 def _unpublished(fields: Fields) -> bool:
     flags = fields["slots"][:, 3]
-    some = np.flatnonzero(flags & PUBLISH)[:1]
-    flags[some] &= ~PUBLISH
+    some = np.flatnonzero(flags & SIGNALS_DONE)[:1]
+    flags[some] &= ~SIGNALS_DONE
     return bool(some.size)
 
 
@@ -198,7 +198,7 @@ TABLES: tuple[Bug, ...] = (
             ("an operand's address is 64 bytes off", _operand),
             ("another constant is read", _constant),
             ("waits are dropped", _no_waits),
-            ("waits are for one slot less", _less_far),
+            ("waits are for one slot less", _shorter_waits),
             ("a slot is not published", _unpublished),
             ("two functions are exchanged", _column("slots", 0, _next_kernel)),
             ("an rTask has the next one's number", _column("slots", 1, _next_task)),
@@ -214,7 +214,7 @@ TABLES: tuple[Bug, ...] = (
             ("an operand's address is 64 bytes off", _operand),
             ("another constant is read", _constant),
             ("waits are dropped", _column("instructions", 5, lambda n, _: 0 * n)),
-            ("waits are for one slot less", _less_far),
+            ("waits are for one slot less", _shorter_waits),
             ("a slot publishes too early a step", _column("instructions", 6, lambda n, _: np.maximum(n - 1, 0))),
             ("two functions are exchanged", _column("instructions", 0, _next_kernel)),
             ("an rTask has the next one's number", _column("instructions", 1, _next_task)),

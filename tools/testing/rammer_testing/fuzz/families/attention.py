@@ -33,14 +33,14 @@ def attend(s: Sketch) -> None:
     size = width // heads
     form = s.random.choice(("split", "split", "view", "view first", "separate"))
     if form == "separate":
-        parts = [apart(s, dense(s, x, width, bias=bias), heads) for _ in range(3)]
+        parts = [split_heads(s, dense(s, x, width, bias=bias), heads) for _ in range(3)]
     elif form == "split":
         joint = dense(s, x, 3 * width, bias=bias)
-        parts = [apart(s, p, heads) for p in s.multi("Split", joint, outputs=3, axis=2, num_outputs=3)]
+        parts = [split_heads(s, p, heads) for p in s.multi("Split", joint, outputs=3, axis=2, num_outputs=3)]
     elif form == "view first":
         flat = s.node("Reshape", x, s.constant([b * length, width]))
         joint = s.node("Reshape", dense(s, flat, 3 * width, bias=bias), s.constant([b, length, 3 * width]))
-        parts = [apart(s, p, heads) for p in s.multi("Split", joint, outputs=3, axis=2, num_outputs=3)]
+        parts = [split_heads(s, p, heads) for p in s.multi("Split", joint, outputs=3, axis=2, num_outputs=3)]
     else:
         joint = s.node("Reshape", dense(s, x, 3 * width, bias=bias), s.constant([b, length, 3, heads, size]))
         joint = s.node("Transpose", joint, perm=[2, 0, 3, 1, 4])
@@ -61,7 +61,7 @@ def attend(s: Sketch) -> None:
         s.node("Add", x, y)
 
 
-def apart(s: Sketch, x: str, heads: int) -> str:
+def split_heads(s: Sketch, x: str, heads: int) -> str:
     """Reshape [batch, length, width] to [batch, heads, length, size]."""
     b, length, width = s.shape(x)
     return s.node("Transpose", s.node("Reshape", x, s.constant([b, length, heads, width // heads])), perm=[0, 2, 1, 3])
@@ -72,10 +72,10 @@ def operator(s: Sketch) -> None:
     x = s.floats(3)
     b, length, width = s.shape(x)
     heads = s.random.choice([h for h in (1, 2, 3, 4, 6, 8) if width % h == 0])
-    few = s.random.choice(sizes.divisors(heads))
-    kv = few * (width // heads)
+    kv_heads = s.random.choice(sizes.divisors(heads))
+    kv = kv_heads * (width // heads)
     keys = [dense(s, x, kv, bias=False) for _ in range(2)]
-    attrs: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": few, "is_causal": int(s.chance(0.4))}
+    attrs: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": kv_heads, "is_causal": int(s.chance(0.4))}
     s.node("Attention", x, *keys, work=2 * b * heads * length * length * width // heads, **attrs)
 
 

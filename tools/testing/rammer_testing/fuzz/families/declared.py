@@ -55,7 +55,7 @@ def _false(s: Sketch, shape: Shape) -> Declared:
     return None if form == "none" else tuple(_no_size(s) if s.chance(0.5) else e for e in shape)
 
 
-def told(model: ModelProto, false: Sequence[Lie]) -> ModelProto:
+def declared(model: ModelProto, false: Sequence[Lie]) -> ModelProto:
     """Return the model with those false declarations whose values it still has."""
     if not false:
         return model

@@ -168,12 +168,12 @@ def contrib(s: Sketch) -> None:
         given += [s.weights(n, terms=1)] if s.chance(0.5) else []
         s.trust("MatMulIntegerToFloat", given, [(FLOAT, (rows, n))], domain=CONTRIB)
         return
-    turned = s.random.randint(0, 1)
+    transposed = s.random.randint(0, 1)
     given = [x, scale(s), zeros(s, s.dtype(x))]
-    given += [bytes_of(s, (n, terms) if turned else (terms, n), dtype), scale(s, per_column)]
+    given += [bytes_of(s, (n, terms) if transposed else (terms, n), dtype), scale(s, per_column)]
     given.append(zero(s, dtype, per_column) if s.chance(0.8) else s.constant(s.numpy.integers(0, 1, per_column), dtype))
     bias = s.constant(s.numpy.integers(-500, 500, (n,)), I32) if s.chance(0.5) else ""
-    attrs: dict[str, Any] = {"transB": turned, "domain": CONTRIB, **({"alpha": 0.5} if s.chance(0.2) else {})}
+    attrs: dict[str, Any] = {"transB": transposed, "domain": CONTRIB, **({"alpha": 0.5} if s.chance(0.2) else {})}
     if s.chance(0.6):
         to, _ = result(s, terms, s.dtype(x))
         s.trust("QGemm", [*given, bias, to, zeros(s, s.dtype(x))], [(s.dtype(x), (rows, n))], **attrs)

@@ -140,17 +140,17 @@ def rotary(s: Sketch) -> None:
     """Add partial rotary embeddings: rotate the first part of each head, and copy the rest."""
     x = s.pick(lambda k: k.rank in (3, 4) and k.shape[-1] >= 8 and k.dtype in FLOATS)
     width, dtype, axis = s.shape(x)[-1], s.dtype(x), s.constant([-1])
-    turned = 2 * s.random.randint(1, width // 4)
+    width_rotated = 2 * s.random.randint(1, width // 4)
 
     def part(value: str, a: int, b: int) -> str:
         return s.node("Slice", value, s.constant([a]), s.constant([b]), axis)
 
-    first = part(x, 0, turned)
-    halves = (s.node("Neg", part(first, turned // 2, turned)), part(first, 0, turned // 2))
-    angles = (s.shape(x)[-2], turned)
+    first = part(x, 0, width_rotated)
+    halves = (s.node("Neg", part(first, width_rotated // 2, width_rotated)), part(first, 0, width_rotated // 2))
+    angles = (s.shape(x)[-2], width_rotated)
     products = [s.node("Mul", first, s.operand(*angles, dtype=dtype))]
     products.append(s.node("Mul", s.node("Concat", *halves, axis=-1), s.operand(*angles, dtype=dtype)))
-    s.node("Concat", s.node("Add", *products), part(x, turned, width), axis=-1)
+    s.node("Concat", s.node("Add", *products), part(x, width_rotated, width), axis=-1)
 
 
 def pad(s: Sketch) -> None:

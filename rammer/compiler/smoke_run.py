@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import InputError
-from rammer.forkpool import Background, alone
+from rammer.forkpool import Background, run_isolated
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
@@ -214,7 +214,7 @@ class _Run:
 
     def _beside(self, run: Run, patience_s: float) -> tuple[str, Fault | None]:
         self._progress[0] = NOWHERE
-        ended = alone(lambda: self._seeded(run), lambda: int(self._progress[1]), patience_s)
+        ended = run_isolated(lambda: self._seeded(run), lambda: int(self._progress[1]), patience_s)
         if ended.made is not None:
             return ended.made
         operator = int(self._progress[0])
@@ -239,7 +239,7 @@ class _Run:
     def _slot_by_slot(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
         plan, executable, progress, every = self._plan, self._executable, self._progress, self._every
         assert isinstance(executable, RunsSlots)
-        if plan.memory is None or plan.memory.near:
+        if plan.memory is None or plan.memory.in_scratch:
             return self._whole(inputs)  # results in scratch cannot be copied
         began, work_s = time.monotonic(), 2 * self._seconds + time.thread_time()  # others may have the CPU, too
         stepped = executable.stepped(inputs)
@@ -312,7 +312,7 @@ class _Run:
         steps = (
             USUAL if own and not any("_transform" in op.kind for op in self._plan.graph.operators) else USUAL_OF_OTHERS
         )
-        least = partial(_usual, doubles=self._plan.spec.doubles)
+        least = partial(_usual, has_float64=self._plan.spec.has_float64)
         for tensor, value in self._wanted[1].items():
             if not differs(found[tensor], Bounded(value, least(value, USUAL))).any():
                 continue
@@ -351,13 +351,13 @@ def one_thread() -> None:
             ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
 
 
-def _usual(value: Array, steps: float, doubles: bool) -> Array:
+def _usual(value: Array, steps: float, has_float64: bool) -> Array:
     """Return how far elements of an output usually are off, as `steps` roundings of its largest element.
 
-    `doubles`: float64 is computed as such, else as float32.
+    `has_float64`: float64 is computed as such, else as float32.
     """
     finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
-    step = 2.0**-52 if doubles and value.dtype in (np.float64, np.complex128) else 2.0**-23
+    step = 2.0**-52 if has_float64 and value.dtype in (np.float64, np.complex128) else 2.0**-23
     return np.full(value.shape, steps * step * float(finite.max(initial=0.0)))
 
 
@@ -390,7 +390,7 @@ def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
     known: dict[tuple[object, RKernel], tuple[int, float]] = {}
     untried = [n for k, n in first.items() if not isinstance(k.body, TileProgram)]
     chosen: dict[int, int] = {}
-    for counts, some in ((_many, untried), (_few, order), (_many, list(first.values()))):
+    for counts, some in ((_many, untried), (_fewest, order), (_many, list(first.values()))):
         for n in some:
             if (key := (counts, kernel := plan.kernels[n])) not in known:
                 known[key] = (many := counts(kernel)), _seconds(kernel.operation, many, formed=kernel.form is not None)
@@ -401,7 +401,7 @@ def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
     return chosen
 
 
-def _few(kernel: RKernel) -> int:
+def _fewest(kernel: RKernel) -> int:
     return FEWEST
 
 

@@ -16,18 +16,18 @@ DEFAULT = ("sigmoid", "tanh", "tanh")  # activations of gates, cell and output
 PLAIN = frozenset({"sigmoid", "tanh", "relu"})  # activations that are operators of their own
 
 
-def open_cells(graph: Graph) -> Graph:
+def decompose_cells(graph: Graph) -> Graph:
     """Decompose lstm_cell, if its weights are constant and it has no features beyond those of unrolled networks.
 
     Fusion then chooses which product a cell computes itself: that of the operand that comes last. In an encoder it is
     the state; in a decoder the input, whose step then costs one hand-over instead of two.
     """
     editor = Editor(graph)
-    turned: dict[TensorId, TensorId] = {}
+    transposed: dict[TensorId, TensorId] = {}
     plain = [n for n, op in editor.operators.items() if op.kind == "lstm_cell" and _is_plain(editor, op)]
     biases = _biases(editor, plain)
     for n in plain:
-        _open(editor, editor.remove(n), biases.get(n), turned)
+        _decompose(editor, editor.remove(n), biases.get(n), transposed)
     return editor.finish()
 
 
@@ -77,12 +77,12 @@ def _only(editor: Editor, tensor: TensorId, cells: set[int]) -> bool:
     return True
 
 
-def _open(editor: Editor, op: ROperator, bias: TensorId | None, turned: dict[TensorId, TensorId]) -> None:
+def _decompose(editor: Editor, op: ROperator, bias: TensorId | None, transposed: dict[TensorId, TensorId]) -> None:
     gx, h, c, weights = op.inputs
     batch, _, hidden = editor.types[gx].shape
-    if weights not in turned:
+    if weights not in transposed:
         matrix = editor.constants[weights].reshape(GATES * hidden, hidden)
-        turned[weights] = editor.constant(np.ascontiguousarray(matrix.T), weights)
+        transposed[weights] = editor.constant(np.ascontiguousarray(matrix.T), weights)
     inner, entering, leaving = op.operation.keywords.get("activations", DEFAULT)
 
     def define(kind: str, *inputs: TensorId, **attrs: Any) -> TensorId:
@@ -91,7 +91,7 @@ def _open(editor: Editor, op: ROperator, bias: TensorId | None, turned: dict[Ten
     flat = define("reshape", gx, shape=(batch, GATES * hidden))
     begins = h in editor.constants and not np.any(editor.constants[h])  # the state is 0: it has no product to add
     if not begins:
-        flat = define("add", flat, define("matmul", h, turned[weights]))
+        flat = define("add", flat, define("matmul", h, transposed[weights]))
     if bias is not None and not begins:
         flat = define("add", flat, bias)
 

@@ -17,7 +17,7 @@ MOST_BYTES = 256 << 10  # more would evict what is needed first
 SECTOR_BYTES = 32  # fetch unit of L2
 
 
-def ahead(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str]:
+def prefetch_text(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str]:
     """Return name and text of `void name(void *const *args, int rtask, int tid)`, which prefetches static operands.
 
     Inputs in `copied` are left out: the block's own memory has them. Operands of fewer than `LEAST_BYTES` are skipped.

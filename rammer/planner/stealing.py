@@ -34,7 +34,7 @@ class StealableStatement:
     hands_over: bool = False
 
 
-def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[StealableStatement, ...]:
+def stealable(program: TileProgram, opened: Callable[[For], bool]) -> tuple[StealableStatement, ...]:
     """Return the units whose iterations other vEUs may run, in order. Empty if that is unsafe.
 
     These units store results. They lie outside of loops, except for loops that are `opened`, which every participating
@@ -58,7 +58,7 @@ def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[Stealabl
     return tuple(u for u in units if u.hands_over)
 
 
-def has_parts(kernel: RKernel) -> bool:
+def is_stealable(kernel: RKernel) -> bool:
     """Return whether iterations of a kernel's loops store to disjoint places: it is proven, and not an update.
 
     An update's data may send several elements to one place, where the last one must win.
@@ -70,10 +70,10 @@ def _of_one(name: str, units: Sequence[StealableStatement], digits: set[str]) ->
     """Return whether an rTask that writes a buffer in a stealable unit touches it in no other unit."""
     touching = [u for u in units if name in u.read | u.written]
     writing = [u for u in touching if u.hands_over and name in u.written]
-    return all(u is w or _apart(u, w, digits) for w in writing for u in touching)
+    return all(u is w or _disjoint(u, w, digits) for w in writing for u in touching)
 
 
-def _apart(first: StealableStatement, second: StealableStatement, digits: set[str]) -> bool:
+def _disjoint(first: StealableStatement, second: StealableStatement, digits: set[str]) -> bool:
     """Return whether no rTask runs both units, because their conditions restrict its number to disjoint ranges."""
     for a, b in product(first.where, second.where):
         step = b.index - a.index
@@ -101,7 +101,7 @@ def _fresh(program: TileProgram, units: Sequence[StealableStatement], digits: se
             return False  # by other iterations
         for m in range(n - 1, -1, -1):
             before = units[m]
-            if name in before.written and not _apart(unit, before, digits):
+            if name in before.written and not _disjoint(unit, before, digits):
                 inside = unit.around[len(before.around) :]
                 beside = [u for u in units if inside and any(loop is inside[0] for loop in u.around)]
                 everybody = not before.hands_over and all(map(is_, before.around, unit.around))

@@ -55,13 +55,13 @@ def replaced_inputs(kernel: RKernel) -> list[int]:
     return [n for n, buffer in enumerate(kernel.program.arguments[1:]) if buffer.name in found]
 
 
-def successions(plan: ExecutionPlan, order: HappensBefore) -> Iterator[tuple[TensorId, TensorId]]:
+def in_place_pairs(plan: ExecutionPlan, order: HappensBefore) -> Iterator[tuple[TensorId, TensorId]]:
     """Yield (operand, result), both owners of memory: the result may be in place of the operand, in the plan's order.
 
     All other readers of the operand must precede every write of the result. The operand's writers need no check: an
     element is read before its place is written, and was written before that (R104).
     """
-    if not plan.spec.succession:
+    if not plan.spec.in_place:
         return
     graph = plan.graph
     kept = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)} | graph.constants.keys()

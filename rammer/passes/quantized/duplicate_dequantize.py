@@ -11,7 +11,7 @@ from rammer.ir.tensor import DType, TensorId
 from rammer.passes.editor import Editor
 
 
-def dequantize_apart(graph: Graph) -> Graph:
+def duplicate_dequantize(graph: Graph) -> Graph:
     """Let each reader of (bytes - zero) * scale compute that for itself, if zero and scale are constants."""
     editor = Editor(graph)
     for op in graph.operators:

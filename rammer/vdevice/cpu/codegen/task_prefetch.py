@@ -26,7 +26,7 @@ Part: TypeAlias = tuple[TensorId, int, int]  # a tensor, and the first and end b
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class TaskPrefetch:
     """Lines of a weight that an rTask prefetches while it computes."""
 
     operator: int  # the reader of the weight
@@ -35,15 +35,15 @@ class Ahead:
     lines: int
 
 
-def aheads(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid, Ahead]:
+def task_prefetches(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid, TaskPrefetch]:
     """Return the prefetches of rTasks. `capacity` is the number of lines that an rTask of a kernel can prefetch.
 
     A part of a weight is prefetched if its lane has touched more than the private cache holds since it last read the
     part. The rTasks just before its reader prefetch it. The last of these takes the first lines, which are needed
     first.
     """
-    near = plan.spec.l2.nbytes
-    found: dict[TaskUid, Ahead] = {}
+    cache = plan.spec.l2.nbytes
+    found: dict[TaskUid, TaskPrefetch] = {}
     for program in plan.programs:
         for lane in program.lanes:
             tasks = [slot.uid for slot in lane if isinstance(slot, RTask)]
@@ -52,35 +52,35 @@ def aheads(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid
             for order, task in enumerate(tasks):
                 static = plan.graph.operators[task.operator_id].operation.static
                 for position, (part, is_static) in enumerate(zip(touched[order], static, strict=False)):
-                    if is_static and part[2] - part[1] >= SMALLEST and not _lies_near(part, latest, near):
-                        before = _just_before(order, touched, near)
-                        _ask(plan, capacity, found, (task, position, part), [tasks[n] for n in before], near)
+                    if is_static and part[2] - part[1] >= SMALLEST and not _is_resident(part, latest, cache):
+                        before = _just_before(order, touched, cache)
+                        _distribute(plan, capacity, found, (task, position, part), [tasks[n] for n in before], cache)
                 for part in touched[order]:
                     latest.pop(part, None)
                     latest[part] = None
     return found
 
 
-def _ask(
+def _distribute(
     plan: ExecutionPlan,
     capacity: Mapping[RKernel, int],
-    found: dict[TaskUid, Ahead],
+    found: dict[TaskUid, TaskPrefetch],
     wanted: tuple[TaskUid, int, Part],
     before: Sequence[TaskUid],
-    near: int,
+    cache_bytes: int,
 ) -> None:
     """Distribute a part, up to half a cache, over the rTasks `before` that prefetch nothing else."""
     task, position, (_, first, end) = wanted
-    left = -(-min(end - first, near // 2) // LINE_BYTES)
+    left = -(-min(end - first, cache_bytes // 2) // LINE_BYTES)
     for asking in before:
         lines = 0 if asking in found else min(left, capacity[plan.kernels[asking.operator_id]])
         if lines:
-            found[asking] = Ahead(task.operator_id, position, first, lines)
+            found[asking] = TaskPrefetch(task.operator_id, position, first, lines)
             first += lines * LINE_BYTES
             left -= lines
 
 
-def _just_before(order: int, touched: Sequence[Sequence[Part]], near: int) -> Iterator[int]:
+def _just_before(order: int, touched: Sequence[Sequence[Part]], cache_bytes: int) -> Iterator[int]:
     """Yield a lane's rTasks before one, last first, until they touch more than a cache holds."""
     seen: set[Part] = set()
     nbytes = 0
@@ -88,15 +88,15 @@ def _just_before(order: int, touched: Sequence[Sequence[Part]], near: int) -> It
         yield before
         nbytes += sum(end - first for _, first, end in set(touched[before]) - seen)
         seen.update(touched[before])
-        if nbytes > near:
+        if nbytes > cache_bytes:
             return
 
 
-def _lies_near(part: Part, latest: dict[Part, None], near: int) -> bool:
+def _is_resident(part: Part, latest: dict[Part, None], cache_bytes: int) -> bool:
     """Return whether a part is still resident: since its last use the lane touched no more than a cache holds (LRU)."""
     if part not in latest:
         return False
-    room = near
+    room = cache_bytes
     for _, first, end in takewhile(lambda other: other != part, reversed(latest)):
         room -= end - first
         if room < 0:
