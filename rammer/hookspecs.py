@@ -24,13 +24,16 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
     raise AssertionError("a hook specification is never called")
 
 
-@hookspec
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> Iterable[RKernel]:
+@hookspec(warn_on_impl_args={"finer": DeprecationWarning("rammer_rkernels: finer is tuning.task_multiples now")})
+def rammer_rkernels(
+    operation: Operation, spec: VDeviceSpec, tuning: Tuning, finer: tuple[int, ...]
+) -> Iterable[RKernel]:
     """Return candidate rKernels of `operation` in any language of `spec.languages`.
 
     Put your first choice first: measured times decide, and on ties the first one wins. Built-in plugins come before
     others, and these by name. The parameter `tuning` may be left out. If `tuning.task_multiples` is set, further
     candidates with so many times the usual number of rTasks are wanted, for a policy that splits operators.
+    The parameter `finer` is an old name of these.
     """
     raise AssertionError("a hook specification is never called")
 

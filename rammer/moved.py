@@ -1,4 +1,4 @@
-"""Import modules by their former names, from before the layout of folders, with a DeprecationWarning.
+"""Keep former names working, with a DeprecationWarning: of modules, and of attributes that others read or pass.
 
 `import rammer` adds a finder behind Python's own. It makes an old name the same module object as the new one, so that
 classes, pickles and `python -m` see one definition. Delete an entry when it is no longer used.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.backend": "rammer.integrations.onnx_backend",
@@ -76,3 +80,32 @@ class Finder(MetaPathFinder):
 def install(table: dict[str, str]) -> None:
     """Make modules importable by the old names in `table`."""
     sys.meta_path.append(Finder(table))
+
+
+def renamed(**new: str) -> Callable[[type[T]], type[T]]:
+    """Let a class have attributes by old names, also as keywords, with a DeprecationWarning."""
+
+    def wrap(kind: type[T]) -> type[T]:
+        def current(name: str) -> str:
+            warnings.warn(f"{kind.__name__}.{name} is {new[name]} now", DeprecationWarning, stacklevel=3)
+            return new[name]
+
+        method = "__new__" if issubclass(kind, tuple) else "__init__"
+        make = getattr(kind, method)
+
+        @wraps(make)
+        def made(self: Any, *positional: Any, **named: Any) -> Any:
+            for old in named.keys() & new.keys():
+                named[current(old)] = named.pop(old)
+            return make(self, *positional, **named)
+
+        def attribute(self: object, name: str) -> Any:
+            if name in new:
+                return getattr(self, current(name))
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+
+        setattr(kind, method, made)
+        kind.__getattr__ = attribute  # type: ignore[attr-defined]
+        return kind
+
+    return wrap

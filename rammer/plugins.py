@@ -231,7 +231,8 @@ class PluginRegistry:
         from rammer.ir.kernel import USUAL
 
         found: list[RKernel] = []
-        for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, tuning=tuning or USUAL):
+        wanted = {"tuning": tuning or USUAL, "finer": (tuning or USUAL).task_multiples}
+        for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, **wanted):
             origin = self._origins[plugin]
             with _blamed(plugin, "rammer_rkernels"):
                 found += [replace(kernel, origin=origin) if origin else kernel for kernel in kernels]

@@ -8,6 +8,7 @@ from math import exp
 
 from rammer.errors import DeviceError
 from rammer.ir.instruction import Instruction
+from rammer.moved import renamed
 
 NUMERICS = ("fast", "strict")
 ROUNDS = 16  # of Newton's method, from below: exact to the last digit where a loop is a hundredth more than fits
@@ -111,6 +112,13 @@ class Issue:
     pending: int = 8
 
 
+@renamed(
+    wave="subgroup_size",
+    succession="in_place",
+    direct="no_winograd",
+    doubles="has_float64",
+    reads_once="non_temporal",
+)
 @dataclass(frozen=True, slots=True)
 class VDeviceSpec:
     """A vDevice as data. Times are in microseconds."""

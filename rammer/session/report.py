@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rammer.errors import message
+from rammer.moved import renamed
 
 
+@renamed(put_out="evictions")
 @dataclass(frozen=True)
 class SessionReport:
     """Counts of a session so far. A miss is a run that had to compile first."""

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 ROOT = REPOSITORY / "rammer"
 BACKENDS = ("cpu", "cuda", "rocm", "ipu")
 
-CORE = {"errors", "ir.ops", "ir.device", "ir.expr", "ir.graph", "ir.index", "ir.instruction", "ir.kernel"} | {
+CORE = {"errors", "moved", "ir.ops", "ir.device", "ir.expr", "ir.graph", "ir.index", "ir.instruction", "ir.kernel"} | {
     *("ir.listing", "ir.operator", "ir.plan", "ir.program", "ir.remembered", "ir.software_pipeline", "ir.tensor"),
     *("ir.text", "ir.tile"),
 }
@@ -93,7 +93,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
-    "rammer.session.report": ({"errors"}, set()),
+    "rammer.session.report": ({"errors", "moved"}, set()),
     "rammer.session.control_flow": ({"session.inputs", "runtime.state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {

@@ -8,11 +8,17 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rammer
+from rammer.ir.kernel import Tuning
+from rammer.ir.operator import Operations
+from rammer.ir.ops import OPS
 from rammer.moved import MOVED, STAY
+from rammer.plugins import PluginRegistry
+from rammer.session.report import SessionReport
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +67,49 @@ def test_pickles_by_old_names_load(forgotten: str) -> None:
 )
 def test_commands_by_old_names_run(command: list[str]) -> None:
     subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True, timeout=60)
+
+
+REPORT = {"hits": 1, "misses": 1, "compiled_ahead": 1, "compile_s": 1.0, "padding": 0.0, "programs": ()}
+OLD = [  # what plugins pass or read by another name than before
+    (rammer.VDeviceSpec, {"name": "a", "num_veus": 2}, "wave", "subgroup_size"),
+    (rammer.VDeviceSpec, {"name": "a", "num_veus": 2}, "doubles", "has_float64"),
+    (
+        SessionReport,
+        dict.fromkeys(("hits", "misses", "compiled_ahead", "compile_s", "padding"), 0),
+        "put_out",
+        "evictions",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "others", "old", "new"), OLD, ids=lambda value: str(value))
+def test_old_attributes_and_keywords_lead_to_the_new_ones(
+    kind: Any, others: dict[str, Any], old: str, new: str
+) -> None:
+    others = others | ({"programs": ()} if kind is SessionReport else {})
+    with pytest.warns(DeprecationWarning, match=rf"{kind.__name__}\.{old} is {new} now"):
+        made = kind(**others, **{old: 7})
+    with pytest.warns(DeprecationWarning, match="now"):
+        assert getattr(made, old) == getattr(made, new) == 7
+    assert made == kind(**others, **{new: 7}) == pickle.loads(pickle.dumps(made))
+    with pytest.raises(AttributeError, match="never"):
+        _ = made.never
+
+
+def test_a_hook_with_the_old_parameter_gets_the_new_ones_value() -> None:
+    class Old:
+        @rammer.hookimpl
+        def rammer_rkernels(self, operation: object, spec: object, finer: tuple[int, ...]) -> list[object]:
+            asked.append(finer)
+            return []
+
+    asked: list[tuple[int, ...]] = []
+    registry = PluginRegistry()
+    with pytest.warns(DeprecationWarning, match=r"finer is tuning\.task_multiples now"):
+        registry.register(Old(), "old")
+    operation = Operations(OPS).define("relu", (rammer.TensorType((4,), rammer.DType.F32),))
+    registry.rkernels(operation, rammer.VDeviceSpec("old", 1), Tuning(task_multiples=(4,)))
+    assert asked == [(4,)]
 
 
 def test_a_name_that_was_never_there_is_not_found() -> None:
