@@ -96,7 +96,13 @@ def schedules(folder: Path, asked: Path) -> None:
 def _value(kernel: Any) -> list[str]:
     """Return the texts that identify a candidate."""
     packing = [f"{tensor}: {layout}" for tensor, layout in kernel.packing]
-    return [kernel.name, kernel.schedule, "; ".join(packing), f"finer {kernel.finer}, places {kernel.places}"]
+    finer, places = _either(kernel, "for_splitting", "finer"), _either(kernel, "pipeline_depth", "places")
+    return [kernel.name, kernel.schedule, "; ".join(packing), f"finer {finer}, places {places}"]
+
+
+def _either(kernel: Any, name: str, old: str) -> Any:
+    """Return a field by its name, or by that of older versions."""
+    return getattr(kernel, name) if hasattr(kernel, name) else getattr(kernel, old)
 
 
 if __name__ == "__main__":
