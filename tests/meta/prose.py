@@ -1,4 +1,4 @@
-"""Phrases that the documentation does not use, with what to write instead; and what is clean of them already."""
+"""Phrases that documentation does not use, and words that names do not have, with what to write instead."""
 
 from __future__ import annotations
 
@@ -30,6 +30,20 @@ BANNED = {
     r"\btried out\b": "tested",
     r"\btakes? (its|the) place of\b": "replace, reuse the memory of",
     r"\bwhat it needs of\b": "the ... that it needs",
+}
+# Words that no name of a function, class, parameter, attribute, constant or module has. Here a word is a part of a name
+# between underscores or capitals.
+BANNED_IN_NAMES = {
+    "near": "l1, resident, in_scratch, local, adjacent",
+    "far": "cold, streamed, outer, pending",
+    "apart": "separate, independent, disjoint, strided, split, per_image",
+    "turned": "transposed",
+    "told": "signalled_by, declared",
+    "untold": "ignore",
+    "settle": "flush, check, record",
+    "settled": "proven, accepted",
+    "believed": "estimate",
+    "few": "name the limit, or what is done with so many",
 }
 # Code, names of modules, targets of links, and a quoted report.
 SPANS = re.compile(r"```.*?```|`[^`\n]*`|-m [\w.]+|\]\([^)]*\)", re.S)
