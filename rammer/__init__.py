@@ -12,8 +12,9 @@ from pkgutil import get_data
 from typing import Any
 
 from rammer import moved
+from rammer.config import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _MODULES = {  # of each public name: the stub says where it is
     alias.name: str(node.module)

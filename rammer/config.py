@@ -19,8 +19,8 @@ from typing import Literal, TypeVar
 
 from rammer.errors import RammerError, did_you_mean
 
+VERSION = "0.1.0"
 Number = TypeVar("Number", int, float)
-
 
 Kind = Literal["text", "names", "boolean", "integer", "number"]  # of a flag; a function of this name reads it
 

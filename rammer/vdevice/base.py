@@ -316,10 +316,12 @@ class DeviceArrays(Protocol):
 class ExportsProjects(Protocol):
     """A vDevice whose programs can become a project of sources that needs no Python."""
 
-    def export(self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str) -> None:
+    def export(
+        self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str, inputs: Mapping[str, Array]
+    ) -> None:
         """Write the project of a model's programs, the best first, to a new or empty folder.
 
-        Raises ArtifactError, InputError.
+        The project can check itself on `inputs`. Raises ArtifactError, InputError.
         """
 
 

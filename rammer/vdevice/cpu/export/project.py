@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rammer import __version__, files
+from rammer import config, files
 from rammer.errors import ArtifactError, InputError
 from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.expected import expected
 from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded_as
 from rammer.ir.tensor import Array, DType
-from rammer.runtime.measure import random_inputs
-from rammer.vdevice.base import Image, ports_of
+from rammer.vdevice.base import Image
 from rammer.vdevice.cpu.codegen.compile import Unit
 from rammer.vdevice.cpu.export.tables import manifest, model_source, plan_source
 from rammer.vdevice.cpu.host import find_arch
@@ -42,7 +41,12 @@ class ExportedProgram(NamedTuple):
     units: Sequence[Unit]
 
 
-def write_project(programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]], folder: Path, name: str) -> None:
+def write_project(
+    programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]],
+    folder: Path,
+    name: str,
+    inputs: Mapping[str, Array],
+) -> None:
     """Write the project of one model's programs, the best first. The folder must be new or empty.
 
     Raises InputError for a name that C does not take, and for programs of different models; ArtifactError if the
@@ -53,7 +57,7 @@ def write_project(programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]
     exported = list(starmap(ExportedProgram, programs))
     if len({(p.image.inputs, p.image.outputs, *p.image.state.items()) for p in exported}) > 1:
         raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
-    content = _sources(exported, name)
+    content = _sources(exported, name, inputs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -67,7 +71,7 @@ def write_project(programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | bytes]:
+def _sources(programs: Sequence[ExportedProgram], name: str, inputs: Mapping[str, Array]) -> dict[str, str | bytes]:
     """Return all files by path."""
     weights, offsets = _weights([p.image for p in programs])
     found: dict[str, str | bytes] = {"weights.bin": weights}
@@ -88,8 +92,8 @@ def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | 
     found[f"src/{name}.c"] = model_source(
         name, image, plans, digest.hexdigest(), (weights[:HEADER_BYTES], len(weights))
     )
-    found["manifest.json"] = manifest(name, __version__, digest.hexdigest(), image, list(arches))
-    check, words = _check(programs[0])
+    found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), image, list(arches))
+    check, words = _check(programs[0], inputs)
     found["check.bin"] = check
     words |= {
         "NAME": name,
@@ -108,7 +112,7 @@ def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | 
     found["src/runtime.c"] = "\n".join(runtime.joinpath(n).read_text("utf-8") for n in ("system.c", "runtime.c"))
     found["src/half.h"] = (INCLUDE / "half.h").read_text("utf-8")
     found[f"include/{name}.h"] = (
-        f"/* The model {name}, exported by rammer {__version__}: see rammer.h. */\n"
+        f"/* The model {name}, exported by rammer {config.VERSION}: see rammer.h. */\n"
         f'#ifndef {name.upper()}_H\n#define {name.upper()}_H\n#include "rammer.h"\n'
         f'#ifdef __cplusplus\nextern "C"\n#else\nextern\n#endif\nconst rammer_model {name}_model;\n#endif\n'
     )
@@ -160,17 +164,16 @@ def _weights(images: Sequence[Image]) -> tuple[bytes, list[list[int]]]:
     return header.encode() + body, offsets
 
 
-def _check(program: ExportedProgram) -> tuple[bytes, dict[str, str]]:
-    """Return seeded inputs with the outputs that their definition gives, and the words of main.c that describe them."""
+def _check(program: ExportedProgram, inputs: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
+    """Return inputs with the outputs that their definition gives, and the words of main.c that describe them."""
     plan, image = program.plan, program.image
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         step = max((FACTOR_STEPS.get(i.precision, 0.0) for i in plan.spec.instructions), default=0.0)
         return bounded_as(op.operation.expr, plan.kernels[n].form, given, factor_step=step, careful=True)
 
-    seeded = random_inputs(ports_of(plan.graph)[0], 0)
     state = set(image.state.values())
-    seeded |= {name: np.zeros_like(seeded[name]) for name in state & seeded.keys()}
+    seeded = {name: np.zeros_like(array) if name in state else array for name, array in inputs.items()}
     try:
         meant = expected(plan.graph, seeded, local)
     except InputError:  # random indices are out of range
