@@ -10,6 +10,7 @@ from pathlib import Path
 from rammer.errors import ArtifactError, InputError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
+from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.codegen.build import build_image, seal_image
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler
