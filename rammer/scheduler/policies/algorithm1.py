@@ -20,7 +20,7 @@ class PrintedDraft(Draft):
     def options(self, operator_id: int) -> Options:
         """Return the rKernels from which a wave chooses: the fastest and the most efficient of all."""
         fitting = self.prices.fitting(self.graph.operators[operator_id].operation)
-        fastest, efficient = (min(fitting, key=attrgetter(price)) for price in ("alone_us", "work_us"))
+        fastest, efficient = (min(fitting, key=attrgetter(price)) for price in ("unshared_us", "work_us"))
         return replace(super().options(operator_id), fastest=fastest, efficient=efficient)
 
     def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[Placed]:
