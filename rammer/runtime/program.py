@@ -364,6 +364,8 @@ class Program(Stateful):
         same model for other CPUs: `rammer_open` chooses the best that the CPU runs. docs/export.md has all files.
         Raises ArtifactError, also for a loaded program, which keeps no sources; DeviceError for a target without.
         """
+        if self.is_loaded:
+            raise ArtifactError("a loaded program keeps no sources", hint="export the model it was compiled from")
         if not isinstance(self._vdevice, ExportsProjects):
             raise DeviceError(f"programs for {self.target!r} cannot be exported", hint="target='cpu' can")
         if name is None:

@@ -167,7 +167,10 @@ def check_text(arch: str, cases: Sequence[Operation], folder: Path) -> None:
     spec = replace(
         SLOW_SPEC, arch=arch, lanes=target.lanes, registers=target.registers, instructions=target.instructions
     )
-    text = translation_unit([emit(k, spec) for op in cases for k in candidates(op, spec)], spec)
+    texts = [emit(k, spec) for op in cases for k in candidates(op, spec)]
+    if target.machine == "wasm32":  # its C has no float16; see test_cpu_export.py
+        texts = [emitted for emitted in texts if "_Float16" not in emitted.text]
+    text = translation_unit(texts, spec)
     (folder / "kernels.c").write_text(text)
     compiler = c_compiler()
     flags = ("-S", "-emit-llvm", "-Xclang", "-disable-llvm-passes", "-w", "-nostdlibinc", "-isystem", str(INCLUDE))

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer.errors import ArtifactError, InputError
+from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.runtime.program import Program, identifier
 from rammer.vdevice.cpu.export.tables import in_order
 from rammer.vdevice.cpu.host import find_arch, host
@@ -243,7 +243,7 @@ def test_what_cannot_be_exported_is_refused(exported: tuple[Program, Path], tmp_
     with pytest.raises(InputError, match="no name for C"):
         program.export(tmp_path / "a", name="2d")
     program.save(tmp_path / "saved.rammer")
-    with pytest.raises(ArtifactError, match="outline"):
+    with pytest.raises(ArtifactError, match="sources"):
         rammer.load_program(tmp_path / "saved.rammer").export(tmp_path / "b")
     other = rammer.compile(detector(), device=2)
     with pytest.raises(InputError, match="different inputs"):
@@ -252,10 +252,29 @@ def test_what_cannot_be_exported_is_refused(exported: tuple[Program, Path], tmp_
     assert [identifier(n) for n in ("a/voice-1.onnx", "2d.onnx", "é.onnx")] == ["voice_1", "model_2d", "model"]
 
 
+def test_webassembly_has_no_float16() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [3, 5])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [3, 5])
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], "half", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(DeviceError, match="float16"):
+        rammer.compile(model, arch="wasm32-simd128", device=1)
+
+
 def test_the_header_is_plain_c_and_c_plus_plus(exported: tuple[Program, Path], tmp_path: Path) -> None:
     source = tmp_path / "use.c"
     source.write_text('#include "detector.h"\nint main(void) { return rammer_version() < 1000; }\n')
-    strict = ("-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", f"-I{exported[1]}/include", str(source))
+    strict = (
+        "-Wall",
+        "-Wextra",
+        "-pedantic",
+        "-Werror",
+        "-c",
+        f"-I{exported[1]}/include",
+        str(source),
+        "-o",
+        str(tmp_path / "use.o"),
+    )
     for kind in (("-std=c89",), ("-x", "c++", "-std=c++98")):
         subprocess.run([*c_compiler().command, *kind, *strict], check=True)
 

@@ -75,7 +75,9 @@ def _ways(problem: Problem, prices: PriceTable, steps: tuple[int, ...]) -> Itera
     all of their rTasks are done. Restrictions that change nothing are left out.
     """
     options = [prices.options(op.operation) for op in problem.graph.operators]
-    fewest, lean = ({n: options[n].only(getattr(options[n], way)) for n in steps} for way in ("fewest_rtasks", "efficient"))
+    fewest, lean = (
+        {n: options[n].only(getattr(options[n], way)) for n in steps} for way in ("fewest_rtasks", "efficient")
+    )
     first = {n: options[n].only(options[n].first) for n in feeders(problem.graph, steps)}
     for chosen in (fewest,) if fewest == lean else (fewest, lean):
         if chosen != {n: options[n] for n in steps}:

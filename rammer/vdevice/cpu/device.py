@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from rammer.errors import ArtifactError, InputError
+from rammer.errors import InputError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array
@@ -102,6 +102,10 @@ class CpuVDevice(CpuRunner):
         """Return the store of verdicts on programs."""
         return profile_store(self._host.name, self._compiler.toolchain)
 
+    def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:
+        """Compile rKernels into the cache, several per compiler call. Raises ToolchainError, DeviceError."""
+        self._compiler.compile(kernels, progress)
+
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Return machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
         return build_image(plan, self._compiler, progress)
@@ -129,10 +133,7 @@ class CpuVDevice(CpuRunner):
         for device, image in programs:
             if not isinstance(device, CpuVDevice):
                 raise InputError(f"a program for {image.target!r} goes into no C project for CPUs")
-            if image.plan is None:
-                raise ArtifactError(
-                    "a loaded program keeps machine code, not C", hint="export the model it was compiled from"
-                )
+            assert image.plan is not None  # it was compiled here
             kernels = list(dict.fromkeys(image.plan.kernels))
             found.append((device.seal(image), image.plan, device._compiler.units(kernels)))
         write_project(found, folder, name, inputs)

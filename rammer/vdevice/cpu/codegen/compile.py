@@ -219,6 +219,11 @@ class KernelCompiler:
         body = kernel.body
         if not isinstance(body, ForeignSource):
             emitted = emit(kernel, self.spec)
+            if find_arch(self.spec.arch).machine == "wasm32" and "_Float16" in emitted.text:
+                raise DeviceError(
+                    f"rKernel {kernel.name!r} has float16 numbers, and C for WebAssembly has none",
+                    hint="export a float32 model",
+                )
             return KernelSource(
                 fingerprint(self._prelude, emitted.symbol, emitted.text), emitted.symbol, emitted, emitted.text
             )
