@@ -450,6 +450,12 @@ class VDevice(ABC):
         """Return whether the device's memory holds a plan's program; None if only building it would show that."""
         return None
 
+    def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:  # noqa: B027 (a hint)
+        """Compile and keep kernels that several plans will need, so that `build` finds them.
+
+        The default does nothing.
+        """
+
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Emit and compile a plan. The default keeps the plan for `load`; such an image cannot be saved."""
         return Image(self.spec.name, self.spec.arch, *ports_of(plan.graph), plan=plan)

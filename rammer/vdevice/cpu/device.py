@@ -101,6 +101,10 @@ class CpuVDevice(CpuRunner):
         """Return the store of verdicts on programs."""
         return profile_store(self._host.name, self._compiler.toolchain)
 
+    def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:
+        """Compile rKernels into the cache, several per compiler call. Raises ToolchainError, DeviceError."""
+        self._compiler.compile(kernels, progress)
+
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Return machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
         return build_image(plan, self._compiler, progress)
