@@ -325,6 +325,13 @@ def sums_of_bytes_shown_as_integers_and_twice_as_numbers(s: Sketch) -> list[str]
     return [sums, s.node("Cast", sums, to=FLOAT), s.node("Neg", s.node("Cast", sums, to=FLOAT))]
 
 
+@found(arch=runnable("x86-64-avx512"), veus=2)
+def bytes_of_nine_columns_by_columns(s: Sketch) -> list[str]:
+    """LLVM 22 stored the ninth byte of a row as eight bytes: a masked vector of one lane, narrowed from int64."""
+    hot = s.node("Hardmax", s.input((100, 9)), axis=0)
+    return [s.node("QuantizeLinear", hot, s.constant(0.0288), s.constant(145, U8))]
+
+
 def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """N: a proof compared what is read in each of 91 roles with each of 91 loads, for every element: 70 seconds."""
     asked = 0
