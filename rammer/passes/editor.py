@@ -99,17 +99,21 @@ class Editor:
         self.constants[name] = array
         return name
 
-    def replace_result(self, old: TensorId, new: TensorId) -> None:
-        """Use `new` instead of `old`, whose operator has been removed. A graph output keeps its own name."""
+    def replace_result(self, old: TensorId, new: TensorId) -> TensorId:
+        """Use `new` instead of `old`, whose operator has been removed. A graph output keeps its own name.
+
+        Returns the name of `new` from then on: it may be renamed to that output.
+        """
         if old not in self.outputs:
             self.redirect(old, new)
-            return
+            return new
         if new in self.fixed or new in self.constants or new not in self.producer:
             kind = self.types[new]
             self.add(f"copy to {old}", self.interner.copy(kind, kind), (new,), (old,))
             self.redirect(old, new)
-        else:
-            self.rename_result(new, old)
+            return new
+        self.rename_result(new, old)
+        return old
 
     def maker(self, tensor: TensorId, kind: str = "") -> ROperator | None:
         """Return the operator that computes a tensor; None if there is none, or if it is of another `kind`."""

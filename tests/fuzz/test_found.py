@@ -316,6 +316,22 @@ def a_scalar_whose_rounding_is_looked_at_carefully(s: Sketch) -> list[str]:
     return [s.node("Sigmoid", least), s.node("ReduceMean", s.node("Clip", x, least), keepdims=0)]
 
 
+@found(arch=runnable("x86-64-avx512bf16"))
+def sums_of_bytes_shown_as_integers_and_twice_as_numbers(s: Sketch) -> list[str]:
+    """The sums in float32 took the name of an output, and the cast back to integers read their old one."""
+    weights = s.constant(s.numpy.integers(-127, 128, (3, 1, 1, 2)), I8)
+    zeros = s.constant([116], U8), s.constant(-5, I8)
+    sums = s.node("ConvInteger", s.input((1, 3, 24, 4), U8, 0, 255), weights, *zeros, group=3, kernel_shape=[1, 2])
+    return [sums, s.node("Cast", sums, to=FLOAT), s.node("Neg", s.node("Cast", sums, to=FLOAT))]
+
+
+@found(arch=runnable("x86-64-avx512"), veus=2)
+def bytes_of_nine_columns_by_columns(s: Sketch) -> list[str]:
+    """LLVM 22 stored the ninth byte of a row as eight bytes: a masked vector of one lane, narrowed from int64."""
+    hot = s.node("Hardmax", s.input((100, 9)), axis=0)
+    return [s.node("QuantizeLinear", hot, s.constant(0.0288), s.constant(145, U8))]
+
+
 def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """N: a proof compared what is read in each of 91 roles with each of 91 loads, for every element: 70 seconds."""
     asked = 0

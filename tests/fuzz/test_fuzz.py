@@ -23,9 +23,11 @@ from rammer_testing.fuzz.oracle import (
     compare,
     consult,
     evaluator,
+    longest_sum,
     oracles,
     rounding,
     rounds_once,
+    spreads,
     tolerance,
 )
 from rammer_testing.fuzz.shrink import shrink
@@ -424,6 +426,40 @@ def test_formulas_of_doubles_are_of_doubles() -> None:
     }
     for name, value in evaluator(model, inputs).items():
         np.testing.assert_allclose(value, wanted[name], rtol=1e-12, atol=1e-14)
+
+
+def test_sums_of_16_bit_numbers_are_rounded_once() -> None:
+    """ONNX's evaluator rounds after each term: a sum of 3000 numbers in bfloat16 stops at a tenth of its value."""
+    s = Sketch("made:14")
+    x, axes = s.input((3, 3000), BFLOAT, 0.5, 1.0), s.constant([1])
+    total, squares, mean = (s.node(op, x, axes, keepdims=1) for op in ("ReduceSum", "ReduceSumSquare", "ReduceMean"))
+    so_far, share = s.node("CumSum", x, s.constant(1)), s.node("Softmax", x)
+    inputs = {x: s.inputs[x].draw(s.numpy)}
+    a = inputs[x].astype(np.float64)
+    wanted = {
+        total: a.sum(1, keepdims=True),
+        squares: (a * a).sum(1, keepdims=True),
+        mean: a.mean(1, keepdims=True),
+        so_far: a.cumsum(1),
+        share: np.exp(a) / np.exp(a).sum(1, keepdims=True),
+    }
+    found = evaluator(s.model([*wanted]), inputs)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name].astype(np.float64), value, rtol=2.0**-8)
+
+
+def test_doubles_that_an_oracle_computes_in_float32_move_by_its_steps() -> None:
+    """Of a variance of 3e-5 around 1, float32 leaves three digits."""
+    s = Sketch("made:15")
+    x, ones = s.input((1, 3, 2, 84), DOUBLE, 0.99, 1.01), s.constant(np.ones(3))
+    y = s.node("GroupNormalization", x, ones, s.constant(np.zeros(3)), num_groups=3)
+    model, inputs = s.model([y]), {x: s.inputs[x].draw(s.numpy)}
+    away = inputs[x] - inputs[x].mean((2, 3), keepdims=True)
+    exact = away / np.sqrt((away**2).mean((2, 3), keepdims=True) + 1e-5)
+    wanted, allowed = evaluator(model, inputs)[y], tolerance(model, longest_sum(model))
+    *_, moved = spreads(model, inputs, "evaluator")
+    assert compare(exact, wanted, y, allowed) and not compare(exact, wanted, y, allowed, moved[y])
+    assert compare(exact + 0.2, wanted, y, allowed, moved[y])
 
 
 def test_indices_of_elements_may_be_fewer_along_other_axes() -> None:

@@ -139,7 +139,7 @@ class _Narrower:
                 reader = self.editor.operators[n]
                 if reader.kind == "cast" and reader.operation.outputs[0].dtype is held:  # it has them already
                     self.editor.remove(n)
-                    self.editor.replace_result(reader.outputs[0], total)
+                    total = self.editor.replace_result(reader.outputs[0], total)
             total = self.editor.define(op.name, "cast", total, dtype=DType.I32)
         return self._biased(op, total)
 

@@ -24,7 +24,7 @@ from rammer.vdevice.cpu.codegen.compile import Unit
 from rammer.vdevice.cpu.export.tables import manifest, model_source, plan_source
 from rammer.vdevice.cpu.host import find_arch
 from rammer.vdevice.cpu.runtime.table import TABLE, Table
-from rammer.vdevice.toolchain import FLAGS, INCLUDE
+from rammer.vdevice.toolchain import CLANG_REPAIR, FLAGS, INCLUDE
 
 HEADER_BYTES = 128  # of weights.bin; also the alignment of each weight
 STEPS = 256.0  # least tolerance of the self-check, in roundings of an output's largest element
@@ -99,6 +99,7 @@ def _sources(programs: Sequence[ExportedProgram], name: str, inputs: Mapping[str
         "NAME": name,
         "SOURCES": " ".join(p for p in found if p.startswith("src/") and p != f"src/{name}.c"),
         "FLAGS": " ".join(f for f in FLAGS if f not in _ONLY_SHARED),
+        "CLANG": " ".join(CLANG_REPAIR),
         "ARCHES": "\n".join(_flags(arch, paths) for arch, paths in arches.items()),
     }
     for template, path in (("main.c", "main.c"), ("CMakeLists.txt", "CMakeLists.txt")):

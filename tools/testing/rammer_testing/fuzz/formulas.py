@@ -3,7 +3,8 @@
 It lacks quantised operators of ONNX Runtime's domain, and applies a vector of zero points for rows to columns. Its
 Erf computes in float32 even for doubles, and so does Gelu's; Gelu's other constants are float32 too. Its LRN computes
 as many channels as a batch has images, and its LpNormalization takes L1 norms with
-signs. Its GatherElements refuses indices that are shorter along other axes.
+signs. Its GatherElements refuses indices that are shorter along other axes. It rounds sums of 16-bit numbers after each
+term: in bfloat16, those of more than a few hundred terms stop growing.
 """
 
 from __future__ import annotations
@@ -11,11 +12,21 @@ from __future__ import annotations
 from math import erf, pi, sqrt
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import load_op
 
 from rammer.ir.tensor import Array
 from rammer_testing.fuzz.sketch import CONTRIB
+
+OPSET = 23  # the operators in SUMS are the same in opset 21
+HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+SUMS = (
+    *("ReduceSum", "ReduceSumSquare", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+    *("ReduceProd", "CumSum", "Softmax", "LogSoftmax", "InstanceNormalization"),
+    *("GlobalAveragePool", "AveragePool", "LpPool", "ConvTranspose"),
+)
 
 
 def of_rows(value: Array) -> Array:
@@ -176,8 +187,21 @@ class GatherElements(OpRun):
         return (np.take_along_axis(covered, indices, along),)
 
 
+def widened(name: str) -> type[OpRun]:
+    """Return an operator of the evaluator that computes 16-bit numbers in float64, and rounds its result once."""
+    plain: type[OpRun] = load_op("", name, OPSET)
+
+    def run(self: OpRun, x: Array, *rest: Any, **attributes: Any) -> tuple[Array]:
+        wide = [v.astype(np.float64) if getattr(v, "dtype", None) in HALVES else v for v in (x, *rest)]
+        (found,) = plain._run(self, *wide, **attributes)  # type: ignore[no-untyped-call]
+        return (np.asarray(found).astype(x.dtype) if x.dtype in HALVES else found,)
+
+    return type(name, (plain,), {"op_domain": "", "_run": run})
+
+
 _erf = np.vectorize(erf, otypes=[np.float64])
 FORMULAS: list[type[OpRun]] = [
     *(MatMulInteger, QLinearMatMul, QGemm, MatMulIntegerToFloat, QLinearAdd, QLinearMul, Erf, Gelu, LRN),
     *(LpNormalization, GatherElements),
+    *map(widened, SUMS),
 ]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
@@ -20,7 +19,7 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.semantics.expected import expected
 from rammer.ir.semantics.rounding import FACTOR_STEPS, OVERFLOW, Bounded, bounded
 from rammer.ir.tensor import Array
-from rammer_testing.fuzz.formulas import FORMULAS
+from rammer_testing.fuzz.formulas import FORMULAS, HALVES
 
 Outputs = dict[str, Array]
 Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
@@ -50,8 +49,7 @@ _WINDOWS = ("AveragePool", "MaxPool", "LpPool")
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SHAPING = ("Resize",)  # numbers of which give the result's size; oracles compute positions in float32
 _LEAST_SQUARED, _ZERO = "least number with a square", "flushed to zero"  # names of constants
-_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64), *_HALVES)
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64), *HALVES)
 
 
 def onnxruntime(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
@@ -269,11 +267,12 @@ def spreads(
     wanted = said[1]
     moved = {name: np.zeros(value.shape) for name, value in wanted.items()}
     random, coarse, once = np.random.default_rng(0), ROUNDED[precision], rounds_once(model)
+    stashed = frozenset(v for node in model.graph.node if node.op_type in _STASHED for v in node.input)
     size = sum(value.size for value in (*inputs.values(), *wanted.values()))
     runs = PERTURBED if size < LARGE else PERTURBED // 4
     for run in range(ROUNDS * runs):
-        noise = _Noise(random, coarse, 2.0 ** (run // runs), once, flush=bool(run % 2))
-        perturbed = {name: noise.perturbed(value) for name, value in inputs.items()}
+        noise = _Noise(random, coarse, 2.0 ** (run // runs), once, flush=bool(run % 2), stashed=stashed)
+        perturbed = {name: noise.perturbed(value, name) for name, value in inputs.items()}
         said = consult(_noisy(model, noise), perturbed, (oracle,))
         for name, value in said[1].items() if said else ():
             moved[name] = _farther(moved[name], value, wanted[name])
@@ -320,6 +319,7 @@ class _Noise:
 
     `coarse`: relative rounding step of float32. `once`: 16-bit numbers are exact to the last bit, as in `rounds_once`.
     `flush`: numbers whose squares are below the normal ones become zero, as devices compute such squares.
+    `stashed`: tensors whose readers compute in float32, even of doubles.
     """
 
     random: np.random.Generator
@@ -327,17 +327,22 @@ class _Noise:
     times: float = 1.0
     once: bool = False
     flush: bool = False
+    stashed: frozenset[str] = frozenset()
 
     def factors(self, dtype: Any, shape: Sequence[int], coarse: float = 0.0) -> Array:
         epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
-        epsilon = max(epsilon, self.coarse, coarse) if dtype == np.float32 else epsilon
-        if self.once and dtype in _HALVES:
+        epsilon = max(epsilon, coarse, self.coarse if dtype == np.float32 else 0.0) if epsilon else 0.0
+        if self.once and dtype in HALVES:
             epsilon = 0.0
         epsilon *= self.times if epsilon < 1e-4 else min(self.times, NARROW_TIMES)
         return np.asarray(1 + epsilon * self.random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)
 
-    def perturbed(self, value: Array) -> Array:
-        return np.asarray(value * self.factors(value.dtype, value.shape))
+    def perturbed(self, value: Array, name: str = "") -> Array:
+        return np.asarray(value * self.factors(value.dtype, value.shape, self.inside(name)))
+
+    def inside(self, name: str) -> float:
+        """Return the rounding step of the float32 inside a tensor's readers; 0.0 if there is none."""
+        return EPSILON[TensorProto.FLOAT] if name in self.stashed else 0.0
 
 
 def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
@@ -347,7 +352,8 @@ def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
     shaping = {name for node in model.graph.node if node.op_type in _SHAPING for name in node.input[1:]}
     for tensor in found.graph.initializer:
         if tensor.name not in shaping:
-            tensor.CopyFrom(numpy_helper.from_array(noise.perturbed(numpy_helper.to_array(tensor)), tensor.name))
+            constant = noise.perturbed(numpy_helper.to_array(tensor), tensor.name)
+            tensor.CopyFrom(numpy_helper.from_array(constant, tensor.name))
     typed = shape_inference.infer_shapes(model, data_prop=True).graph
     types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
     del found.graph.node[:]
@@ -360,15 +366,16 @@ def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
                 continue
             shape = [d.dim_value for d in kind.shape.dim]
             place = EPSILON[TensorProto.FLOAT] * max(shape, default=1) if node.op_type == "Resize" else 0.0
-            factor = noise.factors(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, place)
+            coarse = max(place, noise.inside(name))
+            factor = noise.factors(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, coarse)
             found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
             kept.output[n] = f"{name} exact"
             moved = f"{name} moved" if (flush := noise.flush and kind.elem_type == TensorProto.FLOAT) else name
             found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [moved]))
             found.graph.node.extend(_flushed(moved, name) if flush else ())
     if noise.flush:
-        for constant, value in ((_LEAST_SQUARED, LEAST_SQUARED), (_ZERO, 0.0)):
-            found.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), constant))
+        for known, value in ((_LEAST_SQUARED, LEAST_SQUARED), (_ZERO, 0.0)):
+            found.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), known))
     return found
 
 
