@@ -19,6 +19,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.kernels import candidates
+from rammer.vdevice import toolchain
 from rammer.vdevice.base import silent
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler
 from rammer.vdevice.cpu.codegen.emit import emit
@@ -103,6 +104,15 @@ def test_archs_do_not_mix(cache: Path, device: CpuVDevice) -> None:
         with config.override(RAMMER_CC=None):
             keys |= set(KernelCompiler(other.spec, host()).compile([kernel]).where.values())
     assert len(keys) == 2
+
+
+def test_stores_of_times_and_verdicts_are_those_of_all_flags(
+    device: CpuVDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that was wrong without a flag that repairs the compiler is a candidate again."""
+    before = KernelCompiler(device.spec, host()).toolchain
+    monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, "-DMORE"))
+    assert KernelCompiler(device.spec, host()).toolchain != before
 
 
 def test_damaged_objects_are_compiled_again(cache: Path, device: CpuVDevice) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx.parser
@@ -24,10 +25,12 @@ from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import Buffer, For, If, Kind, Scope, Store, Sync, TileProgram
 from rammer.kernels import candidates
 from rammer.tools.demo import lstm_stack
+from rammer.vdevice import toolchain
 from rammer.vdevice.simt.codegen.image import SOURCE, TABLE
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.codegen.table import END, Streams
+from rammer.vdevice.simt.emulator import compile
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 
 CHAIN = chain(3)
@@ -244,3 +247,13 @@ def test_integers_that_threads_share_are_not_folded_as_floats_are() -> None:
     inputs = {"x": np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2), "i": places.reshape(1, 1, 2, 2)}
     with rammer.compile(onnx.parser.parse_model(text), "cuda", device="emulator:2", tune_seconds=0) as program:
         assert np.flatnonzero(program.run(inputs)["y"]).tolist() == places.tolist()
+
+
+def test_flags_of_the_compiler_are_part_of_the_caches_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object compiled without a flag that repairs the compiler must not be found."""
+    keys: list[str] = []
+    monkeypatch.setattr(compile, "object_store", lambda: SimpleNamespace(made=lambda key, make: keys.append(key)))
+    for more in ((), ("-DMORE",), ()):
+        monkeypatch.setattr(toolchain, "FLAGS", (*more, "-O1"))
+        compile.compile_host("")
+    assert keys[0] == keys[2] != keys[1]

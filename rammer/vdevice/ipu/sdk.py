@@ -14,7 +14,16 @@ from pathlib import Path
 from rammer.errors import DeviceError, ToolchainError
 from rammer.files import temporary_folder
 from rammer.vdevice.ipu.spec import IpuModel
-from rammer.vdevice.toolchain import MACHINE_CODE, ask, c_compiler, fingerprint, object_store, read_made, run
+from rammer.vdevice.toolchain import (
+    CLANG_REPAIR,
+    MACHINE_CODE,
+    ask,
+    c_compiler,
+    fingerprint,
+    object_store,
+    read_made,
+    run,
+)
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "emulator" / "include"
@@ -100,7 +109,7 @@ def host_cxx() -> tuple[str, ...]:
             return (found, *words[1:])
     compiler = c_compiler()
     if compiler.family == "zig":
-        return (compiler.command[0], "c++")
+        return (compiler.command[0], "c++", *CLANG_REPAIR)  # zig compiles for this very machine by default
     raise ToolchainError("no C++ compiler for the IPU emulator", hint="install g++, or set CXX")
 
 

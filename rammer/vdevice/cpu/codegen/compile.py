@@ -113,7 +113,7 @@ class KernelCompiler:
         self.spec = spec
         self._compiler: Compiler = c_compiler()
         self._flags = arch_flags(spec.arch, self._compiler.family, host)
-        self.toolchain = f"{self._compiler.version} {' '.join(self._flags)}"
+        self.toolchain = f"{self._compiler.version} {' '.join((*self._compiler.flags, *self._flags))}"
         self._context = fingerprint(
             self._compiler.version, self._compiler.family, *self._compiler.flags, *self._flags, headers_fingerprint()
         )

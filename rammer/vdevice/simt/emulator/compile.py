@@ -22,7 +22,8 @@ def compile_host(text: str) -> bytes:
     compiler: Compiler = c_compiler()
     whole = host_text(text)
     # No flag names the machine, and a cache may lie in a home directory that x86-64 and aarch64 machines share.
-    key = fingerprint("simt", platform.machine(), compiler.version, compiler.family, *FLAGS, whole)
+    flags = *compiler.flags, *FLAGS
+    key = fingerprint("simt", platform.machine(), compiler.version, compiler.family, *flags, whole)
     return object_store().made(key, lambda: compiler.compile_shared(whole, FLAGS, timeout_s=600))
 
 

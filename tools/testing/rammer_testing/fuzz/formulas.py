@@ -4,7 +4,7 @@ It lacks quantised operators of ONNX Runtime's domain, and applies a vector of z
 Erf computes in float32 even for doubles, and so does Gelu's; Gelu's other constants are float32 too. Its LRN computes
 as many channels as a batch has images, and its LpNormalization takes L1 norms with
 signs. Its GatherElements refuses indices that are shorter along other axes. It rounds sums of 16-bit numbers after each
-term: in bfloat16, those of more than a few hundred terms stop growing.
+term: in bfloat16, those of many hundred terms stop growing.
 """
 
 from __future__ import annotations
