@@ -37,9 +37,18 @@ from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded, bounded
 from rammer.ir.tensor import Array, DType, TensorId, element
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.ir.verify.replay import Replay, Snapshot
-from rammer.runtime.measure import random_inputs
 from rammer.runtime.report import CHECKED
-from rammer.vdevice.base import Bytes, CompiledOnly, Executable, Image, MayFork, RunsSlots, Stepped, ports_of
+from rammer.vdevice.base import (
+    Bytes,
+    CompiledOnly,
+    Executable,
+    Image,
+    MayFork,
+    RunsSlots,
+    Stepped,
+    ports_of,
+    random_inputs,
+)
 from rammer.vdevice.image.placement import constant_value
 from rammer.vdevice.profiles import ProfileStore, generators
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rammer.ir.tensor import Array, DType
 from rammer.runtime.program import Program
-from rammer.vdevice.base import Port, TimedExecutable
+from rammer.vdevice.base import TimedExecutable
+from rammer.vdevice.base import random_inputs as random_inputs
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,6 @@ class Samples:
 
     def summary(self) -> dict[str, Any]:
         return {"min_ms": self.min_ms, "median_ms": self.median_ms, "n": len(self.seconds)}
-
-
-def random_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
-    """Return seeded inputs: standard normal floats and complex parts, small non-negative integers, booleans."""
-    random = np.random.default_rng(seed)
-
-    def draw(port: Port) -> Array:
-        shape, dtype = port.type.shape, port.type.dtype
-        if dtype.is_complex:
-            return np.asarray(random.standard_normal((*shape, 2)).astype(dtype.part.numpy).view(dtype.numpy)[..., 0])
-        if dtype.is_float:
-            return np.asarray(random.standard_normal(shape)).astype(dtype.numpy)
-        return np.asarray(random.integers(0, 2, shape)).astype(DType(dtype).numpy)
-
-    return {port.name: draw(port) for port in ports}
 
 
 def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Samples]:

@@ -372,10 +372,7 @@ class Program(Stateful):
             name = identifier(self._sources[0] if self._sources else "model")
         programs = [self, *others]
         programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
-        from rammer.runtime.measure import random_inputs  # which measures programs
-
-        inputs = random_inputs(self.image.inputs, 0)
-        self._vdevice.export([(p._vdevice, p.image) for p in programs], Path(folder), name, inputs)
+        self._vdevice.export([(p._vdevice, p.image) for p in programs], Path(folder), name)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
         """Pickle the content that `save` writes, machine code included."""

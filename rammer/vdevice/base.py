@@ -134,6 +134,21 @@ def ports_of(graph: Graph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     return inputs, outputs
 
 
+def random_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
+    """Return seeded inputs: standard normal floats and complex parts, small non-negative integers, booleans."""
+    random = np.random.default_rng(seed)
+
+    def draw(port: Port) -> Array:
+        shape, dtype = port.type.shape, port.type.dtype
+        if dtype.is_complex:
+            return np.asarray(random.standard_normal((*shape, 2)).astype(dtype.part.numpy).view(dtype.numpy)[..., 0])
+        if dtype.is_float:
+            return np.asarray(random.standard_normal(shape)).astype(dtype.numpy)
+        return np.asarray(random.integers(0, 2, shape)).astype(DType(dtype).numpy)
+
+    return {port.name: draw(port) for port in ports}
+
+
 @dataclass(frozen=True)
 class Image:
     """The result of building a plan: named files (code, tables), and packed weights by name.
@@ -316,12 +331,10 @@ class DeviceArrays(Protocol):
 class ExportsProjects(Protocol):
     """A vDevice whose programs can become a project of sources that needs no Python."""
 
-    def export(
-        self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str, inputs: Mapping[str, Array]
-    ) -> None:
+    def export(self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str) -> None:
         """Write the project of a model's programs, the best first, to a new or empty folder.
 
-        The project can check itself on `inputs`. Raises ArtifactError, InputError.
+        Raises ArtifactError, InputError.
         """
 
 

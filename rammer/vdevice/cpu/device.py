@@ -10,7 +10,6 @@ from pathlib import Path
 from rammer.errors import InputError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
-from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.codegen.build import build_image, seal_image
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler
@@ -120,13 +119,8 @@ class CpuVDevice(CpuRunner):
         """Return the image with objects of exactly the plan's rKernels. Raises ToolchainError."""
         return image if image.plan is None else seal_image(image, image.plan, self._compiler, progress)
 
-    def export(
-        self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str, inputs: Mapping[str, Array]
-    ) -> None:
-        """Write a C project of a model's programs, the best first, which checks itself on these inputs.
-
-        Raises ArtifactError, InputError, ToolchainError.
-        """
+    def export(self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str) -> None:
+        """Write a C project of a model's programs, the best first. Raises ArtifactError, InputError, ToolchainError."""
         from rammer.vdevice.cpu.export.project import write_project  # running and compiling needs none of it
 
         found = []
@@ -136,4 +130,4 @@ class CpuVDevice(CpuRunner):
             assert image.plan is not None  # it was compiled here
             kernels = list(dict.fromkeys(image.plan.kernels))
             found.append((device.seal(image), image.plan, device._compiler.units(kernels)))
-        write_project(found, folder, name, inputs)
+        write_project(found, folder, name)

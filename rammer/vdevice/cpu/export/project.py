@@ -19,7 +19,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.expected import expected
 from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded_as
 from rammer.ir.tensor import Array, DType
-from rammer.vdevice.base import Image
+from rammer.vdevice.base import Image, random_inputs
 from rammer.vdevice.cpu.codegen.compile import Unit
 from rammer.vdevice.cpu.export.tables import manifest, model_source, plan_source
 from rammer.vdevice.cpu.host import find_arch
@@ -41,12 +41,7 @@ class ExportedProgram(NamedTuple):
     units: Sequence[Unit]
 
 
-def write_project(
-    programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]],
-    folder: Path,
-    name: str,
-    inputs: Mapping[str, Array],
-) -> None:
+def write_project(programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]], folder: Path, name: str) -> None:
     """Write the project of one model's programs, the best first. The folder must be new or empty.
 
     Raises InputError for a name that C does not take, and for programs of different models; ArtifactError if the
@@ -57,7 +52,7 @@ def write_project(
     exported = list(starmap(ExportedProgram, programs))
     if len({(p.image.inputs, p.image.outputs, *p.image.state.items()) for p in exported}) > 1:
         raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
-    content = _sources(exported, name, inputs)
+    content = _sources(exported, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -71,7 +66,7 @@ def write_project(
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-def _sources(programs: Sequence[ExportedProgram], name: str, inputs: Mapping[str, Array]) -> dict[str, str | bytes]:
+def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | bytes]:
     """Return all files by path."""
     weights, offsets = _weights([p.image for p in programs])
     found: dict[str, str | bytes] = {"weights.bin": weights}
@@ -93,7 +88,7 @@ def _sources(programs: Sequence[ExportedProgram], name: str, inputs: Mapping[str
         name, image, plans, digest.hexdigest(), (weights[:HEADER_BYTES], len(weights))
     )
     found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), image, list(arches))
-    check, words = _check(programs[0], inputs)
+    check, words = _check(programs[0])
     found["check.bin"] = check
     words |= {
         "NAME": name,
@@ -165,8 +160,8 @@ def _weights(images: Sequence[Image]) -> tuple[bytes, list[list[int]]]:
     return header.encode() + body, offsets
 
 
-def _check(program: ExportedProgram, inputs: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Return inputs with the outputs that their definition gives, and the words of main.c that describe them."""
+def _check(program: ExportedProgram) -> tuple[bytes, dict[str, str]]:
+    """Return seeded inputs with the outputs that their definition gives, and the words of main.c that describe them."""
     plan, image = program.plan, program.image
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
@@ -174,7 +169,9 @@ def _check(program: ExportedProgram, inputs: Mapping[str, Array]) -> tuple[bytes
         return bounded_as(op.operation.expr, plan.kernels[n].form, given, factor_step=step, careful=True)
 
     state = set(image.state.values())
-    seeded = {name: np.zeros_like(array) if name in state else array for name, array in inputs.items()}
+    seeded = {
+        name: np.zeros_like(array) if name in state else array for name, array in random_inputs(image.inputs, 0).items()
+    }
     try:
         meant = expected(plan.graph, seeded, local)
     except InputError:  # random indices are out of range
