@@ -20,7 +20,7 @@ from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import hulls
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import RKernel, Tuning
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, RProgram, RProgramBuilder, TaskUid
 from rammer.ir.semantics.evaluate import evaluate_graph
@@ -282,7 +282,11 @@ def test_the_ring_on_backends(target: str, device: int | str) -> None:
     with closing(registry.open(target, arch=None, device=device)) as vdevice:
         kernels = []
         for op in graph.operators:
-            fit = [k for k in registry.rkernels(op.operation, vdevice.spec, (8, 64)) if k.fits(vdevice.spec)]
+            fit = [
+                k
+                for k in registry.rkernels(op.operation, vdevice.spec, Tuning(task_multiples=(8, 64)))
+                if k.fits(vdevice.spec)
+            ]
             alone = [k for k in fit if all(len(images_of(k, r)) == 1 for r in range(k.num_rtasks))]
             kernels.append(min(alone, key=lambda k: k.num_rtasks))
         plan = image_by_image(graph, kernels, vdevice.spec)

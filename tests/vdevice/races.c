@@ -2,6 +2,7 @@
 // pool, which grows while one of them runs; the third has another pool on the same turn. Every program has three
 // rPrograms, in which every rTask waits for the row before it; of those in every second row others may do parts, and the
 // first one is slow.
+#include "system.c"
 #include "runtime.c"
 enum { PROGRAMS = 3, ROWS = 40, RUNS = 200, MOST = 4, PARTS = 6, SLOW_NS = 20000 };
 void *aligned_alloc(unsigned long, unsigned long);
