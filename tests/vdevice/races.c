@@ -23,7 +23,7 @@ typedef struct {
   table t;
 } net;
 
-static void row(char *const *args, char *scratch, long rtask, int *status) {
+static void row(char *const *args, char *scratch, i64 rtask, int *status) {
   net *n = (net *)args[0];
   i64 *taken = ((context *)status)->taken;
   *scratch = 1;  // which is the vEU's own
