@@ -28,6 +28,7 @@ MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.inference_session": "rammer.session.onnxruntime",
     "rammer.ir.evaluate": "rammer.ir.semantics.evaluate",
     "rammer.ir.execute": "rammer.ir.semantics.execute",
+    "rammer.ir.memory": "rammer.planner.memory",
     "rammer.program": "rammer.runtime.program",
     "rammer.report": "rammer.runtime.report",
     "rammer.session_report": "rammer.session.report",
