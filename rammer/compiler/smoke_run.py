@@ -33,9 +33,9 @@ from rammer.ir.operator import Operation, ROperator, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.evaluate import evaluate_graph, sampled_places, stored_at
 from rammer.ir.semantics.expected import Expected, expected
-from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded, bounded_as, differs, unexplained
+from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded, bounded_as, differs, factor_step, unexplained
 from rammer.ir.tensor import Array, DType, TensorId, element
-from rammer.ir.tile import Apply, TileProgram, statements
+from rammer.ir.tile import TileProgram
 from rammer.ir.verify.replay import Replay, Snapshot
 from rammer.runtime.report import CHECKED
 from rammer.vdevice.base import (
@@ -383,7 +383,7 @@ def _of_plan(
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         tick()
         kernel = plan.kernels[n]
-        return bounded_as(op.operation.expr, kernel.form, given, factor_step=_factor_step(kernel), careful=True)
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=factor_step(kernel), careful=True)
 
     return expected(plan.graph, inputs, local, tensors)
 
@@ -441,7 +441,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
         name: constant_value(plan.graph, t) if kept is None else kept
         for name, t, kept in zip(names, op.inputs, replay.operands(n), strict=True)
     }
-    bound = partial(bounded_as, expr, kernel.form, given, factor_step=_factor_step(kernel))
+    bound = partial(bounded_as, expr, kernel.form, given, factor_step=factor_step(kernel))
     whole = not expr.into and count >= prod(expr.root.shape)
     places = np.argwhere(np.ones(expr.root.shape, bool)) if whole else sampled_places(expr, count, n)
     elements = stored_at(expr, given, places)
@@ -454,7 +454,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
         if whole
         else {}
     )
-    wanted = bounded_as(expr, kernel.form, arrays, factor_step=_factor_step(kernel)) if whole else bound(places)
+    wanted = bounded_as(expr, kernel.form, arrays, factor_step=factor_step(kernel)) if whole else bound(places)
     for number, (tensor, result, both) in enumerate(zip(op.outputs, replay.results(n), wanted, strict=True)):
         got, want = np.atleast_1d(result.flat[element(result.kind, elements)]), Bounded(*map(np.ravel, both))
         at = unexplained(got, want, number, places, partial(bound, careful=True))
@@ -464,11 +464,3 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
                 f"{want.error[at]:.2g}"
             )
     return ""
-
-
-def _factor_step(kernel: RKernel) -> float:
-    """Return the relative rounding of factors by an rKernel's instructions; 0.0 if exact, or split into parts."""
-    body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
-    used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
-    rounds = [i for i in used if i.encoding is None or i.encoding.parts == 1]
-    return max((FACTOR_STEPS[i.precision] for i in rounds), default=0.0)

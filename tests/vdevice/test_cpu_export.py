@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.runtime.program import Program, identifier
-from rammer.vdevice.cpu.export.tables import in_order
+from rammer.vdevice.cpu.export.tables import in_order, plan_source
 from rammer.vdevice.cpu.host import find_arch, host
 from rammer.vdevice.cpu.runtime.table import TABLE, Table
 from rammer.vdevice.toolchain import c_compiler
@@ -64,19 +65,22 @@ def build(
     compiler, objects = c_compiler(), target.parent / f"{target.name}.objects"
     objects.mkdir()
     listed = (folder / "CMakeLists.txt").read_text()
-    arches = dict(re.findall(r"set\(ARCH_FLAGS ([^)]*)\)\nendif\(\)\nset_source_files_properties\(\n  (.*)\n", listed))
-    own = {path: words.split() for words, paths in arches.items() for path in paths.split()}
-    if compiler.family != "zig":
-        arches = dict(
-            re.findall(r"set\(ARCH_FLAGS ([^)]*)\)\nif\(ZIG\)[^)]*\)[^)]*\)[^)]*\)\nset_source\w*\(\n  (.*)\n", listed)
-        )
+    chosen = re.findall(
+        r"set\(ARCH_FLAGS (.*)\)\nif\(ZIG\)\n  set\(ARCH_FLAGS (.*)\)\nendif\(\)\nset.*\n  (.*)\n", listed
+    )
+    flags_of = {
+        path: (zig if compiler.family == "zig" else cc).split() for cc, zig, of in chosen for path in of.split()
+    }
+    kernel_flags = [flag for words in re.findall(r"KERNEL_FLAGS (-.*)\)", listed) for flag in words.split()]
+    if compiler.family == "gcc":
+        kernel_flags = [flag for flag in kernel_flags if "mllvm" not in flag and "vectorizer" not in flag]
     made = []
     for path in sorted([*folder.glob("src/*.c"), *([] if shared else [folder / "main.c"])]):
         relative = str(path.relative_to(folder))
         if relative == "src/runtime.c":
             continue
         made.append(objects / f"{path.stem}.o")
-        given = ("-std=gnu11", "-O3", "-w", *own[relative]) if relative in own else FLAGS
+        given = (*kernel_flags, *flags_of[relative]) if relative in flags_of else FLAGS
         include = (f"-I{folder}/include", f"-I{folder}/src", f"-Wa,-I{folder}/src")
         command = [*compiler.command, *cross, *given, *include, "-fPIC", "-c", str(path), "-o", str(made[-1])]
         subprocess.run(command, check=True, cwd=folder)
@@ -259,6 +263,14 @@ def test_webassembly_has_no_float16() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with pytest.raises(DeviceError, match="float16"):
         rammer.compile(model, arch="wasm32-simd128", device=1)
+
+
+def test_kernels_with_equal_bodies_are_one_function(exported: tuple[Program, Path]) -> None:
+    table = Table.from_bytes(exported[0].image.file(TABLE))
+    first, *others = table.header["kernels"]
+    twice = replace(table, header={**table.header, "kernels": [first, *others, first]})
+    source = plan_source("p", exported[0].image, twice, find_arch(exported[0].plan.spec.arch), [0] * 9)
+    assert source.count("void p_k0(") == 1 and re.search(r"kernels\[\] = {\s*p_k0,(?s:.*)p_k0}", source)
 
 
 def test_the_header_is_plain_c_and_c_plus_plus(exported: tuple[Program, Path], tmp_path: Path) -> None:

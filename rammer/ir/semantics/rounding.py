@@ -33,6 +33,7 @@ from rammer.ir.expr import (
     Stage,
     TensorExpr,
 )
+from rammer.ir.kernel import RKernel
 from rammer.ir.semantics.evaluate import (
     MOST_SCATTERED,
     Evaluator,
@@ -45,6 +46,7 @@ from rammer.ir.semantics.evaluate import (
 from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import Grid, Places, in_parts, is_contraction, terms_of, whole_of
 from rammer.ir.tensor import Array, DType
+from rammer.ir.tile import Apply, TileProgram, statements
 
 HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; other types are computed in float32
 FLOAT32_HALF_STEP = 2.0**-24
@@ -441,3 +443,11 @@ def _unheld(value: Any, dtype: DType) -> Any:
 def _or_unbounded(error: Any, magnitude: Any) -> Any:
     """Return the error of a sum; infinite where a partial sum may overflow, or is NaN."""
     return np.where(magnitude < LARGEST, error, np.inf)
+
+
+def factor_step(kernel: RKernel) -> float:
+    """Return the relative rounding of factors by an rKernel's instructions; 0.0 if exact, or split into parts."""
+    body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
+    used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
+    rounds = [i for i in used if i.encoding is None or i.encoding.parts == 1]
+    return max((FACTOR_STEPS[i.precision] for i in rounds), default=0.0)

@@ -8,20 +8,21 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
 from itertools import starmap
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
-from rammer import config, files
+from rammer import config
 from rammer.errors import ArtifactError, InputError
 from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.expected import expected
-from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded_as
+from rammer.ir.semantics.rounding import Bounded, bounded_as, factor_step
 from rammer.ir.tensor import Array, DType
 from rammer.vdevice.base import Image, random_inputs
 from rammer.vdevice.cpu.codegen.compile import Unit
-from rammer.vdevice.cpu.export.tables import manifest, model_source, plan_source
+from rammer.vdevice.cpu.export.tables import kernel_names, manifest, model_source, plan_source
 from rammer.vdevice.cpu.host import find_arch
 from rammer.vdevice.cpu.runtime.table import TABLE, Table
 from rammer.vdevice.toolchain import CLANG_REPAIR, FLAGS, INCLUDE
@@ -54,14 +55,15 @@ def write_project(programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]
         raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
     content = _sources(exported, name)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if folder.is_dir() and any(folder.iterdir()):
             raise ArtifactError(f"{folder}: cannot be written: it is not empty", hint="name a new folder")
-        for path, data in content.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with files.new_file(target, raises=ArtifactError, durable=False) as file:
-                file.write(data if isinstance(data, bytes) else data.encode())
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{folder.name}", dir=folder.parent) as beside:
+            whole = Path(beside, "project")
+            for path, data in content.items():
+                (whole / path).parent.mkdir(parents=True, exist_ok=True)
+                (whole / path).write_bytes(data if isinstance(data, bytes) else data.encode())
+            whole.replace(folder)  # all of it, or nothing
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror}") from error
 
@@ -75,11 +77,11 @@ def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | 
     for n, (program, constants) in enumerate(zip(programs, offsets, strict=True)):
         image, spec, plan = program.image, program.plan.spec, f"{name}_plan_{n}"
         table = Table.from_bytes(image.file(TABLE))
-        numbers = {symbol: k for k, (_, symbol, _) in enumerate(table.header["kernels"])}
+        names = kernel_names(plan, table)
         found[f"src/{plan}.c"] = plan_source(plan, image, table, find_arch(spec.arch), constants)
         for m, unit in enumerate(program.units):
             path = f"src/{plan}_kernels_{m}.c"
-            found[path] = _unit(unit, {s: f"{plan}_k{numbers[s]}" for s in unit.symbols})
+            found[path] = _unit(unit, {s: names[s] for s in unit.symbols})
             arches.setdefault(spec.arch, []).append(path)
         plans.append(plan)
     digest = hashlib.sha256("".join(str(found[p]) for p in sorted(found) if p != "weights.bin").encode() + weights)
@@ -165,8 +167,8 @@ def _check(program: ExportedProgram) -> tuple[bytes, dict[str, str]]:
     plan, image = program.plan, program.image
 
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
-        step = max((FACTOR_STEPS.get(i.precision, 0.0) for i in plan.spec.instructions), default=0.0)
-        return bounded_as(op.operation.expr, plan.kernels[n].form, given, factor_step=step, careful=True)
+        kernel = plan.kernels[n]
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=factor_step(kernel), careful=True)
 
     state = set(image.state.values())
     seeded = {

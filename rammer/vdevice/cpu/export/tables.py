@@ -99,15 +99,21 @@ def in_order(table: Table) -> list[tuple[int, int]]:
     return found
 
 
+def kernel_names(name: str, table: Table) -> dict[str, str]:
+    """Return the function of each symbol in a project. Kernels with equal bodies share a symbol."""
+    symbols = dict.fromkeys(symbol for _, symbol, _ in table.header["kernels"])
+    return {symbol: f"{name}_k{n}" for n, symbol in enumerate(symbols)}
+
+
 def plan_source(name: str, image: Image, table: Table, arch: Arch, constants: Sequence[int]) -> str:
     """Return the C file of one schedule, `name`. `constants` has the offset of each weight in weights.bin."""
     header = table.header
-    kernels = [f"{name}_k{n}" for n in range(len(header["kernels"]))]
+    names = kernel_names(name, table)
     places = zip((*image.inputs, *image.outputs), (*header["inputs"], *header["outputs"]), strict=True)
     ports = [(p.name, p.type.nbytes, place) for p, place in places]
     homes, bindings = [], bound_ports(ports, header["alone"], table.arg_base, table.arg_offset)
     parts = ['#include "model.h"\n']
-    parts += [f"void {k}(char *const *, char *, long long, int *);" for k in kernels]
+    parts += [f"void {k}(char *const *, char *, long long, int *);" for k in names.values()]
     for n, (port, _, (base, offset)) in enumerate(ports):
         bound = bindings.get(port) if port in header["direct"] else None
         if bound is not None and len(bound.args):
@@ -126,7 +132,7 @@ def plan_source(name: str, image: Image, table: Table, arch: Arch, constants: Se
         array("long long", "bounds", rows(table.bounds)),
         array("rammer_slot", "slots", rows(table.slots)),
         array("rammer_position", "waits", rows(table.waits)),
-        array("rammer_kernel", "kernels", kernels),
+        array("rammer_kernel", "kernels", (names[symbol] for _, symbol, _ in header["kernels"])),
         array("rammer_place", "args", rows(np.stack([table.arg_base.astype(np.int64), table.arg_offset], 1))),
         array("rammer_prefetch", "prefetches", ahead),
         array("long long", "constants", map(str, constants)),

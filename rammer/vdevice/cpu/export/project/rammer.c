@@ -47,12 +47,16 @@ struct rammer_program {
 
 static _Alignas(ALIGNMENT) char process_pool[sizeof(pool) + MOST_VEUS * sizeof(lane)];
 static turn process_turn, process_lock;
-static int process_users;
+static int process_users, process_lost; /* lost: a thread still uses the pool */
 
 static int join_pool(rammer_program *p) {
   pool *shared = (pool *)(void *)process_pool;
   int failed;
   take(&process_lock);
+  if (process_lost) {
+    give(&process_lock);
+    return 1;
+  }
   if (!process_users) {
     __builtin_memset(process_pool, 0, sizeof process_pool);
     pool_open(shared, &process_turn);
@@ -67,7 +71,7 @@ static int join_pool(rammer_program *p) {
 
 static void leave_pool(void) {
   take(&process_lock);
-  if (!--process_users) pool_close((pool *)(void *)process_pool, WATCHDOG_NS);
+  if (!--process_users) process_lost = !pool_close((pool *)(void *)process_pool, WATCHDOG_NS);
   give(&process_lock);
 }
 
@@ -181,7 +185,7 @@ static const char *found_weights(const rammer_model *m, const rammer_options *o,
   else if (!o->weights_file && o->weights_bytes != m->weights_bytes) found = 0;
   if (!found || (size_t)found % 64 || __builtin_memcmp(found, m->weights_header, RAMMER_HEADER)) {
     if (*mapped) rammer_system_unmap(found, m->weights_bytes);
-    return 0;
+    return *mapped = 0, (const char *)0;
   }
   return found;
 }
