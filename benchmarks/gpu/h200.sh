@@ -1,6 +1,6 @@
 #!/bin/sh
 # Ten minutes of an NVIDIA GPU (H100 or H200) in one command: what it is, microbenchmarks, an LSTM's programs by all
-# their variants, then as many models as there is time for, against PyTorch.
+# their variants, as many models as there is time for against PyTorch, then the outputs of all others.
 #
 #   benchmarks/gpu/h200.sh RESULTS [--seconds 560] [--before DIR] [--programs DIR] [--dry-run]
 #
@@ -57,6 +57,14 @@ models=${MODELS:-seq2seq_lstm,deepspeech2_lstm,resnext29_grouped,today_vit_tiny:
 peers=rammer,rammer@tf32,rammer-sequential-graph,torch-graph,torch-graph-tf32
 closest=${CLOSEST:-today_vit_tiny:4,today_resnet50}
 if [ -n "$dry" ]; then models=alexnet closest=alexnet; fi
+others=$(MODELS=$lstm,$models "$python" - <<'PY'
+import os
+from benchmarks.models import catalog
+measured = os.environ["MODELS"].split(",")
+print(*[name for name in catalog.names() if name not in measured], sep=",")
+PY
+)
+others=${OTHERS:-$others}
 
 {
   step state 20 sh -c "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE | head -60; $python -m rammer doctor | head -20"
@@ -67,20 +75,22 @@ if [ -n "$dry" ]; then models=alexnet closest=alexnet; fi
       --models "$2" --peers "$3" ${before:+--before "$before"} $dry
   }
   # The LSTM's come first; what they leave of the cores begins with the others.
-  { compile "$jobs" $lstm "$variants" & sleep 10; compile $((jobs / 2)) "$models" "$peers"; wait; } >"$results/prepare.log" 2>&1 &
+  { compile "$jobs" $lstm "$variants" & sleep 10; compile $((jobs > 4 ? jobs - 2 : jobs)) "$models" "$peers"; wait
+    compile "$jobs" "$others" rammer,torch; } >"$results/prepare.log" 2>&1 &
   preparing=$!
   step microbenchmarks 60 "$python" -m benchmarks.gpu.micro --json "$results/micro.json" $dry
-  measure() {  # NAME SECONDS MODELS PEERS RUNS SECONDS-TO-LOAD
+  measure() {  # NAME SECONDS MODELS PEERS RUNS SECONDS-TO-LOAD SECONDS-TO-AWAIT
     step "$1" $(($2 + 15)) "$python" -m benchmarks.gpu.run --no-micro --programs "$programs" --load-timeout "$6" \
-      --await 90 --seconds "$2" --models "$3" --peers "$4" --runs "$5" --slots "$slots" \
+      --await "$7" --seconds "$2" --models "$3" --peers "$4" --runs "$5" --slots "$slots" \
       --json "$results/$1.json" $dry
   }
-  measure lstm 150 $lstm "$variants" 100 40
+  measure lstm 150 $lstm "$variants" 100 40 90
   step slots 20 "$python" -m benchmarks.gpu.slots "$slots"
-  rest=$(($(left) - 110))
-  measure models "$rest" "$models" "$peers" 40 40
+  rest=$(($(left) - ${AFTER:-210}))
+  measure models "$rest" "$models" "$peers" 40 40 90
   step slots 20 "$python" -m benchmarks.gpu.slots "$slots" --json "$results/slots.json"
-  measure max "$(($(left) - 20))" "$closest" torch-max,rammer 40 90
+  measure max 90 "$closest" torch-max,rammer 40 90 1
+  measure others "$(($(left) - 20))" "$others" rammer 8 20 5
   kill $preparing 2>/dev/null
 } | tee "$results/log.txt"
 [ ! -d "$slots" ] || tar -czf "$results/slots.tar.gz" -C "$programs" slots

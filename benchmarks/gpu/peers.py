@@ -347,15 +347,13 @@ class Results:
         return asdict(self)
 
 
-def serve(pipe: connection.Connection, task: Task, reference: Arrays, warm_up: int) -> None:
-    """Run in the child. Import, load at the parent's message, and answer what was loaded; then answer each number of
-    runs. None requests notes and ends the child.
+def serve(pipe: connection.Connection, peer: str) -> None:
+    """Run in the child. Import, load the task that the parent sends, and answer what was loaded; then answer each
+    number of runs. None requests notes and ends the child.
     """
     try:
-        importlib.import_module(
-            peer_of(task.peer).needs or "rammer.compiler"
-        )  # takes seconds; peers do it side by side
-        pipe.recv()
+        importlib.import_module(peer_of(peer).needs or "rammer.compiler")  # takes seconds; peers do it side by side
+        task, reference, warm_up = pipe.recv()
         built = stored(Path(task.path))
         start = time.perf_counter()
         runner = peer_of(task.peer).load(task, built)
@@ -394,13 +392,13 @@ def relative_errors(outputs: Arrays, reference: Arrays) -> dict[str, float]:
 
 
 class Worker:
-    """The parent's side of one peer's process."""
+    """The parent's side of one peer's process, which imports what it needs before it has a task."""
 
-    def __init__(self, task: Task, reference: Arrays, warm_up: int = WARM_UP) -> None:
+    def __init__(self, peer: str) -> None:
         context = get_context("spawn")
         self.results = Results()
         self._pipe, child = context.Pipe()
-        self._process = context.Process(target=serve, args=(child, task, reference, warm_up), daemon=True)
+        self._process = context.Process(target=serve, args=(child, peer), daemon=True)
         self._process.start()
         child.close()
 
@@ -408,10 +406,10 @@ class Worker:
     def alive(self) -> bool:
         return not self.results.failed
 
-    def load(self, timeout_s: float) -> None:
+    def load(self, task: Task, reference: Arrays, warm_up: int, timeout_s: float) -> None:
         """Load the model, while no other peer does."""
         with suppress(OSError):  # `wait` says how the process ended
-            self._pipe.send("load")
+            self._pipe.send((task, reference, warm_up))
         self.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> None:

@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.gpu import micro as gpu_micro
 from benchmarks.gpu import programs as gpu_programs
 from benchmarks.gpu.micro_results import Micro
-from benchmarks.gpu.peers import PEERS, Results, Task, Worker, peer_of
+from benchmarks.gpu.peers import PEERS, WARM_UP, Results, Task, Worker, peer_of
 from benchmarks.gpu.programs import build_of, builds_of, mark_of
 from benchmarks.models import catalog
 from benchmarks.models.catalog import Entry
@@ -79,15 +79,15 @@ def reference(name: str, scale: Scale, inputs: Arrays, outputs: Arrays) -> Array
     from benchmarks.models.build import find
 
     module = find(name).build_module(scale).double()
-    (output,) = outputs
     with torch.inference_mode():
         given = (torch.from_numpy(v) for v in inputs.values())
         value = module(*(v.double() if v.is_floating_point() else v for v in given))
-    return {output: np.asarray(value.numpy())}
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return {output: np.asarray(each.numpy()) for output, each in zip(outputs, values, strict=True)}
 
 
 def reference_of(entry: Entry, scale: Scale) -> tuple[Arrays, str]:
-    """Reference outputs, and what they are; kept beside the model. Raises RammerError if torch has none."""
+    """Reference outputs, and what they are; kept beside the model. Those of the file if torch has none in float64."""
     if not entry.module or not _importable("torch"):
         return entry.built.outputs, "float32: no torch module of this model, or no torch"
     kept = entry.built.path.with_suffix(".fp64.npz")
@@ -97,8 +97,8 @@ def reference_of(entry: Entry, scale: Scale) -> tuple[Arrays, str]:
             try:
                 values = asked.result()
             except Exception as failure:  # whatever torch raises must not stop the other models
-                what = f"torch has no float64 result of {entry.module}: {type(failure).__name__}: {failure}"
-                raise RammerError(what[:600]) from failure
+                reason = f"{type(failure).__name__}: {failure}"
+                return entry.built.outputs, f"float32: torch has no float64 result of {entry.module}: {reason[:300]}"
         np.savez(kept, allow_pickle=False, **values)
     with np.load(kept, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}, "float64"
@@ -106,7 +106,7 @@ def reference_of(entry: Entry, scale: Scale) -> tuple[Arrays, str]:
 
 def compare(
     entry: Entry,
-    peers: Sequence[str],
+    workers: dict[str, Worker],
     gpu: int | None,
     scale: Scale,
     runs: int,
@@ -114,15 +114,12 @@ def compare(
     programs: str,
     slots: str,
 ) -> tuple[dict[str, Results], str]:
-    """All peers of a model: loaded one after the other, visited in turns there and back."""
-    wanted, kind = reference_of(entry, scale)
-    workers: dict[str, Worker] = {}
+    """All peers of a model: loaded one after the other, visited in turns there and back, and stopped."""
     try:
-        for peer in peers:
+        wanted, kind = reference_of(entry, scale)
+        for peer, worker in workers.items():
             task = Task(peer, str(entry.built.path), entry.module, scale, gpu, programs, slots)
-            workers[peer] = Worker(task, wanted, 0 if gpu is None else 20)
-        for worker in workers.values():
-            worker.load(load_timeout_s)
+            worker.load(task, wanted, 0 if gpu is None else WARM_UP, load_timeout_s)
         for number in range(ROUNDS):
             order = list(workers) if number % 2 == 0 else list(workers)[::-1]
             for peer in order:
@@ -181,6 +178,7 @@ def model_table(name: str, model: dict[str, Any]) -> Table:
     """One model: medians in ms, relative errors, and reasons."""
     floor = model["weights_floor_ms"]
     title = f"{name}" + (f", weights from memory once: {floor:.3f} ms" if floor else "")
+    title += "" if model["reference"] == "float64" else f" ({model['reference']})"
     columns = ("peer", "warm ms", "p10", "p90", "flushed ms", "call ms", "load s", "error")
     table = Table(*columns, "in rTasks", "between", "scheduling", "", title=title, title_justify="left", box=None)
     for peer, r in model["peers"].items():
@@ -385,6 +383,7 @@ def main(
         "models": {},
     }
     longest = 0.0
+    spare: dict[str, Worker] = {}  # of the next model: they import while this one is measured
     for n, name in enumerate(names):
         start = time.monotonic()
         left = seconds - (start - begin) if seconds else float("inf")
@@ -396,9 +395,11 @@ def main(
             if programs and await_s and not gpu_programs.awaited(programs, name, min(await_s, left)):
                 console.print(f"{name}: not all is compiled after {min(await_s, left):.0f} s", highlight=False)
             entry = catalog.named(name, scale)
+            workers = spare or {peer: Worker(peer) for peer in selected}
+            spare = {peer: Worker(peer) for peer in selected} if names[n + 1 :] else {}
             found, kind = compare(
                 entry,
-                selected,
+                workers,
                 None if dry else number,
                 scale,
                 runs,
@@ -415,6 +416,8 @@ def main(
         content["models"][name]["seconds"] = round(time.monotonic() - start, 1)
         content["state"]["after"] = state_of_gpu()
         files.write(output, json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
+    for worker in spare.values():
+        worker.stop()
     files.write(output, json.dumps(content, indent=1))
     for line in [] if dry else conclusions(content["models"]):
         console.print(line, highlight=False)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cpus import runnable
 from rammer_testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, run_separately
-from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, I8, U8
+from rammer_testing.fuzz.sketch import DOUBLE, FLOAT, HALF, I8, U8
 
 import rammer
 from rammer.compiler import Compilation
@@ -330,6 +330,19 @@ def bytes_of_nine_columns_by_columns(s: Sketch) -> list[str]:
     """LLVM 22 stored the ninth byte of a row as eight bytes: a masked vector of one lane, narrowed from int64."""
     hot = s.node("Hardmax", s.input((100, 9)), axis=0)
     return [s.node("QuantizeLinear", hot, s.constant(0.0288), s.constant(145, U8))]
+
+
+@found(arch=runnable("x86-64-sse4"))
+def doubles_just_above_a_tie_of_halves(s: Sketch) -> list[str]:
+    """By way of float32, which does not hold 2^-40 beside 1, they became ties."""
+    x = s.node("Cast", s.input((28, 75), HALF, 1, 1.9), to=DOUBLE)
+    return [s.node("Cast", s.node("Add", x, s.constant(2**-11 + 2**-40, DOUBLE)), to=HALF)]
+
+
+@found()
+def celu_of_a_scalar(s: Sketch) -> list[str]:
+    """Its function body has a constant of one dimension."""
+    return [s.node("Celu", s.input(()), alpha=0.7)]
 
 
 def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from rammer.ir.operator import ROperator
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.semantics.expected import Expected, expected
 from rammer.ir.semantics.rounding import Bounded, bounded
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, DType
 from rammer.tools.demo import lstm_stack
 
 
@@ -47,6 +47,24 @@ def test_a_step_is_uncertain_where_rounding_may_cross_it(scale: float) -> None:
     halves = x_values.copy()
     halves[5] += np.float32(scale / 2)
     assert of(b.build(), {"x": halves})["y"].error.max() >= 1
+
+
+def test_a_sum_of_all_elements_may_be_off() -> None:
+    """A random half of one element is none, now and then."""
+    b, random = GraphBuilder("sums"), np.random.default_rng(0)
+    for name in "abcdefgh":
+        b.output(b.add("reduce", b.input(name, (64, 75)), fn="sum", axes=(0, 1), keepdims=False), f"sum of {name}")
+    found = of(b.build(), {name: random.standard_normal((64, 75)).astype(np.float32) for name in "abcdefgh"})
+    assert all(meant.error > 0 for meant in found.values())
+
+
+def test_an_integer_made_of_no_number_may_be_any() -> None:
+    b = GraphBuilder("cast")
+    b.output(b.add("cast", b.add("sqrt", b.input("x", (2,))), dtype=DType.I32), "y")
+    with np.errstate(invalid="ignore"):
+        meant = of(b.build(), {"x": np.array([4, -1], np.float32)})["y"]
+    for number in (0, -(2**31), 2**31 - 1):
+        assert not meant.unlike(np.array([2, number], np.int32), np.zeros(2))
 
 
 def test_what_is_only_moved_is_exact() -> None:

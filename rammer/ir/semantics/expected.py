@@ -113,17 +113,23 @@ def _jumped(
 
 
 def _moved(value: Array, error: Any, dtype: DType, jumps: bool, random: np.random.Generator) -> Array:
-    """Move a result by its error: up or down if it may jump; else up, at a random half of the elements."""
+    """Move a result by its error: up or down if it may jump; else up, the least exact element and half of the others.
+
+    An integer without a bound moves to the other end of its type.
+    """
     if not np.any(error):
         return value
     if dtype.is_float and dtype.bits < 32:  # rounds to one of two neighbours
         error = error + dtype.epsilon * np.abs(value)
-    share = random.choice((-1, 1), np.shape(value)) if jumps else random.integers(0, 2, np.shape(value))
+    share = np.asarray(random.choice((-1, 1), np.shape(value)) if jumps else random.integers(0, 2, np.shape(value)))
+    if not jumps:
+        share.flat[np.argmax(np.broadcast_to(error, share.shape))] = 1  # of few elements, half may be none
     with np.errstate(all="ignore"):
         by = np.where(error == 0, 0.0, share * error)
         if dtype.part.is_float or dtype is DType.BOOL:
             return np.asarray(moved_by(value, by))
-        ends = np.clip(value + by, float(dtype.info.min), float(dtype.info.max))
+        least, most = float(dtype.info.min), float(dtype.info.max)
+        ends = np.where(np.isinf(error), np.where(value > 0, least, most), np.clip(value + by, least, most))
         return np.where(by == 0, value, ends.astype(value.dtype))
 
 

@@ -374,6 +374,8 @@ class CFamilyPrinter(VectorLoops):
 
     def convert_wide(self, text: str, source: DType, target: DType) -> str:
         """Convert a vector of type `source` (half floats as float32, maybe unrounded) to type `target`."""
+        if source is DType.F64 and target is DType.F16:  # by way of float32 it would be rounded twice
+            return f"__builtin_convertvector(__builtin_convertvector({text}, vh), {self.vectors[target]})"
         if self.vectors[source] != self.vectors[target]:
             text = f"__builtin_convertvector({text}, {self.vectors[target]})"
         return self.rounded(text, target)

@@ -303,6 +303,14 @@ def dropout(n: Node) -> list[TensorId]:
     return results
 
 
+@handles("Celu")
+def celu(n: Node) -> TensorId:
+    """Compute alpha·elu(x / alpha). ONNX's function body has a constant of one dimension, which a scalar would take."""
+    x = n.tensor(0)
+    alpha = n.like(n.attrs["alpha"], x)
+    return n.add("mul", n.add("elu", n.add("div", x, alpha), alpha=1.0), alpha)
+
+
 @handles("Shrink")
 def shrink(n: Node) -> TensorId:
     x, bias, bound = n.tensor(0), n.attrs["bias"], n.attrs["lambd"]
