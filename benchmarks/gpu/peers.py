@@ -182,7 +182,7 @@ class Torch:
         self.torch, self.gpu = torch, task.gpu is not None
         device = "cpu" if task.gpu is None else f"cuda:{task.gpu}"
         module = find(task.module).build_module(task.scale).to(device)
-        (self.output,) = built.outputs
+        self.names = [*built.outputs]
         self.inputs = [torch.from_numpy(value).to(device) for value in built.inputs.values()]
         with torch.inference_mode():
             self.buffer = torch.empty(FLUSHED_BYTES if self.gpu else 0, dtype=torch.uint8, device=device)
@@ -218,7 +218,8 @@ class Torch:
         with self.torch.inference_mode():
             value = self.run()
             self._sync()
-            return {self.output: value.float().cpu().numpy()}
+            values = value if isinstance(value, (tuple, list)) else [value]
+            return {n: v.float().cpu().numpy() for n, v in zip(self.names, values, strict=True)}
 
     def times_ms(self, runs: int, flush: bool) -> list[float]:
         if not self.gpu:

@@ -48,7 +48,7 @@ class SentenceEncoder(Model):
         }
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
-        positions = self.positions(torch.arange(self.length))
+        positions = self.positions(torch.arange(self.length, device=tokens.device))
         x = self.norm(self.embedding(tokens) + self.kinds(kinds) + positions)
         kept = mask.to(x.dtype)
         hidden = (1.0 - kept[:, None, None]) * torch.finfo(x.dtype).min
@@ -232,7 +232,7 @@ class LlamaStep(Decoder):
 
     def forward(self, token: torch.Tensor, position: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
         angles = (position[..., None] * self.frequencies).repeat(1, 1, 2)[:, None]
-        mask = (torch.arange(self.past) <= position)[:, None, None] if self.static else None
+        mask = (torch.arange(self.past, device=position.device) <= position)[:, None, None] if self.static else None
 
         def store(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
             return cache.index_copy(2, position[0], new) if self.static else torch.cat([cache, new], 2)
