@@ -297,13 +297,61 @@ def test_another_layout_of_arrays_is_called_step_by_step(monkeypatch: pytest.Mon
         call._layout_is_known.cache_clear()
 
 
-def test_large_ports_are_not_copied() -> None:
-    """They stay where the caller has them, as before: one step is for ports that are all small."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (256, 256))
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node("Relu", ["x"], ["y"])], "large", [x], [y])
+@pytest.fixture(scope="module")
+def large() -> Iterator[rammer.Program]:
+    """Large and small ports; a row that an index picks; the outputs are in another order than they are computed."""
+    kinds = {"x": ("FLOAT", (256, 256)), "k": ("INT64", ())}
+    inputs = [helper.make_tensor_value_info(n, getattr(TensorProto, t), shape) for n, (t, shape) in kinds.items()]
+    outputs = [helper.make_empty_tensor_value_info(n) for n in ("row", "y", "next")]
+    nodes = [node("Relu", ["x"], ["y"]), node("Gather", ["x", "k"], ["row"]), node("Add", ["k", "k"], ["next"])]
+    graph = helper.make_graph(nodes, "large", inputs, outputs)
     made = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 20)])
     with closing(rammer.compile(made, "cpu", tune_seconds=0.0)) as program:
-        inputs = {"x": np.linspace(-1, 1, 1 << 16, dtype=np.float32).reshape(256, 256)}
-        assert in_one_step(program, inputs) is None
-        np.testing.assert_array_equal(program.run(inputs)["y"], np.maximum(inputs["x"], 0))
+        assert program.executable._direct == {"x", "y"}  # type: ignore[attr-defined]
+        yield program
+
+
+def rows(seed: int, k: int = 3) -> dict[str, Array]:
+    return {"x": np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32), "k": np.array(k)}
+
+
+def agrees(found: dict[str, Array], given: dict[str, Array]) -> None:
+    x, k = given.values()
+    assert list(found) == ["row", "y", "next"]
+    for name, value in {"row": x[k], "y": np.maximum(x, 0), "next": k + k}.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_large_ports_are_not_copied(large: rammer.Program) -> None:
+    """Outputs are new arrays, in memory that no other array uses."""
+    given = [rows(seed) for seed in range(6)]
+    found = [in_one_step(large, each) for each in given]
+    views = [each.pop("y")[1:] for each in found]  # they hold the memory alone
+    for each, view, inputs in zip(found, views, given, strict=True):
+        np.testing.assert_array_equal(view, np.maximum(inputs["x"], 0)[1:])
+        np.testing.assert_array_equal(each["row"], inputs["x"][3])
+
+
+def test_memory_of_large_outputs_is_used_again(large: rammer.Program) -> None:
+    places = {in_one_step(large, rows(seed))["y"].ctypes.data for seed in range(5)}
+    assert len(places) == 1
+    with pytest.raises(InputError, match="index out of range"):
+        large.run(rows(1, 256))
+    assert {large.run(rows(seed))["y"].ctypes.data for seed in range(5)} == places
+
+
+def test_steps_of_all_kinds_follow_each_other(large: rammer.Program) -> None:
+    """Each points ports elsewhere than the one before."""
+    misplaced = np.zeros(256 * 256 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(256, 256)
+    outputs = {port.name: np.zeros(port.shape, port.dtype.numpy) for port in large.outputs}
+    for seed in range(3):
+        given = rows(seed)
+        agrees(in_one_step(large, given), given)
+        large.bind(given, outputs)()
+        agrees(outputs, given)
+        misplaced[...] = given["x"]
+        assert in_one_step(large, {**given, "x": misplaced}) is None
+        agrees(large.run({**given, "x": misplaced}), given)
+        agrees(large.run({**given, "x": np.asfortranarray(given["x"])}), given)
+        large.profile(given, seconds=0.01)
+        agrees(in_one_step(large, given), given)

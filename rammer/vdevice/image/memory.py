@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import weakref
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from sys import getrefcount
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from rammer.vdevice.image.arena import ARENA, aligned
 
 Bytes: TypeAlias = NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
-SPARES = 2  # free blocks kept per output
+BLOCKS = 3  # most blocks kept for each output
+_HELD = [object()]
+UNUSED = getrefcount(_HELD[0])  # references to what only a list holds, when they are counted so
 
 
 def allocate(nbytes: int) -> Bytes:
@@ -63,28 +65,23 @@ class HostBuffers:
         return found
 
 
-class BufferPool:
-    """A pool of output buffers: a block returns to the pool when its last array is collected.
+def reused(kind: TensorType) -> Callable[[], Array]:
+    """Return a function that gives an uninitialised array, in memory of an earlier one that is gone, if possible.
 
-    Reuse is faster than new pages, which the system fills with zeros.
+    New pages are slower, as the system fills them with zeros. A block counts as free when nothing but the list of
+    blocks refers to it. Known as: buffer pool.
     """
+    blocks: list[Any] = []  # of ctypes: NumPy refers to such an object itself, and not to what a view is of
+    shape, dtype = kind.shape, kind.dtype.numpy
 
-    def __init__(self) -> None:
-        self._free: dict[str, list[Bytes]] = {}
+    def take() -> Array:
+        for n in range(len(blocks)):
+            if getrefcount(blocks[n]) == UNUSED:
+                return np.ndarray(shape, dtype, blocks[n])
+        blocks[BLOCKS - 1 :] = [(ctypes.c_char * kind.nbytes).from_buffer(allocate(kind.nbytes).data)]
+        return np.ndarray(shape, dtype, blocks[-1])
 
-    def take(self, name: str, kind: TensorType) -> Array:
-        """Return an uninitialised array. Up to SPARES free blocks are kept for each name."""
-        free = self._free.setdefault(name, [])
-        block = free.pop() if free else allocate(kind.nbytes)
-        owner = (ctypes.c_char * kind.nbytes).from_address(block.ctypes.data)  # all its arrays refer to this object
-        weakref.finalize(owner, _take_back, free, block).atexit = False
-        found: Array = np.frombuffer(memoryview(owner).cast("B"), np.uint8).view(kind.dtype.numpy).reshape(kind.shape)
-        return found
-
-
-def _take_back(free: list[Bytes], block: Bytes) -> None:
-    if len(free) < SPARES:
-        free.append(block)
+    return take
 
 
 def _map(nbytes: int) -> mmap.mmap:

@@ -19,14 +19,19 @@ typedef struct {
   i64 type_at, data_at, rank_at, shape_at, dtype_at, flags_at;  // bytes from the begin of an object, of an array
 } python;
 
+// Arguments of rTasks that lie in a port, and how far behind its begin. None if the port is copied.
+typedef struct { i64 count; const i64 *at, *offset; } arguments;
+
 typedef struct {
   object *name, *dtype;
   char *place;
   i64 nbytes, rank;
   const i64 *shape;
+  arguments direct;
 } given;
 
-typedef struct { object *name, *copy; } made;  // `copy()` gives a new array
+// `make()` gives a new array: before the run if it is written in place, else a copy of the result.
+typedef struct { object *name, *make, *array; arguments direct; } made;
 
 typedef struct { char *to; const char *from; i64 nbytes; } copy;
 
@@ -37,15 +42,16 @@ typedef struct {
   const table *table;
   i64 num_inputs, num_outputs;
   const given *inputs;
-  const made *outputs;
+  made *outputs;
   const copy *copies;
+  char **args;
 } call;
 
 static void *(*address_in)(object *number);  // of this process: where a call finds all else
 
 EXPORT void rammer_set_address_in(void *(*function)(object *)) { address_in = function; }
 
-enum { CONTIGUOUS = 1 };  // of an array's flags
+enum { CONTIGUOUS = 1, ALIGNED = 0x100 };  // of an array's flags
 
 #define FIELD(type, object, at) (*(type *)((char *)(object) + (at)))
 
@@ -55,21 +61,39 @@ static int suits(const python *py, const given *port, object *array) {
   const i64 *shape = FIELD(const i64 *, array, py->shape_at);
   for (i64 d = 0; d < port->rank; d++)
     if (shape[d] != port->shape[d]) return 0;
-  return FIELD(int, array, py->flags_at) & CONTIGUOUS;
+  return (~FIELD(int, array, py->flags_at) & (CONTIGUOUS | ALIGNED)) == 0;
+}
+
+static void point(const call *c, const arguments *direct, char *to) {
+  for (i64 n = 0; n < direct->count; n++) c->args[direct->at[n]] = to + direct->offset[n];
+}
+
+static void drop_outputs(const call *c) {
+  for (made *m = c->outputs; m < c->outputs + c->num_outputs; m++) {
+    if (m->array) c->py->drop(m->array);
+    m->array = 0;
+  }
+}
+
+// Makes the arrays that the run writes in place, or all others. 0 if that fails, with an exception.
+static int make_outputs(const call *c, int direct) {
+  for (made *m = c->outputs; m < c->outputs + c->num_outputs; m++) {
+    if ((m->direct.count > 0) != direct) continue;
+    m->array = c->py->call(m->make);
+    if (!m->array) return 0;
+    if (direct) point(c, &m->direct, FIELD(char *, m->array, c->py->data_at));
+  }
+  return 1;
 }
 
 static object *results(const call *c) {
   const python *py = c->py;
-  object *found = py->make_dict();
-  for (i64 n = 0; found && n < c->num_outputs; n++) {
-    object *array = py->call(c->outputs[n].copy);
-    int failed = !array || py->put(found, c->outputs[n].name, array);
-    if (array) py->drop(array);
-    if (failed) {
+  object *found = make_outputs(c, 0) ? py->make_dict() : 0;
+  for (i64 n = 0; found && n < c->num_outputs; n++)
+    if (py->put(found, c->outputs[n].name, c->outputs[n].array)) {
       py->drop(found);
       found = 0;
     }
-  }
   return found;
 }
 
@@ -94,11 +118,19 @@ EXPORT object *rammer_call(object *self, object *inputs) {
   for (i64 n = 0; fits && n < c->num_inputs; n++) {
     object *array = py->look_up(inputs, c->inputs[n].name);
     fits = suits(py, &c->inputs[n], array);
-    if (fits) __builtin_memcpy(c->inputs[n].place, FIELD(char *, array, py->data_at), c->inputs[n].nbytes);
+    if (!fits) break;
+    char *data = FIELD(char *, array, py->data_at);
+    if (c->inputs[n].direct.count) point(c, &c->inputs[n].direct, data);
+    else __builtin_memcpy(c->inputs[n].place, data, c->inputs[n].nbytes);
   }
   if (!fits) return nothing(py);
-  int code = run_meanwhile(c);
-  return code == DONE ? results(c) : py->make_number(code);
+  object *found = 0;
+  if (make_outputs(c, 1)) {
+    int code = run_meanwhile(c);
+    found = code == DONE ? results(c) : py->make_number(code);
+  }
+  drop_outputs(c);
+  return found;
 }
 
 static void make(const copy *copies, i64 count) {

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rammer.ir.tensor import Array
+from rammer.vdevice.image.arena import PortBinding
 from rammer.vdevice.toolchain.library import Library
 
 Port: TypeAlias = tuple[str, Array]  # a name, and the array in the program's memory
@@ -49,6 +50,12 @@ class _Python(ctypes.Structure):
     )
 
 
+class _Arguments(ctypes.Structure):
+    """`arguments` of call.c."""
+
+    _fields_ = (("count", _I64), ("at", _POINTER), ("offset", _POINTER))
+
+
 class _Given(ctypes.Structure):
     """`given` of call.c."""
 
@@ -59,13 +66,14 @@ class _Given(ctypes.Structure):
         ("nbytes", _I64),
         ("rank", _I64),
         ("shape", _POINTER),
+        ("direct", _Arguments),
     )
 
 
 class _MadeStruct(ctypes.Structure):
     """`made` of call.c."""
 
-    _fields_ = (("name", _POINTER), ("copy", _POINTER))
+    _fields_ = (("name", _POINTER), ("make", _POINTER), ("array", _POINTER), ("direct", _Arguments))
 
 
 class _Copy(ctypes.Structure):
@@ -86,6 +94,7 @@ class _Call(ctypes.Structure):
         ("inputs", _POINTER),
         ("outputs", _POINTER),
         ("copies", _POINTER),
+        ("args", _POINTER),
     )
 
 
@@ -108,31 +117,48 @@ class _Function:
 
 
 class DirectCall(_Function):
-    """A call of a program whose ports are all small: `function(inputs)` copies inputs, runs, and copies outputs.
+    """A call of a program: `function(inputs)` copies or points at inputs, runs, and returns a dict of outputs.
 
-    It returns a dict of outputs, or an int code of a failure. It returns None if `inputs` is not a dict of C-contiguous
-    NumPy arrays of exactly the ports' types. Call it from one thread at a time and keep this object alive meanwhile.
-    `pool` holds the address of the pool to run on.
+    Ports in `direct` stay where their arrays are: `args` is pointed at them, and outputs among them are made by
+    `makers`. Others are copied. A failed run gives an int code. `function` returns None if `inputs` is not a dict of
+    aligned, C-contiguous NumPy arrays of exactly the ports' types. Call it from one thread at a time and keep this
+    object alive meanwhile. `pool` holds the address of the pool to run on.
     """
 
     def __init__(
-        self, library: Library, pool: ctypes.c_void_p, table: int, inputs: Sequence[Port], outputs: Sequence[Port]
+        self,
+        library: Library,
+        pool: ctypes.c_void_p,
+        table: int,
+        args: Array,
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        direct: Mapping[str, PortBinding],
+        makers: Mapping[str, Callable[[], Array]],
     ) -> None:
         kinds = [array.dtype for _, array in inputs]
         shapes = [np.array(array.shape, np.int64) for _, array in inputs]
-        copies = [array.copy for _, array in outputs]
+        makes = [makers.get(name, array.copy) for name, array in outputs]
+        places = {name: (np.ascontiguousarray(b.args), np.ascontiguousarray(b.offsets)) for name, b in direct.items()}
+
+        def arguments(name: str) -> _Arguments:
+            if name not in places:
+                return _Arguments(0, None, None)
+            at, offset = places[name]
+            return _Arguments(len(at), at.ctypes.data, offset.ctypes.data)
+
         given = (_Given * len(inputs))(
             *(
-                _Given(id(name), id(kind), array.ctypes.data, array.nbytes, array.ndim, shape.ctypes.data)
-                for (name, array), kind, shape in zip(inputs, kinds, shapes, strict=True)
+                _Given(id(n), id(kind), a.ctypes.data, a.nbytes, a.ndim, shape.ctypes.data, arguments(n))
+                for (n, a), kind, shape in zip(inputs, kinds, shapes, strict=True)
             )
         )
         made = (_MadeStruct * len(outputs))(
-            *(_MadeStruct(id(n), id(c)) for (n, _), c in zip(outputs, copies, strict=True))
+            *(_MadeStruct(id(n), id(make), None, arguments(n)) for (n, _), make in zip(outputs, makes, strict=True))
         )
-        counts, places = (len(inputs), len(outputs)), (ctypes.addressof(given), ctypes.addressof(made))
-        struct = _Call(ctypes.addressof(_python()), ctypes.addressof(pool), table, *counts, *places, None)
-        kept = (pool, given, made, kinds, shapes, copies, inputs, outputs)
+        counts, at = (len(inputs), len(outputs)), (ctypes.addressof(given), ctypes.addressof(made))
+        struct = _Call(ctypes.addressof(_python()), ctypes.addressof(pool), table, *counts, *at, None, args.ctypes.data)
+        kept = (pool, args, given, made, kinds, shapes, makes, places, inputs, outputs)
         super().__init__(library, "rammer_call", _ONE_ARGUMENT, struct, kept)
 
 
@@ -149,7 +175,7 @@ class BoundCall(_Function):
         copies = (_Copy * len(pairs))(*(_Copy(a.ctypes.data, b.ctypes.data, b.nbytes) for a, b in pairs))
         counts = len(read), len(written)
         python, at = ctypes.addressof(_python()), ctypes.addressof(copies)
-        struct = _Call(python, ctypes.addressof(pool), table, *counts, None, None, at)
+        struct = _Call(python, ctypes.addressof(pool), table, *counts, None, None, at, None)
         super().__init__(library, "rammer_call_bound", _NO_ARGUMENTS, struct, (pool, copies, pairs))
 
 

@@ -23,7 +23,7 @@ from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, is_possible
 from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, leak, pool_for, runtime_for
 from rammer.vdevice.cpu.runtime.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
 from rammer.vdevice.image.arena import bound_ports
-from rammer.vdevice.image.memory import BufferPool, HostBuffers, allocate, gather, tensor_at
+from rammer.vdevice.image.memory import HostBuffers, allocate, gather, reused, tensor_at
 from rammer.vdevice.toolchain.library import Library
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
@@ -78,19 +78,19 @@ class CpuExecutable(HostBuffers):
         ports = [(port.name, port.type.nbytes, place) for port, place in places]
         self._bindings = bound_ports(ports, header["alone"], table.arg_base, table.arg_offset)
         self._direct = frozenset(header["direct"]) & self._bindings.keys()
-        self._pointed: dict[str, int] = {}  # addresses of ports that lie outside of the arena
+        self._pointed: dict[str, int] = {}  # addresses of ports that lie outside of the arena; -1: not known
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs, self._outputs = (
             [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
             for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"]))
         )
-        self._lent = {port.name: port.type for port in image.outputs if port.name in self._direct}
-        self._lender = BufferPool()
+        self._makers = {port.name: reused(port.type) for port in image.outputs if port.name in self._direct}
+        self._anywhere = dict.fromkeys(self._direct, -1)
         self._stuck = False
         self._restarting = threading.Lock()
         self._pool_at = ctypes.c_void_p()
         self._bind()
-        self._call = self._small_call()
+        self._call = self._one_step()
         self._begin(self._find_pool())
 
     def _kernel(self, library: str, symbol: str) -> int:
@@ -142,11 +142,13 @@ class CpuExecutable(HostBuffers):
     def _find_pool(self) -> Pool:
         return pool_for(self._runtime, self._host.cpus, self._cpus, self._num_veus)
 
-    def _small_call(self) -> DirectCall | None:
-        """Return the one-step call if all ports are small enough to be copied, else None."""
-        if self._direct or not is_possible(view for _, view in self._inputs):
+    def _one_step(self) -> DirectCall | None:
+        """Return the call that is one C function, or None if call.c cannot read the ports' arrays."""
+        if not is_possible(view for _, view in self._inputs):
             return None
-        return DirectCall(self._runtime.library, self._pool_at, self._address, self._inputs, self._outputs)
+        direct = {name: self._bindings[name] for name in self._direct}
+        ports = self._inputs, self._outputs
+        return DirectCall(self._runtime.library, self._pool_at, self._address, self._args, *ports, direct, self._makers)
 
     def _use(self, pool: Pool | None) -> None:
         """Run on this pool's threads from now on. None closes the program."""
@@ -163,10 +165,13 @@ class CpuExecutable(HostBuffers):
         self._forks = forks.count
 
     def try_run(self, inputs: Any) -> dict[str, Array] | None:
-        """Check the inputs and run. Returns None unless they are small arrays of exactly the ports' types."""
+        """Check the inputs and run. Returns None unless they are arrays of exactly the ports' types."""
         with self._lock if self._forks == forks.count else self._renewed():
-            if self._call is None or self._pointed or self.poison:
+            if self._call is None or self.poison:
                 return None
+            if self._pointed is not self._anywhere:
+                self._point({})
+                self._pointed = self._anywhere
             found = self._call.function(inputs)
             if type(found) is not int:
                 return found  # type: ignore[no-any-return]  # a dict, or None
@@ -175,7 +180,7 @@ class CpuExecutable(HostBuffers):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
-            made = {name: self._lender.take(name, kind) for name, kind in self._lent.items()}
+            made = {name: make() for name, make in self._makers.items()}
             if self.poison:
                 for array in made.values():
                     array.view(np.uint8)[...] = 0xFF
