@@ -108,7 +108,7 @@ class CpuExecutable(HostBuffers):
         pinned = allowed if self._num_veus > 1 and config.boolean("RAMMER_PIN") else ()
         self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
         self._cpus[: len(pinned)] = pinned
-        self._report = np.zeros(8, np.int64)
+        self._report = np.zeros(9, np.int64)
         spin_ms = config.number("RAMMER_SPIN_MS") or 0.0
         table = self._table
         slots = np.array(table.slots)

@@ -144,10 +144,11 @@ static void join_thread(thread made) { pthread_join(made, (void **)0); }
 #define LISTS_CPUS
 long syscall(long, ...);
 int sched_getcpu(void);
+int nanosleep(const struct timespec *, struct timespec *);
 #if defined(__x86_64__)
-enum { FUTEX = 202, SETAFFINITY = 203, GETAFFINITY = 204 };
+enum { FUTEX = 202, SETAFFINITY = 203, GETAFFINITY = 204, GETTID = 186 };
 #else
-enum { FUTEX = 98, SETAFFINITY = 122, GETAFFINITY = 123 };
+enum { FUTEX = 98, SETAFFINITY = 122, GETAFFINITY = 123, GETTID = 178 };
 #endif
 INLINE void sleep_while(unsigned *word, unsigned value, unsigned who) {
   syscall(FUTEX, word, 128 | 9, value, (void *)0, (void *)0, who);
@@ -163,6 +164,23 @@ static void pin(i64 cpu) {
   syscall(SETAFFINITY, 0, sizeof only, &only);  // a CPU that was taken away meanwhile: run where we may
 }
 INLINE i64 current_cpu(void) { return sched_getcpu(); }
+INLINE i64 thread_id(void) { return syscall(GETTID); }
+// How long a thread of this process has computed.
+static i64 cpu_ns_of(i64 id) {
+  struct timespec t;
+  return clock_gettime((int)(~(unsigned)id << 3 | 6), &t) ? -1 : t.sec * 1000000000ll + t.nsec;
+}
+// Let a thread of this process run on any of these CPUs.
+static void unpin(i64 id, const i64 *cpus, i64 count) {
+  cpu_mask may = {{0}};
+  for (i64 n = 0; n < count; n++)
+    if (cpus[n] >= 0 && cpus[n] < (i64)sizeof may * 8) may.bits[cpus[n] / 64] |= 1ul << cpus[n] % 64;
+  syscall(SETAFFINITY, id, sizeof may, &may);
+}
+static void nap(void) {
+  const struct timespec briefly = {0, 50000};
+  nanosleep(&briefly, (struct timespec *)0);
+}
 // List the CPUs that this thread may use, at most so many. Their number, or -1 where it is not known.
 static __attribute__((unused)) i64 allowed_cpus(i64 *cpus, i64 most) {
   cpu_mask may = {{0}};
@@ -195,6 +213,10 @@ static void move_to(i64 cpu) { (void)cpu; }
 #endif
 
 #if !defined(LISTS_CPUS)
+INLINE i64 thread_id(void) { return -1; }
+INLINE i64 cpu_ns_of(i64 id) { return (void)id, -1; }
+INLINE void unpin(i64 id, const i64 *cpus, i64 count) { (void)id, (void)cpus, (void)count; }
+INLINE void nap(void) {}
 static __attribute__((unused)) i64 allowed_cpus(i64 *cpus, i64 most) {
   for (i64 n = 0; n < most; n++) cpus[n] = -1;
   return -1;

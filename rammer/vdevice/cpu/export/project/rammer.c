@@ -36,7 +36,7 @@ struct rammer_program {
   const char *weights;
   char **pointed;  /* of inputs, then outputs: where the arguments of a port point */
   const char **at; /* likewise: what this run reads and writes */
-  i64 report[8];
+  i64 report[9];
   i64 cpus[MOST_VEUS];
   size_t bytes; /* to be given back to the system, or 0 */
   int mapped, shares;
