@@ -40,7 +40,7 @@ _shapes = _parsed(lambda text: tuple(map(int, text.split("x"))), "a shape looks 
 _extents = _parsed(int, "a dimension looks like batch=8")
 
 
-def _models(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> str | dict[str, str]:
+def _models(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> str | dict[str, str]:
     """Return a path, or paths of several models by name."""
     if len(texts) == 1 and ("=" not in texts[0] or Path(texts[0]).exists()):
         return texts[0]
@@ -48,7 +48,7 @@ def _models(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> st
     for text, (name, _, path) in zip(texts, parts, strict=True):
         if not (name and path):
             raise click.BadParameter(f"{text!r} is not NAME=FILE, as several models are given")
-    if twice := [name for name, count in Counter(name for name, *_ in parts).items() if count > 1]:
+    if twice := [name for name, count in Counter(name for name, _, _ in parts).items() if count > 1]:
         raise click.BadParameter(f"two models are named {twice[0]!r}")
     return {name: path for name, _, path in parts}
 

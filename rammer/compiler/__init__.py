@@ -74,7 +74,7 @@ def compile(
 
     Several models, `{"vad": "vad.onnx", …}`, become one JointProgram with ports MODEL.PORT, and one plan for all.
 
-    * `links={"denoiser.x": "vad.y"}` passes an output of one model to an input of another; both are no ports then.
+    * `links={"denoiser.x": "vad.y"}` passes an output of one model to an input of another. Neither is a port then.
     * `together=[("vad",), ("vad", "denoiser")]` compiles plans for these sets of models besides, by default one for
       each model: `program.part("vad")`.
     """

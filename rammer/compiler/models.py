@@ -111,11 +111,12 @@ def read_each(
     graphs, files = {}, list[str]()
     for name, model in models.items():
         prefix = f"{name}."
-        own: list[Any] = [
-            {n.removeprefix(prefix): v for n, v in given.items() if n.startswith(prefix)} for given in named.values()
-        ]
+        own: dict[str, Any] = {
+            option: {n.removeprefix(prefix): v for n, v in given.items() if n.startswith(prefix)}
+            for option, given in named.items()
+        }
         try:
-            graphs[name], read_from = read(model, *own, (example or {}).get(name))
+            graphs[name], read_from = read(model, **own, example=(example or {}).get(name))
         except RammerError as error:
             error.add_note(f"in the model {name!r}")
             raise

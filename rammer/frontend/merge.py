@@ -15,7 +15,7 @@ import numpy as np
 from rammer.errors import InputError, ModelError, did_you_mean
 from rammer.ir.graph import Graph, Update, View, sort_operators
 from rammer.ir.operator import OpDef, Operation, Operations, ROperator
-from rammer.ir.tensor import Array, TensorId, TensorType
+from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
 
 _NAME = re.compile(r"\w[\w-]{0,63}")
 
@@ -40,7 +40,7 @@ def model_of(port: str) -> str:
 def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -> Graph:
     """Return one graph of several, by model. Ports, tensors and operators are named MODEL.NAME.
 
-    `links` maps inputs to outputs of other models; both are no ports of the result. Equal constants become one. Raises
+    `links` maps inputs to outputs of other models; neither is a port of the result. Equal constants become one. Raises
     InputError for a link between ports that do not exist or differ in type, and for a cycle of links.
     """
     links = dict(links or {})
@@ -54,7 +54,7 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
     constants: dict[TensorId, Array] = {}
     views: dict[TensorId, View] = {}
     updates: dict[TensorId, Update] = {}
-    symbols = {}
+    symbols: dict[TensorId, Symbols] = {}
     operators: list[ROperator] = []
     for model, graph in graphs.items():
         names = {t: f"{model}.{t}" for t in graph.types}
@@ -108,7 +108,7 @@ def _interned(operation: Operation, old: Operations, new: Operations) -> Operati
 
 
 def _check(graphs: Mapping[str, Graph], links: Mapping[str, str]) -> None:
-    """Raise InputError for names of models that are no prefixes, and for links that do not fit."""
+    """Raise InputError for names of models that cannot be prefixes, and for links that do not fit."""
     check_model_names(graphs)
     inputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.inputs}
     outputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.outputs}

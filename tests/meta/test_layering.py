@@ -156,6 +156,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.compiler": (
         {
             "runtime.artifact",
+            "runtime.joint",
             "runtime.program",
             "runtime.state",
             "runtime.report",
