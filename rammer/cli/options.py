@@ -117,4 +117,4 @@ def how_to_compile(options: Mapping[str, Any]) -> CompileOptions:
     Several models get one plan for all.
     """
     constants = {name: array("--constant", name, file) for name, file in (options.get("constants") or {}).items()}
-    return CompileOptions(**{**options, "constants": constants, "together": ()})
+    return CompileOptions(**{"together": (), **options, "constants": constants})

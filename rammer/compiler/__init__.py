@@ -14,7 +14,6 @@ from rammer.compiler.joint import compile_jointly
 from rammer.compiler.models import Model, from_torch, load
 from rammer.compiler.options import CompileOptions, Keywords
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
-from rammer.errors import InputError
 from rammer.plugins import PluginRegistry
 from rammer.runtime.joint import JointProgram
 from rammer.runtime.program import Program
@@ -81,8 +80,6 @@ def compile(
     options = CompileOptions.of({"target": target, **keywords}, "compile()", how)
     if isinstance(model, Mapping):
         return compile_jointly(model, options, registry or PluginRegistry(), progress)
-    if options.together:
-        raise InputError("together= is for several models", hint='give them by name: {"vad": "vad.onnx", …}')
     with Compilation.of(model, options, registry=registry, progress=progress) as compilation:
         return compilation.program()
 

@@ -26,7 +26,8 @@ class JointProgram(Program):
 
     `part("vad")` is a Program of one model or several, if `together` named that set when the models were compiled. Each
     part has a plan of its own. Parts take turns, and share state; on CPUs also their arena, and weights of equal
-    content. Links exist only in parts that have both models: in others, their ports are inputs and outputs.
+    content. Links exist only in parts that have both models: in others, their ports are inputs and outputs. `export`
+    writes the models NAME, and NAME_vad for a part.
     """
 
     def __init__(self, parts: Sequence[PartImage], vdevice: VDevice, *, sources: Sequence[str] = ()) -> None:
@@ -72,22 +73,23 @@ class JointProgram(Program):
 
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
         """Write the program of all models. Raises ArtifactError for a program with parts."""
-        self._require_whole("save")
-        super().save(path, progress=progress)
-
-    def export(
-        self, folder: str | os.PathLike[str], *, name: str | None = None, others: Sequence[Program] = ()
-    ) -> None:
-        """Write a project of all models, as `Program.export` does. Raises ArtifactError for a program with parts."""
-        self._require_whole("export")
-        super().export(folder, name=name, others=others)
-
-    def _require_whole(self, what: str) -> None:
         if self._parts:
             raise ArtifactError(
-                f"{what}() writes one plan, and this program has {len(self.parts)}",
-                hint=f"compile with together=[], or {what}() a part: program.part({self.models[0]!r}).{what}(…)",
+                f"a saved program has one plan, and this one has {len(self.parts)}",
+                hint=f"compile with together=[], or save a part: program.part({self.models[0]!r}).save(…)",
             )
+        super().save(path, progress=progress)
+
+    def _models(self, name: str, others: Sequence[Program]) -> dict[str, list[tuple[VDevice, Image]]]:
+        """Return the programs of all models, and of each part, to export."""
+        found = super()._models(name, others)
+        for part in self._parts.values():
+            same = [other.part(*part.models) for other in others if isinstance(other, JointProgram)]
+            mine = part._models(f"{name}_{part._name}", same)
+            if clash := mine.keys() & found.keys():
+                raise InputError(f"two parts would be called {clash.pop()!r} in C", hint="rename a model")
+            found |= mine
+        return found
 
     def close(self) -> None:
         """Free the device's threads and memory, also those of all parts."""

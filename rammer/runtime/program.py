@@ -373,9 +373,14 @@ class Program(Stateful):
             raise ArtifactError("a loaded program keeps no sources", hint="export the model it was compiled from")
         if not isinstance(self._vdevice, ExportsProjects):
             raise DeviceError(f"programs for {self.target!r} cannot be exported", hint="target='cpu' can")
+        name = name or self._name
+        self._vdevice.export(self._models(name, others), Path(folder), name)
+
+    def _models(self, name: str, others: Sequence[Program]) -> dict[str, list[tuple[VDevice, Image]]]:
+        """Return the programs of each model to export by name, the best first."""
         programs = [self, *others]
         programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
-        self._vdevice.export([(p._vdevice, p.image) for p in programs], Path(folder), name or self._name)
+        return {name: [(p._vdevice, p.image) for p in programs]}
 
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
         """Pickle the content that `save` writes, machine code included."""

@@ -338,10 +338,10 @@ class DeviceArrays(Protocol):
 class ExportsProjects(Protocol):
     """A vDevice whose programs can become a project of sources that needs no Python."""
 
-    def export(self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str) -> None:
-        """Write the project of a model's programs, the best first, to a new or empty folder.
+    def export(self, models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder: Path, name: str) -> None:
+        """Write the project `name` of some models' programs, the best of each first, to a new or empty folder.
 
-        Raises ArtifactError, InputError.
+        Models are by name in C. Raises ArtifactError, InputError.
         """
 
 
