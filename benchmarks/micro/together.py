@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -36,12 +36,20 @@ from rammer.runtime.program import Program
 
 Run = Callable[[], object]
 SETS = {
+    "frame": ("today_vad", "today_denoiser_1", "today_transducer"),
     "voice": ("today_vad", "today_denoiser_1", "today_transducer", "today_speaker"),
     "voice16": ("today_vad", "today_denoiser_16", "today_transducer", "today_speaker"),
     "ocr": ("today_ocr_detector", "today_mobilenet_v2", "today_ocr_recognizer"),
 }
 DETECTORS = "detectors"
 COUNT = 100  # of detectors
+
+
+class Loaded(NamedTuple):
+    """A peer that is ready, and the bytes of its arenas and weights, if known."""
+
+    round: Run
+    planned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +128,36 @@ def bound(program: Program) -> Run:
     return program.bind(random_inputs(program.inputs, 0))
 
 
-def one_plan(files: Files) -> Run:
-    return bound(rammer.load_program(files.joint, device=files.threads))
+def one_plan(files: Files) -> Loaded:
+    program = rammer.load_program(files.joint, device=files.threads)
+    return Loaded(bound(program), _bytes(program))
 
 
-def separate(files: Files) -> Run:
-    runs = [bound(rammer.load_program(path, device=files.threads)) for path in files.compiled.values()]
-    return lambda: [run() for run in runs]
+def separate(files: Files) -> Loaded:
+    programs = [rammer.load_program(path, device=files.threads) for path in files.compiled.values()]
+    runs = [bound(program) for program in programs]
+    return Loaded(lambda: [run() for run in runs], sum(map(_bytes, programs)))
 
 
-def parts(files: Files) -> Run:
+def parts(files: Files) -> Loaded:
     """Compile in this process, as programs with parts are not saved; its memory then includes the compiler's."""
     program = rammer.compile(files.models, "cpu", device=files.threads)
+    every = [program.part(*names) for names in program.parts]
     runs = [bound(program.part(name)) for name in files.models]
-    return lambda: [run() for run in runs]
+    weights = {w.ctypes.data: w.nbytes for part in every for w in part.image.weights.values()}
+    arena = max(part.report().arena_bytes for part in every)
+    return Loaded(lambda: [run() for run in runs], arena + sum(weights.values()))
 
 
-def onnxruntime_of(one: bool, threads: int, pool: bool) -> Callable[[Files], Run]:
+def _bytes(program: Program) -> int:
+    report = program.report()
+    return report.arena_bytes + report.weight_bytes
+
+
+def onnxruntime_of(one: bool, threads: int, pool: bool) -> Callable[[Files], Loaded]:
     """Return how ONNX Runtime loads a set: as one file or many, with pools of their own or one pool."""
 
-    def load(files: Files) -> Run:
+    def load(files: Files) -> Loaded:
         import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
         options = onnxruntime.SessionOptions()
@@ -169,12 +187,12 @@ def onnxruntime_of(one: bool, threads: int, pool: bool) -> Callable[[Files], Run
         for session, binding in calls:  # later runs write where the first one did
             for port, value in zip(session.get_outputs(), binding.get_outputs(), strict=True):
                 binding.bind_ortvalue_output(port.name, value)
-        return run
+        return Loaded(run)
 
     return load
 
 
-OURS: dict[str, Callable[[Files], Run]] = {"one plan": one_plan, "parts": parts, "separate": separate}
+OURS: dict[str, Callable[[Files], Loaded]] = {"one plan": one_plan, "parts": parts, "separate": separate}
 THEIRS = {
     f"onnxruntime {what}, {threads} thread{'s' * (threads > 1)}": onnxruntime_of(what == "one file", threads, pool)
     for what, pool in (("separate", False), ("one pool", True), ("one file", False))
@@ -195,10 +213,10 @@ def serve(pipe: connection.Connection, peer: str, files: Files) -> None:
     import onnxruntime  # noqa: F401  # type: ignore[import-untyped, unused-ignore]  # libraries are not what is measured
 
     before = resident()
-    run = PEERS[peer](files)
+    run, planned_bytes = PEERS[peer](files)
     for _ in range(5):
         run()
-    pipe.send(resident() - before)
+    pipe.send({"resident_bytes": resident() - before, "planned_bytes": planned_bytes})
     while (seconds := pipe.recv()) is not None:
         time.sleep(PAUSE_S)
         run()
@@ -238,38 +256,21 @@ def measure(files: Files, rounds: int, seconds: float) -> dict[str, Any]:
             "p99_us": float(np.percentile(found, 99)),
             "worst_us": max(found),
             "n": len(found),
-            "resident_bytes": memory[peer],
+            **memory[peer],
         }
         for peer, found in samples.items()
     }
 
 
-def planned(files: Files) -> dict[str, int]:
-    """Return bytes of arenas and weights: of separate programs, of one plan, and of one program with parts."""
-    reports = []
-    for path in (*files.compiled.values(), files.joint):
-        with rammer.load_program(path, device=files.threads) as program:
-            reports.append(program.report())
-    with rammer.compile(files.models, "cpu", device=files.threads) as program:
-        every = [program.part(*names) for names in program.parts]
-        weights = {w.ctypes.data: w.nbytes for part in every for w in part.image.weights.values()}
-        arena = max(part.report().arena_bytes for part in every)
-    return {
-        "separate": sum(r.arena_bytes + r.weight_bytes for r in reports[:-1]),
-        "one plan": reports[-1].arena_bytes + reports[-1].weight_bytes,
-        "parts": arena + sum(weights.values()),
-        "largest arena and weights once": arena + sum(r.weight_bytes for r in reports[:-1]),
-    }
-
-
 def table(name: str, results: Mapping[str, Any]) -> Table:
     """Return one row per peer; `x` is the median over that of one plan."""
-    rows = Table(name, "median µs", "x", "min µs", "p99 µs", "worst µs", "n", "resident MB", box=None)
+    rows = Table(name, "median µs", "x", "min µs", "p99 µs", "worst µs", "n", "resident MB", "planned MB", box=None)
     first = results["one plan"]["median_us"]
     for peer, r in results.items():
         times = (f"{r[what]:.1f}" for what in ("min_us", "p99_us", "worst_us"))
         mb = f"{r['resident_bytes'] / 1e6:.1f}" + " with the compiler" * (peer == "parts")
-        rows.add_row(peer, f"{r['median_us']:.1f}", f"{r['median_us'] / first:.2f}", *times, str(r["n"]), mb)
+        planned = f"{r['planned_bytes'] / 1e6:.2f}" if r["planned_bytes"] else ""
+        rows.add_row(peer, f"{r['median_us']:.1f}", f"{r['median_us'] / first:.2f}", *times, str(r["n"]), mb, planned)
     return rows
 
 
@@ -277,20 +278,21 @@ def table(name: str, results: Mapping[str, Any]) -> Table:
 @click.argument("sets", nargs=-1, type=click.Choice([*SETS, DETECTORS]))
 @click.option("--rounds", default=10, show_default=True, help="Visits of each peer.")
 @click.option("--seconds", default=0.5, show_default=True, help="Of one visit.")
+@click.option("--threads", type=int, help="vEUs of our programs.  [default: usable CPUs]")
 @click.option("--small", is_flag=True, help="Small variants of the models.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here, too.")
-def main(sets: tuple[str, ...], rounds: int, seconds: float, small: bool, output: Path | None) -> None:
+def main(
+    sets: tuple[str, ...], rounds: int, seconds: float, threads: int | None, small: bool, output: Path | None
+) -> None:
     """Time rounds of sets of models: as one program, as parts, as separate programs, and in ONNX Runtime."""
     if not importlib.util.find_spec("onnxruntime"):
         raise click.ClickException("onnxruntime is not installed")
     found = {}
     for name in sets or ("voice", "ocr", DETECTORS):
         with tempfile.TemporaryDirectory() as folder:
-            files = prepare(name, "small" if small else "full", Path(folder), usable_cpus())
-            results = measure(files, rounds, seconds)
-            found[name] = {"peers": results, "planned_bytes": planned(files)}
-        wide_console().print(table(name, results))
-        print(", ".join(f"{what} {n / 1e6:.2f} MB" for what, n in found[name]["planned_bytes"].items()))
+            files = prepare(name, "small" if small else "full", Path(folder), threads or usable_cpus())
+            found[name] = measure(files, rounds, seconds)
+        wide_console().print(table(name, found[name]))
     if output:
         output.write_text(json.dumps({"rounds": rounds, "seconds": seconds, "sets": found}, indent=1))
 

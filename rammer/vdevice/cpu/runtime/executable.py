@@ -48,6 +48,7 @@ class RunMemory:
     def __init__(self, headers: Sequence[Mapping[str, Any]]) -> None:
         self.arena = allocate(max((int(h["arena_bytes"]) for h in headers), default=0))
         self.scratch = allocate(max((int(h["scratch_stride"]) * int(h["num_veus"]) for h in headers), default=0))
+        self.token = object()  # buffers for state belong to all programs with this token
         self.users: weakref.WeakSet[CpuExecutable] = weakref.WeakSet()
         self._locks: dict[int, threading.Lock] = {}
 
@@ -77,7 +78,8 @@ class CpuExecutable(HostBuffers):
         self._libraries = {name: Library(image.file(f"{name}.so")) for name in names}
         self._kernels = np.array([self._kernel(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
         self._weights = gather([image.weight(name) for name in header["weights"]])
-        self.keeper = self._memory = memory or RunMemory([header])
+        self._memory = memory or RunMemory([header])
+        self.keeper = self._memory.token
         self._arena = self._memory.arena[: int(header["arena_bytes"])]
         self._stride = int(header["scratch_stride"])
         self._scratch = self._memory.scratch[: self._stride * self._num_veus]
