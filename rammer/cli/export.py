@@ -11,7 +11,7 @@ from rich.markup import escape
 
 import rammer
 from rammer.cli.console import out, progress_bar
-from rammer.cli.options import compile_options, how_to_compile, model_argument, pairs
+from rammer.cli.options import compile_options, how_to_compile, model_argument, pairs, together_option
 
 
 @click.command("export")
@@ -19,7 +19,7 @@ from rammer.cli.options import compile_options, how_to_compile, model_argument, 
 @click.option("-o", "--output", required=True, help="The folder to write: a new or an empty one.")
 @click.option("--name", help="The model's name in C.  [default: that of its file]")
 @click.option("--state", multiple=True, callback=pairs, help="An output that is an input of the next run: OUT=IN.")
-@click.option("--together", multiple=True, help="Models that get a plan of their own besides: vad,denoiser.")
+@together_option
 @compile_options
 @click.pass_obj
 def export(
@@ -29,7 +29,6 @@ def export(
     output: str,
     name: str | None,
     state: dict[str, str],
-    together: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Export MODEL (ONNX) as a C project: sources, weights, a header, CMake files and a self-check.
@@ -38,7 +37,7 @@ def export(
     one model with ports NAME.PORT.
     """
     arches = (options.pop("arch") or "").split(",")
-    how = how_to_compile({**options, "state": state, "together": [names.split(",") for names in together]})
+    how = how_to_compile({**options, "state": state})
     with progress_bar() as show, ExitStack() as stack:
         first, *others = [
             stack.enter_context(rammer.compile(model, how=how, arch=arch or None, progress=show))

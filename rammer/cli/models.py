@@ -23,6 +23,7 @@ from rammer.cli.options import (
     pairs,
     paths_of,
     refuse_options,
+    together_option,
 )
 from rammer.cli.running import COLUMNS, run_once
 from rammer.errors import InputError
@@ -38,6 +39,7 @@ POLICIES = "sequential,wavefront"  # default of `bench`
 @model_argument
 @click.option("-o", "--output", required=True, help="The file to write.")
 @click.option("--state", multiple=True, callback=pairs, help="An output that is an input of the next run: OUT=IN.")
+@together_option
 @compile_options
 @click.pass_obj
 def compile_command(

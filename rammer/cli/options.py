@@ -53,6 +53,13 @@ def _models(context: click.Context, parameter: click.Parameter, texts: tuple[str
     return {name: path for name, _, path in parts}
 
 
+def _sets(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[list[str]]:
+    return [text.split(",") for text in texts]
+
+
+together_option = click.option(
+    "--together", multiple=True, callback=_sets, help="Models that get a plan of their own besides: vad,denoiser."
+)
 model_argument = click.argument("model", nargs=-1, required=True, metavar="MODEL...", callback=_models)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Mapping
 import numpy as np
 
 from rammer.errors import InputError, ModelError, did_you_mean
-from rammer.ir.graph import Graph, Update, View, sort_operators
+from rammer.ir.graph import Graph, Update, sort_operators
 from rammer.ir.operator import OpDef, Operation, Operations, ROperator
 from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
 
@@ -41,7 +41,8 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
     """Return one graph of several, by model. Ports, tensors and operators are named MODEL.NAME.
 
     `links` maps inputs to outputs of other models; neither is a port of the result. Equal constants become one. Raises
-    InputError for a link between ports that do not exist or differ in type, and for a cycle of links.
+    InputError for a link between ports that do not exist or differ in type, for a cycle of links, and for a graph after
+    passes.
     """
     links = dict(links or {})
     _check(graphs, links)
@@ -52,7 +53,6 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
     interner = Operations(definitions)
     types: dict[TensorId, TensorType] = {}
     constants: dict[TensorId, Array] = {}
-    views: dict[TensorId, View] = {}
     updates: dict[TensorId, Update] = {}
     symbols: dict[TensorId, Symbols] = {}
     operators: list[ROperator] = []
@@ -61,7 +61,6 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
         names |= {t: made for t, name in names.items() if (made := links.get(name) or same.get(name))}
         types |= {names[t]: kind for t, kind in graph.types.items() if names[t] not in types}
         constants |= {names[t]: value for t, value in graph.constants.items() if names[t] not in constants}
-        views |= {names[t]: View(names[view.base], view.offset) for t, view in graph.views.items()}
         updates |= {names[t]: Update(tuple(names[u] for u in up.inputs), up.attrs) for t, up in graph.updates.items()}
         symbols |= {names[t]: found for t, found in graph.symbols.items() if names[t] not in symbols}
         operators += (
@@ -76,7 +75,7 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
     inputs = tuple(n for model, graph in graphs.items() for t in graph.inputs if (n := f"{model}.{t}") not in links)
     linked = set(links.values())
     try:
-        ordered = sort_operators(operators, {*inputs, *constants, *views})
+        ordered = sort_operators(operators, {*inputs, *constants})
     except ModelError as error:
         if not links:
             raise
@@ -92,7 +91,6 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
         types=types,
         constants=constants,
         interner=interner,
-        views=views,
         updates=updates,
         symbols={t: found for t, found in symbols.items() if t in inputs or t not in linked},
     )
@@ -110,6 +108,10 @@ def _interned(operation: Operation, old: Operations, new: Operations) -> Operati
 def _check(graphs: Mapping[str, Graph], links: Mapping[str, str]) -> None:
     """Raise InputError for names of models that cannot be prefixes, and for links that do not fit."""
     check_model_names(graphs)
+    if placed := [model for model, graph in graphs.items() if graph.views]:
+        raise InputError(
+            f"the model {placed[0]!r} has passed the optimizer", hint="give the graph that rammer.load made"
+        )
     inputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.inputs}
     outputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.outputs}
     for taker, giver in links.items():

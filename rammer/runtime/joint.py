@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rammer import files
 from rammer.errors import ArtifactError, InputError, did_you_mean
+from rammer.ir.tensor import TensorType
+from rammer.runtime import artifact
 from rammer.runtime.program import Program, identifier
 from rammer.runtime.report import Report
 from rammer.runtime.state import Stateful, Stream, StreamState
@@ -31,6 +35,11 @@ class JointProgram(Program):
     """
 
     def __init__(self, parts: Sequence[PartImage], vdevice: VDevice, *, sources: Sequence[str] = ()) -> None:
+        state = [
+            {(o, i, kinds[i]) for o, i in part.image.state.items()} for part in parts for kinds in [_kinds(part.image)]
+        ]
+        if not all(pairs <= state[0] for pairs in state) or len({part.image.target for part in parts}) > 1:
+            raise ArtifactError("the parts are of different programs: their state or target differs")
         loaded = vdevice.load_together([part.image for part in parts])
         self.models = parts[0].models
         super().__init__(loaded[0][0], vdevice, parts[0].report, sources=sources, executable=loaded[0][1])
@@ -72,13 +81,16 @@ class JointProgram(Program):
         return JointStream(self, StreamState(self._memory.pairs))
 
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
-        """Write the program of all models. Raises ArtifactError for a program with parts."""
-        if self._parts:
-            raise ArtifactError(
-                f"a saved program has one plan, and this one has {len(self.parts)}",
-                hint=f"compile with together=[], or save a part: program.part({self.models[0]!r}).save(…)",
-            )
-        super().save(path, progress=progress)
+        """Write the program with all parts to one file that `rammer.load_program` loads. Raises ArtifactError."""
+        if not self._parts:
+            return super().save(path, progress=progress)
+        files.check_new(path, sources=self._sources, raises=ArtifactError)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = [os.path.join(folder, str(n)) for n in range(len(self.parts))]
+            super().save(saved[0], progress=progress)
+            for part, file in zip(self._parts.values(), saved[1:], strict=True):
+                part.save(file, progress=progress)
+            artifact.save_together(saved, path, self.parts, sources=self._sources)
 
     def _models(self, name: str, others: Sequence[Program]) -> dict[str, list[tuple[VDevice, Image]]]:
         """Return the programs of all models, and of each part, to export."""
@@ -122,3 +134,7 @@ class _Part(Program):
         self._name = identifier("_".join(part.models))
         self._owns_device = False
         self._memory = whole._memory.part(image.state)
+
+
+def _kinds(image: Image) -> dict[str, TensorType]:
+    return {port.name: port.type for port in image.ports[0]}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import threading
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -239,22 +242,47 @@ def test_a_part_survives_the_fork_and_ends_with_the_whole() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    """A program of one plan can be saved, and so can each part; several plans go into no file."""
-    models = {"a": SMALL["product"], "b": SMALL["cell"]}
-    with rammer.compile(models, **HOW) as program:
-        with pytest.raises(ArtifactError, match="a saved program has one plan, and this one has 3") as error:
-            program.save(tmp_path / "none")
-        assert "together=[]" in error.value.hint
-        assert not list(tmp_path.iterdir())
-        program.part("a").save(tmp_path / "part")
-        inputs = measure.random_inputs(program.inputs, 0)
-        found = program.run(inputs)
-    with rammer.load_program(tmp_path / "part") as loaded:
-        np.testing.assert_array_equal(loaded.run({"a.x": inputs["a.x"]})["a.y"], found["a.y"])
-    with rammer.compile(models, together=[], **HOW) as program:
-        program.save(tmp_path / "whole")
-    with rammer.load_program(tmp_path / "whole") as loaded:
-        same(loaded.run(inputs)["b.y"], found["b.y"])
+    """A file has all parts, which share memory and state again; a part is a program of its own."""
+    with voice() as program:
+        program.save(tmp_path / "all")
+        program.part("free").save(tmp_path / "part")
+        parts = program.parts
+        with pytest.raises(ArtifactError, match="with parts cannot share a file"):
+            rammer.save_together([program], tmp_path / "several")
+        x, free = weights(1, 1, 75), weights(2, 3, 40)
+        with rammer.load_program(tmp_path / "part") as loaded:
+            np.testing.assert_array_equal(loaded.run({"free.x": free})["free.y"], program.part("free")(free))
+        with rammer.load_program(tmp_path / "all") as loaded, pickle.loads(pickle.dumps(program)) as pickled:
+            for other in (loaded, pickled):
+                assert isinstance(other, rammer.JointProgram) and other.parts == parts
+                assert len({other.part(*names).executable._arena.ctypes.data for names in parts}) == 1
+                stream, wanted = other.stream(), program.stream()
+                for number in range(4):
+                    names = parts[1] if number % 2 else parts[0]
+                    inputs = {"vad.x": x} if number % 2 else {"vad.x": x, "free.x": free}
+                    found = stream.part(*names).run(inputs)
+                    for name, value in wanted.part(*names).run(inputs).items():
+                        np.testing.assert_array_equal(found.pop(name), value)
+                    assert not found
+                same(stream.state()["vad.h"], wanted.state()["vad.h"])
+    with rammer.compile({"a": SMALL["product"]}, **HOW) as program:
+        program.save(tmp_path / "one")
+    with rammer.load_program(tmp_path / "one") as loaded:
+        same(loaded(free), meaning(SMALL["product"], x=free)["y"])
+
+
+@pytest.mark.parametrize("parts", [[["vad"]], 3, [3, 3], [["vad"], ["den"]], {"a": 1}, [[], ["x"]]])
+def test_damaged_lists_of_parts(parts: Any, tmp_path: Path) -> None:
+    with rammer.compile({"vad": SMALL["product"], "den": SMALL["cell"]}, together=[("vad",)], **HOW) as program:
+        program.save(tmp_path / "good")
+    with zipfile.ZipFile(tmp_path / "good") as good, zipfile.ZipFile(tmp_path / "bad", "w") as bad:
+        for info in good.infolist():
+            data = good.read(info)
+            if info.filename == "manifest.json":
+                data = json.dumps(json.loads(data) | {"parts": parts}).encode()
+            bad.writestr(info, data)
+    with pytest.raises(ArtifactError, match=r"damaged|not a readable program"):
+        rammer.load_program(tmp_path / "bad")
 
 
 GIVEN = {"vad": product(3, 40, 24), "den": product(3, 24, 40)}
@@ -354,6 +382,11 @@ def test_the_command_line(tmp_path: Path) -> None:
     for folder in "12":
         same(np.load(tmp_path / folder / "0.npy"), x @ weights(40, 40, 24) @ weights(24, 24, 10))
     assert "den.y" in ran("show", *both)
+    ran("compile", *both, "--together", "vad", "-o", saved)
+    with rammer.load_program(saved) as loaded:
+        assert isinstance(loaded, rammer.JointProgram) and loaded.parts == (("vad", "den"), ("vad",))
+    ran("export", *both, "--together", "vad", "-o", str(tmp_path / "project"))
+    assert "vad_den_vad_model;" in (tmp_path / "project" / "include" / "vad_den.h").read_text()
     assert "NAME=FILE" in ran("compile", models[0], "b.onnx", "-o", saved, code=2)
     assert "two models are named 'vad'" in ran("compile", models[0], models[0], "-o", saved, code=2)
 
