@@ -40,7 +40,7 @@ from rammer.compiler.stages import (
 from rammer.compiler.summary import make_report
 from rammer.compiler.trace import Trace
 from rammer.cost.price import fit
-from rammer.errors import DeviceError, VerificationError, require_compiler
+from rammer.errors import DeviceError, InputError, VerificationError, require_compiler
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import direct_ports
@@ -125,6 +125,8 @@ class Compilation:
 
         `close` closes the device, unless a program owns it.
         """
+        if options.together:
+            raise InputError("together= is for several models", hint='give them by name: {"vad": "vad.onnx", …}')
         began_s, clock, registry = cpu_s(), Clock(Trace()), registry or PluginRegistry()
         policy, device = options.open(registry)
         say = clock.trace.say

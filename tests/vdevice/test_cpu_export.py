@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.frontend.builder import GraphBuilder
 from rammer.runtime.program import Program, identifier
 from rammer.vdevice.cpu.export.tables import in_order, plan_source
 from rammer.vdevice.cpu.host import find_arch, host
@@ -166,6 +167,37 @@ def test_streams_give_what_the_program_gives(
     assert np.array_equal(run(library.rammer_run_stream, second, x, 0)[1], wanted)
     library.rammer_close_stream(second)
     library.rammer_close(program)
+
+
+def test_parts_are_models_of_one_project(tmp_path: Path) -> None:
+    """Equal weights are stored once, and each model gives what its part of the program gives."""
+    b = GraphBuilder()
+    columns = b.constant(np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32))
+    b.output(b.add("matmul", b.input("p", (3, 5)), columns), "z")
+    models, links = {"vad": detector(), "turn": b.build()}, {"turn.p": "vad.y"}
+    x, speaker = np.random.default_rng(0).standard_normal((3, 65)).astype(np.float32), np.array([4])
+    with rammer.compile(
+        models, device=2, links=links, state={"vad.h_out": "vad.h"}, together=[("vad",)], tune_seconds=0
+    ) as program:
+        program.export(tmp_path / "parts", name="voice")
+        wanted = {
+            "voice": program.stream().run({"vad.x": x, "vad.speaker": speaker})["turn.z"],
+            "voice_vad": program.stream().part("vad").run({"vad.x": x, "vad.speaker": speaker})["vad.y"],
+        }
+    with rammer.compile(models, device=2, links=links, together=[], tune_seconds=0) as program:
+        program.export(tmp_path / "whole", name="voice")
+    sizes = [(tmp_path / which / "weights.bin").stat().st_size for which in ("parts", "whole")]
+    assert sizes[0] <= 1.5 * sizes[1]
+    assert [*json.loads((tmp_path / "parts" / "manifest.json").read_text())["parts"]] == ["voice_vad"]
+    library = ctypes.CDLL(str(build(tmp_path / "parts", "voice", tmp_path / "voice.so", "-lm", shared=True)))
+    for model, value in wanted.items():
+        opened, found = ctypes.c_void_p(), np.full_like(value, np.nan)
+        named = ctypes.byref(ctypes.c_char.in_dll(library, f"{model}_model"))
+        assert library.rammer_open(named, None, ctypes.byref(opened)) == 0
+        inputs = (ctypes.c_void_p * 2)(x.ctypes.data, speaker.ctypes.data)
+        assert library.rammer_run(opened, inputs, (ctypes.c_void_p * 1)(found.ctypes.data)) == 0
+        np.testing.assert_array_equal(found, value)
+        library.rammer_close(opened)
 
 
 def test_an_index_out_of_range_names_its_operator_and_leaves_the_state(library: ctypes.CDLL) -> None:

@@ -412,6 +412,43 @@ runs(good[0])
         assert done.returncode == 0, done.stderr
 
 
+def test_programs_in_the_memory_of_one_that_hangs_do_not_run() -> None:
+    """Its thread may still write into the arena that they share. In a process of its own: the thread stays."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from dataclasses import replace
+import numpy as np
+from handmade import Net, chain, foreign, make_plan, reference
+from rammer import config
+from rammer.errors import DeviceError
+from rammer.vdevice.cpu.device import CpuVDevice
+net = Net()
+t = net.op("mirror", "x")
+device = CpuVDevice(device=2)
+plan = make_plan(net.graph(t), device.spec)
+text = "void mirror(char **args, char *s, long rtask, int *status) {{ while (rtask == 1) *(volatile int *)status; }}"
+hangs = replace(plan, kernels=(foreign(plan.kernels[0].operation, text),))
+images = [device.build(p) for p in (hangs, make_plan(chain(), device.spec))]
+with config.override(RAMMER_WATCHDOG_SECONDS="0.05"):
+    (_, bad), (_, good) = device.load_together(images)
+good._struct.watchdog_ns = 60_000_000_000
+alone = device.load(images[1])
+x = {{"x": np.arange(64, dtype=np.float32)}}
+wanted = reference(chain(), x)["t5"]
+for e in (bad, good, good):  # the first run of all: its worker cannot be resting
+    try:
+        e.run(x)
+        sys.exit("no error")
+    except DeviceError as error:
+        assert "does not come back" in str(error), error
+assert good.try_run(x) is None
+assert np.allclose(alone.run(x)["t5"], wanted)
+"""
+    done = subprocess.run([sys.executable, "-c", script], timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_who_is_called_seldom_does_not_spin(load: Load) -> None:
     """After two gaps in which spinning was in vain a worker sleeps at once; called sooner, it spins again."""
     with config.override(RAMMER_SPIN_MS="2"):
