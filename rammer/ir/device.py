@@ -98,8 +98,8 @@ class Issue:
     added to again. `window`: how many instructions it looks ahead for ready ones.
 
     On SIMT an instruction is a subgroup's, loads and stores are transfers of the vEU's memory, and `latency` is that of
-    loads from scratch. A subgroup stays on one of the `schedulers`. `banks`: words of 4 bytes that a transfer moves.
-    `pending`: loads of arguments that a thread has in flight.
+    loads from scratch. `banks`: words of 4 bytes that a transfer moves. `pending`: words of arguments that a thread has
+    in flight.
     """
 
     arithmetic: float = 2.0
@@ -107,9 +107,8 @@ class Issue:
     stores: float = 1.0
     latency: float = 4.0
     window: int = 256
-    schedulers: int = 1
     banks: int = 32
-    pending: int = 8
+    pending: int = 32
 
 
 @renamed(
@@ -142,6 +141,7 @@ class VDeviceSpec:
     calls: bool = False  # vEU 0 is the calling thread: an rProgram on it alone costs no launch
     barrier_us: float = 0.0  # cost of one barrier-rTask whose slots have completed
     sync_us: float = 0.0  # cost of one block sync, of SIMT
+    start_us: float = 0.0  # time of an rTask that does nothing, of SIMT
     instructions: tuple[Instruction, ...] = ()  # in addition to those that every language has
     direct_bytes: int | None = None  # ports of at least so many bytes stay in the caller's memory; None: none
     in_place: bool = False  # whether a result may reuse the memory of an operand in place, element by element
