@@ -6,12 +6,12 @@ foreign kernel, whose loops are unknown, counts as its operation does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from rammer.cost.functions import slots_of, slots_of_term
 from rammer.cost.issue import warm_us
-from rammer.cost.work import BANK_BYTES, work
+from rammer.cost.work import BANK_BYTES, Work, work
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Stage
 from rammer.ir.kernel import RKernel
@@ -47,12 +47,28 @@ def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int, resident: f
     """
     found = work(program, spec)
     if spec.execution is not Execution.SIMT:
-        return warm_us(found, spec, program.num_threads)
+        return warm_us(found, spec)
+    arguments = {b.name: found.total.get(b.name, 0.0) for b in program.arguments}
+    return block_us(found, spec, program.num_threads, arguments, nbytes, resident)
+
+
+def block_us(
+    found: Work,
+    spec: VDeviceSpec,
+    threads: int,
+    arguments: Mapping[str, float],
+    nbytes: int,
+    resident: frozenset[str] = frozenset(),
+) -> float:
+    """Return the microseconds of counted work on a block of threads: at least the time for the bytes of its arguments.
+
+    Arguments lie in the nearest shared level that holds the `nbytes` of all operands; `resident` ones do not count.
+    """
     read_us, store_us = byte_us(nbytes, spec)
-    sizes = {b.name: found.total.get(b.name, 0.0) for b in program.arguments}
-    own = sum(sizes.pop(name) for name in resident) / BANK_BYTES / program.num_threads
-    fetching_us = sum(size * (store_us if name in found.stored else read_us) for name, size in sizes.items())
-    return max(warm_us(found, spec, program.num_threads, own), fetching_us)
+    own = sum(arguments[name] for name in resident) / BANK_BYTES / threads
+    others = ((name, size) for name, size in arguments.items() if name not in resident)
+    fetching_us = sum(size * (store_us if name in found.stored else read_us) for name, size in others)
+    return max(warm_us(found, spec, threads, own), fetching_us)
 
 
 def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import Execution, Issue, MemoryLevel, VDeviceSpec
@@ -85,6 +86,8 @@ def gpu_spec(
     latencies: Latencies,
     launch_us: float,
     barrier_us: float,
+    run_us: float = 0.0,
+    passed_us: float = inf,
     kept_reads: int,
     instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
@@ -117,8 +120,10 @@ def gpu_spec(
             banks=BANKS,
             pending=PENDING,
         ),
+        run_us=run_us,
         launch_us=launch_us,
         barrier_us=barrier_us,
+        passed_us=passed_us,
         sync_us=latencies.us(latencies.sync, gpu),
         start_us=latencies.us(latencies.start, gpu),
         resident=memories[0],
