@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from rammer.frontend.onnx.handlers.indexing import elements_at
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-DIRECT = 512  # rows up to this extent are ranked directly: more comparisons, but fewer operators
+DIRECT = 1 << 18  # comparisons up to which rows are ranked directly: more of them, but fewer operators
 
 
 @handles("TopK")
@@ -46,7 +46,7 @@ def _first(n: Node, keys: TensorId, k: int, largest: bool) -> TensorId:
     """
     *rows, extent = n.type(keys).shape
     block = 1 << (isqrt(extent // k).bit_length() - 1)
-    if extent <= DIRECT or block == 1:
+    if prod(rows) * extent**2 <= DIRECT or block == 1:
         return n.add("order", n.add("rank", keys, largest=largest), count=k)
     count = -(-extent // block)
     keys = _padded(n, keys, count * block, _last(n.type(keys).dtype, largest))
