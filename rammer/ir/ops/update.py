@@ -46,6 +46,14 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
     return replace(expr, outputs=(("out", TensorType(data.shape, data.dtype)),), into=into)
 
 
+def _scatter(data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str) -> TensorExpr:
+    """Build what `update` does, with memory of its own. Updates are as long as the data where they keep their place."""
+    expr = _update(data, updates, at, moves=moves, how=how)
+    whole = all(move < 0 or updates.shape[move] == extent for extent, move in zip(data.shape, moves, strict=True))
+    require(data.rank > 0 and whole, f"scatter: {listed((data, updates, at))} by {moves}", "extend the updates")
+    return replace(expr, name="scatter", copied=True)
+
+
 def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int, how: str, given: str) -> Scalar:
     """Return the place that `at` gives along a dimension of the data."""
     here = variables_of(point_axes(updates.shape))
@@ -75,4 +83,4 @@ def _from_the_front(place: Scalar, dtype: DType, extent: int) -> Scalar:
     return Call("where", (Call("less", (wide, Const(0, DType.I64))), Const(extent, DType.I64), wide))
 
 
-DEFINITIONS = (OpDef("update", _update),)
+DEFINITIONS = (OpDef("update", _update), OpDef("scatter", _scatter))

@@ -182,7 +182,7 @@ class CFamilyPrinter(VectorLoops):
         """Print one assignment; with `lane`, of the first `count` lanes of a vector."""
         kind = self.dtypes[s.buffer]
         if s.dynamic:
-            return self.store_moved(s)
+            return self.store_moved(s, lane, count)
         if lane and kind in self.narrow:
             return self.store_narrow(s, lane, count)
         whole = count in (0, self.lanes)
@@ -218,14 +218,17 @@ class CFamilyPrinter(VectorLoops):
         text, _ = self.scalar(value, None, 0, kind)
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
 
-    def store_moved(self, s: Store) -> str:
-        """Print a scatter of one stored number to an index from data. An index out of bounds stores nothing."""
+    def store_moved(self, s: Store, lane: str | None = None, count: int = 0) -> str:
+        """Print a scatter of stored numbers to an index from data. An index out of bounds stores nothing."""
         if not isinstance(s.value, Load) or s.value.dynamic or self.dtypes[s.buffer] is not self.type_of(s.value):
             raise LoweringError(f"{self.program.name}: only what lies in memory is stored where data say")
-        to = self.index(s.index) + self.moved(s.dynamic, "&bad")
-        target, value = self.place(s.buffer, "to", 1), self.element(s.value.tensor, s.value.index[0], None)
+        first, width = (var(lane), count or self.lanes) if lane else (Index(), 1)
+        to = self.index(s.index - first) + self.moved(s.dynamic, "&bad")
+        target = self.place(s.buffer, "to", width)
+        value = self.place(s.value.tensor, self.index(s.value.index[0] - first), width)
+        copy = f"memcpy(&{target}, &{value}, {width} * sizeof({target}))" if lane else f"{target} = {value}"
         refused = "*status = bad" if all(d.strict for d in s.dynamic) else ""
-        return f"{{ int bad = 0; const int64_t to = {to}; if (bad) {refused}; else {target} = {value}; }}"
+        return f"{{ int bad = 0; const int64_t to = {to}; if (bad) {refused}; else {copy}; }}"
 
     def store_narrow(self, s: Store, lane: str, count: int) -> str:
         """Print a vector store of adjacent small integers or minifloats. Else as `store`."""

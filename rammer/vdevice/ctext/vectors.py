@@ -103,7 +103,7 @@ class VectorLoops:
         if loop.stop > self.lanes:
             return None
         for s in loop.body:
-            if isinstance(s, Store) and not s.dynamic and self._narrow_ok(s, lane):
+            if isinstance(s, Store) and (self._narrow_ok(s, lane) if not s.dynamic else self._row_ok(s, lane)):
                 continue
             if (
                 not isinstance(s, Store)
@@ -165,6 +165,14 @@ class VectorLoops:
             return None
         chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
         return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
+
+    def _row_ok(self, s: Store, lane: str) -> bool:
+        """Return whether a vector can be stored where data say: it is a copy, and its lanes have one place."""
+        match s.value:
+            case Load(buffer, (index,), ()) if self.narrow_stores:
+                placed = not any(depends(d.value, lane) for d in s.dynamic)
+                return placed and _runs(s.index, lane) and _runs(index, lane)
+        return False
 
     def _narrow_ok(self, s: Store, lane: str) -> bool:
         """Return whether a vector of small numbers can be stored: a copy, or a conversion from int32, float32 or masks."""
