@@ -22,10 +22,11 @@ VECTOR = 4  # elements that are copied in the time of a comparison
 def update_in_place(
     graph: Graph, state: Mapping[TensorId, TensorId], *, copies: bool = False
 ) -> tuple[Graph, frozenset[TensorId]]:
-    """Return the graph with updates of state (and with `copies`, of other tensors), and outputs that alias their inputs.
+    """Return the graph with updates of state, and the outputs that alias their inputs.
 
     `state`: output -> input. An output aliases its input if it is that input with some elements replaced, at places
     that data say. Transpositions that cancel out may lie between. Other operators must not need the input's old value.
+    `copies`: other tensors are copied and then updated, where that is less work.
     """
     changed = []
     for output, taker in state.items():

@@ -34,6 +34,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     "probe_fill": (0, 0),
     "block_matmul": (3, 4),
 }
+MOVES = {"moves": FEW, "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x"))}
 ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "clip": {"low": NUMBER, "high": NUMBER},
     "cast": {"dtype": st.sampled_from(DType)},
@@ -69,10 +70,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "order": {"count": st.integers(-1, 4)},
     "last_equal": {"count": st.integers(-1, 4)},
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "concat", "gather"), AXIS),
-    **dict.fromkeys(
-        ("update", "scatter"),
-        {"moves": FEW, "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x"))},
-    ),
+    **dict.fromkeys(("update", "scatter"), MOVES),
     "transpose": {"perm": st.permutations(range(3)).map(tuple) | FEW},
     "reshape": {"shape": FEW},
     "slice": {"starts": FEW, "steps": FEW, "shape": FEW},

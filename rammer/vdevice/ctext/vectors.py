@@ -169,13 +169,13 @@ class VectorLoops:
     def _row_ok(self, s: Store, lane: str) -> bool:
         """Return whether a vector can be stored where data say: it is a copy, and its lanes have one place."""
         match s.value:
-            case Load(buffer, (index,), ()) if self.narrow_stores:
+            case Load(_, (index,), ()) if self.narrow_stores:
                 placed = not any(depends(d.value, lane) for d in s.dynamic)
                 return placed and _runs(s.index, lane) and _runs(index, lane)
         return False
 
     def _narrow_ok(self, s: Store, lane: str) -> bool:
-        """Return whether a vector of small numbers can be stored: a copy, or a conversion from int32, float32 or masks."""
+        """Return whether a vector of small numbers can be stored: a copy, or converted int32, float32 or masks."""
         kind = self.dtypes[s.buffer]
         if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
             return False
