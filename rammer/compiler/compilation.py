@@ -210,7 +210,8 @@ class Compilation:
         """The graph after all passes for this device and policy."""
         self.trace.graph("imported", self._graph)
         spec, notes = self.device.spec, list[str]()
-        graph, in_place = update_in_place(self._graph, self._state if spec.updates else {})
+        state = self._state if spec.updates else {}
+        graph, in_place = update_in_place(self._graph, state, copies=spec.updates and spec.is_core)
         with self._clock("passes"):
             tuning = tuning_of(self.policy, graph, spec)
             watch = self._verified if self._verify >= 2 else unwatched
