@@ -90,8 +90,6 @@ def build(
     made = []
     for path in sorted([*folder.glob("src/*.c"), *([] if shared else [main or folder / "main.c"])]):
         relative = str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
-        if relative == "src/runtime.c":
-            continue
         made.append(objects / f"{path.stem}.o")
         if made[-1].exists():
             continue

@@ -242,7 +242,7 @@ def test_cmake_builds_checks_and_installs_it(exported: tuple[Program, Path], tmp
         '#include "detector.h"\nint main(void) { return rammer_memory(&detector_model) == 0; }\n'
     )
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.16)\nproject(use C)\nfind_package(detector REQUIRED)\nfind_package(Threads)\n"
+        "cmake_minimum_required(VERSION 3.16)\nproject(use C)\nfind_package(detector REQUIRED)\n"
         "add_executable(use use.c)\ntarget_link_libraries(use PRIVATE detector::detector)\n"
     )
     use = tmp_path / "use"

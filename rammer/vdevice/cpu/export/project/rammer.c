@@ -6,7 +6,7 @@
 #define rammer_open pool_open
 #define rammer_close pool_close
 #define rammer_run pool_run
-#include "runtime.c"
+#include "runtime.h"
 #undef rammer_open
 #undef rammer_close
 #undef rammer_run
