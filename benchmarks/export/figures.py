@@ -11,6 +11,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -65,8 +66,9 @@ class Driver:
     def ask(self, command: str, number: int = 0) -> list[float]:
         """Return the numbers of an answer. Raises RuntimeError if the process has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{command} {number}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # there is no answer then, either
+            self._process.stdin.write(f"{command} {number}\n")
+            self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"figures.c ended at {command!r} with status {self._process.wait()}")
@@ -74,7 +76,8 @@ class Driver:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
 
 
 def in_turns(driver: Driver, bound: Callable[[], object], rounds: int) -> tuple[list[float], list[float]]:
@@ -104,14 +107,11 @@ def figures(program: Program, inputs: dict[str, object], size_goal_kb: float | N
         program.export(project, name="network")
         weights = project / "weights.bin"
         made, library = build(project, "network")
-        driver = Driver(made, weights)
-        try:
+        with closing(Driver(made, weights)) as driver:
             added, named = driver.ask("memory")
             (opened,) = driver.ask("open", 100)
             by_c, by_python = in_turns(driver, program.bind(inputs), rounds)
             (allocations,) = driver.ask("allocations", 100)
-        finally:
-            driver.close()
         held = weights.stat().st_size
         return [
             Measured("library without weights", library.stat().st_size / KB, "KB", size_goal_kb),
