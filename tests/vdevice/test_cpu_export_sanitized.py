@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from cpus import runnable
 from exports import WARNINGS, build, compiled, gcc, include
+from onnx import TensorProto, helper
 
 import rammer
 from rammer.vdevice.cpu.host import host
+from rammer.vdevice.cpu.runtime.table import TABLE, Table
 from rammer.vdevice.toolchain import Compiler, c_compiler
 
 STRESS = Path(__file__).with_name("export_stress.c")
@@ -58,6 +60,17 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("under", ["memory", "threads"])
 def test_a_voice_detector_runs_clean(detector: Path, under: str, tmp_path: Path) -> None:
     runs_clean(detector, "detector", under, tmp_path)
+
+
+def test_large_arrays_that_are_not_aligned_are_copied(tmp_path: Path) -> None:
+    """Kernels read and write large arrays where the caller has them."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [75, 640]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with rammer.compile(model, device=2, tune_seconds=0) as program:
+        program.export(tmp_path / "project", name="relu")
+        assert sorted(Table.from_bytes(program.image.file(TABLE)).header["direct"]) == ["x", "y"]
+    runs_clean(tmp_path / "project", "relu", "memory", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["gcc", "clang"])
