@@ -111,8 +111,9 @@ def _sources(models: Mapping[str, Sequence[ExportedProgram]], name: str) -> dict
     for header in ("rammer.h", "model.h", "memory.h", "memory.c", "rammer.c"):
         found[f"{'include' if header == 'rammer.h' else 'src'}/{header}"] = _filled(header, {})
     runtime = resources("rammer.vdevice.cpu").joinpath("runtime")
-    found["src/runtime.c"] = "\n".join(runtime.joinpath(n).read_text("utf-8") for n in ("system.c", "runtime.c"))
-    found["src/half.h"] = (INCLUDE / "half.h").read_text("utf-8")
+    found["src/runtime.h"] = "\n".join(runtime.joinpath(n).read_text("utf-8") for n in ("system.c", "runtime.c"))
+    for path, header in (("half.h", "half.h"), ("bare/math.h", "math.h"), ("bare/string.h", "string.h")):
+        found[f"src/{path}"] = (INCLUDE / header).read_text("utf-8")
     found[f"include/{name}.h"] = (
         f"/* The model {name}, exported by rammer {config.VERSION}: see rammer.h. */\n"
         f'#ifndef {name.upper()}_H\n#define {name.upper()}_H\n#include "rammer.h"\n'

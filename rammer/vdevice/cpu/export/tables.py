@@ -192,7 +192,7 @@ def model_source(name: str, image: Image, plans: Sequence[str], digest: str, wei
     ]
     counts = f"{len(image.inputs)}, {len(image.outputs)}, {len(image.state)}, {len(plans)}"
     parts.append(
-        f"const rammer_model {name}_model = {{1000 * RAMMER_MAJOR + RAMMER_MINOR, {text(name)}, {text(digest)}, "
+        f"const rammer_model {name}_model = {{RAMMER_VERSION, {text(name)}, {text(digest)}, "
         f"{counts}, inputs, outputs, taken, given, state, plans, WEIGHTS, {nbytes}u, header}};"
     )
     return "\n".join(parts) + "\n"

@@ -124,7 +124,7 @@ static void stall(pool *p, i64 veu, i64 order, position on, i64 begun) {
 // Whether a lane has begun no slot for too long. A pause of the whole process counts little.
 typedef struct { i64 begun, last, waited; } watchdog;
 static int overdue(watchdog *w, const lane *l, i64 limit) {
-  i64 begun = __atomic_load_n(&l->begun, __ATOMIC_RELAXED), now = now_ns(), passed = now - w->last;
+  i64 begun = LOAD_ALONE(&l->begun), now = now_ns(), passed = now - w->last;
   w->waited = begun != w->begun || !w->last ? 0 : w->waited + (passed < limit / 16 ? passed : limit / 16);
   w->begun = begun;
   w->last = now;
@@ -145,7 +145,7 @@ static void __attribute__((noinline)) help(pool *p, i64 veu, lane *other) {
   lane *me = &p->lanes[veu];
   ADD_IN_ORDER(&other->helping, 1);
   const slot *s = LOAD_IN_ORDER(&other->open);
-  if (s && __atomic_load_n(&other->taken, __ATOMIC_RELAXED) + 1 < s->tickets) {  // its owner comes to the last one
+  if (s && LOAD_ALONE(&other->taken) + 1 < s->tickets) {  // its owner comes to the last one
     me->helped++;
     me->now.next = *t->aheads;
     me->now.taken = &other->taken;
@@ -330,7 +330,7 @@ INLINE void walk(pool *p, i64 veu, int timed) {
   for (const slot *s = first; s < end; s++) {
     if (timed && p->late == veu && (s == first || s == end - 1)) come_late(p, veu);
     u64 begin = timed ? ticks() : 0;
-    __atomic_store_n(&me->begun, base + (s - first) + 1, __ATOMIC_RELAXED);
+    STORE_ALONE(&me->begun, base + (s - first) + 1);
     if (s->kernel < 0) {
       for (int w = 0; w < s->rtask; w++)
         if (!await(p, veu, s - first, t->waits[s->args + w], base, timed)) return;

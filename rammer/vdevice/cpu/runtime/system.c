@@ -5,11 +5,29 @@ typedef long long i64;
 typedef unsigned long long u64;
 
 #define INLINE static inline __attribute__((always_inline))
+
+#if !defined(RAMMER_THREADS) && (defined(__wasm__) || !__STDC_HOSTED__)
+#define RAMMER_THREADS 0
+#elif !defined(RAMMER_THREADS)
+#define RAMMER_THREADS 1
+#endif
+#if RAMMER_THREADS
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define LOAD_ALONE(p) __atomic_load_n(p, __ATOMIC_RELAXED)  // orders nothing else
+#define STORE_ALONE(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 #define LOAD_IN_ORDER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)  // with other ..._IN_ORDER: one order for all threads
 #define STORE_IN_ORDER(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 #define ADD_IN_ORDER(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
+#else  // small CPUs have no atomic operations on 64 bits
+#define LOAD(p) (*(p))
+#define STORE(p, v) (void)(*(p) = (v))
+#define LOAD_ALONE LOAD
+#define STORE_ALONE STORE
+#define LOAD_IN_ORDER LOAD
+#define STORE_IN_ORDER STORE
+#define ADD_IN_ORDER(p, v) ((*(p) += (v)) - (v))
+#endif
 
 // ---- the CPU ----
 
@@ -36,11 +54,6 @@ INLINE void set_float_control(control to) { (void)to; }
 
 // ---- the operating system: threads, sleeping on a word, CPUs, a clock ----
 
-#if !defined(RAMMER_THREADS) && (defined(__wasm__) || !__STDC_HOSTED__)
-#define RAMMER_THREADS 0
-#elif !defined(RAMMER_THREADS)
-#define RAMMER_THREADS 1
-#endif
 enum { STACK_BYTES = 8 << 20 };  // of a thread: musl's default is too small for kernels
 #define ANYBODY 0xffffffffu      // sleepers on one word tell themselves apart by the bits of `who`
 
