@@ -127,7 +127,7 @@ def test_parts_are_models_of_one_project(tmp_path: Path) -> None:
     sizes = [(tmp_path / which / "weights.bin").stat().st_size for which in ("parts", "whole")]
     assert sizes[0] <= 1.5 * sizes[1]
     assert [*json.loads((tmp_path / "parts" / "manifest.json").read_text())["parts"]] == ["voice_vad"]
-    library = ctypes.CDLL(str(build(tmp_path / "parts", "voice", tmp_path / "voice.so", "-lm", shared=True)))
+    library = ctypes.CDLL(str(build(tmp_path / "parts", tmp_path / "voice.so", "-lm", shared=True)))
     for model, value in wanted.items():
         opened, found = ctypes.c_void_p(), np.full_like(value, np.nan)
         named = ctypes.byref(ctypes.c_char.in_dll(library, f"{model}_model"))

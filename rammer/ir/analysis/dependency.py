@@ -460,15 +460,15 @@ def _accesses(
             values.update({axis: var(name) for axis, name in fresh.items()})
             for load, inner, role in loads_in_role(stage.body):
                 index = list(load.index)
-                moved = dict(values)
+                chosen = dict(values)
                 for d in load.dynamic:
                     anywhere = f"{stage.name}.{n}.{len(extents)}"
                     extents[anywhere] = expr.type_of(load.tensor).shape[d.dim]
-                    index[d.dim] = moved[anywhere] = var(anywhere)
+                    index[d.dim] = chosen[anywhere] = var(anywhere)
                 limits = {a: (0, max(e - 1, 0)) for a, e in extents.items()}
                 where = _path((*path, *_moved(inner, values)), limits)
                 if where is not None:
-                    at = tuple(simplify(substitute(i, moved), limits) for i in index)
+                    at = tuple(simplify(substitute(i, chosen), limits) for i in index)
                     asked[load.tensor][at, where, (*outer, *role) if most_roles else ()] = None
     return {n: [(at, _groups(at, path), role) for at, path, role in found] for n, found in asked.items()}, extents
 
