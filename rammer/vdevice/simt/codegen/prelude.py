@@ -17,10 +17,10 @@ from rammer.vdevice.simt.instructions import EMULATED_COPIES, EMULATED_STAGED, F
 class Dialect:
     """A C++ for GPUs, as data.
 
-    `primitives` defines what the contract below lists, and the functions of <math.h> that the compiler lacks. `partial_sync`:
-    some threads of a block can synchronise without the others. `counted_sync`: where they cannot, the other threads run
-    as many block syncs as the task has (§4.2.1 of the paper). `restrict_arguments`: a task's tensors may be declared
-    restrict although other blocks write them during this launch. `asks_ahead`: `mk_ahead` exists.
+    `primitives` defines what the contract below lists, and the functions of <math.h> that the compiler lacks.
+    `partial_sync`: some threads of a block can synchronise without the others. `counted_sync`: where they cannot, the
+    other threads run as many block syncs as the task has (§4.2.1 of the paper). `restrict_arguments`: a task's tensors
+    may be declared restrict although other blocks write them during this launch. `asks_ahead`: `mk_ahead` exists.
     """
 
     language: str  # of `VDeviceSpec.languages`
