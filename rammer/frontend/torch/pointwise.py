@@ -223,13 +223,9 @@ def softmax(w: Writer, x: fx.Node, axis: int, _: bool) -> str:
     return found if w.out.dim() else w.reshape(found, [])
 
 
+@handles("convert_element_type", namespace="prims")
 @handles("_to_copy")
 def to_copy(w: Writer, x: fx.Node, *_: Any) -> str:
-    return w.cast(x, w.out.dtype)
-
-
-@handles("convert_element_type", namespace="prims")
-def convert_element_type(w: Writer, x: fx.Node, _: Any) -> str:
     return w.cast(x, w.out.dtype)
 
 
