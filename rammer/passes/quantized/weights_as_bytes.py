@@ -86,9 +86,7 @@ class _ByteWeights:
         self.editor.remove(n)
         total = self.editor.define(op.name, op.kind, x, numbers, **attrs | {"dtype": DType.F32})
         total = self.editor.define(op.name, "mul", total, self._across(op, scale))
-        for bias in biases:
-            total = self.editor.define(op.name, "add", total, self._across(op, bias))
-        self.editor.replace_result(op.outputs[0], total)
+        self.editor.replace_result(op.outputs[0], self.editor.biased(op, total, biases))
 
     def cell(self, n: int, op: ROperator, position: int) -> None:
         """Redefine a cell with a dequantised matrix."""
