@@ -50,10 +50,7 @@ class RecurrentNode:
 
     def direction(self, tensor: TensorId, d: int, shape: tuple[int, ...]) -> TensorId:
         """Return part d of a tensor [directions, …], in another shape."""
-        n = self.node
-        full = n.type(tensor).shape
-        part = n.slice(tensor, (d, *(0,) * (len(full) - 1)), (1, *full[1:]))
-        return n.reshape(part, shape)
+        return self.node.reshape(self.node.cut(tensor, 0, d, 1), shape)
 
     def weight(self, position: int, columns: int, what: str) -> TensorId:
         """Return an operand [directions, gates * hidden, columns]. Raises ModelError for another shape."""
@@ -114,8 +111,7 @@ class RecurrentNode:
 
     def at(self, gx: TensorId, t: int) -> TensorId:
         """Return step t of the projected inputs."""
-        shape = (self.batch, self.gates, self.hidden)
-        return self.node.slice(gx, (t * self.batch, 0, 0), shape)
+        return self.node.cut(gx, 0, t * self.batch, self.batch)
 
     def order(self, d: int) -> range:
         return range(self.steps - 1, -1, -1) if self.reverse[d] else range(self.steps)
