@@ -118,21 +118,12 @@ class PluginRegistry:
         """Yield every plugin's name and answer. Raises PluginError, naming the plugin, if its hook raises."""
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
             call: Callable[..., Any] = implementation.function
-            try:
+            with _blamed(implementation.plugin_name, hook, advice=""):
                 answer = call(**{a: arguments[a] for a in implementation.argnames})
                 if hook != "rammer_policies":
                     answer = list(answer)
                 elif not isinstance(answer, Mapping):
                     answer = dict(answer)
-            except RammerError:
-                raise
-            except Exception as error:
-                if _by_signal(error, f"{hook} of plugin {implementation.plugin_name!r} ran"):
-                    raise
-                raise PluginError(
-                    f"plugin {implementation.plugin_name!r}: {hook} raised {type(error).__name__}: {error}",
-                    hint=f"RAMMER_DISABLE_PLUGINS={implementation.plugin_name} runs without it",
-                ) from error
             if self._trace:
                 logger.debug("%s.%s -> %r", implementation.plugin_name, hook, answer)
             yield implementation.plugin_name, answer
@@ -267,7 +258,7 @@ class _Blamed:
 
 
 @contextmanager
-def _blamed(plugin: str, what: str) -> Iterator[None]:
+def _blamed(plugin: str, what: str, advice: str = "report it to the plugin's author; ") -> Iterator[None]:
     """Turn exceptions of a plugin into a PluginError that names it; pass on a RammerError."""
     try:
         yield
@@ -278,7 +269,7 @@ def _blamed(plugin: str, what: str) -> Iterator[None]:
             raise
         raise PluginError(
             f"plugin {plugin!r}: {what} raised {type(error).__name__}: {error}",
-            hint=f"report it to the plugin's author; RAMMER_DISABLE_PLUGINS={plugin} runs without it",
+            hint=f"{advice}RAMMER_DISABLE_PLUGINS={plugin} runs without it",
         ) from error
 
 

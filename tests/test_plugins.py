@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rammer_testing.plans import Net, place
 
 import rammer
 from rammer import ForeignSource, RKernel, config, hookimpl
@@ -30,7 +31,6 @@ from rammer.plugins import PluginRegistry
 from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.testing.plans import Net, place
 from rammer.tools.demo import lstm_stack
 
 

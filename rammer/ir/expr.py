@@ -235,17 +235,23 @@ def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
     raise TypeError(f"not a scalar expression: {value!r}")
 
 
-def mapped(value: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
-    """Rebuild a scalar with its direct operands changed."""
+def mapped(value: Scalar, change: Callable[[Scalar], Scalar], index: Callable[[Index], Index] = lambda i: i) -> Scalar:
+    """Rebuild a scalar with its direct operands changed, and its own indices except those of a load."""
     match value:
+        case Load(tensor, places, dynamic):
+            moved = tuple(replace(d, value=change(d.value)) for d in dynamic)
+            return Load(tensor, places, moved) if dynamic else value
         case Call(fn, args):
             return Call(fn, tuple(map(change, args)))
         case Cast(arg):
             return replace(value, arg=change(arg))
         case Select(where, then, other):
-            return Select(where, change(then), change(other))
-        case Load(tensor, index, dynamic) if dynamic:
-            return Load(tensor, index, tuple(replace(d, value=change(d.value)) for d in dynamic))
+            ranges = tuple(Range(index(r.index), r.low, r.high) for r in where)
+            return Select(ranges, change(then), change(other))
+        case Iota(place):
+            return Iota(index(place))
+        case ConstantTable(values, place):
+            return ConstantTable(values, index(place))
     return value
 
 
@@ -256,18 +262,8 @@ def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index
     """
 
     def walk(value: Scalar) -> Scalar:
-        match value:
-            case Load():
-                load = mapped(value, walk)
-                assert isinstance(load, Load)
-                return leaf(load)
-            case Iota(ix):
-                return Iota(index(ix))
-            case ConstantTable(values, ix):
-                return ConstantTable(values, index(ix))
-            case Select(where, then, other):
-                return Select(tuple(Range(index(r.index), r.low, r.high) for r in where), walk(then), walk(other))
-        return mapped(value, walk)
+        made = mapped(value, walk, index)
+        return leaf(made) if isinstance(made, Load) else made
 
     return walk(body)
 

@@ -203,17 +203,22 @@ class Graph:
 
     @cached_property
     def _waves(self) -> tuple[tuple[int, ...], ...]:
-        missing = [len(others) for others in self.before]
-        waves, ready = [], [n for n, count in enumerate(missing) if not count]
+        return self.wavefronts_of(range(len(self.operators)))
+
+    def wavefronts_of(self, operators: range) -> tuple[tuple[int, ...], ...]:
+        """Return `wavefronts` of these operators, as if there were no others."""
+        missing = {n: sum(m in operators for m in self.before[n]) for n in operators}
+        waves, ready = [], [n for n, count in missing.items() if not count]
         while ready:
             waves.append(tuple(ready))
             ready = []
             for n in chain.from_iterable(self.after[m] for m in waves[-1]):
-                missing[n] -= 1
-                if not missing[n]:
-                    ready.append(n)
+                if n in missing:
+                    missing[n] -= 1
+                    if not missing[n]:
+                        ready.append(n)
             ready.sort()
-        assert not any(missing), "operators wait for each other"
+        assert not any(missing.values()), "operators wait for each other"
         return tuple(waves)
 
 

@@ -17,6 +17,7 @@ from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.operator import Operation
+from rammer.ir.remembered import memoized
 from rammer.ir.tensor import DType
 from rammer.ir.tile import TileProgram
 from rammer.kernels.lower import draft, finished
@@ -194,15 +195,10 @@ class KernelProblem:
         nbytes = sum(t.filled_bytes for _, t in (*self.expr.inputs, *self.expr.outputs))
         return counted_us(program, self.spec, nbytes) * -(-program.num_rtasks // num_veus)
 
+    @memoized
     def _draft(self, schedule: Schedule) -> TileProgram:
         """Return a draft of a schedule. It is cached: a schedule is priced first, and may become a kernel later."""
-        if schedule not in self._drafts:
-            self._drafts[schedule] = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
-        return self._drafts[schedule]
-
-    @cached_property
-    def _drafts(self) -> dict[Schedule, TileProgram]:
-        return {}
+        return draft(self.expr, schedule, self.stages.values(), self.spec.folds)
 
     def own_packing(self, schedule: Schedule) -> Packing | None:
         """Return the schedule's packing in terms of the operation's own dimensions; None if these cannot express it."""

@@ -138,6 +138,13 @@ class Editor:
         """Return a tensor in another shape; itself if it already has it."""
         return tensor if self.types[tensor].shape == shape else self.define(name, "reshape", tensor, shape=shape)
 
+    def biased(self, op: ROperator, result: TensorId, biases: Iterable[TensorId]) -> TensorId:
+        """Add a convolution's biases, one number per channel each, to what is now its result. Return the sum."""
+        for bias in biases:
+            shape = (self.types[bias].size, *(1 for _ in op.operation.outputs[0].shape[2:]))
+            result = self.define(op.name, "add", result, self.define(op.name, "reshape", bias, shape=shape))
+        return result
+
     def cut(
         self, name: str, source: TensorId, starts: Shape, steps: Shape, shape: Shape, outputs: tuple[TensorId, ...]
     ) -> None:

@@ -9,6 +9,7 @@ from rammer.cost.estimate import estimated_us
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import Price
+from rammer.ir.remembered import memoized
 
 NOISE = 1.02  # ratio of measured times within which a second measurement may reverse their order
 
@@ -33,12 +34,10 @@ class EstimatingProfiler:
 
     def __init__(self, spec: VDeviceSpec) -> None:
         self.spec = spec
-        self._known: dict[RKernel, float] = {}
 
+    @memoized
     def rtask_us(self, kernel: RKernel) -> float:
-        if (found := self._known.get(kernel)) is None:
-            found = self._known[kernel] = estimated_us(kernel, self.spec)
-        return found
+        return estimated_us(kernel, self.spec)
 
     def prices(self, kernels: Iterable[RKernel]) -> None:
         """Return None: estimated prices would only add up estimates."""

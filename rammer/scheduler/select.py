@@ -14,6 +14,7 @@ from rammer.cost.statics import statics_us, streamed_bytes
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.remembered import memoized
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
@@ -54,8 +55,6 @@ class PriceTable:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._streamed = streamed_bytes(problem.graph)
-        self._options: dict[Operation, Options] = {}
-        self._fitting: dict[Operation, list[Option]] = {}
         self._times: dict[RKernel, float] = {}
         self._price_cold_weights()
 
@@ -101,31 +100,30 @@ class PriceTable:
         """Return the µs of all rTasks of an rKernel if one takes `us`."""
         return us * -(-kernel.num_rtasks // self.problem.spec.num_veus)
 
+    @memoized
     def options(self, operation: Operation) -> Options:
         """Return the rKernels to consider. Raises ScheduleError if no candidate fits the device."""
-        if (found := self._options.get(operation)) is None:
-            found = self._options[operation] = self._weigh(operation)
-        return found
+        fitting, noise = self.fitting(operation), self.problem.profiler.noise
+        barrier_us = self.problem.spec.barrier_us
 
+        def work_us(option: Option) -> float:
+            return option.work_us + option.kernel.num_rtasks * barrier_us
+
+        return Options(
+            fastest=_least(fitting, attrgetter("unshared_us"), noise),
+            efficient=_least(fitting, work_us, noise),
+            fewest_rtasks=min(fitting, key=lambda o: (o.kernel.num_rtasks, o.work_us)),
+            first=fitting[0],
+            least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
+            least_work_us=min(o.work_us for o in fitting),
+        )
+
+    @memoized
     def fitting(self, operation: Operation) -> list[Option]:
         """Return the candidates that fit the device, in the generator's order.
 
         Raises ScheduleError if there are none.
         """
-        if (found := self._fitting.get(operation)) is None:
-            found = self._fitting[operation] = self._priced(operation)
-        return found
-
-    @cached_property
-    def later_work_us(self) -> list[float]:
-        """Lower bound of the vEU time of all later waves, by wave, whatever rKernels they use."""
-        graph, left_us = self.problem.graph, [0.0]
-        for wave in reversed(graph.wavefronts()):
-            work_us = sum(self.options(graph.operators[n].operation).least_work_us for n in wave)
-            left_us.append(left_us[-1] + work_us)
-        return left_us[-2::-1]
-
-    def _priced(self, operation: Operation) -> list[Option]:
         spec = self.problem.spec
         candidates = self.problem.candidates.get(operation, ())
         kernels = [kernel for kernel in candidates if kernel.fits(spec)]
@@ -141,21 +139,14 @@ class PriceTable:
         times = {kernel: self.rtask_us(kernel) for kernel in kernels}
         return [Option(k, us, self._on_device(k, us), us * k.num_rtasks) for k, us in times.items()]
 
-    def _weigh(self, operation: Operation) -> Options:
-        fitting, noise = self.fitting(operation), self.problem.profiler.noise
-        barrier_us = self.problem.spec.barrier_us
-
-        def work_us(option: Option) -> float:
-            return option.work_us + option.kernel.num_rtasks * barrier_us
-
-        return Options(
-            fastest=_least(fitting, attrgetter("unshared_us"), noise),
-            efficient=_least(fitting, work_us, noise),
-            fewest_rtasks=min(fitting, key=lambda o: (o.kernel.num_rtasks, o.work_us)),
-            first=fitting[0],
-            least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
-            least_work_us=min(o.work_us for o in fitting),
-        )
+    @cached_property
+    def later_work_us(self) -> list[float]:
+        """Lower bound of the vEU time of all later waves, by wave, whatever rKernels they use."""
+        graph, left_us = self.problem.graph, [0.0]
+        for wave in reversed(graph.wavefronts()):
+            work_us = sum(self.options(graph.operators[n].operation).least_work_us for n in wave)
+            left_us.append(left_us[-1] + work_us)
+        return left_us[-2::-1]
 
 
 def _least(options: Sequence[Option], price: Callable[[Option], float], noise: float) -> Option:

@@ -358,8 +358,11 @@ class _Scan(_Control):
         return axis % rank
 
 
-class _Steps:
-    """The steps of a loop in one run. State stays where the body's session has written it."""
+class _Steps(ExitStack):
+    """The steps of a loop in one run. State stays where the body's session has written it.
+
+    The stack holds the program of a body whose signature does not change.
+    """
 
     def __init__(
         self,
@@ -369,19 +372,13 @@ class _Steps:
         collected: Sequence[str],
         asked: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self._control, self._piece, self._given = control, piece, dict(given)
         self._rows: dict[str, list[Array]] = {name: [] for name in collected}
         self._asked = asked
         self._taken = self._bytes = 0
-        self._held = ExitStack()  # the program of a body whose signature does not change
         self._again: RepeatedRun | None = None
         self._open(given)
-
-    def __enter__(self) -> _Steps:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
 
     def _open(self, state: Mapping[str, Any]) -> None:
         self._session, pairs = self._piece.session(self._given)
@@ -424,12 +421,12 @@ class _Steps:
         inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
         if self._taken == 1 and not self._handed:
             held = self._session.again(self._memory, inputs, changed.keys(), self._wanted)
-            self._again = self._held.enter_context(held)
+            self._again = self.enter_context(held)
         return self._again(changed) if self._again else self._session.evaluate(self._memory, inputs, self._wanted)
 
     def carried(self) -> list[Any]:
         """Return the values that the last step carried on."""
-        self._held.close()
+        self.close()
         last = self._memory.copies()
         return [last[name] if name in last else deepcopy(self._given[name]) for name in self._piece.pairs.values()]
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from rammer.ir.expr import Call, Cast, Const, ConstantTable, Dynamic, Iota, Load, Range, Scalar, Select, Stage, nodes
-from rammer.ir.index import Bounds, Index, bounds, simplify, substitute, var, variables
+from rammer.ir.analysis.simplify import simplify_index, undecided
+from rammer.ir.expr import Const, ConstantTable, Iota, Load, Scalar, Select, Stage, mapped, nodes
+from rammer.ir.index import Bounds, Index, var, variables
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Shape
 
@@ -66,8 +67,7 @@ def _require_same(exact: Operation, padded: Operation, *, masked: bool) -> None:
             raise Different("it reduces a padded dimension")
         if any(e > f for (_, e), (_, f) in zip((*a.axes, *a.reduce), (*b.axes, *b.reduce), strict=True)):
             raise Different("it has a smaller result")
-        canonical = _Canonical(a)
-        if canonical.scalar(a.body) != canonical.scalar(b.body):
+        if _canonical(a, a.body) != _canonical(a, b.body):
             raise Different("elements are computed from others")
 
 
@@ -91,10 +91,9 @@ def _joint_axes(stage: Stage, known: Mapping[str, Embedding]) -> dict[str, Dimen
     """Find the axes that have several digits, because tensors that they index do. Raises Different."""
     if all(is_prefix(known[node.tensor]) for node in nodes(stage.body) if isinstance(node, Load)):
         return {}
-    canonical = _Canonical(stage)
     axes: dict[str, Dimension] = {}
     others: set[str] = set()  # axes with any other use
-    for node in nodes(canonical.scalar(stage.body)):
+    for node in nodes(_canonical(stage, stage.body)):
         match node:
             case Load(tensor, index, dynamic):
                 moved = {d.dim for d in dynamic}
@@ -201,44 +200,22 @@ def _extents(digits: Dimension) -> Digit:
     return exact, padded
 
 
-class _Canonical:
-    """Expressions over the axes of a stage, normalized so that equal ones compare equal."""
+def _canonical(stage: Stage, body: Scalar) -> Scalar:
+    """Return a body over the axes of a stage, normalized so that equal ones compare equal."""
+    extents: Bounds = {name: (0, extent - 1) for name, extent in (*stage.axes, *stage.reduce)}
 
-    def __init__(self, stage: Stage) -> None:
-        axes = (*stage.axes, *stage.reduce)
-        self._bounds: Bounds = {name: (0, extent - 1) for name, extent in axes}
-        self._fixed: Mapping[str, Index] = {name: Index() for name, extent in axes if extent == 1}
+    def index(given: Index) -> Index:
+        return simplify_index(given, extents)
 
-    def index(self, index: Index) -> Index:
-        return simplify(substitute(index, self._fixed), self._bounds)
-
-    def scalar(self, value: Scalar) -> Scalar:
+    def walk(value: Scalar) -> Scalar:
         match value:
             case Const():
                 return Const(repr(value.value), value.dtype)  # type: ignore[arg-type]  # NaN equals itself, 0 not -0
-            case Iota(index):
-                return Iota(self.index(index))
-            case ConstantTable(values, index):
-                return ConstantTable(values, self.index(index))
-            case Load(tensor, index, dynamic):
-                moved = tuple(Dynamic(d.dim, self.scalar(d.value), d.extent, d.stride) for d in dynamic)
-                return Load(tensor, tuple(map(self.index, index)), moved)
-            case Call(fn, args):
-                return Call(fn, tuple(map(self.scalar, args)))
-            case Cast(arg, dtype):
-                return Cast(self.scalar(arg), dtype)
+            case Load(tensor, places, dynamic):
+                return mapped(Load(tensor, tuple(map(index, places)), dynamic), walk)
             case Select(where, then, other):
-                return self._select(where, then, other)
-        raise TypeError(f"not a scalar expression: {value!r}")
+                open_ = undecided(where, extents)
+                return Select(open_, walk(then), walk(other)) if open_ else walk(other if open_ is None else then)
+        return mapped(value, walk, index)
 
-    def _select(self, where: tuple[Range, ...], then: Scalar, other: Scalar) -> Scalar:
-        """Normalize a Select: drop conditions that the bounds decide."""
-        undecided = []
-        for condition in where:
-            index = self.index(condition.index)
-            low, high = bounds(index, self._bounds)
-            if high < condition.low or low >= condition.high:
-                return self.scalar(other)
-            if low < condition.low or high >= condition.high:
-                undecided.append(Range(index, condition.low, condition.high))
-        return Select(tuple(undecided), self.scalar(then), self.scalar(other)) if undecided else self.scalar(then)
+    return walk(body)

@@ -1,11 +1,11 @@
-"""Test plugins: the conformance kit, random graphs and plans."""
+"""Test plugins: the conformance kit of the package `rammer-testing`, and the commands of its tools."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rammer.testing.conformance import PolicyConformance, VDeviceConformance
+    from rammer_testing.conformance import PolicyConformance, VDeviceConformance
 
 __all__ = ["PolicyConformance", "VDeviceConformance"]
 
@@ -14,6 +14,6 @@ def __getattr__(name: str) -> Any:
     """Import the kit on first access: it needs pytest, and the commands of this package do not."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rammer.testing import conformance
+    from rammer.testing.tools import conformance
 
-    return getattr(conformance, name)
+    return getattr(conformance(), name)

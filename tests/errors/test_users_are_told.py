@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import rammer
+from rammer import testing
 from rammer.errors import InputError
 from rammer.frontend.builder import GraphBuilder
+from rammer.testing import tools
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime.executable import _warn_oversubscribed
@@ -85,6 +87,12 @@ def test_tools_are_a_package_of_their_own(tool: str) -> None:
     )
     missing = python("-c", script)
     assert missing.returncode == 2 and missing.stderr.startswith("error: rammer-testing is not installed"), missing
+
+
+def test_the_kit_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"rammer-testing is not installed\n  hint: pip install \./tools/testing"):
+        _ = testing.PolicyConformance
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

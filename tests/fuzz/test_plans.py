@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 from plan_text import parse_programs
+from rammer_testing.generate import random_graph, random_inputs, random_plan
 
 from rammer.errors import VerificationError
 from rammer.ir.analysis.storage import memory_owners
@@ -19,7 +20,6 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.text import print_programs
 from rammer.ir.verify import verify_plan
 from rammer.planner.memory import plan_memory
-from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.interpreter import RaceError, run_plan
 
 SEEDS = range(12)

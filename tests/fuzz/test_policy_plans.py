@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rammer_testing.generate import random_graph, random_inputs
 from stages import stages
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -14,7 +15,6 @@ from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
-from rammer.testing.generate import random_graph, random_inputs
 from rammer.vdevice.interpreter import run_plan
 
 

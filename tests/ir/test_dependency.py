@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rammer_testing.generate import random_graph, random_plan
 
 from rammer.errors import RammerError
 from rammer.ir.analysis import dependency
@@ -34,7 +35,6 @@ from rammer.ir.program import TaskUid
 from rammer.ir.semantics.evaluate import evaluate_expr, logical, put_box
 from rammer.ir.tensor import DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import TaskDigit
-from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.interpreter import numpy_kernel
 
 F32 = DType.F32

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from goldens import Golden
+from rammer_testing.generate import random_graph
 
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import Execution, VDeviceSpec
@@ -18,7 +19,6 @@ from rammer.ir.program import RProgram, RTask, TaskUid
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import statements
 from rammer.kernels import candidates
-from rammer.testing.generate import random_graph
 
 SPEC = VDeviceSpec("cpu", num_veus=2, lanes=8, registers=16, clock_ghz=3.1)
 THREADS = replace(SPEC, execution=Execution.SIMT, lanes=4, max_threads=64, subgroup_size=32, registers=64)

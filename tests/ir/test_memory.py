@@ -11,6 +11,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from plans import plan_of, program
+from rammer_testing.generate import random_graph, random_plan
 
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.analysis.order import HappensBefore
@@ -21,7 +22,6 @@ from rammer.ir.program import TaskUid
 from rammer.ir.semantics.evaluate import Memory
 from rammer.ir.tensor import TensorType
 from rammer.planner.memory import PAGE, Lifetimes, plan_memory
-from rammer.testing.generate import random_graph, random_plan
 
 
 def accesses(plan: ExecutionPlan, owner: str) -> tuple[list[int | None], list[int | None]]:

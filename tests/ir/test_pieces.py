@@ -11,6 +11,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rammer_testing.generate import random_graph, random_plan
 
 import rammer
 from rammer.errors import VerificationError
@@ -29,7 +30,6 @@ from rammer.ir.verify import verify_plan
 from rammer.planner.memory import plan_memory
 from rammer.planner.pieces import bases
 from rammer.plugins import PluginRegistry
-from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.image.placement import ports_alone
 from rammer.vdevice.interpreter import RaceError, numpy_kernel, run_plan
 

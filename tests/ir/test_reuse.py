@@ -8,6 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from rammer_testing.generate import random_graph, random_plan
 
 from rammer.errors import VerificationError
 from rammer.ir.analysis.order import HappensBefore
@@ -16,7 +17,6 @@ from rammer.ir.program import TaskUid
 from rammer.ir.verify import reuse, verify_plan
 from rammer.planner import in_place, memory, pieces, scratch_allocation
 from rammer.planner.memory import Lifetimes, plan_memory
-from rammer.testing.generate import random_graph, random_plan
 
 
 def _turns(plan: ExecutionPlan, first: str, second: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from cpus import CPUS
 from layers import network
 from onnx import helper
+from rammer_testing.generate import random_graph, random_inputs, random_plan
 
 import rammer
 from rammer.errors import VerificationError
@@ -29,7 +30,6 @@ from rammer.kernels import candidates
 from rammer.planner import in_place
 from rammer.planner.in_place import in_place_pairs, replaced
 from rammer.planner.memory import plan_memory
-from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.interpreter import run_plan
 
 node = helper.make_node

@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from plans import plan_of, program
+from rammer_testing.generate import random_graph, random_plan
 
 from rammer.errors import VerificationError
 from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
@@ -23,7 +24,6 @@ from rammer.ir.tensor import Digit, DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import TaskDigit
 from rammer.ir.verify import RULES, HappensBefore, verify_plan
 from rammer.planner.memory import plan_memory
-from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.interpreter import numpy_kernel, run_plan
 
 GOOD = program(["0.0"], ["0.1", [(0, 0)], "1.0"])

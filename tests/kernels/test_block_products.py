@@ -18,7 +18,8 @@ from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.passes.quantized.block_weights import bytes_of, words
+from rammer.passes.quantized.block_weights import words
+from rammer.passes.quantized.packed_tables import pack_bits
 from rammer.vdevice.cpu.codegen.emit import emit
 
 SPECS = {
@@ -55,7 +56,7 @@ def drawn(op: Operation) -> tuple[dict[str, Array], Array]:
     zeros = rng.integers(0, 1 << bits, scales).astype(np.uint8)
     scale = rng.uniform(0.01, 0.02, scales).astype(np.float32)
     inputs = {"x": rng.standard_normal(x).astype(np.float32), "scales": scale}
-    inputs |= {"words": words(numbers, bits), "zeros": bytes_of(zeros, bits)}
+    inputs |= {"words": words(numbers, bits), "zeros": pack_bits(zeros.T, bits).T}
     weights = (numbers - zeros.astype(np.float64).repeat(block, 0)) * scale.repeat(block, 0)
     return inputs, weights
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import stages
+from rammer_testing.generate import random_graph
 from simt_harness import GPU, SMALL, build, check
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation
 from rammer.kernels import candidates
-from rammer.testing.generate import random_graph
 
 sys.path.append(str(Path(__file__).parents[1] / "passes"))
 import pass_models as models

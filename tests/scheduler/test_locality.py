@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rammer_testing.generate import random_graph
 
 import rammer
 from rammer.compiler import Compilation, CompileOptions
@@ -25,7 +26,6 @@ from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policies import locality, wavefront
 from rammer.scheduler.policies.locality import place_by_owner
-from rammer.testing.generate import random_graph
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.interpreter import run_plan
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cpus import ARCHS
+from rammer_testing.generate import random_graph, random_inputs, random_plan
 
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.kernels import candidates
-from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.cpu.device import CpuVDevice
 
 SEEDS = [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 80))]

@@ -17,6 +17,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "kernels"))
 from kernel_harness import compare, random_inputs
+from rammer_testing.generate import random_graph, random_plan
 from test_every_operator import CASES
 from test_threads import WIDE
 from test_threads_fused import OPERATIONS as FUSED
@@ -41,7 +42,6 @@ from rammer.kernels.problem import KernelProblem
 from rammer.kernels.threads import candidates as threads
 from rammer.kernels.threads import group as threads_group
 from rammer.planner.memory import plan_memory
-from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.cuda.device import open_cuda
 from rammer.vdevice.cuda.driver import probe

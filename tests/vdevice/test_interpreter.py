@@ -7,13 +7,13 @@ from random import Random
 
 import numpy as np
 import pytest
+from rammer_testing.generate import random_graph, random_inputs, random_kernel, random_plan
 
 from rammer.errors import DeviceError, VerificationError
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.planner.memory import plan_memory
-from rammer.testing.generate import random_graph, random_inputs, random_kernel, random_plan
 from rammer.vdevice import interpreter
 from rammer.vdevice.interpreter import InterpreterVDevice, RaceError, run_plan
 from rammer.vdevice.interpreter_plugin import rammer_vdevices

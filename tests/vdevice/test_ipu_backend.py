@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rammer_testing.generate import random_graph, random_inputs
+from rammer_testing.plans import Net, place
 
 import rammer
 from rammer import viz
@@ -26,8 +28,6 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType
 from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
-from rammer.testing.generate import random_graph, random_inputs
-from rammer.testing.plans import Net, place
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.ipu.codegen.access import Pattern, accesses, find_pattern, working_sets

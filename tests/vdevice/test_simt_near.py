@@ -14,6 +14,7 @@ import onnx
 import pytest
 from goldens import Golden
 from onnx import TensorProto, helper, numpy_helper
+from rammer_testing.generate import random_graph, random_plan
 from simt_plans import spec
 
 import rammer
@@ -33,7 +34,6 @@ from rammer.planner.scratch_allocation import ResidentPiece, own_scratch, reside
 from rammer.runtime.program import Program
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.testing.generate import random_graph, random_plan
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.interpreter import run_plan
 from rammer.vdevice.simt.codegen.image import make_image, make_program

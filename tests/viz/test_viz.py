@@ -11,6 +11,7 @@ from itertools import combinations, pairwise
 
 import pytest
 from jobs import Job, make_problem, random_jobs
+from rammer_testing.generate import random_graph, random_plan
 
 from rammer import viz
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -19,7 +20,6 @@ from rammer.ir.program import BarrierRTask, RTask
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.testing.generate import random_graph, random_plan
 
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e&\"'<b>\x00\n"
 DIAMOND = [

@@ -236,6 +236,17 @@ class Node:
         steps = (1,) * len(starts)
         return self.add("slice", tensor, starts=tuple(starts), steps=steps, shape=tuple(shape))
 
+    def cut(self, tensor: TensorId, axis: int, start: int, count: int) -> TensorId:
+        """Return `count` places of the tensor along an axis."""
+        shape = self.type(tensor).shape
+        starts = [start if d == axis else 0 for d in range(len(shape))]
+        return self.slice(tensor, starts, (*shape[:axis], count, *shape[axis + 1 :]))
+
+    def pick(self, tensor: TensorId, axis: int, place: int) -> TensorId:
+        """Return one place of the tensor along an axis, without that axis."""
+        shape = self.type(tensor).shape
+        return self.reshape(self.cut(tensor, axis, place, 1), (*shape[:axis], *shape[axis + 1 :]))
+
     def concat(self, tensors: Sequence[TensorId], axis: int) -> TensorId:
         return tensors[0] if len(tensors) == 1 else self.add("concat", *tensors, axis=axis)
 

@@ -28,40 +28,30 @@ _UNARY = {
 }
 _BINARY = {"mul": "Mul", "maximum": "Max", "minimum": "Min", "pow": "Pow"}
 _COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
-_LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
+_LOGIC = {"not": "Not", "and": "And", "or": "Or", "xor": "Xor"}
 
 
-def _unary(op: str) -> Handler:
-    return lambda w, x: w(op, w.cast(x, w.out.dtype))
-
-
-def _binary(op: str) -> Handler:
-    return lambda w, a, b: w(op, w.cast(a, w.out.dtype), w.cast(b, w.out.dtype))
+def _of(op: str, dtype: torch.dtype | None = None, **attributes: int) -> Handler:
+    """Apply an operator to operands of a type; of the result's without `dtype`."""
+    return lambda w, *operands: w(op, *(w.cast(x, dtype or w.out.dtype) for x in operands), **attributes)
 
 
 def _comparison(op: str) -> Handler:
     return lambda w, a, b: w(op, *_common(w, a, b))
 
 
-def _logic(op: str) -> Handler:
-    return lambda w, a, b: w(op, w.cast(a, torch.bool), w.cast(b, torch.bool))
-
-
 def _bitwise(op: str) -> Handler:
-    return lambda w, a, b: w(
-        op if w.out.dtype is torch.bool else f"Bitwise{op}", w.cast(a, w.out.dtype), w.cast(b, w.out.dtype)
-    )
+    return lambda w, *operands: _of(op if w.out.dtype is torch.bool else f"Bitwise{op}")(w, *operands)
 
 
-for _name, _op in _UNARY.items():
-    handles(_name)(_unary(_op))
-for _name, _op in _BINARY.items():
-    handles(_name)(_binary(_op))
+for _name, _op in (_UNARY | _BINARY).items():
+    handles(_name)(_of(_op))
 for _name, _op in _COMPARISONS.items():
     handles(_name)(_comparison(_op))
 for _name, _op in _LOGIC.items():
-    handles(f"logical_{_name}")(_logic(_op))
+    handles(f"logical_{_name}")(_of(_op, torch.bool))
     handles(f"bitwise_{_name}")(_bitwise(_op))
+handles("fmod")(_of("Mod", fmod=1))
 
 
 def _common(w: Writer, a: Operand, b: Operand) -> tuple[str, str]:
@@ -104,16 +94,6 @@ def rounded(w: Writer, x: Operand) -> str:
 @handles("ne")
 def not_equal(w: Writer, a: Operand, b: Operand) -> str:
     return w("Not", w("Equal", *_common(w, a, b)))
-
-
-@handles("logical_not")
-def logical_not(w: Writer, x: Operand) -> str:
-    return w("Not", w.cast(x, torch.bool))
-
-
-@handles("bitwise_not")
-def bitwise_not(w: Writer, x: Operand) -> str:
-    return w("Not" if w.out.dtype is torch.bool else "BitwiseNot", x)
 
 
 @handles("isnan", "isinf")
@@ -162,11 +142,6 @@ def atan2(w: Writer, y: Operand, x: Operand) -> str:
     moved = w("Where", w("Less", x, zero), w("Add", angle, turn), angle)
     upright = w("Mul", w("Sign", y), w.number(pi / 2, dtype))
     return w("Where", w("Equal", x, zero), upright, moved)
-
-
-@handles("fmod")
-def fmod(w: Writer, a: Operand, b: Operand) -> str:
-    return w("Mod", w.cast(a, w.out.dtype), w.cast(b, w.out.dtype), fmod=1)
 
 
 @handles("remainder")
@@ -223,13 +198,9 @@ def softmax(w: Writer, x: fx.Node, axis: int, _: bool) -> str:
     return found if w.out.dim() else w.reshape(found, [])
 
 
+@handles("convert_element_type", namespace="prims")
 @handles("_to_copy")
 def to_copy(w: Writer, x: fx.Node, *_: Any) -> str:
-    return w.cast(x, w.out.dtype)
-
-
-@handles("convert_element_type", namespace="prims")
-def convert_element_type(w: Writer, x: fx.Node, _: Any) -> str:
     return w.cast(x, w.out.dtype)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rammer.ir.analysis.simplify import undecided
-from rammer.ir.expr import ConstantTable, Iota, Load, Range, Scalar, Select, Stage, TensorExpr, loads, mapped
+from rammer.ir.expr import Load, Range, Scalar, Select, Stage, TensorExpr, loads, mapped
 from rammer.ir.index import Index, bounds, substitute, var
 from rammer.ir.operator import Operation, Operations
 from rammer.ir.tensor import TensorType
@@ -101,13 +101,9 @@ class _Moved:
                 begins = [low for low, _ in self._boxes[tensor]]
                 places = tuple(self._index(ix) - low for ix, low in zip(index, begins, strict=True))
                 return mapped(Load(tensor, places, dynamic), self.of)
-            case Iota(index):
-                return Iota(self._index(index))
-            case ConstantTable(values, index):
-                return ConstantTable(values, self._index(index))
             case Select(where, then, other):
                 return self._select(where, then, other)
-        return mapped(body, self.of)
+        return mapped(body, self.of, self._index)
 
     def _index(self, index: Index) -> Index:
         return substitute(index, self._moved)

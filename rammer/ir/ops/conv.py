@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from rammer.ir.expr import Load, Range, Select, Stage, TensorExpr
+from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import Index, substitute, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
@@ -18,6 +18,7 @@ from rammer.ir.ops.operands import (
     variables_of,
     wide_enough,
     widened,
+    within,
 )
 from rammer.ir.ops.window import padded, window
 from rammer.ir.tensor import DType, Shape, TensorType
@@ -88,11 +89,9 @@ def _unfold(
     moved = [place for place, extent in zip(places, kernel, strict=True) if extent > 1]
     inside = dict(zip((a for a, _ in view.reduce), moved, strict=True))
     index = [substitute(ix, inside) - b for ix, b in zip(view.index, view.begin, strict=True)]
-    edges = zip(index, x.shape[2:], view.begin, view.end, strict=True)
-    where = tuple(Range(ix, 0, extent) for ix, extent, begin, end in edges if begin or end)
     load = Load("x", (var("n"), var("m") % count, *index))
     axes = (("n", x.shape[0]), ("m", count * prod(kernel)), *view.spatial)
-    body = Select(where, load, number(value, x.dtype)) if where else load
+    body = within(index, x.shape[2:], view.begin, view.end, load, number(value, x.dtype))
     return expression("unfold", [("x", x)], [Stage("out", axes, body, dtype=x.dtype)])
 
 

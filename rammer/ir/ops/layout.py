@@ -20,6 +20,7 @@ from rammer.ir.ops.operands import (
     require,
     same_dtype,
     variables_of,
+    within,
 )
 from rammer.ir.tensor import DType, Shape, TensorType
 
@@ -112,11 +113,7 @@ def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: complex =
     axes = point_axes(shape)
     if mode == "constant":
         places = tuple(var(name) - b for (name, _), b in zip(axes, begin, strict=True))
-        guards = tuple(
-            Range(at, 0, e) for at, e, b, f in zip(places, x.shape, begin, end, strict=True) if b > 0 or f > 0
-        )
-        load = Load("x", places)
-        body: Scalar = Select(guards, load, _literal(value, x.dtype)) if guards else load
+        body = within(places, x.shape, begin, end, Load("x", places), _literal(value, x.dtype))
         return expression("pad", [("x", x)], [Stage("out", axes, body, dtype=x.dtype)])
     changed = [p for p in range(x.rank) if begin[p] or end[p]]
     stages: list[Stage] = []

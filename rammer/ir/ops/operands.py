@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from rammer.errors import TypeMismatch
-from rammer.ir.expr import Axes, Call, Cast, Const, Load, Scalar, Stage, TensorExpr, scalar
+from rammer.ir.expr import Axes, Call, Cast, Const, Load, Range, Scalar, Select, Stage, TensorExpr, scalar
 from rammer.ir.index import Index, var
 from rammer.ir.tensor import DType, Shape, TensorType
 
@@ -85,6 +85,13 @@ def broadcast_index(shape: Shape, axes: Axes) -> tuple[Index, ...]:
     return tuple(
         Index() if extent == 1 and full != 1 else var(name) for extent, (name, full) in zip(shape, last, strict=True)
     )
+
+
+def within(places: Sequence[Index], extents: Shape, begin: Shape, end: Shape, value: Scalar, fill: Scalar) -> Scalar:
+    """Return `value` where the places are inside of the extents, else `fill`; only pads (begin, end) lead outside."""
+    edges = zip(places, extents, begin, end, strict=True)
+    guards = tuple(Range(place, 0, extent) for place, extent, b, e in edges if b > 0 or e > 0)
+    return Select(guards, value, fill) if guards else value
 
 
 def call(fn: str, *args: Scalar | float) -> Call:

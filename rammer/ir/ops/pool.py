@@ -20,6 +20,7 @@ from rammer.ir.ops.operands import (
     require,
     variables_of,
     widened,
+    within,
 )
 from rammer.ir.ops.window import Window, padded, spatial_names, window
 from rammer.ir.tensor import DType, Shape, TensorType, row_major
@@ -67,9 +68,7 @@ def _place(x: TensorType, view: Window, axes: tuple[tuple[str, int], ...], stora
     if x.dtype.is_float:
         hit = call("or", hit, call("is_nan", value))
     never = Const(2**63 - 1, DType.I64)
-    guards = tuple(Range(i, 0, e) for i, e, b, f in zip(at, spatial, view.begin, view.end, strict=True) if b or f)
-    chosen = call("where", hit, Iota(flat), never)
-    return Select(guards, chosen, never) if guards else chosen
+    return within(at, spatial, view.begin, view.end, call("where", hit, Iota(flat), never), never)
 
 
 def _average_pool(

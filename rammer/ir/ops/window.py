@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rammer.ir.expr import Axes, Const, Load, Range, Scalar, Select, Stage
+from rammer.ir.expr import Axes, Const, Load, Stage
 from rammer.ir.index import Index, var
-from rammer.ir.ops.operands import require
+from rammer.ir.ops.operands import require, within
 from rammer.ir.tensor import Shape, TensorType
 
 
@@ -67,11 +67,10 @@ def padded(x: TensorType, begin: Shape, end: Shape, fill: Const) -> tuple[str, t
         return "x", ()
     names = spatial_names(x.rank - 2)
     places = [var(a) - b for a, b in zip(names, begin, strict=True)]
-    guards = [Range(at, 0, extent) for at, extent, b, e in zip(places, x.shape[2:], begin, end, strict=True) if b or e]
     axes = (
         ("n", x.shape[0]),
         ("c", x.shape[1]),
         *((a, b + extent + e) for a, b, extent, e in zip(names, begin, x.shape[2:], end, strict=True)),
     )
-    body: Scalar = Select(tuple(guards), Load("x", (var("n"), var("c"), *places)), fill)
+    body = within(places, x.shape[2:], begin, end, Load("x", (var("n"), var("c"), *places)), fill)
     return "xp", (Stage("xp", axes, body, dtype=x.dtype),)

@@ -16,6 +16,7 @@ from rammer.ir.analysis.access import Access, Accesses, common_loops
 from rammer.ir.analysis.intervals import in_order
 from rammer.ir.expr import Role, decided_by
 from rammer.ir.index import Index, bounds, evaluate, variables
+from rammer.ir.remembered import memoized
 from rammer.ir.semantics.evaluate import happens
 from rammer.ir.tile import Kind
 
@@ -58,10 +59,7 @@ class Flow:
         self._accesses, self._inputs = accesses, frozenset(inputs)
         self._writes: dict[int, list[Access]] = {}
         self._reads: dict[int, list[Access]] = {}
-        self._moving: dict[Access, frozenset[str]] = {}
-        self._spans: dict[Access, tuple[int, int]] = {}
         self._sorted: dict[Hashable, tuple[Points, Points]] = {}  # results of `_by_place`
-        self._unused: dict[int, frozenset[str]] = {}
         self._updates: set[int] = set()  # statements that read the buffer which they write
         self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
         self._plain: set[int] = set()  # of these, the ones that leave what was there as one of the terms
@@ -193,11 +191,10 @@ class Flow:
         for made in self._writing(write, around, group.table[0, rows]):
             yield {n: v for n, v in made.items() if n != ROW}, made[ROW]
 
+    @memoized
     def _span(self, write: Access) -> tuple[int, int]:
         """Return the first and the last element that a write may access."""
-        if write not in self._spans:
-            self._spans[write] = bounds(write.index, write.ranges)
-        return self._spans[write]
+        return bounds(write.index, write.ranges)
 
     def _writing(self, write: Access, around: Instances, elements: Points) -> Iterator[Instances]:
         """Yield the instances with which an access reaches elements; `around` has the outer loops' values for each."""
@@ -233,22 +230,20 @@ class Flow:
             values |= {n: ranges[n][0] + at[p] for p, n in enumerate(own)}
         return _crossed(values, {n: s for n, s in ranges.items() if n not in own})
 
+    @memoized
     def _variables(self, write: Access) -> frozenset[str]:
         """Return the variables of a write's index."""
-        if write not in self._moving:
-            self._moving[write] = frozenset(variables(write.index))
-        return self._moving[write]
+        return frozenset(variables(write.index))
 
+    @memoized
     def _idle(self, write: Access) -> frozenset[str]:
         """Return the thread variables on which a statement does not depend: one value stands for all."""
-        if write.statement not in self._unused:
-            accesses = [*self._reads[write.statement], *self._writes[write.statement]]
-            threads = {lp.var for _, lp in write.loops if lp.kind is Kind.THREAD}
-            for a in accesses:
-                threads -= decided_by(a.index, a.path)
-            alone = any(a.register for a in accesses)  # what it reads or writes is each thread's own
-            self._unused[write.statement] = frozenset() if alone else frozenset(threads)
-        return self._unused[write.statement]
+        accesses = [*self._reads[write.statement], *self._writes[write.statement]]
+        threads = {lp.var for _, lp in write.loops if lp.kind is Kind.THREAD}
+        for a in accesses:
+            threads -= decided_by(a.index, a.path)
+        alone = any(a.register for a in accesses)  # what it reads or writes is each thread's own
+        return frozenset() if alone else frozenset(threads)
 
 
 class _Wanted:

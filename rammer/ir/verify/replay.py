@@ -15,6 +15,7 @@ from rammer.ir.analysis.dependency import writes
 from rammer.ir.analysis.intervals import expand
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
+from rammer.ir.remembered import memoized
 from rammer.ir.semantics.evaluate import VirtualInput, logical
 from rammer.ir.tensor import Array, TensorId, TensorType, element
 
@@ -102,7 +103,6 @@ class Replay:
         self._copies: dict[TensorId, list[Bytes]] = {
             r: [np.empty(graph.types[r].nbytes, np.uint8)] for r in self._roots
         }
-        self._spans: dict[TensorId, tuple[TensorId, int, int]] = {}
         self._versions: dict[tuple[int, TensorId], int] = {}  # (operator, owner): which copy it reads
         for tensor, value in inputs.items():
             root, begin, end = self._span(tensor)
@@ -209,13 +209,12 @@ class Replay:
                 for base in self._memory.bases(root, dtype.itemsize, first).tolist():
                     to[elements] = whole[elements + (base + begin) // dtype.itemsize]
 
+    @memoized
     def _span(self, tensor: TensorId) -> tuple[TensorId, int, int]:
         """Return the owner of a tensor's memory, and its bytes there."""
-        if tensor not in self._spans:
-            root, low, high = self._graph.extent(tensor)
-            itemsize = self._graph.types[tensor].dtype.itemsize
-            self._spans[tensor] = root, low * itemsize, high * itemsize
-        return self._spans[tensor]
+        root, low, high = self._graph.extent(tensor)
+        itemsize = self._graph.types[tensor].dtype.itemsize
+        return root, low * itemsize, high * itemsize
 
     def _place(self, tensor: TensorId) -> tuple[int, int]:
         """Return the bytes of the arena between which a tensor lies."""

@@ -83,10 +83,7 @@ def _transform(editor: Editor, op: ROperator, tile: Shape) -> TensorId:
     )
     x = editor.define(op.name, "conv", x, weights, group=prod(map(products, tile)))
     x = editor.define(op.name, "output_transform", x, *behind, shape=out.shape[2:])
-    if len(op.inputs) > 2:
-        bias = editor.define(op.name, "reshape", op.inputs[2], shape=(out.shape[1], 1, 1))
-        x = editor.define(op.name, "add", x, bias)
-    return x
+    return editor.biased(op, x, op.inputs[2:])
 
 
 def products(r: int) -> int:

@@ -16,6 +16,7 @@ from rammer.ir.tensor import Array, DType, TensorId
 from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.quantized.dequantised import Dequantised, dequantised
 from rammer.passes.quantized.narrow_products import multiplies_bytes
+from rammer.passes.quantized.packed_tables import pack_bits
 from rammer.passes.structure import known_tensors
 
 BYTES = 4  # bytes of a word
@@ -63,7 +64,8 @@ def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, 
     ]
     zeros = zero[::block].astype(np.uint8)
     if (zeros != middle).any():
-        operands.append(editor.constant(bytes_of(zeros, bits), op.inputs[1]))
+        packed = pack_bits(zeros.T, bits).T  # uint8[blocks·bits/8, columns]
+        operands.append(editor.constant(np.ascontiguousarray(packed), op.inputs[1]))
     return editor.define(op.name, "block_matmul", x, *operands, bits=bits, block=block, narrow=rounded is not None)
 
 
@@ -83,18 +85,5 @@ def _block(bits: int, zero: Array, scale: Array, wanted: int) -> int | None:
 
 def words(numbers: Array, bits: int) -> Array:
     """Pack numbers of `bits` bits for `block_matmul`: int32[terms·bits/32, columns]."""
-    ranks = 8 // bits
-    split = numbers.reshape(-1, ranks, BYTES, numbers.shape[1]).astype(np.uint32)
-    shifts = 8 * np.arange(BYTES)[None, :, None] + bits * np.arange(ranks)[:, None, None]
-    joined = np.bitwise_or.reduce(split << shifts.astype(np.uint32), axis=(1, 2))
-    return np.ascontiguousarray(joined).view(np.int32)
-
-
-def bytes_of(zeros: Array, bits: int) -> Array:
-    """Pack zero points for `block_matmul`: uint8[blocks·bits/8, columns]."""
-    per = 8 // bits
-    padded = np.zeros((-(-len(zeros) // per) * per, zeros.shape[1]), np.uint8)
-    padded[: len(zeros)] = zeros
-    shifts = (bits * np.arange(per, dtype=np.uint8))[:, None]
-    joined: Array = np.bitwise_or.reduce(padded.reshape(-1, per, zeros.shape[1]) << shifts, axis=1)
-    return joined
+    split = numbers.reshape(-1, 8 // bits, BYTES, numbers.shape[1])
+    return pack_bits(split.transpose(0, 3, 2, 1), bits)[..., 0].view(np.int32)[..., 0]

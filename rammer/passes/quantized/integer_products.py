@@ -50,10 +50,7 @@ def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | 
     )
     result = editor.define(op.name, "cast", sums, dtype=DType.F32)
     result = editor.define(op.name, "mul", result, editor.define(op.name, "mul", *scales))
-    for bias in op.inputs[2:]:
-        along = (editor.types[bias].size, *(1 for _ in op.operation.outputs[0].shape[2:]))
-        result = editor.define(op.name, "add", result, editor.define(op.name, "reshape", bias, shape=along))
-    return result
+    return editor.biased(op, result, op.inputs[2:])
 
 
 def _terms(op: ROperator) -> int:

@@ -151,12 +151,7 @@ class _Narrower:
 
     def _biased(self, op: ROperator, total: TensorId) -> TensorId:
         """Add a convolution's bias to its sums, if the bias is not constant."""
-        for bias in op.inputs[2:]:
-            if bias not in self.editor.constants:
-                shape = (self.editor.types[bias].size, *(1 for _ in op.operation.outputs[0].shape[2:]))
-                bias = self.editor.define(op.name, "reshape", bias, shape=shape)
-                total = self.editor.define(op.name, "add", total, bias)
-        return total
+        return self.editor.biased(op, total, [t for t in op.inputs[2:] if t not in self.editor.constants])
 
     def _corrected(
         self,

@@ -18,9 +18,10 @@ def packed_tables(graph: Graph) -> Graph:
         if not _is_packable(editor, op):
             return None
         table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
+        kind = editor.types[table]
         if table not in packed:
-            packed[table] = editor.constant(pack_bits(editor.constants[table]), table)
-        rows, kind = editor.define(op.name, "gather", packed[table], op.inputs[1], axis=axis), editor.types[table]
+            packed[table] = editor.constant(pack_bits(editor.constants[table], kind.dtype.bits), table)
+        rows = editor.define(op.name, "gather", packed[table], op.inputs[1], axis=axis)
         return editor.define(op.name, "unpack_bits", rows, dtype=kind.dtype, extent=kind.shape[-1])
 
     return apply_pattern(graph, pattern, "gather")
@@ -34,16 +35,11 @@ def _is_packable(editor: Editor, op: ROperator) -> bool:
     return table in editor.constants and narrow and axis % kind.rank < kind.rank - 1
 
 
-def pack_bits(values: Array) -> Array:
-    """Pack sub-byte integers into bytes along the last dimension, as `unpack_bits` reads them."""
-    per = _PER[values.dtype.name]
-    bits = 8 // per
-    *lead, extent = values.shape
-    whole = np.zeros((*lead, -(-extent // per) * per), np.uint8)
-    whole[..., :extent] = values.astype(np.int8).view(np.uint8) & np.uint8((1 << bits) - 1)
-    shifts = bits * np.arange(per, dtype=np.uint8)
-    joined: Array = np.bitwise_or.reduce(whole.reshape(*lead, -1, per) << shifts, axis=-1)
-    return joined
-
-
-_PER = {d.value: 8 // d.bits for d in (DType.I2, DType.I4, DType.U2, DType.U4)}
+def pack_bits(values: Array, bits: int) -> Array:
+    """Pack integers of `bits` bits into bytes along the last dimension, as `unpack_bits` reads them."""
+    per = 8 // bits
+    packed = np.zeros((*values.shape[:-1], -(-values.shape[-1] // per)), np.uint8)
+    for n in range(per):
+        part = values[..., n::per].astype(np.int8).view(np.uint8) & np.uint8((1 << bits) - 1)
+        packed[..., : part.shape[-1]] |= part << np.uint8(bits * n)
+    return packed

@@ -13,6 +13,7 @@ import numpy as np
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
+from rammer.ir.remembered import memoized
 from rammer.ir.tensor import Array, DType, Shape, TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.quantized.dequantised import dequantised
@@ -68,7 +69,6 @@ def whole_weights(editor: Editor, tensor: TensorId, summed: tuple[int, ...], lea
 class _ByteWeights:
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        self.made: dict[tuple[TensorId, Shape], tuple[TensorId, TensorId] | None] = {}  # numbers and scale
 
     def product(self, n: int, op: ROperator) -> None:
         """Redefine a product with dequantised weights."""
@@ -86,9 +86,7 @@ class _ByteWeights:
         self.editor.remove(n)
         total = self.editor.define(op.name, op.kind, x, numbers, **attrs | {"dtype": DType.F32})
         total = self.editor.define(op.name, "mul", total, self._across(op, scale))
-        for bias in biases:
-            total = self.editor.define(op.name, "add", total, self._across(op, bias))
-        self.editor.replace_result(op.outputs[0], total)
+        self.editor.replace_result(op.outputs[0], self.editor.biased(op, total, biases))
 
     def cell(self, n: int, op: ROperator, position: int) -> None:
         """Redefine a cell with a dequantised matrix."""
@@ -104,16 +102,13 @@ class _ByteWeights:
         self.editor.remove(n)
         self.editor.add(op.name, operation, inputs, op.outputs)
 
+    @memoized
     def _weights(self, tensor: TensorId, summed: Shape, least_bits: int = 0) -> tuple[TensorId, TensorId] | None:
-        if (tensor, summed) not in self.made:
-            found = whole_weights(self.editor, tensor, summed, least_bits)
-            made = (
-                (self.editor.constant(found.numbers, tensor), self.editor.constant(found.scale, tensor))
-                if found
-                else None
-            )
-            self.made[tensor, summed] = made
-        return self.made[tensor, summed]
+        """Return the numbers and the scale of dequantised weights as constants; or None."""
+        found = whole_weights(self.editor, tensor, summed, least_bits)
+        if found is None:
+            return None
+        return self.editor.constant(found.numbers, tensor), self.editor.constant(found.scale, tensor)
 
     def _across(self, op: ROperator, values: TensorId) -> TensorId:
         """Reshape values per column, or per channel, so that they broadcast to a product's result."""

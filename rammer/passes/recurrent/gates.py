@@ -10,7 +10,8 @@ import numpy as np
 from rammer.ir.expr import Load
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import TensorId, TensorType
+from rammer.ir.remembered import memoized
+from rammer.ir.tensor import Shape, TensorId, TensorType
 from rammer.passes.editor import Editor
 from rammer.passes.recurrent.split_products import MAX_ROWS, product_with_constant, right_operand
 from rammer.passes.structure import GATE, GATE_MATMUL, gate_expr, gate_matmul_expr, is_elementwise
@@ -43,7 +44,6 @@ class _Cuts:
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        self.constants: dict[tuple[TensorId, int], TensorId] = {}
 
     def run(self) -> None:
         editor = self.editor
@@ -110,29 +110,28 @@ class _Cuts:
         kind = editor.types[tensor]
         if kind.rank == 0:
             return tensor
-        last = kind.shape[-1]
-        shape = (*kind.shape[:-1], 1, 1) if last == 1 else (*kind.shape[:-1], gates, last // gates)
         if tensor in editor.constants:
-            key = (tensor, gates)
-            if key not in self.constants:
-                self.constants[key] = editor.constant(editor.constants[tensor].reshape(shape), tensor)
-            return self.constants[key]
+            return self._constant(tensor, gates)
         n = editor.producer.get(tensor)
         if n is not None and self._has_product(tensor, reader):
             op = editor.operators[n]
             if product_with_constant(editor, op):
-                return _add_gate_matmul(editor, op.name, op.inputs[0], self._matrix(op, gates))
+                return _add_gate_matmul(editor, op.name, op.inputs[0], self._constant(right_operand(editor, op), gates))
             inputs = tuple(self._convert(t, gates, n) for t in op.inputs)
             return editor.define(op.name, op.kind, *inputs, **op.operation.keywords)
-        return editor.define(tensor, "reshape", tensor, shape=shape)
+        return editor.define(tensor, "reshape", tensor, shape=_by_gates(kind.shape, gates))
 
-    def _matrix(self, op: ROperator, gates: int) -> TensorId:
-        matrix = right_operand(self.editor, op)
-        if (matrix, gates) not in self.constants:
-            value = self.editor.constants[matrix]
-            shape = (value.shape[0], gates, value.shape[1] // gates)
-            self.constants[matrix, gates] = self.editor.constant(value.reshape(shape), matrix)
-        return self.constants[matrix, gates]
+    @memoized
+    def _constant(self, tensor: TensorId, gates: int) -> TensorId:
+        """Return a constant in gate form."""
+        value = self.editor.constants[tensor]
+        return self.editor.constant(value.reshape(_by_gates(value.shape, gates)), tensor)
+
+
+def _by_gates(shape: Shape, gates: int) -> Shape:
+    """Return the shape of a tensor in gate form."""
+    *rows, last = shape
+    return (*rows, 1, 1) if last == 1 else (*rows, gates, last // gates)
 
 
 def _join_products(editor: Editor) -> None:

@@ -256,7 +256,7 @@ def build_plan(laid: PartedProblem, policy: str, notes: Sequence[str]) -> Execut
     begin = 0
     for parts in (*found.parts, ()):
         end = parts[0][0] if parts else len(problem.graph.operators)
-        for wave in _waves(problem.graph, range(begin, end)):
+        for wave in problem.graph.wavefronts_of(range(begin, end)):
             options = {n: draft.options(n) for n in wave}
             trial = select_rkernels(draft, options, assembly, INTERPLAY)
             draft.kernels.update(trial.kernels)
@@ -284,14 +284,3 @@ def _in_turn(parts: Sequence[tuple[int, ...]], veus: int) -> Iterator[tuple[int,
     shares = [range(len(parts) * veu // veus, len(parts) * (veu + 1) // veus) for veu in range(veus)]
     for turn in zip_longest(*shares):
         yield from ((veu, parts[at]) for veu, at in enumerate(turn) if at is not None)
-
-
-def _waves(graph: Graph, operators: Sequence[int]) -> list[list[int]]:
-    """Return operators by generation, as if there were no others."""
-    wave: dict[int, int] = {}
-    for n in operators:
-        wave[n] = 1 + max((wave[m] for m in graph.before[n] if m in wave), default=-1)
-    found: list[list[int]] = [[] for _ in range(max(wave.values(), default=-1) + 1)]
-    for n, number in wave.items():
-        found[number].append(n)
-    return found

@@ -19,6 +19,7 @@ from rammer.ir.analysis.dependency import Elements, read_elements, written_eleme
 from rammer.ir.analysis.intervals import NOTHING, Intervals, expand, merged, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.remembered import memoized
 from rammer.ir.tensor import Array, DType, TensorId, TensorType
 from rammer.vdevice.proof.decoded import Numbers, broken
 from rammer.vdevice.proof.packed import difference, value_of
@@ -123,7 +124,6 @@ class _Walk:
         self.left: dict[int, int] = {}  # remaining rTasks of operators that have begun
         self.done: set[int] = set()
         self.of_group: dict[int, int] = {}  # the operator that a group is computing
-        self._constants: dict[tuple[TensorId, TensorType, int, int], str] = {}
         self._unions: dict[tuple[RKernel, int, bytes], Intervals] = {}
         self._looked_at: set[tuple[int, int, RKernel]] = set()  # rTasks whose fields were checked
         self._covered: set[tuple[Levels, bytes]] = set()  # fields, and elements (relative to the first) that they hold
@@ -303,18 +303,16 @@ class _Walk:
         position = argument - len(op.outputs)
         return self.stored(op.inputs[position], kernel.input_types()[position], variable, base)
 
+    @memoized
     def stored(self, tensor: TensorId, kind: TensorType, variable: int, base: int) -> str:
         """Return the difference between a constant and a variable's content, read in a type; "" if they agree."""
-        key = (tensor, kind, variable, base)
-        if key not in self._constants:
-            if tensor not in self._values:
-                self._values[tensor] = value_of(self.graph, tensor)
-            held = replace(kind, dtype=self.flow.narrowed.get(kind.dtype, kind.dtype))
-            there = self.flow.constants.get(variable, np.zeros(0, np.uint8)).reshape(-1).view(np.uint8)
-            there = there[base * held.element_bytes :]
-            wrong = "" if len(there) >= held.nbytes and base >= 0 else f"{len(there)} bytes are too few"
-            self._constants[key] = wrong or difference(held, there, self._values[tensor].astype(held.dtype.numpy))
-        return self._constants[key]
+        if tensor not in self._values:
+            self._values[tensor] = value_of(self.graph, tensor)
+        held = replace(kind, dtype=self.flow.narrowed.get(kind.dtype, kind.dtype))
+        there = self.flow.constants.get(variable, np.zeros(0, np.uint8)).reshape(-1).view(np.uint8)
+        there = there[base * held.element_bytes :]
+        wrong = "" if len(there) >= held.nbytes and base >= 0 else f"{len(there)} bytes are too few"
+        return wrong or difference(held, there, self._values[tensor].astype(held.dtype.numpy))
 
     def check_fields(self, group: VertexGroup, n: int, rtasks: Numbers) -> None:
         """Check R306: the fields of vertices hold all elements that their rTasks touch."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.ctext import functions
 from rammer.vdevice.rocm import matrix_cores
-from rammer.vdevice.simt.codegen.prelude import Dialect
+from rammer.vdevice.simt.codegen.prelude import TYPES, Dialect
 
 # A wave that has passed the barrier may still have stores in flight: every thread releases before the barrier,
 # and acquires after it. Polls are relaxed, so that they do not empty the cache each time.
-PRIMITIVES = """\
+PRIMITIVES = (
+    """\
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
@@ -19,15 +20,9 @@ PRIMITIVES = """\
 #define __launch_bounds__(threads, blocks) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 #define INFINITY __builtin_inff()
 #define NAN __builtin_nanf("")
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long long int64_t;
-typedef unsigned long long uint64_t;
-#define INLINE static __device__ __forceinline__
+"""
+    + TYPES
+    + """\
 struct mk_x { unsigned x; };
 #define threadIdx (mk_x{__builtin_amdgcn_workitem_id_x()})
 #define blockIdx (mk_x{__builtin_amdgcn_workgroup_id_x()})
@@ -79,6 +74,7 @@ INLINE int mk_here(int tid) {
 #define MK_DIVIDE(a, b) ((a) * __builtin_amdgcn_rcpf(b))
 #define MK_PATIENCE 255
 """
+)
 
 MATH = """\
 #define fabsf __builtin_fabsf

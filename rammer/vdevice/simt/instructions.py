@@ -28,7 +28,7 @@ def folds(subgroup_size: int) -> tuple[Instruction, ...]:
     )
 
 
-# `mk_swap<D>(v)` is what the thread has whose number differs in the bit D; see `CONTRACT`.
+# `mk_swap<D>(v)` is what the thread has whose number differs in the bit D; see the contract in `codegen/prelude.py`.
 FOLDS = "".join(
     f"""\
 template <int TERMS, int BESIDE> INLINE void mk_fold_{combine}(float *out, const float *in) {{

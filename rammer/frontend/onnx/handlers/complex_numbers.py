@@ -60,14 +60,11 @@ def folded(n: Node, fn: str, x: TensorId, axis: int) -> TensorId:
     """Reduce an axis, without keeping it. Complex numbers are combined by halves, real ones in one reduction."""
     if not n.type(x).dtype.is_complex:
         return n.reduce(x, {"add": "sum", "mul": "prod"}.get(fn, fn), (axis,), keepdims=False)
-    while (extent := (shape := list(n.type(x).shape))[axis]) > 1:
+    while (extent := n.type(x).shape[axis]) > 1:
         half = extent // 2
-        shape[axis] = half
-        starts = [[part * half if d == axis else 0 for d in range(len(shape))] for part in range(3)]
-        both = combined(n, fn, *(n.slice(x, starts[part], shape) for part in range(2)))
+        both = combined(n, fn, *(n.cut(x, axis, part * half, half) for part in range(2)))
         if extent % 2:
-            shape[axis] = 1
-            both = n.concat([both, n.slice(x, starts[2], shape)], axis)
+            both = n.concat([both, n.cut(x, axis, 2 * half, 1)], axis)
         x = both
     return n.reshape(x, [e for d, e in enumerate(n.type(x).shape) if d != axis])
 

@@ -195,5 +195,5 @@ def rotated(n: Node, x: TensorId, places: TensorId, cos: TensorId, sin: TensorId
     if interleaved:
         pairs = n.concat([n.reshape(t, (*part, 1)) for t in made], 4)
         made = [n.reshape(pairs, (*shape[:3], 2 * half))]
-    rest = n.slice(x, (0, 0, 0, 2 * half), (*shape[:3], shape[3] - 2 * half)) if shape[3] > 2 * half else None
+    rest = n.cut(x, 3, 2 * half, shape[3] - 2 * half) if shape[3] > 2 * half else None
     return n.concat([*made, *([rest] if rest else [])], 3)

@@ -63,12 +63,8 @@ def attention(n: Node) -> list[TensorId]:
         raise n.fail(f"{heads} heads of sizes {list(sizes)} from weight {n.type(n.tensor(1))} are not supported")
     made = n.product(n.tensor(0), n.tensor(1))
     made = n.add("add", made, n.tensor(2)) if n.has(2) else made
-    rows = n.type(made).shape[:2]
     starts = (0, sizes[0], 2 * sizes[0])
-    q, k, v = (
-        _heads(n, n.slice(made, (0, 0, start), (*rows, size)), heads, None)
-        for start, size in zip(starts, sizes, strict=True)
-    )
+    q, k, v = (_heads(n, n.cut(made, 2, start, size), heads, None) for start, size in zip(starts, sizes, strict=True))
     old = 0
     if n.has(4):
         _, _, _, old, size = n.shape(4)
@@ -108,10 +104,7 @@ def group_query_attention(n: Node) -> list[TensorId]:
     size = width // parts
     if packed:
         cuts = ((0, heads), (heads, groups), (heads + groups, groups))
-        q, k, v = (
-            _heads(n, n.slice(n.tensor(0), (0, 0, at * size), (batch, length, many * size)), many, None)
-            for at, many in cuts
-        )
+        q, k, v = (_heads(n, n.cut(n.tensor(0), 2, at * size, many * size), many, None) for at, many in cuts)
     else:
         q, k, v = (_heads(n, n.tensor(p), many, None) for p, many in ((0, heads), (1, groups), (2, groups)))
     total = int(n.scalar(6, "total_sequence_length"))

@@ -95,8 +95,8 @@ def scan_batch(n: Node) -> list[TensorId]:
     ways = scan_ways({"scan_input_directions": n.attrs["directions"]}, "input", len(scanned), n.fail)
     rows = []
     for b in range(batch):
-        first = [_element(n, t, 0, b) for t in states]
-        parts = [_element(n, t, 0, b) for t in scanned]
+        first = [n.pick(t, 0, b) for t in states]
+        parts = [n.pick(t, 0, b) for t in scanned]
         last, collected = _steps(n, first, parts, ways, len(n.outputs) - len(states))
         rows.append([*last, *(n.stack(part, 0) for part in collected)])
     return [n.stack(column, 0) for column in zip(*rows, strict=True)]
@@ -157,7 +157,7 @@ def _steps(
     for step in range(steps):
         _require_step_limit(n, step)
         parts = [
-            _element(n, t, axis, steps - 1 - step if back else step)
+            n.pick(t, axis, steps - 1 - step if back else step)
             for t, axis, (_, back) in zip(scanned, places, ways, strict=True)
         ]
         results = [
@@ -169,10 +169,3 @@ def _steps(
         for part, tensor in zip(collected, results[len(states) :], strict=True):
             part.append(tensor)
     return states, collected
-
-
-def _element(n: Node, tensor: TensorId, axis: int, place: int) -> TensorId:
-    shape = n.type(tensor).shape
-    starts = [place if d == axis else 0 for d in range(len(shape))]
-    part = n.slice(tensor, starts, [1 if d == axis else e for d, e in enumerate(shape)])
-    return n.reshape(part, [e for d, e in enumerate(shape) if d != axis])

@@ -1,4 +1,4 @@
-"""Import element-wise operators, casts and comparisons."""
+"""Import element-wise operators, casts and comparisons, and others that the graph has as they are."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ _WITH_ATTRIBUTES = {
     "Selu": ("selu", ("alpha", "gamma")),
     "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
     "Gelu": ("gelu", ("approximate",)),
+    "LRN": ("lrn", ("size", "alpha", "beta", "bias")),
 }
 _BINARY = {
     "Add": "add",

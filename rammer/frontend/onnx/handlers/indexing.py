@@ -107,9 +107,7 @@ def gather_nd(n: Node) -> TensorId:
     rows = prod(shape[: batch + depth])
     flat = n.constant(_batch_offsets(shape, indices, batch, depth))
     for d in range(depth):
-        last = len(indices) - 1
-        starts = (0,) * last + (d,)
-        part = n.reshape(n.slice(n.tensor(1), starts, (*indices[:-1], 1)), indices[:-1])
+        part = n.pick(n.tensor(1), len(indices) - 1, d)
         check_indices(n, part, shape[batch + d])
         stride = prod(shape[batch + d + 1 : batch + depth])
         flat = n.add("add", flat, _flat_index(n, part, shape[batch + d], stride, (depth + 1) * rows))

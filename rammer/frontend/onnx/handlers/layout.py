@@ -116,8 +116,7 @@ def split(n: Node) -> list[TensorId]:
         )
     results, start = [], 0
     for part in parts:
-        starts = [start if d == axis else 0 for d in range(len(whole))]
-        results.append(n.slice(n.tensor(0), starts, [part if d == axis else e for d, e in enumerate(whole)]))
+        results.append(n.cut(n.tensor(0), axis, start, part))
         start += part
     return results
 

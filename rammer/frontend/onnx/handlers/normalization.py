@@ -43,12 +43,6 @@ def _batch_norm_operands(n: Node) -> list[TensorId]:
     return [n.cast(n.tensor(position), n.dtype()) for position in range(5)]
 
 
-@handles("LRN")
-def lrn(n: Node) -> TensorId:
-    a = n.attrs
-    return n.add("lrn", n.tensor(0), size=a["size"], alpha=a["alpha"], beta=a["beta"], bias=a["bias"])
-
-
 @handles("LayerNormalization")
 def layer_normalization(n: Node) -> list[TensorId]:
     """Normalize. If the model uses the statistics, separate operators compute them, in stash_type."""

@@ -51,7 +51,7 @@ def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
     blocks = n.reshape(parameter, (*kind.shape[: axis + 1], 1, *kind.shape[axis + 1 :]))
     blocks = n.expand(blocks, (*kind.shape[: axis + 1], block, *kind.shape[axis + 1 :]))
     blocks = n.reshape(blocks, (*kind.shape[:axis], kind.shape[axis] * block, *kind.shape[axis + 1 :]))
-    return n.slice(blocks, (0,) * len(shape), (*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]))
+    return n.cut(blocks, axis, 0, shape[axis])
 
 
 def dequantize(

@@ -50,10 +50,7 @@ class RecurrentNode:
 
     def direction(self, tensor: TensorId, d: int, shape: tuple[int, ...]) -> TensorId:
         """Return part d of a tensor [directions, …], in another shape."""
-        n = self.node
-        full = n.type(tensor).shape
-        part = n.slice(tensor, (d, *(0,) * (len(full) - 1)), (1, *full[1:]))
-        return n.reshape(part, shape)
+        return self.node.reshape(self.node.cut(tensor, 0, d, 1), shape)
 
     def weight(self, position: int, columns: int, what: str) -> TensorId:
         """Return an operand [directions, gates * hidden, columns]. Raises ModelError for another shape."""
@@ -63,20 +60,21 @@ class RecurrentNode:
             raise n.fail(f"{what} is {n.type(n.tensor(position))} instead of {list(wanted)}")
         return n.tensor(position)
 
-    def biases(self, d: int) -> tuple[TensorId, TensorId] | None:
-        """Return the input and recurrence bias of a direction, each [gates * hidden]; None if missing."""
+    def biases(self, d: int) -> tuple[TensorId, ...]:
+        """Return the input and recurrence bias of a direction, each [gates * hidden]; nothing if missing."""
         n = self.node
         if not n.has(3):
-            return None
+            return ()
         width = self.gates * self.hidden
         if n.shape(3) != (self.directions, 2 * width):
             raise n.fail(f"B is {n.type(n.tensor(3))} instead of {[self.directions, 2 * width]}")
         both = self.direction(n.tensor(3), d, (2 * width,))
         return n.slice(both, (0,), (width,)), n.slice(both, (width,), (width,))
 
-    def projected(self, d: int, bias: TensorId | None) -> TensorId:
-        """Return x Wᵀ + bias for all steps at once: [T * B, gates, hidden]."""
+    def projected(self, d: int, *biases: TensorId) -> TensorId:
+        """Return x Wᵀ + the sum of biases for all steps at once: [T * B, gates, hidden]."""
         n = self.node
+        bias = n.add("add", *biases) if len(biases) > 1 else next(iter(biases), None)
         w = self.direction(self.weight(1, self.inputs, "W"), d, (self.gates * self.hidden, self.inputs))
         product = n.product(n.reshape(self.x, (self.steps * self.batch, self.inputs)), w, trans_b=True)
         if bias is not None:
@@ -113,8 +111,7 @@ class RecurrentNode:
 
     def at(self, gx: TensorId, t: int) -> TensorId:
         """Return step t of the projected inputs."""
-        shape = (self.batch, self.gates, self.hidden)
-        return self.node.slice(gx, (t * self.batch, 0, 0), shape)
+        return self.node.cut(gx, 0, t * self.batch, self.batch)
 
     def order(self, d: int) -> range:
         return range(self.steps - 1, -1, -1) if self.reverse[d] else range(self.steps)
@@ -236,9 +233,7 @@ def lstm(n: Node) -> list[TensorId | None]:
     rnn = layer(n, 4, 3, ("Sigmoid", "Tanh", "Tanh"))
     operands: list[tuple[TensorId, TensorId, list[TensorId]]] = []
     for d in range(rnn.directions):
-        bias = rnn.biases(d)
-        gx = rnn.projected(d, n.add("add", *bias) if bias else None)
-        peepholes = rnn.peepholes(d)
+        gx, peepholes = rnn.projected(d, *rnn.biases(d)), rnn.peepholes(d)
         operands.append((gx, rnn.recurrence(d), [peepholes] if peepholes else []))
 
     def step(t: int, d: int, states: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
@@ -264,14 +259,10 @@ def gru(n: Node) -> list[TensorId | None]:
     late = bool(n.attrs.get("linear_before_reset"))
     operands: list[tuple[TensorId, TensorId, list[TensorId]]] = []
     for d in range(rnn.directions):
-        bias = rnn.biases(d)
-        recurrent: list[TensorId] = []
-        total: TensorId | None = None
-        if bias is not None and late:  # the candidate's recurrence bias is added before the reset gate applies
-            total, recurrent = bias[0], [n.reshape(bias[1], (3, rnn.hidden))]
-        elif bias is not None:
-            total = n.add("add", *bias)
-        operands.append((rnn.projected(d, total), rnn.recurrence(d), recurrent))
+        biases, recurrent = rnn.biases(d), list[TensorId]()
+        if biases and late:  # the candidate's recurrence bias is added before the reset gate applies
+            biases, recurrent = biases[:1], [n.reshape(biases[1], (3, rnn.hidden))]
+        operands.append((rnn.projected(d, *biases), rnn.recurrence(d), recurrent))
 
     def step(t: int, d: int, states: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
         gx, r, recurrent = operands[d]
@@ -286,8 +277,7 @@ def rnn_(n: Node) -> list[TensorId | None]:
     rnn = layer(n, 1, 1, ("Tanh",))
     operands: list[tuple[TensorId, TensorId]] = []
     for d in range(rnn.directions):
-        bias = rnn.biases(d)
-        gx = rnn.projected(d, n.add("add", *bias) if bias else None)
+        gx = rnn.projected(d, *rnn.biases(d))
         operands.append((gx, n.reshape(rnn.recurrence(d), (rnn.hidden, rnn.hidden))))
 
     def step(t: int, d: int, states: tuple[TensorId, ...]) -> tuple[TensorId, ...]:

@@ -78,8 +78,7 @@ def split(n: Node) -> TensorList:
     keeps = n.has(1) or n.attrs["keepdims"]
     pieces = []
     for end, extent in zip(ends, lengths, strict=True):
-        starts = [int(end) - extent if d == axis else 0 for d in range(len(shape))]
-        piece = n.slice(tensor, starts, [extent if d == axis else e for d, e in enumerate(shape)])
+        piece = n.cut(tensor, axis, int(end) - extent, extent)
         pieces.append(piece if keeps else n.reshape(piece, [e for d, e in enumerate(shape) if d != axis]))
     return TensorList(tuple(pieces), n.dtype())
 

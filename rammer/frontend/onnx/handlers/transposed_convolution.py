@@ -175,7 +175,7 @@ def _spread(n: Node, x: TensorId, axis: int, step: int) -> TensorId:
     x = n.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     x = n.add("pad", x, pads=_one_pad(len(shape) + 1, axis + 1, step - 1), mode="constant", value=0.0)
     x = n.reshape(x, (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
-    return n.slice(x, (0,) * len(shape), (*shape[:axis], (shape[axis] - 1) * step + 1, *shape[axis + 1 :]))
+    return n.cut(x, axis, 0, (shape[axis] - 1) * step + 1)
 
 
 def _transpose_pads(

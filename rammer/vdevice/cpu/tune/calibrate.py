@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from itertools import cycle
 from math import log
 from typing import Any
@@ -110,16 +111,14 @@ class Probe:
         nbytes = _whole(nbytes)
         buffer, sink = allocate(nbytes), allocate(64)
 
-        def read() -> float:
-            start = time.perf_counter()
-            self._read(buffer.ctypes.data, nbytes, 1, sink.ctypes.data)
-            return nbytes / (time.perf_counter() - start) / 1e9
+        def read(repeats: int) -> None:
+            self._read(buffer.ctypes.data, nbytes, repeats, sink.ctypes.data)
 
         best = 0.0
         with _on(self._cpus[0]) as reader, _on(self._cpus[1]) as writer:
             for _ in range(ATTEMPTS):
                 writer.submit(self._write, buffer.ctypes.data, nbytes).result()
-                best = max(best, reader.submit(read).result())
+                best = max(best, nbytes / reader.submit(_timed, read, 1).result() / 1e9)
         return best
 
     def handover_us(self) -> float:
@@ -127,12 +126,8 @@ class Probe:
         lines = allocate(128 * HANDOVER_WINDOWS)
 
         def take_turns(side: int) -> list[float]:
-            times = []
-            for window in range(HANDOVER_WINDOWS):
-                start = time.perf_counter()
-                self._take_turns(lines.ctypes.data + 128 * window, TURNS, side)
-                times.append(time.perf_counter() - start)
-            return times
+            pairs = lines.ctypes.data + 128 * np.arange(HANDOVER_WINDOWS)
+            return [_timed(partial(self._take_turns, line, TURNS), side) for line in pairs.tolist()]
 
         with _on(self._cpus[0]) as first, _on(self._cpus[1]) as second:
             both = [worker.submit(take_turns, side) for side, worker in enumerate((first, second))]
@@ -210,9 +205,9 @@ def window_s(timelines: list[list[tuple[float, float]]]) -> float:
     return 1 / float(np.quantile(rates, GOOD))
 
 
-def _timed(job: Job, repeats: int) -> float:
+def _timed(job: Callable[[int], object], number: int) -> float:
     start = time.perf_counter()
-    job(repeats)
+    job(number)
     return time.perf_counter() - start
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,20 +88,12 @@ def padded(kind: TensorType) -> bool:
     return kind.layout is not None and kind.layout.pads(kind.shape)
 
 
-class Seeds:
-    """The numbers of trials. Each kind is generated once."""
+class Seeds(ExitStack):
+    """The numbers of trials, in files that are closed in the end. Each kind is generated once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._kinds: dict[Hashable, NumberFile] = {}
-        self._files = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._files.close()
 
     @cached_property
     def _normal(self) -> NDArray[np.float64]:
@@ -142,7 +133,7 @@ class Seeds:
             values = draw()
             data = (encoding.encode(values) if encoding else values).tobytes()
             data *= -(-FILE_BYTES // len(data))
-            file = self._files.enter_context(_unnamed())
+            file = self.enter_context(_unnamed())
             file.write(data)
             file.flush()
             self._kinds[key] = NumberFile(values, file, len(data))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rammer.errors import DeviceError
-from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select
+from rammer.ir.expr import Cast, Const, Scalar, mapped
 from rammer.ir.tensor import Array, DType
 from rammer.ir.tile import Alloc, Buffer, Stmt, Store, TileProgram, rewrite_body
 from rammer.vdevice.ctext.minifloats import MINIFLOATS
@@ -83,14 +83,8 @@ def _scalar(value: Scalar) -> Scalar:
             return Const(min(max(int(v), INT32.min), INT32.max), DType.I32)
         case Const(v, DType.F64):
             return Const(v, DType.F32)
-        case Load(tensor, index, dynamic) if dynamic:
-            return Load(tensor, index, tuple(replace(d, value=_scalar(d.value)) for d in dynamic))
-        case Call(fn, args):
-            return Call(fn, tuple(map(_scalar, args)))
         case Cast(_, dtype, True) if dtype in NARROWED:
             raise DeviceError(f"the bits of a {dtype.value} are wanted", hint="an IPU has no wider types than 32 bits")
         case Cast(arg, dtype):
             return replace(value, arg=_scalar(arg), dtype=on_tile(dtype))
-        case Select(where, then, other):
-            return Select(where, _scalar(then), _scalar(other))
-    return value
+    return mapped(value, _scalar)

@@ -13,6 +13,7 @@ from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
+from rammer.ir.remembered import memoized
 from rammer.ir.tensor import Array
 from rammer.planner.scratch_allocation import resident_pieces, scratch_ends
 from rammer.vdevice.base import Image, Port, ports_of
@@ -129,7 +130,6 @@ class _TaskCalls:
         self.functions: list[ProgramFunction] = []
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
-        self._emitted: dict[tuple[object, ...], int] = {}
         self._numbers: dict[tuple[str, str], int] = {}
         self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
@@ -155,22 +155,20 @@ class _TaskCalls:
             self.args += mine
         return self._tasks[key]
 
+    @memoized
     def _function(
         self, kernel: RKernel, unaligned: frozenset[int], in_scratch: frozenset[int], positions: frozenset[int]
     ) -> int:
-        key = (kernel, unaligned, in_scratch, positions)
-        if key not in self._emitted:
-            copied = in_scratch | {len(kernel.operation.outputs) + position for position in positions}
-            used = reading_copies(kernel, positions) if positions else kernel
-            made = emit(used, self._dialect, self._block, unaligned, copied)
-            if self._dialect.asks_ahead:
-                name, text = prefetch_text(kernel, positions, self._block)
-                made = replace(made, prefetch=name, prefetch_text=text)
-            if (made.symbol, made.prefetch) not in self._numbers:
-                self._numbers[made.symbol, made.prefetch] = len(self.functions)
-                self.functions.append(ProgramFunction(kernel, used, made))
-            self._emitted[key] = self._numbers[made.symbol, made.prefetch]
-        return self._emitted[key]
+        copied = in_scratch | {len(kernel.operation.outputs) + position for position in positions}
+        used = reading_copies(kernel, positions) if positions else kernel
+        made = emit(used, self._dialect, self._block, unaligned, copied)
+        if self._dialect.asks_ahead:
+            name, text = prefetch_text(kernel, positions, self._block)
+            made = replace(made, prefetch=name, prefetch_text=text)
+        if (made.symbol, made.prefetch) not in self._numbers:
+            self._numbers[made.symbol, made.prefetch] = len(self.functions)
+            self.functions.append(ProgramFunction(kernel, used, made))
+        return self._numbers[made.symbol, made.prefetch]
 
     def keeps(self) -> dict[TaskUid, list[int]]:
         """Append the arguments of each KEEP; return the first argument numbers by the rTask that follows them."""

@@ -17,10 +17,10 @@ from rammer.vdevice.simt.instructions import EMULATED_COPIES, EMULATED_STAGED, F
 class Dialect:
     """A C++ for GPUs, as data.
 
-    `primitives` defines what `CONTRACT` lists, and the functions of <math.h> that the compiler lacks. `partial_sync`:
-    some threads of a block can synchronise without the others. `counted_sync`: where they cannot, the other threads run
-    as many block syncs as the task has (§4.2.1 of the paper). `restrict_arguments`: a task's tensors may be declared
-    restrict although other blocks write them during this launch. `asks_ahead`: `mk_ahead` exists.
+    `primitives` defines what the contract below lists, and the functions of <math.h> that the compiler lacks.
+    `partial_sync`: some threads of a block can synchronise without the others. `counted_sync`: where they cannot, the
+    other threads run as many block syncs as the task has (§4.2.1 of the paper). `restrict_arguments`: a task's tensors
+    may be declared restrict although other blocks write them during this launch. `asks_ahead`: `mk_ahead` exists.
     """
 
     language: str  # of `VDeviceSpec.languages`
@@ -37,38 +37,35 @@ class Dialect:
     units: str = ""  # defines `mk_NAME` of each instruction, over registers of its output and inputs
 
 
-CONTRACT = """\
-unsigned mk_load_relaxed(const unsigned *), mk_load_acquire(const unsigned *)   // device scope
-void mk_store_relaxed(unsigned *, unsigned), mk_store_release(unsigned *, unsigned)
-unsigned mk_exchange(unsigned *, unsigned old, unsigned)  // compare and swap: what was there
-float mk_swap<D>(float)  // what the thread of the wave has whose number differs in the bit D
-unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
-void mk_sync(), mk_sync_part(int threads)  // of a block, of its first threads
-void mk_release(), mk_acquire()  // of every thread, before and after a block sync: for devices where one is not enough
-void mk_pause()  // in a spin
-void mk_copy_later<BYTES>(void *, const void *, bool)  // see `Store.later`; false: zeros
-void mk_await<GROUPS>()  // see `Sync.pending`
-void mk_show_units()  // of staged instructions: they see what this thread has stored in scratch, behind a block sync
-unsigned mk_scratch_at(const void *)  // where in the block's memory
-void mk_put_ENCODING(type *, int at, vf)  // four elements, as parts in scratch
-void mk_ahead(const char *)  // soon this will be read: a hint, if the dialect asks ahead
-unsigned long long mk_now_ns(), mk_clock()  // the same everywhere; as fine as can be, but each vEU's own
-float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
-MK_COLD  // of a function that is hardly ever called
-MK_WAVE(tid)  // the wave's first thread, where some of its threads could go another way: a branch is the whole wave's
-MK_HERE(tid)  // tid; a compiler may be kept from computing with it outside of the task, in the loop over all tasks
-MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
-MK_ARENA  // char *: the block's shared memory
-MK_SHARED  // of a pointer: it points into that
-MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
-MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
-"""
+# The contract of a dialect: what its primitives define.
+#
+# unsigned mk_load_relaxed(const unsigned *), mk_load_acquire(const unsigned *)   // device scope
+# void mk_store_relaxed(unsigned *, unsigned), mk_store_release(unsigned *, unsigned)
+# unsigned mk_exchange(unsigned *, unsigned old, unsigned)  // compare and swap: what was there
+# float mk_swap<D>(float)  // what the thread of the wave has whose number differs in the bit D
+# unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
+# void mk_sync(), mk_sync_part(int threads)  // of a block, of its first threads
+# void mk_release(), mk_acquire()  // of every thread, before and after a block sync, where the sync is not enough
+# void mk_pause()  // in a spin
+# void mk_copy_later<BYTES>(void *, const void *, bool)  // see `Store.later`; false: zeros
+# void mk_await<GROUPS>()  // see `Sync.pending`
+# void mk_show_units()  // staged instructions see what this thread has stored in scratch, behind a block sync
+# unsigned mk_scratch_at(const void *)  // where in the block's memory
+# void mk_put_ENCODING(type *, int at, vf)  // four elements, as parts in scratch
+# void mk_ahead(const char *)  // soon this will be read: a hint, if the dialect asks ahead
+# unsigned long long mk_now_ns(), mk_clock()  // the same everywhere; as fine as can be, but each vEU's own
+# float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
+# MK_COLD  // of a function that is hardly ever called
+# MK_WAVE(tid)  // the first thread of the wave, where some of its threads could go another way: the whole wave branches
+# MK_HERE(tid)  // tid; a compiler may be kept from computing with it outside of the task, in the loop over all tasks
+# MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
+# MK_ARENA  // char *: the block's shared memory
+# MK_SHARED  // of a pointer: it points into that
+# MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
+# MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
 
-CUDA = Dialect(
-    "cuda",
-    """\
-#define INFINITY __int_as_float(0x7f800000)
-#define NAN __int_as_float(0x7fffffff)
+# Of every GPU.
+TYPES = """\
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef short int16_t;
@@ -78,6 +75,16 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 #define INLINE static __device__ __forceinline__
+"""
+
+CUDA = Dialect(
+    "cuda",
+    """\
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+"""
+    + TYPES
+    + """\
 INLINE unsigned mk_load_relaxed(const unsigned *p) {
   unsigned v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");

@@ -27,10 +27,10 @@ from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler
-from rammer.testing.generate import random_graph, random_inputs, random_plan
-from rammer.testing.plans import Net, place
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.proof.verify import verify_image
+from rammer_testing.generate import random_graph, random_inputs, random_plan
+from rammer_testing.plans import Net, place
 
 SPIN = 100_000  # rounds of the slow probe: long enough to expose a missing wait, short enough for NumPy
 
