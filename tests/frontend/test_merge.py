@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from rammer_testing.generate import random_graph, random_inputs
 
 from rammer.errors import InputError
 from rammer.frontend.merge import merge
@@ -13,7 +14,6 @@ from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_graph
-from rammer.testing.generate import random_graph, random_inputs
 
 
 def links_of(graphs: dict[str, Graph], random: Random, *, back: bool = False) -> dict[str, str]:
