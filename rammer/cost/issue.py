@@ -1,7 +1,7 @@
 """Convert counted work into microseconds on a vEU.
 
-On SIMD devices that is the larger one of issuing, filling its caches and waiting. On SIMT devices it is their sum: a
-block has too few threads for one to issue whenever another one waits.
+On SIMD devices that is the larger one of issuing, filling its caches and waiting. On SIMT devices it is their sum: with
+two subgroups on a scheduler, often both wait.
 """
 
 from __future__ import annotations
