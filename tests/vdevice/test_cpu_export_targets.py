@@ -89,7 +89,7 @@ class Target(NamedTuple):
 
 BARE_FLAGS = (
     *("-mcpu=cortex_m4+vfp4d16sp", "-ffreestanding", "-fno-pic", "-fno-sanitize=all", "-ffunction-sections"),
-    *("-DRAMMER_CHECK_MEMORY=65536", f"-I{BARE}"),
+    *("-DRAMMER_CHECK_MEMORY=1048576", f"-I{BARE}"),
 )
 BARE_LINK = (str(BARE / "start.c"), f"-Wl,-T,{BARE}/board.ld", "-Wl,--gc-sections")
 QEMU_BOARD = ("qemu-system-arm", "-M", "mps2-an386", "-nographic", "-semihosting", "-kernel")

@@ -222,7 +222,10 @@ typedef struct { const char *from; long long lines; } rammer_ahead;  /* `ahead` 
 typedef struct { int status; rammer_ahead next; long long *taken; } rammer_context;
 typedef struct { long long *taken; long mine, first; } rammer_parts;  /* tickets: those of all vEUs, and one's own */
 INLINE long rammer_take(const rammer_parts *p) {
-  return p->taken ? __atomic_fetch_add(p->taken, 1, __ATOMIC_RELAXED) : p->mine + 1;
+#if __GCC_ATOMIC_LLONG_LOCK_FREE == 2    /* else there is one thread, and all tickets are its own */
+  if (p->taken) return __atomic_fetch_add(p->taken, 1, __ATOMIC_RELAXED);
+#endif
+  return p->mine + 1;
 }
 INLINE rammer_parts *rammer_begun(long long *taken, rammer_parts *p) {
   p->taken = taken; p->mine = -1; p->mine = rammer_take(p); p->first = 0;
