@@ -54,11 +54,12 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A set of models: their files, each compiled, all compiled together, and all in one ONNX file (or "")."""
+    """A set of models: their files, each compiled, all in one plan, with parts, and all in one ONNX file (or "")."""
 
     models: Mapping[str, str]
     compiled: Mapping[str, str]
     joint: str
+    parts: str
     merged: str
     threads: int
 
@@ -101,16 +102,17 @@ def prepare(name: str, scale: Scale, folder: Path, threads: int) -> Files:
         compiled[model] = str(folder / f"{model}.rammer")
         with rammer.compile(path, "cpu", device=threads) as program:
             program.save(compiled[model])
-    joint = str(folder / "joint.rammer")
-    with rammer.compile(models, "cpu", device=threads, together=[]) as program:
-        program.save(joint)
+    joint, parted = str(folder / "joint.rammer"), str(folder / "parts.rammer")
+    for file, together in ((joint, []), (parted, None)):
+        with rammer.compile(models, "cpu", device=threads, together=together) as program:
+            program.save(file)
     merged = str(folder / "merged.onnx")
     try:
         onnx.save(merge(models), merged)
     except (ValueError, onnx.checker.ValidationError) as error:
         print(f"{name}: onnx.compose merges no such models: {error}")
         merged = ""
-    return Files(models, compiled, joint, merged, threads)
+    return Files(models, compiled, joint, parted, merged, threads)
 
 
 def merge(models: Mapping[str, str]) -> onnx.ModelProto:
@@ -140,8 +142,8 @@ def separate(files: Files) -> Loaded:
 
 
 def parts(files: Files) -> Loaded:
-    """Compile in this process, as programs with parts are not saved; its memory then includes the compiler's."""
-    program = rammer.compile(files.models, "cpu", device=files.threads)
+    program = rammer.load_program(files.parts, device=files.threads)
+    assert isinstance(program, rammer.JointProgram)
     every = [program.part(*names) for names in program.parts]
     runs = [bound(program.part(name)) for name in files.models]
     weights = {w.ctypes.data: w.nbytes for part in every for w in part.image.weights.values()}
@@ -268,7 +270,7 @@ def table(name: str, results: Mapping[str, Any]) -> Table:
     first = results["one plan"]["median_us"]
     for peer, r in results.items():
         times = (f"{r[what]:.1f}" for what in ("min_us", "p99_us", "worst_us"))
-        mb = f"{r['resident_bytes'] / 1e6:.1f}" + " with the compiler" * (peer == "parts")
+        mb = f"{r['resident_bytes'] / 1e6:.1f}"
         planned = f"{r['planned_bytes'] / 1e6:.2f}" if r["planned_bytes"] else ""
         rows.add_row(peer, f"{r['median_us']:.1f}", f"{r['median_us'] / first:.2f}", *times, str(r["n"]), mb, planned)
     return rows
