@@ -24,7 +24,7 @@ NUMBER = st.none() | st.floats(-1e3, 1e3) | st.integers(-300, 300)
 
 ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     **dict.fromkeys(("add", "mul", "max", "min", "and", "or", "xor", "concat", "probe_sum"), (1, 3)),
-    **dict.fromkeys(("sub", "div", "mod", "fmod", "pow", "prelu", "matmul", "gather"), (2, 2)),
+    **dict.fromkeys(("sub", "div", "mod", "fmod", "pow", "prelu", "matmul", "gather", "resample_evenly"), (2, 2)),
     **dict.fromkeys(("equal", "less", "less_equal", "greater", "greater_equal"), (2, 2)),
     **dict.fromkeys(("conv", "layer_norm"), (2, 3)),
     **dict.fromkeys(("where", "update", "scatter", "input_transform", "output_transform", "resample"), (3, 3)),
@@ -34,6 +34,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     "probe_fill": (0, 0),
     "block_matmul": (3, 4),
 }
+EVEN = {"axis": st.integers(-3, 3), **{name: st.integers(-1, 3) for name in ("first", "step", "by")}}
 MOVES = {"moves": FEW, "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x"))}
 ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "clip": {"low": NUMBER, "high": NUMBER},
@@ -71,6 +72,8 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "last_equal": {"count": st.integers(-1, 4)},
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "concat", "gather"), AXIS),
     **dict.fromkeys(("update", "scatter"), MOVES),
+    "resample_evenly": EVEN,
+    "stretch": EVEN | {"size": st.integers(-1, 5)},
     "transpose": {"perm": st.permutations(range(3)).map(tuple) | FEW},
     "reshape": {"shape": FEW},
     "slice": {"starts": FEW, "steps": FEW, "shape": FEW},

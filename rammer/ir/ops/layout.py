@@ -75,6 +75,17 @@ def _slice(x: TensorType, *, starts: Shape, steps: Shape, shape: Shape) -> Tenso
     return _moved("slice", x, shape, places)
 
 
+def _stretch(x: TensorType, *, axis: int, size: int, first: int = 0, step: int = 1, by: int = 1) -> TensorExpr:
+    """Build out[…, i, …] = x[…, (first + i step) // by, …] for i below `size`, along `axis`."""
+    given, p = f"stretch: {x} to {size} by ({first} + i {step}) // {by}", normal_axis("stretch", axis, x.rank)
+    inside = size > 0 and first >= 0 and step > 0 and by > 0 and (first + (size - 1) * step) // by < x.shape[p]
+    require(inside, given, "places rise, and lie inside x")
+    shape = (*x.shape[:p], size, *x.shape[p + 1 :])
+    here = variables_of(point_axes(shape))
+    place = simplify((here[p] * step + first) // by, {f"a{p}": (0, size - 1)})
+    return _moved("stretch", x, shape, (*here[:p], place, *here[p + 1 :]))
+
+
 def _concat(*xs: TensorType, axis: int) -> TensorExpr:
     """Build the operands one after another along `axis`, as a balanced tree of Selects."""
     require(len(xs) > 0, "concat: no operands", "it takes one or more")
@@ -193,6 +204,7 @@ DEFINITIONS = (
     OpDef("transpose", _transpose),
     OpDef("reshape", _reshape),
     OpDef("slice", _slice),
+    OpDef("stretch", _stretch),
     OpDef("concat", _concat),
     OpDef("pad", _pad),
     OpDef("gather", _gather),

@@ -355,7 +355,11 @@ class CFamilyPrinter(VectorLoops):
         if lane and not dynamic and not self._access_ok(buffer, index, lane) and lane in variables(index):
             pick = self.picked(buffer, index, lane)
             assert pick is not None, index
-            vector = self.whole(buffer, self.place(buffer, self.index(pick[0]), self.lanes))
+            last = max(pick[1][: count or self.lanes])
+            if self._whole(pick[0]) and self._filled(buffer):
+                vector = self.whole(buffer, self.place(buffer, self.index(pick[0]), self.lanes))
+            else:
+                vector = f"vload(&{self.place(buffer, self.index(pick[0]), last + 1)}, {last + 1})"
             return f"__builtin_shufflevector({vector}, {vector}, {', '.join(map(str, pick[1]))})", True
         step = index.coef(lane) if lane else 0
         wide = step != 0

@@ -152,19 +152,22 @@ class VectorLoops:
         return self.dtypes[buffer] in self.vectors
 
     def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
-        """Return the start of a vector and the element that each lane reads, for x[16*i + 4*(lane // 4)].
+        """Return the start of a vector and the element that each lane reads, for x[5*i + 4*(lane // 4)].
 
         None unless all lanes read from one vector, in the same way everywhere.
         """
         fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
         base = index - fixed
-        size = next((b.size for b in self.program.arguments if b.name == buffer), 1)
-        if self.dtypes[buffer] is not DType.F32 or size % self.lanes:
-            return None
-        if variables(fixed) != {lane} or not self._whole(base):
+        if self.dtypes[buffer] is not DType.F32 or variables(fixed) != {lane}:
             return None
         chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
-        return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
+        first = 0 if self._whole(base) and self._filled(buffer) else min(chosen)  # what is loaded must be there
+        moved = tuple(n - first for n in chosen)
+        return (base + first, moved) if all(0 <= n < self.lanes for n in moved) else None
+
+    def _filled(self, buffer: str) -> bool:
+        """Return whether a buffer consists of whole vectors."""
+        return next((b.size for b in self.program.arguments if b.name == buffer), 1) % self.lanes == 0
 
     def _row_ok(self, s: Store, lane: str) -> bool:
         """Return whether a vector can be stored where data say: it is a copy, and its lanes have one place."""
