@@ -45,7 +45,7 @@ from rammer.frontend.onnx.signature import (
     schema_function,
     signature,
 )
-from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode
+from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode
 from rammer.ir.graph import Graph, topological_order
 from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
@@ -473,11 +473,8 @@ class Importer:
             return helper.make_sequence_type_proto(_type_proto(kinds.pop()))
         proto = TypeProto()
         if value.dtype:
-            proto.sequence_type.elem_type.tensor_type.elem_type = _CODES[value.dtype]
+            proto.sequence_type.elem_type.tensor_type.elem_type = CODES[value.dtype]
         return proto
-
-
-_CODES: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 
 def _symbols(graph: Graph, ports: Sequence[Declared]) -> dict[TensorId, Symbols]:
@@ -491,4 +488,4 @@ def _symbols(graph: Graph, ports: Sequence[Declared]) -> dict[TensorId, Symbols]
 
 
 def _type_proto(kind: TensorType) -> TypeProto:
-    return helper.make_tensor_type_proto(_CODES[kind.dtype], kind.shape)
+    return helper.make_tensor_type_proto(CODES[kind.dtype], kind.shape)

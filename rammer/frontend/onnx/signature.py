@@ -22,6 +22,9 @@ OPSETS = {
     "ai.onnx.preview.training": (1, 1),
 }
 
+# type of an attribute -> the field that has its value
+_SINGLE = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g"}
+
 # the standard's name of a type -> the element type
 _TYPE_NAMES = {f"tensor({TensorProto.DataType.Name(code).lower()})": dtype for code, dtype in ELEMENT_TYPES.items()}
 
@@ -55,8 +58,6 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
         schema: Any = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
         return None
-    attribute_types: Any = defs.OpSchema.AttrType
-    kinds = {k.name: int(k.value) for k in attribute_types}
     options: Any = defs.OpSchema.FormalParameterOption
     variadic = bool(schema.inputs) and schema.inputs[-1].option == options.Variadic
     return Signature(
@@ -64,7 +65,7 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
         inputs=tuple((p.name, p.type_str, p.option == options.Optional) for p in schema.inputs),
         homogeneous=not variadic or schema.inputs[-1].is_homogeneous,
         attributes={
-            name: (kinds[a.type.name], a.required, attribute_value(a.default_value, None))
+            name: (int(a.type.value), a.required, attribute_value(a.default_value, None))
             for name, a in schema.attributes.items()
         },
         types={
@@ -105,20 +106,12 @@ def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Seque
 def attribute_value(attribute: AttributeProto, max_length: int | None) -> Any:
     """Return an attribute's value: a number, a string, a tuple of them, or the message of a tensor or graph."""
     match attribute.type:
-        case AttributeProto.FLOAT:
-            return attribute.f
-        case AttributeProto.INT:
-            return attribute.i
+        case kind if kind in _SINGLE:
+            return getattr(attribute, _SINGLE[kind])
         case AttributeProto.STRING:
             return _text(attribute.s, attribute.name)
-        case AttributeProto.TENSOR:
-            return attribute.t
-        case AttributeProto.GRAPH:
-            return attribute.g
-        case AttributeProto.FLOATS:
-            values: Any = attribute.floats
-        case AttributeProto.INTS:
-            values = attribute.ints
+        case AttributeProto.FLOATS | AttributeProto.INTS as kind:
+            values: Any = attribute.floats if kind == AttributeProto.FLOATS else attribute.ints
         case AttributeProto.STRINGS:
             values = tuple(_text(s, attribute.name) for s in attribute.strings)
         case AttributeProto.UNDEFINED if max_length is None:  # a schema's attribute without default

@@ -12,51 +12,17 @@ from pathlib import PurePosixPath
 
 import numpy as np
 from onnx import TensorProto
+from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_field
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx.limits import Limits
 from rammer.ir.tensor import Array, DType
 
-ELEMENT_TYPES: dict[int, DType] = {
-    TensorProto.FLOAT: DType.F32,
-    TensorProto.FLOAT16: DType.F16,
-    TensorProto.BFLOAT16: DType.BF16,
-    TensorProto.DOUBLE: DType.F64,
-    TensorProto.INT8: DType.I8,
-    TensorProto.INT16: DType.I16,
-    TensorProto.INT32: DType.I32,
-    TensorProto.INT64: DType.I64,
-    TensorProto.UINT8: DType.U8,
-    TensorProto.UINT16: DType.U16,
-    TensorProto.UINT32: DType.U32,
-    TensorProto.UINT64: DType.U64,
-    TensorProto.BOOL: DType.BOOL,
-    TensorProto.INT2: DType.I2,
-    TensorProto.INT4: DType.I4,
-    TensorProto.UINT2: DType.U2,
-    TensorProto.UINT4: DType.U4,
-    TensorProto.FLOAT4E2M1: DType.F4E2M1,
-    TensorProto.FLOAT6E2M3: DType.F6E2M3,
-    TensorProto.FLOAT6E3M2: DType.F6E3M2,
-    TensorProto.FLOAT8E4M3FN: DType.F8E4M3FN,
-    TensorProto.FLOAT8E4M3FNUZ: DType.F8E4M3FNUZ,
-    TensorProto.FLOAT8E5M2: DType.F8E5M2,
-    TensorProto.FLOAT8E5M2FNUZ: DType.F8E5M2FNUZ,
-    TensorProto.FLOAT8E8M0: DType.F8E8M0,
-    TensorProto.COMPLEX64: DType.C64,
-    TensorProto.COMPLEX128: DType.C128,
-}
+ELEMENT_TYPES: dict[int, DType] = {int(np_dtype_to_tensor_dtype(dtype.numpy)): dtype for dtype in DType}
+CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 # element type -> the typed field that may hold it
-_FIELDS = dict.fromkeys(DType, "int32_data") | {
-    DType.F32: "float_data",
-    DType.F64: "double_data",
-    DType.I64: "int64_data",
-    DType.U32: "uint64_data",
-    DType.U64: "uint64_data",
-    DType.C64: "float_data",
-    DType.C128: "double_data",
-}
+_FIELDS = {dtype: tensor_dtype_to_field(code) for code, dtype in ELEMENT_TYPES.items()}
 _PATTERNS = frozenset(d for d in DType if d.is_float and (d.only_stored or d is DType.BF16))  # not NumPy's own
 _ALL_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data", "string_data")
 

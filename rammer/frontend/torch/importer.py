@@ -10,7 +10,8 @@ from onnx import helper
 from torch import fx
 
 from rammer.frontend.onnx import Source
-from rammer.frontend.torch.writer import CODES, DTYPE, OPSET, Unsupported, Writer
+from rammer.frontend.onnx.tensors import CODES
+from rammer.frontend.torch.writer import DTYPE, OPSET, Unsupported, Writer
 from rammer.ir.graph import Graph
 
 

@@ -12,7 +12,8 @@ from torch import fx
 
 from rammer.frontend.torch.writer import Handler, Operand, Unsupported, Writer, handles
 
-_WITH_DTYPE = {"sum": "ReduceSum", "mean": "ReduceMean"}
+_REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "prod.dim_int": "ReduceProd"}
+_EXTREMES = {"amax": "ReduceMax", "max.default": "ReduceMax", "amin": "ReduceMin", "min.default": "ReduceMin"}
 
 
 def _axes(x: fx.Node, axes: int | Sequence[int] | None) -> list[int]:
@@ -33,7 +34,7 @@ def _reduction(op: str) -> Handler:
     return handler
 
 
-for _name, _op in (_WITH_DTYPE | {"amax": "ReduceMax", "amin": "ReduceMin", "prod.dim_int": "ReduceProd"}).items():
+for _name, _op in (_REDUCTIONS | _EXTREMES).items():
     handles(_name)(_reduction(_op))
 
 
@@ -41,11 +42,6 @@ for _name, _op in (_WITH_DTYPE | {"amax": "ReduceMax", "amin": "ReduceMin", "pro
 def of_all(w: Writer, x: fx.Node, _: Any) -> str:
     op = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}[w.target]
     return _reduced(w, op, w.cast(x, w.out.dtype), _axes(x, None), False)
-
-
-@handles("max.default", "min.default")
-def extreme(w: Writer, x: fx.Node) -> str:
-    return _reduced(w, f"Reduce{w.target.capitalize()}", x, _axes(x, None), False)
 
 
 @handles("any", "all")

@@ -11,7 +11,7 @@ import torch
 from onnx import NodeProto, TensorProto, helper
 from torch import fx
 
-from rammer.frontend.onnx.tensors import ELEMENT_TYPES
+from rammer.frontend.onnx.tensors import CODES
 from rammer.ir.tensor import DTYPES, Array, DType
 
 Operand: TypeAlias = Any  # a node of the graph, the name of a value, an array, a list of integers, or None
@@ -22,7 +22,6 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 OPSET = 22
 DTYPE: dict[Any, DType] = {getattr(torch, d.value): d for d in DType if hasattr(torch, d.value) and not d.is_complex}
 PLAIN = frozenset(t for t, d in DTYPE.items() if d.carrier is d.numpy)  # element types of NumPy itself
-CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 # "aten.add", or "aten.max.dim" for one overload -> its meaning, called with the schema's arguments in order
 HANDLERS: dict[str, Handler] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -10,6 +9,7 @@ from rammer.frontend.onnx.handlers.contrib import contrib
 from rammer.frontend.onnx.handlers.contrib_quantized import quantized, real, require_numbers
 from rammer.frontend.onnx.handlers.neural import average_pool, conv
 from rammer.frontend.onnx.handlers.quantized import quantize, shifted, spread
+from rammer.frontend.onnx.handlers.recurrent import ACTIVATIONS, activated
 from rammer.frontend.onnx.node import Handler, Node
 from rammer.ir.tensor import DType, TensorId
 
@@ -55,14 +55,7 @@ def qlinear_average_pool(n: Node) -> TensorId:
     return quantize(n, _standard(average_pool, n, x), scale, zero, 0, dtype)
 
 
-_ACTIVATIONS: dict[str, Callable[[Node, TensorId, tuple[float, ...]], TensorId]] = {
-    "Relu": lambda n, x, _: n.add("relu", x),
-    "Sigmoid": lambda n, x, _: n.add("sigmoid", x),
-    "Tanh": lambda n, x, _: n.add("tanh", x),
-    "LeakyRelu": lambda n, x, p: n.add("leaky_relu", x, alpha=p[0] if p else 0.01),
-    "Clip": lambda n, x, p: n.add("clip", x, low=p[0], high=p[1]),
-    "HardSigmoid": lambda n, x, p: n.add("hard_sigmoid", x, alpha=p[0], beta=p[1]),
-}
+_FUSED = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
 
 
 @contrib("FusedConv", inputs=(2, 4), **WINDOW, dilations=tuple, group=1, activation=str, activation_params=tuple)
@@ -73,9 +66,12 @@ def fused_conv(n: Node) -> TensorId:
     found = found if more is None else n.add("add", found, more)
     if kind is None:
         return found
-    if kind not in _ACTIVATIONS or (kind in ("Clip", "HardSigmoid") and len(parameters) != 2):
-        raise n.fail(f"activation {kind!r} of {len(parameters)} parameters", hint=", ".join(_ACTIVATIONS))
-    return _ACTIVATIONS[kind](n, found, parameters)
+    if kind not in _FUSED or (kind in ("Clip", "HardSigmoid") and len(parameters) != 2):
+        raise n.fail(f"activation {kind!r} of {len(parameters)} parameters", hint=", ".join(_FUSED))
+    if kind == "Clip":
+        return n.add("clip", found, low=parameters[0], high=parameters[1])
+    function, defaults = ACTIVATIONS[kind.lower()]
+    return activated(n, (function, *(parameters or defaults)[: len(defaults)]), found)
 
 
 @contrib("QGemm", inputs=(6, 9), alpha=1.0, transA=0, transB=0)

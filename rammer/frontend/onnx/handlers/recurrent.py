@@ -12,7 +12,7 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, TensorId
 
 # ONNX's activation -> name of the scalar function, and defaults of its parameters
-_ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
+ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "relu": ("relu", ()),
     "tanh": ("tanh", ()),
     "sigmoid": ("sigmoid", ()),
@@ -218,9 +218,9 @@ def _activations(
     alphas, betas = (list(n.attrs.get(f"activation_{greek}") or ()) for greek in ("alpha", "beta"))
     found: list[Hashable] = []
     for name in names:
-        if name.lower() not in _ACTIVATIONS:
-            raise n.fail(f"activation {name!r} is unknown", hint=f"known: {', '.join(_ACTIVATIONS)}")
-        function, defaults = _ACTIVATIONS[name.lower()]
+        if name.lower() not in ACTIVATIONS:
+            raise n.fail(f"activation {name!r} is unknown", hint=f"known: {', '.join(ACTIVATIONS)}")
+        function, defaults = ACTIVATIONS[name.lower()]
         parameters = [
             float(given.pop(0)) if given else value for given, value in zip((alphas, betas), defaults, strict=False)
         ]
@@ -295,7 +295,7 @@ _PARAMETERS = {"leaky_relu": ("alpha",), "elu": ("alpha",), "hard_sigmoid": ("al
 
 
 def activated(n: Node, activation: Hashable, x: TensorId) -> TensorId:
-    """Apply an activation of `Layer.activations` as an operator of its own."""
+    """Apply an activation of `RecurrentNode.activations` as an operator of its own."""
     name, *parameters = activation if isinstance(activation, tuple) else (activation,)
     match name, parameters:
         case "affine" | "scaled_tanh", [alpha, beta]:
