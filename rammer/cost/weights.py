@@ -13,6 +13,7 @@ from rammer.cost.estimate import estimated_us
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot, TaskUid
 from rammer.ir.tensor import TensorId
@@ -42,6 +43,12 @@ def recurrent_operators(graph: Graph) -> dict[Weights, list[int]]:
         if nbytes >= max(LEAST_BYTES, *others):
             groups.setdefault(op.statics, []).append(n)
     return {weights: numbers for weights, numbers in groups.items() if len(numbers) > 1}
+
+
+def kept_operations(graph: Graph, spec: VDeviceSpec) -> set[Operation]:
+    """Return the operations of recurrent operators whose weights may stay in a vEU's own memory."""
+    found = recurrent_operators(graph).values() if spec.kept_reads else ()
+    return {graph.operators[n].operation for numbers in found if len(numbers) >= spec.kept_reads for n in numbers}
 
 
 def static_bytes(kernel: RKernel) -> float:

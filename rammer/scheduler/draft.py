@@ -48,7 +48,7 @@ class Draft:
         return self.prices.options(self.graph.operators[operator_id].operation)
 
     def rtask_us(self, operator_id: int) -> float:
-        return self.prices.rtask_us(self.kernels[operator_id])
+        return self.prices.repeated_us(self.kernels[operator_id])
 
     def homes(self, operator_id: int) -> Mapping[int, int]:
         """Return, by rTask, the vEU that last ran the same rTask of the same rKernel on the same static weights."""

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from rammer.cost.statics import statics_us, streamed_bytes
+from rammer.cost.weights import by_weights, kept_operations
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -55,6 +56,7 @@ class PriceTable:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._streamed = streamed_bytes(problem.graph)
+        self._kept = kept_operations(problem.graph, problem.spec)
         self._times: dict[RKernel, float] = {}
         self._price_cold_weights()
 
@@ -78,6 +80,11 @@ class PriceTable:
             found = self._unshared_us(kernel)
             found = self._times[kernel] = found + statics_us(kernel, self.problem.spec, self._streamed)
         return found
+
+    def repeated_us(self, kernel: RKernel) -> float:
+        """Return `rtask_us` of an rTask whose vEU may have its weights from an earlier one."""
+        us = self.rtask_us(kernel)
+        return by_weights(kernel, us, self.problem.spec).resident_us if kernel.operation in self._kept else us
 
     def _unshared_us(self, kernel: RKernel) -> float:
         found = float(self.problem.profiler.rtask_us(kernel))
@@ -136,7 +143,7 @@ class PriceTable:
                 f"({spec.max_threads} threads, {spec.scratch_bytes} bytes of scratch); candidates: {seen or 'none'}",
                 hint="offer a smaller tiling through rammer_rkernels",
             )
-        times = {kernel: self.rtask_us(kernel) for kernel in kernels}
+        times = {kernel: self.repeated_us(kernel) for kernel in kernels}
         return [Option(k, us, self._on_device(k, us), us * k.num_rtasks) for k, us in times.items()]
 
     @cached_property

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer.cost.weights import by_weights, recurrent_operators, recurrent_us, static_bytes
+from rammer.cost.weights import by_weights, kept_operations, recurrent_operators, recurrent_us, static_bytes
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
+from rammer.scheduler.select import PriceTable
 from rammer.scheduler.timeline import simulate
 from rammer.tools.demo import lstm_stack
 
@@ -71,6 +72,18 @@ def test_the_default_is_the_policy_that_lets_them_stay() -> None:
     assert any("sequential, stationary" in note for note in plan_of("auto:tries=all", *wide).notes)
     once = rammer.compile(lstm_stack(1, 2, 64), "cuda", device="emulator:6", arch="sm_90", tune_seconds=0).plan
     assert once.policy == "wavefront" and not any("stationary" in note for note in once.notes)
+
+
+def test_policies_choose_rkernels_by_their_time_with_weights_that_stay() -> None:
+    how = rammer.CompileOptions(target="cuda", arch="sm_90", device="emulator:6", tune_seconds=0)
+    with rammer.Compilation.of(lstm_stack(2, STEPS, 128), how) as compilation:
+        problem = compilation.problem
+    kept, prices = kept_operations(problem.graph, problem.spec), PriceTable(problem)
+    assert kept and kept_operations(problem.graph, replace(problem.spec, kept_reads=0)) == set()
+    for operation in problem.candidates:
+        options = [(option.rtask_us, prices.rtask_us(option.kernel)) for option in prices.fitting(operation)]
+        assert all(near <= far for near, far in options)
+        assert any(near < far for near, far in options) == (operation in kept)
 
 
 def test_constants_beside_larger_operands_are_no_weights() -> None:

@@ -105,7 +105,8 @@ class _TileHomes:
     def _tile_us(self, operator: int, resident: bool) -> float:
         key = self._kernels[operator], resident
         if key not in self._times_us:
-            prices = by_weights(self._kernels[operator], self._draft.rtask_us(operator), self._problem.spec)
+            us = self._draft.prices.rtask_us(self._kernels[operator])
+            prices = by_weights(self._kernels[operator], us, self._problem.spec)
             self._times_us[key] = prices.resident_us if resident else prices.streamed_us
         return self._times_us[key]
 
