@@ -243,7 +243,10 @@ def test_kernels_with_equal_bodies_are_one_function(exported: tuple[Program, Pat
 
 def test_the_header_is_plain_c_and_c_plus_plus(exported: tuple[Program, Path], tmp_path: Path) -> None:
     source = tmp_path / "use.c"
-    source.write_text('#include "detector.h"\nint main(void) { return rammer_version() < 1000; }\n')
+    source.write_text(
+        '#include "detector.h"\nrammer_options o = RAMMER_DEFAULTS;\n'
+        "int main(void) { return rammer_version() < o.version; }\n"
+    )
     strict = (
         "-Wall",
         "-Wextra",
