@@ -135,7 +135,8 @@ def error(results: list[Array], wanted: Iterable[Any]) -> float:
         finite = np.isfinite(b)
         if not np.array_equal(np.where(finite, 0.0, a), np.where(finite, 0.0, b), equal_nan=True):
             return math.inf
-        off, most = np.abs(np.where(finite, a - b, 0)), np.abs(np.where(finite, b, 0))
+        most = np.abs(np.where(finite, b, 0))
+        off = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0))
         if off.size:
             worst = max(worst, float(off.max()) / max(float(most.max()), 1e-30))
     return worst
