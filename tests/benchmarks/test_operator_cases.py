@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.compare import operators
-from benchmarks.compare.operator_cases import CASES, SIZES
+from benchmarks.operators import run as operators
+from benchmarks.operators.cases import CASES, SIZES
 from benchmarks.micro.limits import Level, Limits
 from rammer.frontend.onnx import load
 

@@ -10,7 +10,7 @@ import pytest
 from cpus import runnable
 
 import rammer
-from benchmarks.compare.operator_cases import CASES
+from benchmarks.operators.cases import CASES
 from rammer.ir.tensor import Array
 
 SMALL = {2: (3, 37), 3: (1, 3, 37), 4: (1, 2, 9, 7)}  # for the interpreter
