@@ -24,9 +24,9 @@ import numpy as np
 from onnx import ModelProto
 
 import rammer
-from benchmarks.operators.cases import CASES, KINDS, SIZES, Case
 from benchmarks.compare.run import commit, machine
 from benchmarks.micro.limits import Limits, measure
+from benchmarks.operators.cases import CASES, KINDS, SIZES, Case
 from rammer.errors import RammerError
 from rammer.ir.tensor import Array
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.micro.limits import Level, Limits
 from benchmarks.operators import run as operators
 from benchmarks.operators.cases import CASES, SIZES
-from benchmarks.micro.limits import Level, Limits
 from rammer.frontend.onnx import load
 
 pytest.importorskip("onnxruntime")
