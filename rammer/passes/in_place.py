@@ -16,7 +16,7 @@ from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
 
 Perm = tuple[int, ...]
-VECTOR = 4  # elements that are copied in the time of a comparison
+COPIED = 4  # elements that are copied in the time of a comparison
 
 
 def update_in_place(
@@ -52,7 +52,7 @@ def _update_copies(graph: Graph) -> Graph:
         places = [extent for m, extent in zip(moves, graph.types[data].shape, strict=True) if m < 0]
         numbers = len(places) if dict(update.attrs)["how"] == "vectors" else 1  # of `at` for one place
         compared = prod(places) * graph.types[at].size // numbers
-        slow = dict(update.attrs)["how"] not in COUNTED and compared > graph.types[data].size // VECTOR
+        slow = dict(update.attrs)["how"] not in COUNTED and compared > graph.types[data].size // COPIED
         searched = result in editor.producer and editor.maker(result, "update") is None
         if slow and searched and all(graph.types[moved].shape[m] == extent for m, extent in kept):
             operation = editor.interner.define("scatter", kinds, update.attrs)

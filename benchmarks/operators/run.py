@@ -1,6 +1,6 @@
 """Measure single operators against ONNX Runtime, and OpenVINO where it is installed, in turns in one process.
 
-python -m benchmarks.compare.operators --size layer --only Softmax,TopK --json operators.json
+python -m benchmarks.operators.run --size layer --only Softmax,TopK --json operators.json
 
 A ratio is the least time of the best peer over that of rammer's `run`; `bound` is that of a bound call, which writes
 outputs that exist. `floor` is how many times the least time that this machine allows `bound` takes: for the bytes of
@@ -24,9 +24,9 @@ import numpy as np
 from onnx import ModelProto
 
 import rammer
-from benchmarks.compare.operator_cases import CASES, KINDS, SIZES, Case
 from benchmarks.compare.run import commit, machine
 from benchmarks.micro.limits import Limits, measure
+from benchmarks.operators.cases import CASES, KINDS, SIZES, Case
 from rammer.errors import RammerError
 from rammer.ir.tensor import Array
 
@@ -135,7 +135,8 @@ def error(results: list[Array], wanted: Iterable[Any]) -> float:
         finite = np.isfinite(b)
         if not np.array_equal(np.where(finite, 0.0, a), np.where(finite, 0.0, b), equal_nan=True):
             return math.inf
-        off, most = np.abs(np.where(finite, a - b, 0)), np.abs(np.where(finite, b, 0))
+        most = np.abs(np.where(finite, b, 0))
+        off = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0))
         if off.size:
             worst = max(worst, float(off.max()) / max(float(most.max()), 1e-30))
     return worst

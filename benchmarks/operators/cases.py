@@ -1,4 +1,4 @@
-"""List the forms of operators that `compare.operators` measures: models of one node, at several sizes and types."""
+"""List the forms of operators that `operators.run` measures: models of one node, at several sizes and types."""
 
 from __future__ import annotations
 

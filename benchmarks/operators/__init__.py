@@ -1,0 +1,1 @@
+"""Single operators, next to peers."""
