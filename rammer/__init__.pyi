@@ -42,6 +42,7 @@ from rammer.ir.tensor import DType as DType
 from rammer.ir.tensor import Layout as Layout
 from rammer.ir.tensor import TensorType as TensorType
 from rammer.plugins import PluginRegistry as PluginRegistry
+from rammer.runtime.joint import JointProgram as JointProgram
 from rammer.runtime.load import devices as devices
 from rammer.runtime.load import load_program as load_program
 from rammer.runtime.load import save_together as save_together

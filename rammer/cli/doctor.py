@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from importlib.util import find_spec
+
 import click
 from rich.markup import escape
 from rich.table import Table
@@ -10,6 +13,9 @@ from rammer import config
 from rammer.cli.console import out, progress_bar
 from rammer.errors import RammerError
 from rammer.plugins import PluginRegistry
+
+# What runs exported projects of other systems: programs, and a package of Python (docs/targets.md).
+EMULATORS = ("qemu-aarch64", "qemu-riscv64", "wine", "wasmtime", "node", "chromium", "qemu-system-arm")
 
 
 @click.command()
@@ -31,6 +37,10 @@ def doctor(calibrate: bool) -> None:
     from rammer.vdevice import toolchain
 
     out.print(f"C compiler: {escape(toolchain.describe())}", highlight=False)
+    here = [tool for tool in EMULATORS if shutil.which(tool) or find_spec(tool)]
+    lacking = sorted({*EMULATORS} - {*here})
+    exports = f"{', '.join(here) or 'nothing'}; not installed: {', '.join(lacking) or 'nothing'}"
+    out.print(f"exports for other systems run here by: {exports}", highlight=False)
     try:
         out.print(f"cache: {escape(config.describe_cache())}", highlight=False)
     except RammerError as error:

@@ -11,20 +11,30 @@ from rich.markup import escape
 
 import rammer
 from rammer.cli.console import out, progress_bar
-from rammer.cli.options import compile_options, how_to_compile, pairs
+from rammer.cli.options import compile_options, how_to_compile, model_argument, pairs, together_option
 
 
 @click.command("export")
-@click.argument("model")
+@model_argument
 @click.option("-o", "--output", required=True, help="The folder to write: a new or an empty one.")
 @click.option("--name", help="The model's name in C.  [default: that of its file]")
 @click.option("--state", multiple=True, callback=pairs, help="An output that is an input of the next run: OUT=IN.")
+@together_option
 @compile_options
 @click.pass_obj
-def export(verbose: int, /, model: str, output: str, name: str | None, state: dict[str, str], **options: Any) -> None:
+def export(
+    verbose: int,
+    /,
+    model: str | dict[str, str],
+    output: str,
+    name: str | None,
+    state: dict[str, str],
+    **options: Any,
+) -> None:
     """Export MODEL (ONNX) as a C project: sources, weights, a header, CMake files and a self-check.
 
-    --arch takes several, A,B: the library then chooses the best that the CPU runs.
+    --arch takes several, A,B: the library then chooses the best that the CPU runs. Several models, NAME=MODEL, become
+    one model with ports NAME.PORT.
     """
     arches = (options.pop("arch") or "").split(",")
     how = how_to_compile({**options, "state": state})

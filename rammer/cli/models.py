@@ -14,10 +14,20 @@ from rich.table import Table
 import rammer
 from rammer import files
 from rammer.cli.console import out, progress_bar
-from rammer.cli.options import compile_options, how_to_compile, open_program, pairs, refuse_options
+from rammer.cli.options import (
+    compile_options,
+    how_to_compile,
+    is_saved,
+    model_argument,
+    open_program,
+    pairs,
+    paths_of,
+    refuse_options,
+    together_option,
+)
 from rammer.cli.running import COLUMNS, run_once
 from rammer.errors import InputError
-from rammer.runtime import artifact, measure
+from rammer.runtime import measure
 from rammer.runtime.program import Program
 from rammer.scheduler.policy_options import split_policies
 from rammer.tools import tables
@@ -26,14 +36,20 @@ POLICIES = "sequential,wavefront"  # default of `bench`
 
 
 @click.command("compile")
-@click.argument("model")
+@model_argument
 @click.option("-o", "--output", required=True, help="The file to write.")
 @click.option("--state", multiple=True, callback=pairs, help="An output that is an input of the next run: OUT=IN.")
+@together_option
 @compile_options
 @click.pass_obj
-def compile_command(verbose: int, /, model: str, output: str, state: dict[str, str], **options: Any) -> None:
-    """Compile MODEL (ONNX) into a file that runs without the compiler."""
-    files.check_new(output, sources=[model])
+def compile_command(
+    verbose: int, /, model: str | dict[str, str], output: str, state: dict[str, str], **options: Any
+) -> None:
+    """Compile MODEL (ONNX) into a file that runs without the compiler.
+
+    Several models, NAME=MODEL, become one program with ports NAME.PORT.
+    """
+    files.check_new(output, sources=paths_of(model))
     arches = (options.pop("arch") or "").split(",")
     how = how_to_compile({**options, "state": state})
     with progress_bar() as show, ExitStack() as stack:
@@ -52,16 +68,18 @@ def compile_command(verbose: int, /, model: str, output: str, state: dict[str, s
 
 
 @click.command()
-@click.argument("model")
+@model_argument
 @click.option("--input", "given", multiple=True, callback=pairs, help="An input from a .npy file: NAME=FILE.")
 @click.option("--save", "folder", help="Write every output as FOLDER/<number>.npy.")
 @click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
 @compile_options
 @click.pass_obj
-def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, seed: int, **options: Any) -> None:
+def run(
+    verbose: int, /, model: str | dict[str, str], given: dict[str, str], folder: str | None, seed: int, **options: Any
+) -> None:
     """Run MODEL (ONNX or a compiled program) once and describe its outputs."""
     table = Table(*COLUMNS)
-    for row in run_once(model, lambda: open_program(model, **options), given, folder, seed, verbose):
+    for row in run_once(paths_of(model), lambda: open_program(model, **options), given, folder, seed, verbose):
         table.add_row(*map(escape, row))
     out.print(table)
 
@@ -86,7 +104,7 @@ def check_command(verbose: int, /, model: str, every: bool, seed: int, **options
 
 
 @click.command()
-@click.argument("model")
+@model_argument
 @click.option("--policies", help=f"Policies to compare.  [default: {POLICIES}]")
 @click.option(
     "--seconds", default=2.0, show_default=True, help="Time to measure runs, and again to measure their parts."
@@ -98,7 +116,7 @@ def check_command(verbose: int, /, model: str, every: bool, seed: int, **options
 def bench(
     verbose: int,
     /,
-    model: str,
+    model: str | dict[str, str],
     policies: str | None,
     seconds: float,
     operators: int,
@@ -115,7 +133,7 @@ def bench(
         raise InputError(f"--policies {policies!r} names no policy", hint=f"for example --policies {POLICIES}")
     programs: dict[str, Program] = {}
     try:
-        if artifact.is_archive(model):
+        if is_saved(model):
             refuse_options(model, policies=policies)
             program = open_program(model, policy=policy, **options)
             names = [program.report().policy]

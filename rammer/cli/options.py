@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
@@ -39,6 +40,34 @@ _shapes = _parsed(lambda text: tuple(map(int, text.split("x"))), "a shape looks 
 _extents = _parsed(int, "a dimension looks like batch=8")
 
 
+def _models(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> str | dict[str, str]:
+    """Return a path, or paths of several models by name."""
+    if len(texts) == 1 and ("=" not in texts[0] or Path(texts[0]).exists()):
+        return texts[0]
+    parts = [text.partition("=") for text in texts]
+    for text, (name, _, path) in zip(texts, parts, strict=True):
+        if not (name and path):
+            raise click.BadParameter(f"{text!r} is not NAME=FILE, as several models are given")
+    if twice := [name for name, count in Counter(name for name, _, _ in parts).items() if count > 1]:
+        raise click.BadParameter(f"two models are named {twice[0]!r}")
+    return {name: path for name, _, path in parts}
+
+
+def _sets(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[list[str]]:
+    return [text.split(",") for text in texts]
+
+
+together_option = click.option(
+    "--together", multiple=True, callback=_sets, help="Models that get a plan of their own besides: vad,denoiser."
+)
+model_argument = click.argument("model", nargs=-1, required=True, metavar="MODEL...", callback=_models)
+
+
+def paths_of(model: str | Mapping[str, str]) -> list[str]:
+    """Return the files of one model or of several."""
+    return [model] if isinstance(model, str) else [*model.values()]
+
+
 PLAIN = {  # options that are texts
     "device": "Which device of the target; for cpu the number of vEUs.",
     "arch": "Compile for this architecture instead of the one found; `rammer compile` takes several: A,B.",
@@ -58,6 +87,7 @@ def compile_options(command: Any) -> Any:
         click.option("--shape", "shapes", multiple=True, callback=_shapes, help="Fix a shape: NAME=1x3x224x224."),
         click.option("--dim", "dims", multiple=True, callback=_extents, help="Fix a symbolic dimension: NAME=8."),
         click.option("--constant", "constants", multiple=True, callback=pairs, help="Fix an input: NAME=FILE.npy."),
+        click.option("--link", "links", multiple=True, callback=pairs, help="Connect models: A.INPUT=B.OUTPUT."),
         click.option("--tune-seconds", type=click.FloatRange(min=0), help=seconds),
         *(click.option(f"--{name}", help=text) for name, text in PLAIN.items()),
     ):
@@ -65,9 +95,14 @@ def compile_options(command: Any) -> Any:
     return command
 
 
-def open_program(path: str, **options: Any) -> Program:
-    """Load a saved program, or compile a model. The file's first bytes decide, not its name."""
-    if artifact.is_archive(path) or (Path(path).suffix == ".rammer" and not Path(path).exists()):
+def is_saved(model: str | Mapping[str, str]) -> TypeGuard[str]:
+    """Check whether this is a saved program. The file's first bytes decide, not its name."""
+    return isinstance(model, str) and artifact.is_archive(model)
+
+
+def open_program(path: str | Mapping[str, str], **options: Any) -> Program:
+    """Load a saved program, or compile a model or several."""
+    if is_saved(path) or (isinstance(path, str) and Path(path).suffix == ".rammer" and not Path(path).exists()):
         refuse_options(path, **options)
         return rammer.load_program(path, device=options.get("device"))
     with progress_bar() as show:
@@ -77,13 +112,16 @@ def open_program(path: str, **options: Any) -> Program:
 def refuse_options(path: str, **options: Any) -> None:
     """Raise InputError for options that have no effect on a saved program."""
     if ignored := [name for name, value in options.items() if (value or value == 0) and name != "device"]:
-        option = {"shapes": "shape", "dims": "dim", "constants": "constant"}.get(
+        option = {"shapes": "shape", "dims": "dim", "constants": "constant", "links": "link"}.get(
             ignored[0], ignored[0].replace("_", "-")
         )
         raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
 
 
 def how_to_compile(options: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of a compilation as one value, with constants read from their files."""
+    """Return the options of a compilation as one value, with constants read from their files.
+
+    Several models get one plan for all.
+    """
     constants = {name: array("--constant", name, file) for name, file in (options.get("constants") or {}).items()}
-    return CompileOptions(**{**options, "constants": constants})
+    return CompileOptions(**{"together": (), **options, "constants": constants})

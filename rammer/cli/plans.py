@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from rammer import files, viz
 from rammer.cli.console import out
-from rammer.cli.options import compile_options, open_program
+from rammer.cli.options import compile_options, model_argument, open_program, paths_of
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.listing import print_rkernels
 from rammer.ir.plan import ExecutionPlan
@@ -42,20 +42,22 @@ def _forms(command: Any) -> Any:
 
 
 @click.command()
-@click.argument("model")
+@model_argument
 @_forms
 @click.option("--supersteps", help="Run once, and write estimated cycles by superstep as Chrome trace JSON (ipu).")
 @click.option("--width", type=int, help="Columns of the text chart.  [default: the terminal's]")
 @compile_options
 @click.pass_obj
-def show(verbose: int, /, model: str, supersteps: str | None, width: int | None, **options: Any) -> None:
+def show(
+    verbose: int, /, model: str | dict[str, str], supersteps: str | None, width: int | None, **options: Any
+) -> None:
     """Show the plan of MODEL (ONNX): a text Gantt chart, and files in other forms.
 
     A compiled program keeps only the names of its rKernels.
     """
     asked = {form: file for form in FORMS if (file := options.pop(form))}
     for file in (*asked.values(), *filter(None, [supersteps])):
-        files.check_new(file, sources=[model])
+        files.check_new(file, sources=paths_of(model))
     with open_program(model, **options) as program:
         if program.is_loaded and (absent := [form for form in ("rkernels", "memory") if form in asked]):
             raise ArtifactError(
@@ -73,7 +75,7 @@ def show(verbose: int, /, model: str, supersteps: str | None, width: int | None,
             click.echo(f"{profile}\n{profile.timeline()}")
             texts[supersteps] = viz.superstep_trace(profile.steps, profile.totals["clock_hz"])
         for file, text in texts.items():
-            files.write(file, text, sources=[model])
+            files.write(file, text, sources=paths_of(model))
             out.print(f"wrote {escape(file)}", highlight=False)
 
 

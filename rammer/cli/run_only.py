@@ -72,7 +72,7 @@ def _run(given: argparse.Namespace) -> None:
     def opens() -> Program:
         return rammer.load_program(given.program, device=given.device)
 
-    rows = [COLUMNS, *run_once(given.program, opens, dict(given.input), given.save, given.seed, given.verbose)]
+    rows = [COLUMNS, *run_once([given.program], opens, dict(given.input), given.save, given.seed, given.verbose)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(message("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))

@@ -36,13 +36,19 @@ def array(option: str, name: str, file: str) -> Array:
 
 
 def run_once(
-    path: str, opens: Callable[[], Program], given: Mapping[str, str], folder: str | None, seed: int, verbose: int
+    paths: Collection[str],
+    opens: Callable[[], Program],
+    given: Mapping[str, str],
+    folder: str | None,
+    seed: int,
+    verbose: int,
 ) -> list[tuple[str, ...]]:
     """Run a program on .npy files, and on seeded random values for other inputs. Return a row for each output.
 
-    With a `folder`, writes every output as FOLDER/<number>.npy. `verbose` prints the report on stderr.
+    `paths` are the program's files. With a `folder`, writes every output as FOLDER/<number>.npy. `verbose` prints the
+    report on stderr.
     """
-    sources = [path, *given.values()]
+    sources = [*paths, *given.values()]
     if folder:
         _check_folder(folder, sources)
     with opens() as program:

@@ -5,16 +5,43 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack, overload
 
 from rammer.compiler.compilation import Compilation
 from rammer.compiler.gcpause import seldom
+from rammer.compiler.joint import compile_jointly
 from rammer.compiler.models import Model, from_torch, load
 from rammer.compiler.options import CompileOptions, Keywords
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
+from rammer.runtime.joint import JointProgram
 from rammer.runtime.program import Program
 from rammer.vdevice.base import Progress, silent
+
+
+@overload
+def compile(
+    model: Mapping[str, Any],
+    target: str | None = None,
+    *,
+    how: CompileOptions | None = None,
+    progress: Progress = silent,
+    registry: PluginRegistry | None = None,
+    **keywords: Unpack[Keywords],
+) -> JointProgram: ...
+
+
+@overload
+def compile(
+    model: Model,
+    target: str | None = None,
+    *,
+    how: CompileOptions | None = None,
+    progress: Progress = silent,
+    registry: PluginRegistry | None = None,
+    **keywords: Unpack[Keywords],
+) -> Program: ...
 
 
 @seldom()
@@ -43,8 +70,16 @@ def compile(
       the vDevice offers them "tf32" and "bf16", for its matrix units.
     * `numerics="strict"` takes only rKernels that propagate infinities and NaNs exactly as the formula does, with the
       rounding errors of direct sums. "fast" (the default) also takes Winograd's forms and matrix units.
+
+    Several models, `{"vad": "vad.onnx", …}`, become one JointProgram with ports MODEL.PORT, and one plan for all.
+
+    * `links={"denoiser.x": "vad.y"}` passes an output of one model to an input of another. Neither is a port then.
+    * `together=[("vad",), ("vad", "denoiser")]` compiles plans for these sets of models besides, by default one for
+      each model: `program.part("vad")`.
     """
     options = CompileOptions.of({"target": target, **keywords}, "compile()", how)
+    if isinstance(model, Mapping):
+        return compile_jointly(model, options, registry or PluginRegistry(), progress)
     with Compilation.of(model, options, registry=registry, progress=progress) as compilation:
         return compilation.program()
 

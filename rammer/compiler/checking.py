@@ -39,12 +39,14 @@ def check_model(
     the first operator that differs. Raises a RammerError if compiling does.
     """
     graph = load(model, **how.to_load)
+    how = how.but(links=None, together=None)
     with compile_model(graph, how=how, progress=progress) as program:
         inputs = measure.random_inputs(program.inputs, seed)
         found = program.run(inputs)
     meaning, defined = evaluate_defined(lambda: evaluate_graph(graph, inputs))
     rows = _compared(found, meaning, defined, "compiled", "interpreted")
-    rows += _against_onnx(model, inputs, meaning, defined) if not isinstance(model, Graph) and not how.constants else []
+    if not isinstance(model, Graph | Mapping) and not how.constants:
+        rows += _against_onnx(model, inputs, meaning, defined)
     if every or any(row.differs for row in rows if row.found == "compiled"):
         rows += _first_operator(graph, inputs, how, progress)
     return rows

@@ -40,7 +40,7 @@ from rammer.compiler.stages import (
 from rammer.compiler.summary import make_report
 from rammer.compiler.trace import Trace
 from rammer.cost.price import fit
-from rammer.errors import DeviceError, VerificationError, require_compiler
+from rammer.errors import DeviceError, InputError, VerificationError, require_compiler
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import direct_ports
@@ -125,6 +125,8 @@ class Compilation:
 
         `close` closes the device, unless a program owns it.
         """
+        if options.together:
+            raise InputError("together= is for several models", hint='give them by name: {"vad": "vad.onnx", …}')
         began_s, clock, registry = cpu_s(), Clock(Trace()), registry or PluginRegistry()
         policy, device = options.open(registry)
         say = clock.trace.say
@@ -208,7 +210,8 @@ class Compilation:
         """The graph after all passes for this device and policy."""
         self.trace.graph("imported", self._graph)
         spec, notes = self.device.spec, list[str]()
-        graph, in_place = update_in_place(self._graph, self._state if spec.updates else {})
+        state = self._state if spec.updates else {}
+        graph, in_place = update_in_place(self._graph, state, copies=spec.updates and spec.is_core)
         with self._clock("passes"):
             tuning = tuning_of(self.policy, graph, spec)
             watch = self._verified if self._verify >= 2 else unwatched

@@ -36,6 +36,8 @@ class Keywords(DeviceKeywords, total=False):
     constants: Mapping[str, Array] | None
     state: Mapping[str, str] | bool | None
     example: Any
+    links: Mapping[str, str] | None
+    together: Sequence[Sequence[str]] | None
 
 
 DEVICE_OPTIONS = ("target", *DeviceKeywords.__annotations__)
@@ -49,7 +51,7 @@ class CompileOptions:
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("auto"), `options` are the policy's. `arch` and
     `device` select among CPUs or GPUs; `precision` and `numerics` restrict what rKernels may compute. `tune_seconds`
     bounds the time for measuring. `shapes`, `dims`, `constants` and `example` complete a model, as for `rammer.load`;
-    `state` names outputs that are inputs of the next run.
+    `state` names outputs that are inputs of the next run. `links` and `together` are for several models.
 
     Raises RammerError for a time out of its range, and PolicyError for `options` that are not a mapping.
     """
@@ -67,6 +69,8 @@ class CompileOptions:
     constants: Mapping[str, Array] | None = field(default=None, hash=False, repr=False)
     state: Mapping[str, str] | bool | None = field(default=None, hash=False)
     example: Any = field(default=None, compare=False, repr=False)
+    links: Mapping[str, str] | None = field(default=None, hash=False)
+    together: Sequence[Sequence[str]] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         config.number("RAMMER_TUNE_SECONDS", given=self.tune_seconds)
@@ -111,7 +115,7 @@ class CompileOptions:
     @property
     def to_load(self) -> dict[str, Any]:
         """The keywords of `rammer.load`."""
-        return {name: getattr(self, name) for name in ("shapes", "dims", "constants", "example")}
+        return {name: getattr(self, name) for name in ("shapes", "dims", "constants", "example", "links")}
 
     @property
     def vdevice(self) -> str:

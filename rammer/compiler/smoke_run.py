@@ -129,7 +129,7 @@ class ModelReference:
 
     def shared(self, graph: Graph) -> list[TensorId]:
         """Return the tensors of an optimized graph that have the same values in the model."""
-        computed = [t for op in graph.operators if not op.operation.expr.into for t in op.outputs]
+        computed = [t for op in graph.operators if not op.operation.expr.in_place for t in op.outputs]
         types = {t: (kind.shape, kind.dtype) for t, kind in self._model.types.items() if t in self._model.producers}
         return [t for t in computed if types.get(t) == (graph.types[t].shape, graph.types[t].dtype)]
 

@@ -1,18 +1,17 @@
 """Estimate the time of an rTask from the spec alone. Known as: a roofline model, analytical cost model.
 
-The time is the larger one of the counted work and of the operands' bytes at the rate of the level that holds them. On
-SIMT devices it is their sum, because thread blocks fetch and compute in turn. A foreign kernel, whose loops are
-unknown, counts as its operation does.
+The time is the larger one of the counted work and of the operands' bytes at the rate of the level that holds them. A
+foreign kernel, whose loops are unknown, counts as its operation does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from rammer.cost.functions import slots_of, slots_of_term
 from rammer.cost.issue import warm_us
-from rammer.cost.work import work
+from rammer.cost.work import BANK_BYTES, Work, work
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Stage
 from rammer.ir.kernel import RKernel
@@ -21,12 +20,17 @@ from rammer.ir.tile import TileProgram
 
 
 @remembered(1 << 12)
-def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
-    """Return the microseconds of one rTask on one vEU."""
+def estimated_us(kernel: RKernel, spec: VDeviceSpec, resident: bool = False) -> float:
+    """Return the microseconds of one rTask on one vEU. `resident`: its constants lie in the vEU's own memory.
+
+    That counts on SIMT devices alone.
+    """
     body = kernel.program
     read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
     if isinstance(body, TileProgram) and spec.execution is Execution.SIMT:
-        return counted_us(body, spec, read + stored)
+        inputs = body.arguments[body.num_outputs :]
+        static = (b.name for b, kept in zip(inputs, kernel.operation.static, strict=True) if kept and resident)
+        return counted_us(body, spec, read + stored, frozenset(static))
     read_us, store_us = byte_us(read + stored, spec)
     share = _tile_share(kernel)
     fetching_us = (read * read_us + stored * store_us) * share  # its tile, and its share of every input, at least
@@ -35,18 +39,36 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     return max(arithmetic_us(kernel.operation.expr.stages, spec) * share, fetching_us)
 
 
-def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int) -> float:
+def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int, resident: frozenset[str] = frozenset()) -> float:
     """Return the microseconds of one rTask of a program, or of a draft, by its counted work.
 
-    On SIMT devices fetching is added, from the nearest level that holds the `nbytes` of all operands.
+    On SIMT devices, arguments are fetched from the nearest level that holds the `nbytes` of all operands, except those
+    that are `resident` in the vEU's own memory.
     """
     found = work(program, spec)
-    us = warm_us(found, spec, program.num_threads)
-    if spec.execution is Execution.SIMT:
-        read_us, store_us = byte_us(nbytes, spec)
-        fetched = ((b.name, found.total.get(b.name, 0.0)) for b in program.arguments)
-        us += sum(size * (store_us if name in found.stored else read_us) for name, size in fetched)
-    return us
+    if spec.execution is not Execution.SIMT:
+        return warm_us(found, spec)
+    arguments = {b.name: found.total.get(b.name, 0.0) for b in program.arguments}
+    return block_us(found, spec, program.num_threads, arguments, nbytes, resident)
+
+
+def block_us(
+    found: Work,
+    spec: VDeviceSpec,
+    threads: int,
+    arguments: Mapping[str, float],
+    nbytes: int,
+    resident: frozenset[str] = frozenset(),
+) -> float:
+    """Return the microseconds of counted work on a block of threads: at least the time for the bytes of its arguments.
+
+    Arguments lie in the nearest shared level that holds the `nbytes` of all operands; `resident` ones do not count.
+    """
+    read_us, store_us = byte_us(nbytes, spec)
+    own = sum(arguments[name] for name in resident) / BANK_BYTES / threads
+    others = ((name, size) for name, size in arguments.items() if name not in resident)
+    fetching_us = sum(size * (store_us if name in found.stored else read_us) for name, size in others)
+    return max(warm_us(found, spec, threads, own), fetching_us)
 
 
 def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:
@@ -65,6 +87,8 @@ def byte_us(nbytes: int, spec: VDeviceSpec) -> tuple[float, float]:
     """
     veus, found = max(spec.num_veus, 1), (0.0, 0.0)
     for level in spec.memory:
+        if level.managed == "scratch" and not spec.private:
+            continue  # operands lie where other vEUs find them
         found = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
         if level.nbytes * veus // level.sharing(veus) >= nbytes:
             break

@@ -1,4 +1,8 @@
-"""Convert counted work into microseconds on a vEU: the larger one of issuing, filling its caches and waiting."""
+"""Convert counted work into microseconds on a vEU.
+
+On SIMD devices that is the larger one of issuing, filling its caches and waiting. On SIMT devices it is their sum: with
+two subgroups on a scheduler, often both wait.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,14 @@ def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.
     """Return the cycles of one pass of a loop without the loops inside of it.
 
     It waits for the pass before if it `sums`. `streamed`: bytes that come from the last private cache meanwhile. On
-    SIMT devices all subgroups (`waves`) pass: each one takes turns with the others of its scheduler, and waits for its
-    own loads.
+    SIMT devices all subgroups (`waves`) pass: they share the rates, and wait once for loads from scratch or for a sum.
     """
     issue = spec.issue
     arithmetic, loop = own.arithmetic + own.made / spec.width, LOOP / issue.arithmetic
-    busy = max(arithmetic / issue.arithmetic, own.loads / issue.loads, own.stores / issue.stores)
+    each = arithmetic / issue.arithmetic, own.loads / issue.loads, own.stores / issue.stores
     if spec.execution is Execution.SIMT:
-        alone = min(waves, issue.schedulers) * busy + (issue.latency if own.loads or sums else 0.0)
-        return loop + max(waves * busy, alone)
+        return loop + waves * sum(each) + (issue.latency if own.loads or own.stores or sums else 0.0)
+    busy = max(each)
     if streamed and (caches := _own_caches(spec)):
         busy = max(busy, streamed * spec.byte_us(caches[-1], 1) / spec.cycle_us)
     return loop + (max(busy, issue.latency) if sums else busy)
@@ -48,12 +51,18 @@ def filled(work: Work, spec: VDeviceSpec, level: MemoryLevel) -> tuple[float, fl
     return work.trips * sum(every for every, _ in each), work.trips * sum(stored for _, stored in each)
 
 
-def warm_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
-    """Return the microseconds of an rTask with all operands in the last private cache."""
+def warm_us(work: Work, spec: VDeviceSpec, threads: int = 1, resident_words: float = 0.0) -> float:
+    """Return the microseconds of an rTask with all operands in the last private cache.
+
+    On SIMT devices, it waits for operands from the nearest shared memory. For `resident_words` of a thread, which lie
+    in the vEU's own memory, it waits once.
+    """
     if spec.execution is Execution.SIMT:
         waves = -(-threads // spec.subgroup_size)
-        rounds = work.load_rounds + ceil(work.pending_loads / spec.issue.pending)
-        return cycles(work, spec, waves) * spec.cycle_us + work.syncs * spec.sync_us + rounds * spec.load_us
+        words = max(work.pending_words - resident_words, float(work.pending_words > 0))
+        rounds = work.load_rounds + ceil(words / spec.issue.pending)
+        issued_us = cycles(work, spec, waves) * spec.cycle_us
+        return spec.start_us + issued_us + work.syncs * spec.sync_us + rounds * spec.load_us
     filling_us = 0.0
     for inner, outer in pairwise(_own_caches(spec)):
         every, stored = filled(work, spec, inner)

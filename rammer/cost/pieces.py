@@ -134,7 +134,7 @@ def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
     """Return for each operand (inputs first) the set that each rTask uses, and the most elements that all use."""
     expr = kernel.operation.expr
     most = [_most_read(kernel, name) for name, _ in expr.inputs]
-    most += [float(prod(expr.root.shape)) if expr.into else inf] * len(kernel.operation.outputs)
+    most += [float(prod(expr.root.shape)) if expr.in_place else inf] * len(kernel.operation.outputs)
     return tuple((_elements(kernel, n)[0].chosen, m) for n, m in enumerate(most))
 
 

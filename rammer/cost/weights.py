@@ -1,8 +1,7 @@
 """Estimate rTask times by where their weights are, on vEUs that keep constants in their own memory.
 
 Known as: weight-stationary execution, persistent RNNs. A recurrent network reads the same weights at every step. An
-rTask on the vEU that has them finds them there; on another vEU it waits for them. On an H200, loading 80 KiB of weights
-is measured at 0.9 to 1.0 µs, and estimated at 0.94.
+rTask on the vEU that has them finds them there; on another vEU it waits for them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 from itertools import compress
 from typing import NamedTuple, TypeAlias
 
-from rammer.ir.device import VDeviceSpec
+from rammer.cost.estimate import estimated_us
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -68,14 +68,13 @@ def reload_us(kernel: RKernel, spec: VDeviceSpec) -> float:
 def by_weights(kernel: RKernel, us: float, spec: VDeviceSpec) -> ByWeights:
     """Return both times of an rTask that reads hardly anything but weights.
 
-    An estimate `us` has all operands in the vEU's own memory. A measured one had the weights in shared memory. Threads
-    wait once for all that they load from their vEU's own memory, however much it is.
+    Both an estimate `us` and a measured one have the weights in shared memory. SIMT threads wait once for all that they
+    load from their vEU's own memory, however much it is.
     """
-    rates = _byte_us(spec)
-    if rates is None or not spec.load_us:
-        return ByWeights(max(us - reload_us(kernel, spec), LEAST_SHARE * us), us)
-    resident_us, streamed_us = (static_bytes(kernel) * rate + spec.load_us for rate in rates)
-    return ByWeights(min(us, resident_us), max(us, streamed_us))
+    less_us = reload_us(kernel, spec)
+    if spec.execution is Execution.SIMT:
+        less_us = estimated_us(kernel, spec) - estimated_us(kernel, spec, True)
+    return ByWeights(max(us - less_us, LEAST_SHARE * us), us)
 
 
 def recurrent_us(plan: ExecutionPlan) -> dict[TaskUid, float]:

@@ -2,7 +2,8 @@
 
 Register blocks count as the compiler makes them. What unrolled neighbours share is loaded and computed once, and once
 per vector. Guards count as true, except those that the first rTask never meets. So a draft counts about as its finished
-program does. On SIMT devices the count is that of one subgroup: arithmetic, memory transfers, and waits for them.
+program does. On SIMT devices the count is that of one subgroup: arithmetic, transfers of scratch, stores to memory, and
+waits for loads from memory.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ DIVISION = 4.0  # instructions of an address's division: multiply high, shift, m
 PARTS = 3.0  # instructions that split one float32 for a unit that multiplies parts
 ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one float32, by the bytes of the result
 BANK_BYTES = 4
+WRITTEN = 2.0  # transfers of scratch that take as long as storing a line to memory
+SINGLY = 2.0  # loads in flight together where each has a condition of its own, or stands between stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class Work:
 
     `sums`: whether a pass waits for the one before. `per_trip`: bytes that one pass touches of each buffer. `total`:
     those of all passes together, at most trips x `per_trip`. `stored`: buffers written. On SIMT devices all passes
-    together have `syncs`, and wait `load_rounds` times for arguments; `pending_loads` loads are left, for which a later
-    sync waits.
+    together have `syncs`, and wait `load_rounds` times for arguments; a thread has loads of `pending_words` left, for
+    which a later sync waits.
     """
 
     trips: int
@@ -69,8 +72,8 @@ class Work:
     per_trip: Footprint
     total: Footprint
     syncs: int = 0
-    load_rounds: int = 0
-    pending_loads: float = 0.0
+    load_rounds: float = 0.0
+    pending_words: float = 0.0
     stored: frozenset[str] = frozenset()
 
 
@@ -123,8 +126,8 @@ class _Pass:
     stored: set[str] = field(default_factory=set)
     sums: bool = False
     syncs: int = 0
-    load_rounds: int = 0
-    pending_loads: float = 0.0
+    load_rounds: float = 0.0
+    pending_words: float = 0.0
 
 
 class _Counter:
@@ -136,6 +139,8 @@ class _Counter:
         self._in_memory = {b.name for b in self.buffers.values() if b.scope is not Scope.REGISTER}
         self._spans: dict[str, tuple[int, int]] = {}  # of variables around a statement, in the first rTask
         self._walking = ""  # the variable of the innermost serial loop
+        self._conditions: list[Range] = []  # around a statement
+        self._blocks: dict[str, int] = {}  # loops of a register block around a buffer's allocation
         self.digits: list[For] = []  # thread loops around a statement: digits of the thread's number
 
     def rtask(self) -> Work:
@@ -154,7 +159,7 @@ class _Counter:
         once, whole = self.footprint(found.accesses), self.footprint(moved)
         if found.syncs:
             self.awaited(found)
-        waits = trips * found.syncs, trips * found.load_rounds, trips * found.pending_loads
+        waits = trips * found.syncs, trips * found.load_rounds, trips * found.pending_words
         stored = frozenset(found.stored)
         return Work(trips, found.issued, tuple(found.loops), found.sums, once, whole, *waits, stored), moved
 
@@ -166,8 +171,11 @@ class _Counter:
                     self.store(stmt, block, found)
                 case If():
                     if all(self._meets(where) for where in stmt.where):
+                        self._conditions += stmt.where
                         self.body(stmt.then, block, found)
+                        del self._conditions[-len(stmt.where) :]
                 case Alloc():
+                    self._blocks[stmt.buffer.name] = len(block)
                     self.body(stmt.body, block, found)
                 case For(kind=Kind.SERIAL):
                     self._spans[stmt.var] = stmt.start, stmt.stop - 1
@@ -178,7 +186,7 @@ class _Counter:
                     found.accesses += accesses
                     found.stored |= inner.stored
                     found.syncs, found.load_rounds = found.syncs + inner.syncs, found.load_rounds + inner.load_rounds
-                    found.pending_loads += inner.pending_loads
+                    found.pending_words += inner.pending_words
                 case For(kind=Kind.TASK):
                     self._spans[stmt.var] = 0, 0
                     self.body(stmt.body, block, found)
@@ -214,17 +222,17 @@ class _Counter:
         return low < where.high and high >= where.low
 
     def store(self, stmt: Store, block: tuple[For, ...], found: _Pass) -> None:
-        vector, pending = self.vector(block), found.pending_loads
+        vector, pending = self.vector(block), found.pending_words
         issued = Issued(self.arithmetic(stmt, block))
         for load in dict.fromkeys(load for load, _ in loads(stmt.value)):
             if load.tensor in self._in_memory:
-                issued += self.load(load, block, vector, found)
+                issued += self.load(load, stmt, block, found)
                 self.note(load.tensor, load.index[0], block, found)
         if stmt.buffer in self._in_memory:
             issued += self.stored(stmt, block, vector)
             found.stored.add(stmt.buffer)
             self.note(stmt.buffer, stmt.index, block, found)
-        found.pending_loads = pending if stmt.later else found.pending_loads
+        found.pending_words = pending if stmt.later else found.pending_words
         found.issued += issued
         found.sums |= any(ld.tensor == stmt.buffer and ld.index[0] == stmt.index for ld, _ in loads(stmt.value))
 
@@ -237,9 +245,9 @@ class _Counter:
         parts = dict(parts_of(stmt.value))
         return sum(slots * _evaluations(part, stmt, block, self.vector(block)) for part, slots in parts.items())
 
-    def load(self, load: Load, block: tuple[For, ...], vector: For | None, found: _Pass) -> Issued:
-        """Return the instructions of a load in a register block."""
-        return Issued(loads=self.issue(load.index[0], block, vector, bool(load.dynamic)))
+    def load(self, load: Load, stmt: Store, block: tuple[For, ...], found: _Pass) -> Issued:
+        """Return the instructions of a store's load in a register block."""
+        return Issued(loads=self.issue(load.index[0], block, self.vector(block), bool(load.dynamic)))
 
     def stored(self, stmt: Store, block: tuple[For, ...], vector: For | None) -> Issued:
         """Return the instructions of a store in a register block, without those of its value."""
@@ -304,14 +312,34 @@ class _SubgroupCounter(_Counter):
     def arithmetic(self, stmt: Store, block: tuple[For, ...]) -> float:
         return slots_of(stmt.value) * _times(block)
 
-    def load(self, load: Load, block: tuple[For, ...], vector: For | None, found: _Pass) -> Issued:
-        count, transfers, divisions = self.moved(load.tensor, load.index[0], block)
-        if self.buffers[load.tensor].scope is Scope.ARGUMENT:
-            found.pending_loads += count
-        return Issued(arithmetic=divisions, loads=count * transfers)
+    def load(self, load: Load, stmt: Store, block: tuple[For, ...], found: _Pass) -> Issued:
+        count, joined, divisions = self.moved(load.index[0], block)
+        if self.buffers[load.tensor].scope is not Scope.ARGUMENT:
+            return Issued(divisions, count * self.transfers(load.tensor, load.index[0], joined))
+        if self._singly(stmt, block):
+            found.load_rounds += count / SINGLY
+        else:
+            found.pending_words += count * joined * self.buffers[load.tensor].dtype.itemsize / BANK_BYTES
+        return Issued(divisions)
+
+    def _singly(self, stmt: Store, block: tuple[For, ...]) -> bool:
+        """Check whether compilers leave a store's loads from memory where they are, so that not many are in flight.
+
+        They do between stores to memory, which may alias, and where each copy to scratch has a condition of its own.
+        """
+        if stmt.later or stmt.buffer not in self._in_memory:
+            return False
+        if self.buffers[stmt.buffer].scope is Scope.ARGUMENT:
+            return True
+        conditions = [*self._conditions, *(r for n in nodes(stmt.value) if isinstance(n, Select) for r in n.where)]
+        inside = {self._walking, *(lp.var for lp in block)}
+        return any(variables(r.index) & inside for r in conditions)
 
     def stored(self, stmt: Store, block: tuple[For, ...], vector: For | None) -> Issued:
-        count, transfers, divisions = self.moved(stmt.buffer, stmt.index, block)
+        count, joined, divisions = self.moved(stmt.index, block)
+        if self.buffers[stmt.buffer].scope is Scope.ARGUMENT:
+            return Issued(divisions, stores=WRITTEN * count * self.lines(stmt.buffer, stmt.index, joined))
+        transfers = self.transfers(stmt.buffer, stmt.index, joined)
         if encoding := self.buffers[stmt.buffer].encoding:  # of scratch: whole vectors
             made = count * self.spec.lanes * (PARTS if encoding.parts > 1 else ROUNDED[encoding.nbytes])
             return Issued(divisions + made, stores=count * transfers * encoding.nbytes / BANK_BYTES)
@@ -322,26 +350,27 @@ class _SubgroupCounter(_Counter):
             raise ValueError(f"{stmt.instruction.name} is no instruction of many threads")
         super().apply(stmt, block, found)
         for operand, (name, _) in zip(stmt.operands[1:], stmt.instruction.meaning.inputs, strict=True):
-            if stmt.instruction.split_dtype:  # once for all products of a block
-                held = stmt.instruction.registers(name) * _places({operand.at}, block)
-                found.issued += Issued(arithmetic=PARTS * held)
+            if stmt.instruction.split_dtype:  # once for all products that share the registers
+                outside = self._blocks.get(operand.buffer, 0)
+                held = stmt.instruction.registers(name) * _places({operand.at}, block[outside:])
+                found.issued += Issued(arithmetic=PARTS * held * _times(block[:outside]))
 
     def share(self, unit: Instruction) -> float:
         return self.spec.subgroup_size / unit.threads
 
     def awaited(self, found: _Pass) -> None:
-        found.load_rounds += ceil(found.pending_loads / self.spec.issue.pending)
-        found.pending_loads = 0.0
+        found.load_rounds += ceil(found.pending_words / self.spec.issue.pending)
+        found.pending_words = 0.0
 
-    def moved(self, buffer: str, index: Index, block: tuple[For, ...]) -> tuple[float, int, float]:
-        """Return an access's instructions in a register block, the transfers of each, and the instructions for
+    def moved(self, index: Index, block: tuple[For, ...]) -> tuple[float, int, float]:
+        """Return an access's instructions in a register block, the elements of each, and the instructions for
         addresses.
         """
         used = variables(index)
         spans = {lp.var: lp.stop - lp.start for lp in block if lp.var in used}
         joined = min((min(n, self.spec.lanes) for v, n in spans.items() if index.coef(v) == 1), default=1)
         count = prod(spans.values()) / joined
-        return count, self.transfers(buffer, index, joined), DIVISION * self.divisions(index, block)
+        return count, joined, DIVISION * self.divisions(index, block)
 
     def divisions(self, index: Index, block: tuple[For, ...]) -> float:
         """Return the divisions in all addresses of a register block. Those that no loop changes are hoisted."""
@@ -352,21 +381,25 @@ class _SubgroupCounter(_Counter):
             found += prod(own) if own or self._walking in ("", *used) else 0
         return float(found)
 
-    def transfers(self, buffer: str, index: Index, joined: int) -> int:
-        """Return the memory transfers until every thread of a subgroup has its `joined` adjacent elements.
+    def lines(self, buffer: str, index: Index, joined: int) -> int:
+        """Return the lines of memory in which the threads of a subgroup have their `joined` adjacent elements."""
+        return len({word // line_words(self.spec) for word in self._words(buffer, index, joined)})
 
-        Scratch delivers one element of every bank at once; a cache delivers a line, or as many bytes.
+    def transfers(self, buffer: str, index: Index, joined: int) -> int:
+        """Return the transfers of scratch, each a word of every bank, until every thread of a subgroup has its `joined`
+        adjacent elements.
         """
-        banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
+        words = self._words(buffer, index, joined)
+        return max(Counter(word % self.spec.issue.banks for word in words).values())
+
+    def _words(self, buffer: str, index: Index, joined: int) -> set[int]:
+        size = self.buffers[buffer].dtype.itemsize
         names = dict.fromkeys(variables(index), 0)
         digits = [lp for lp in self.digits if lp.var in names]
         threads = np.arange(self.spec.subgroup_size)
         own = {lp.var: threads // lp.stride % (lp.stop - lp.start) for lp in digits}
         starts = set((evaluate(index, {**names, **own}) + 0 * threads).tolist())
-        words = {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}
-        if self.buffers[buffer].scope is Scope.ARGUMENT:
-            return len({word // line_words(self.spec) for word in words})
-        return max(Counter(word % banks for word in words).values())
+        return {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}
 
 
 def _others(block: tuple[For, ...], vector: For | None) -> tuple[For, ...]:

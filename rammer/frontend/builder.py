@@ -185,6 +185,7 @@ class GraphBuilder:
         types = {names.get(t, t): kind for t, kind in self.types.items()}
         constants = {names.get(t, t): value for t, value in self._constants.items()}
         used = {t for op in operators for t in op.inputs}
+        used |= {names.get(t, t) for update in self._updates.values() for t in update.inputs}
         constants = {t: v for t, v in constants.items() if t in used}
         kept = {*self.inputs, *constants, *(t for op in operators for t in op.outputs)}
         return Graph(

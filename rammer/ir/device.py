@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from math import exp
+from math import exp, inf
 
 from rammer.errors import DeviceError
 from rammer.ir.instruction import Instruction
@@ -98,8 +98,8 @@ class Issue:
     added to again. `window`: how many instructions it looks ahead for ready ones.
 
     On SIMT an instruction is a subgroup's, loads and stores are transfers of the vEU's memory, and `latency` is that of
-    loads from scratch. A subgroup stays on one of the `schedulers`. `banks`: words of 4 bytes that a transfer moves.
-    `pending`: loads of arguments that a thread has in flight.
+    loads from scratch. `banks`: words of 4 bytes that a transfer moves. `pending`: words of arguments that a thread has
+    in flight.
     """
 
     arithmetic: float = 2.0
@@ -107,9 +107,8 @@ class Issue:
     stores: float = 1.0
     latency: float = 4.0
     window: int = 256
-    schedulers: int = 1
     banks: int = 32
-    pending: int = 8
+    pending: int = 32
 
 
 @renamed(
@@ -138,10 +137,13 @@ class VDeviceSpec:
     sync: SyncModel = SyncModel.FINE
     clock_ghz: float = 1.0
     issue: Issue = Issue()
+    run_us: float = 0.0  # cost of a run, besides its launches
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
     calls: bool = False  # vEU 0 is the calling thread: an rProgram on it alone costs no launch
-    barrier_us: float = 0.0  # cost of one barrier-rTask whose slots have completed
+    barrier_us: float = 0.0  # from the end of the last slot that a barrier-rTask waits for, to its own end
+    passed_us: float = inf  # cost of a barrier-rTask whose slots have completed before, if that is less
     sync_us: float = 0.0  # cost of one block sync, of SIMT
+    start_us: float = 0.0  # time of an rTask that does nothing, of SIMT
     instructions: tuple[Instruction, ...] = ()  # in addition to those that every language has
     direct_bytes: int | None = None  # ports of at least so many bytes stay in the caller's memory; None: none
     in_place: bool = False  # whether a result may reuse the memory of an operand in place, element by element
@@ -178,6 +180,11 @@ class VDeviceSpec:
     def launched_us(self, others: bool) -> float:
         """Return the cost of launching an rProgram in µs; `others`: vEUs other than vEU 0 have slots in it."""
         return self.launch_us if others or not self.calls else 0.0
+
+    @property
+    def least_barrier_us(self) -> float:
+        """Cost of a barrier-rTask that need not wait."""
+        return min(self.passed_us, self.barrier_us)
 
     @property
     def load_us(self) -> float:

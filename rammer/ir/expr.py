@@ -166,7 +166,7 @@ class TensorExpr:
 
     An expression with `into` is an update. Its one output is that input, which no stage reads, with the root's elements
     stored at this place. If several elements have one place, the last one stays. It is computed in the input's own
-    memory.
+    memory. With `copied`, the input stays as it is: each rTask first copies its part of it.
     """
 
     name: str
@@ -174,6 +174,12 @@ class TensorExpr:
     stages: tuple[Stage, ...]
     outputs: tuple[tuple[str, TensorType], ...]
     into: Load | None = None
+    copied: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the output is computed in the memory of an input."""
+        return self.into is not None and not self.copied
 
     @property
     def root(self) -> Stage:

@@ -43,7 +43,7 @@ def print_expr(expr: TensorExpr) -> str:
     """Print an expression, a line per input, stage and output."""
     lines = [f"expression {expr.name}", *(f"  input {name}: {kind}" for name, kind in expr.inputs)]
     lines += [f"  {_stage(stage)}" for stage in expr.stages]
-    lines += [f"  {expr.root.name} into {_scalar(expr.into)}"] if expr.into else []
+    lines += [f"  {expr.root.name} into {'a copy of ' * expr.copied}{_scalar(expr.into)}"] if expr.into else []
     lines += [f"  output {name}: {kind}" for name, kind in expr.outputs]
     return "".join(f"{line}\n" for line in lines)
 

@@ -63,7 +63,7 @@ def _tunings(spec: VDeviceSpec, times: tuple[int, ...]) -> list[Tuning]:
 def _usual(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> list[RKernel]:
     if operation.expr.into:
         problem = KernelProblem(operation, spec, operation.expr, {}, frozenset(), tuning)
-        return [problem.kernel(schedule) for schedule in update.schedules(problem)]
+        return list(update.kernels(problem))
     if spec.execution is Execution.SIMT:
         if tuning != USUAL and not tuning.every_axis:
             raise LoweringError(

@@ -7,27 +7,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from rammer.ir.graph import Graph, Update
 from rammer.ir.operator import attributes
+from rammer.ir.ops.update import COUNTED
 from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
 
 Perm = tuple[int, ...]
+VECTOR = 4  # elements that are copied in the time of a comparison
 
 
-def update_in_place(graph: Graph, state: Mapping[TensorId, TensorId]) -> tuple[Graph, frozenset[TensorId]]:
+def update_in_place(
+    graph: Graph, state: Mapping[TensorId, TensorId], *, copies: bool = False
+) -> tuple[Graph, frozenset[TensorId]]:
     """Return the graph with updates of state, and the outputs that alias their inputs.
 
     `state`: output -> input. An output aliases its input if it is that input with some elements replaced, at places
     that data say. Transpositions that cancel out may lie between. Other operators must not need the input's old value.
+    `copies`: other tensors are copied and then updated, where that is less work.
     """
     changed = []
     for output, taker in state.items():
         if (updated := _updated(graph, output, taker)) is not None:
             graph = updated
             changed.append(output)
+    graph = _update_copies(graph) if copies else graph
     return replace(graph, updates={}), frozenset(changed)
+
+
+def _update_copies(graph: Graph) -> Graph:
+    """Return the graph with updates of copies, where data say which elements change, instead of searches.
+
+    A search compares each place with all updates, in vectors, and then writes the data once. A copy writes it twice.
+    """
+    editor = Editor(graph)
+    for result, update in graph.updates.items():
+        data, moved, at = update.inputs
+        kinds = tuple(graph.types[t] for t in update.inputs)
+        moves = dict(update.attrs)["moves"]
+        assert isinstance(moves, tuple)
+        kept = [(m, e) for m, e in zip(moves, graph.types[data].shape, strict=True) if m >= 0]
+        places = [extent for m, extent in zip(moves, graph.types[data].shape, strict=True) if m < 0]
+        numbers = len(places) if dict(update.attrs)["how"] == "vectors" else 1  # of `at` for one place
+        compared = prod(places) * graph.types[at].size // numbers
+        slow = dict(update.attrs)["how"] not in COUNTED and compared > graph.types[data].size // VECTOR
+        searched = result in editor.producer and editor.maker(result, "update") is None
+        if slow and searched and all(graph.types[moved].shape[m] == extent for m, extent in kept):
+            operation = editor.interner.define("scatter", kinds, update.attrs)
+            name = editor.operators[editor.producer[result]].name
+            editor.remove(editor.producer[result])
+            editor.add(name, operation, update.inputs, (result,))
+    return editor.finish()
 
 
 def _updated(graph: Graph, output: TensorId, taker: TensorId) -> Graph | None:

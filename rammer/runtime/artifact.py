@@ -118,12 +118,20 @@ def _aligned(name: str, at: int) -> tuple[zipfile.ZipInfo, int]:
     return info, begin + -begin % ALIGNMENT
 
 
-def save_together(programs: Sequence[str | os.PathLike[str]], path: str | os.PathLike[str]) -> None:
+def save_together(
+    programs: Sequence[str | os.PathLike[str]],
+    path: str | os.PathLike[str],
+    parts: Sequence[Sequence[str]] = (),
+    *,
+    sources: Iterable[str | os.PathLike[str]] = (),
+) -> None:
     """Write saved programs into one file, the best first. A machine loads the first one that it can run.
 
-    The file appears as a whole or not at all. Raises ArtifactError.
+    With `parts`, they are the parts of one program: the models of each. The file appears as a whole or not at all, and
+    never replaces one of the `sources`. Raises ArtifactError.
     """
-    with files.new_file(path, sources=programs, raises=ArtifactError) as file:
+    manifest = {"format": FORMAT, "programs": len(programs)} | ({"parts": list(map(list, parts))} if parts else {})
+    with files.new_file(path, sources=[*programs, *sources], raises=ArtifactError) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for n, program in enumerate(programs):
                 with (
@@ -131,19 +139,33 @@ def save_together(programs: Sequence[str | os.PathLike[str]], path: str | os.Pat
                     archive.open(_aligned(f"{_PROGRAMS}{n}", file.tell())[0], "w", force_zip64=True) as member,
                 ):
                     shutil.copyfileobj(source, member, CHUNK_BYTES)
-            archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps({"format": FORMAT, "programs": len(programs)}))
+            archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps(manifest))
         file.flush()
 
 
-def ends(path: str | os.PathLike[str]) -> list[int]:
-    """Return the offset at which each program of a file ends, for `load`. A single program ends where the file does."""
+def ends(path: str | os.PathLike[str]) -> tuple[list[int], list[tuple[str, ...]]]:
+    """Return the offset at which each program of a file ends, for `load`, and if they are parts the models of each.
+
+    A single program ends where the file does.
+    """
     where = os.fspath(path)
     with _opened(where, 0) as (archive, data):
         names = [name for name in archive.namelist() if name.startswith(_PROGRAMS)]
         if not names or len(names) > MAX_FILES:
-            return [len(data)]
+            return [len(data)], []
         infos = [archive.getinfo(name) for name in names]
-        return [sum(_place(info, data, info.file_size, where)) for info in infos]
+        found = [sum(_place(info, data, info.file_size, where)) for info in infos]
+        try:
+            if archive.getinfo(_MANIFEST).file_size > MAX_MANIFEST_BYTES:
+                raise ArtifactError(f"{where}: the manifest is over {MAX_MANIFEST_BYTES} bytes")
+            parts = [tuple(map(str, models)) for models in json.loads(archive.read(_MANIFEST)).get("parts", ())]
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"{where}: the manifest is damaged: {error}") from error
+        if parts and (len(parts) != len(found) or not all({*models} <= {*parts[0]} for models in parts)):
+            raise ArtifactError(
+                f"{where}: the manifest is damaged: it lists {len(parts)} parts of {len(found)} programs"
+            )
+        return found, parts
 
 
 @contextmanager

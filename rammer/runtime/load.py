@@ -10,6 +10,7 @@ from typing import Any
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.runtime import artifact
+from rammer.runtime.joint import JointProgram, PartImage
 from rammer.runtime.program import Program
 from rammer.runtime.report import Report
 from rammer.vdevice.base import Image
@@ -23,10 +24,14 @@ def load_program(
 ) -> Program:
     """Load a saved program without compiling. Raises ArtifactError, or DeviceError if its vDevice is missing.
 
-    Of a file with several programs, it loads the first that runs here. A program contains machine code: load only files
-    that you trust.
+    Of a file with several programs, it loads the first that runs here. Several models with parts become a JointProgram.
+    A program contains machine code: load only files that you trust.
     """
-    ends, reasons = artifact.ends(path), []
+    (ends, parts), reasons = artifact.ends(path), list[str]()
+    if parts:
+        return _joint(
+            [(models, *artifact.load(path, end)) for models, end in zip(parts, ends, strict=True)], device, registry
+        )
     for end in ends:
         image, report = artifact.load(path, end)
         try:
@@ -50,6 +55,21 @@ def _program(image: Image, report: dict[str, Any], device: str | int | None, reg
         raise
 
 
+def _joint(
+    parts: Sequence[tuple[tuple[str, ...], Image, dict[str, Any]]],
+    device: str | int | None,
+    registry: PluginRegistry | None,
+) -> JointProgram:
+    """Return the program of several models that has these parts: their models, images and reports."""
+    target = parts[0][1].target
+    vdevice = (registry or _registry_of(target)).open(target, device=device)
+    try:
+        return JointProgram([PartImage(m, image, Report.from_json(report)) for m, image, report in parts], vdevice)
+    except BaseException:
+        vdevice.close()
+        raise
+
+
 def _registry_of(target: str) -> PluginRegistry:
     """Return vDevices to run a program on: the built-in ones, with those of plugins only if the target needs it."""
     own = PluginRegistry(third_party=False, to_run=True)
@@ -67,6 +87,8 @@ def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> 
             f"{len(programs)} programs with different inputs, outputs or state cannot share a file",
             hint="save each alone",
         )
+    if any(isinstance(program, JointProgram) and len(program.parts) > 1 for program in programs):
+        raise ArtifactError("a program with parts cannot share a file with others", hint="compile with together=[]")
     with tempfile.TemporaryDirectory() as folder:
         parts = [os.path.join(folder, str(n)) for n in range(len(programs))]
         for program, part in zip(programs, parts, strict=True):

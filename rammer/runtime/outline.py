@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 OUTLINE = "outline.bin"  # its name among an image's files
 SPEC: dict[str, Callable[[Any], Any]] = {"num_veus": int, "launch_us": float, "calls": bool, "barrier_us": float}
+OPTIONAL = ("run_us", "passed_us")  # times that programs of earlier versions lack
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Outline(TableFile):
         barriers, num_veus = self.slots[:, 0] < 0, self.header["num_veus"]
         sound = (
             all(type(self.header[name]) is kind for name, kind in SPEC.items())
+            and all(type(self.header.get(name, 0.0)) is float for name in OPTIONAL)
             and 1 <= num_veus <= 1 << 20
             and (len(self.bounds) - 1) % num_veus == 0
             and self.bounds[0] == 0
@@ -81,6 +83,7 @@ def pack(plan: ExecutionPlan) -> bytes:
                     waits += slot.waits
             bounds.append(len(slots))
     header = {"graph": plan.graph.name, **{name: kind(getattr(plan.spec, name)) for name, kind in SPEC.items()}}
+    header |= {"run_us": float(plan.spec.run_us), "passed_us": float(plan.spec.least_barrier_us)}
     return Outline(
         header,
         np.array(bounds, np.int64),
@@ -96,7 +99,8 @@ def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
 
     outline = Outline.from_bytes(data)
     header, num_veus = outline.header, outline.header["num_veus"]
-    spec = VDeviceSpec(report.target, arch=report.arch, **{name: header[name] for name in SPEC})
+    known = {name: header[name] for name in (*SPEC, *OPTIONAL) if name in header}
+    spec = VDeviceSpec(report.target, arch=report.arch, **known)
     waits = iter(outline.waits.tolist())
     slots: list[Slot] = []
     us: dict[TaskUid, float] = {}

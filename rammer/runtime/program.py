@@ -35,6 +35,7 @@ from rammer.vdevice.base import (
     KeepsState,
     Port,
     Progress,
+    SharesRooms,
     SlotTimes,
     TimedExecutable,
     VDevice,
@@ -74,6 +75,8 @@ class Program(Stateful):
         self._executable: Executable = executable or vdevice.load(image)
         self._report = report
         self._sources = sources  # files of the model
+        self._name = identifier(sources[0] if sources else "model")
+        self._owns_device = True
         self._lock, self._forks = threading.Lock(), forks.count
         self._ports = {p.name: p for p in self.inputs}
         self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
@@ -81,6 +84,8 @@ class Program(Stateful):
         self._is_plain = not image.state and image.signature is None  # the vDevice's ports are the program's
         self._takes_turns = isinstance(self._executable, BindsPorts)
         self._keeps_state = isinstance(self._executable, KeepsState)
+        shared = isinstance(self._executable, SharesRooms)
+        self._keeper = cast("SharesRooms", self._executable).keeper if shared else self._executable
         checks = self._is_plain and isinstance(self._executable, ChecksInputs)
         self._try_run = cast("ChecksInputs", self._executable).try_run if checks else None
         self._called = (  # looked up in every call
@@ -205,7 +210,7 @@ class Program(Stateful):
         pairs = {o: n for o, n in self.image.state.items() if self._ports[n].type.size}
         changed = {o: n for o, n in pairs.items() if o in self.image.in_place}
         kinds = {n: self._ports[n].type for n in pairs.values()}
-        reads = {n: memory.room(n, executable) for n in kinds if n not in inputs}
+        reads = {n: memory.room(n, self._keeper) for n in kinds if n not in inputs}
         fresh = [n for n in kinds if reads.get(n) is None]
         values = {n: self._given(n, inputs.get(n, memory.value(n)), executable) for n in fresh}
         arrays = {n: self._given(n, v, executable) for n, v in inputs.items() if n not in kinds}
@@ -218,13 +223,13 @@ class Program(Stateful):
             writes = {}
             for output, name in pairs.items():
                 if output not in changed:
-                    spare = memory.spare(name, executable)
+                    spare = memory.spare(name, self._keeper)
                     writes[output] = executable.room(kinds[name]) if spare is None else spare
             wanted = [name for name in outputs if name not in changed]
             sized = {n: a for n, a in arrays.items() if self._ports[n].type.size}
             found = executable.run_bound(sized, {**reads, **writes}, wanted)
             found |= {o: deepcopy(reads[changed[o]]) for o in outputs if o in changed}
-        memory.advance({n: reads[n] if o in changed else writes[o] for o, n in pairs.items()}, executable)
+        memory.advance({n: reads[n] if o in changed else writes[o] for o, n in pairs.items()}, self._keeper)
         found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
         return {name: found[name] for name in outputs}
 
@@ -237,7 +242,7 @@ class Program(Stateful):
         executable, pairs = self._executable, self.image.state
         if not isinstance(executable, KeepsState) or not all(p.type.size for p in self.outputs):
             return None
-        reads = {name: memory.room(name, executable) for name in pairs.values()}
+        reads = {name: memory.room(name, self._keeper) for name in pairs.values()}
         if any(room is None for room in reads.values()) or not pairs:
             return None
         arrays = {name: _as_array(name, value, self._ports[name]) for name, value in inputs.items()}
@@ -250,7 +255,7 @@ class Program(Stateful):
                 return executable.run_bound({**sized, **changed}, places, outputs)
 
         return RepeatedRun(
-            run, reads, writes, tuple((o, n) for o, n in pairs.items() if o in writes), memory, executable
+            run, reads, writes, tuple((o, n) for o, n in pairs.items() if o in writes), memory, self._keeper
         )
 
     def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
@@ -368,11 +373,14 @@ class Program(Stateful):
             raise ArtifactError("a loaded program keeps no sources", hint="export the model it was compiled from")
         if not isinstance(self._vdevice, ExportsProjects):
             raise DeviceError(f"programs for {self.target!r} cannot be exported", hint="target='cpu' can")
-        if name is None:
-            name = identifier(self._sources[0] if self._sources else "model")
+        name = name or self._name
+        self._vdevice.export(self._models(name, others), Path(folder), name)
+
+    def _models(self, name: str, others: Sequence[Program]) -> dict[str, list[tuple[VDevice, Image]]]:
+        """Return the programs of each model to export by name, the best first."""
         programs = [self, *others]
         programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
-        self._vdevice.export([(p._vdevice, p.image) for p in programs], Path(folder), name)
+        return {name: [(p._vdevice, p.image) for p in programs]}
 
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
         """Pickle the content that `save` writes, machine code included."""
@@ -390,7 +398,8 @@ class Program(Stateful):
             if not self._closed:
                 self._closed = True
                 self._executable.close()
-                self._vdevice.close()
+                if self._owns_device:
+                    self._vdevice.close()
 
     def __enter__(self) -> Program:
         return self

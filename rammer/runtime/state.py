@@ -42,6 +42,12 @@ class StreamState:
     def inputs(self) -> Collection[str]:
         return self.pairs.values()
 
+    def part(self, pairs: Mapping[str, str]) -> StreamState:
+        """Return the state of some of the pairs. Both see what the runs of the other leave, and take turns."""
+        found = copy.copy(self)
+        found.pairs = dict(pairs)
+        return found
+
     def value(self, name: str) -> Any:
         """Return the value that the next run reads; None stands for zeros."""
         return self._values.get(name)
@@ -72,12 +78,17 @@ class StreamState:
                 hint = did_you_mean(name, self.inputs) or f"those are {', '.join(self.inputs) or '(none)'}"
                 raise InputError(f"reset names {name!r}, which is no input with state", hint=hint)
         with self._lock:
-            self._values, self._keepers, self.lengths = copy.deepcopy(dict(values)), {}, {}
+            first = copy.deepcopy(dict(values))
+            for name in self.inputs:
+                for kept in (self._values, self._spare, self._keepers):
+                    kept.pop(name, None)
+            self._values |= first
+            self.lengths = {}
 
     def copies(self) -> dict[str, Any]:
         """Return a copy of the state."""
         with self._lock:
-            found = copy.deepcopy(self._values)
+            found = {name: copy.deepcopy(self._values[name]) for name in self.inputs if name in self._values}
             for name, (axis, symbol) in self.axes.items():
                 if name in found and symbol in self.lengths:
                     found[name] = found[name][(slice(None),) * axis + (slice(self.lengths[symbol]),)].copy()

@@ -145,9 +145,9 @@ class Assembly:
         if needs.front is None:
             return ready
         foreign = needs.other_end_us if veu == needs.veu else needs.end_us
-        if foreign > ready:
-            return foreign + self.spec.barrier_us
-        return ready if self._builder.happens_after(veu, needs.front) else ready + self.spec.barrier_us
+        if ready >= foreign and self._builder.happens_after(veu, needs.front):
+            return ready
+        return max(ready + self.spec.least_barrier_us, foreign + self.spec.barrier_us)
 
     def starts_us(self, needs: Needs) -> Times:
         """Return `start_us` of every lane. Only lanes that grew since the last call are computed again."""
@@ -159,7 +159,8 @@ class Assembly:
             foreign = np.full(self.spec.num_veus, needs.end_us)
             foreign[needs.veu] = needs.other_end_us
             informed = (self.ready_us >= foreign) & self._builder.lanes_past(needs.front)
-            behind_barrier = np.maximum(self.ready_us, foreign) + self.spec.barrier_us
+            passed_us, barrier_us = self.spec.least_barrier_us, self.spec.barrier_us
+            behind_barrier = np.maximum(self.ready_us + passed_us, foreign + barrier_us)
             needs.starts_us = np.where(informed, self.ready_us, behind_barrier)
         else:
             if not needs.starts_us.size:
@@ -174,7 +175,8 @@ class Assembly:
         where = self._builder.append(task, veu, needs.front)
         ends = self._ends[veu]
         if where.order > len(ends):  # after a barrier-rTask
-            start = max(start, needs.other_end_us if veu == needs.veu else needs.end_us) + self.spec.barrier_us
+            foreign = needs.other_end_us if veu == needs.veu else needs.end_us
+            start = max(start + self.spec.least_barrier_us, foreign + self.spec.barrier_us)
             ends.append(start)
         end = self.ready_us[veu] = start + rtask_us
         ends.append(end)

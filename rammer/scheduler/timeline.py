@@ -132,13 +132,14 @@ def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> T
     """Return the timeline of a plan. `rtask_us(task, now)` is the time of an rTask that begins at `now`."""
 
     def barrier(now: float, done: Iterable[tuple[Position, float]]) -> float:
-        return max((now, *(end for _, end in done))) + plan.spec.barrier_us
+        latest = max((end for _, end in done), default=now)
+        return max(now + plan.spec.least_barrier_us, latest + plan.spec.barrier_us)
 
     programs: list[ProgramTimes] = []
     busy, blocked, barriers = [0.0] * plan.spec.num_veus, [0.0] * plan.spec.num_veus, 0
-    now = 0.0
+    now, run_us = 0.0, plan.spec.run_us
     for program in plan.programs:
-        begin = now + plan.spec.launched_us(any(program.lanes[1:]))
+        begin, run_us = now + run_us + plan.spec.launched_us(any(program.lanes[1:])), 0.0
         ends = walk(program, begin, lambda now, _, task: now + rtask_us(task, now), barrier)
         lanes = tuple(LaneTimes((begin, *lane[:-1]) if lane else (), tuple(lane)) for lane in ends)
         end = max((lane.end_us[-1] for lane in lanes if lane.end_us), default=begin)

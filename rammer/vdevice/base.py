@@ -317,6 +317,13 @@ class KeepsState(Protocol):
 
 
 @runtime_checkable
+class SharesRooms(Protocol):
+    """A loaded program whose buffers may be used by other programs: those with the same `keeper`."""
+
+    keeper: object
+
+
+@runtime_checkable
 class DeviceArrays(Protocol):
     """A loaded program that takes arrays in its device's memory and leaves its outputs there."""
 
@@ -331,10 +338,10 @@ class DeviceArrays(Protocol):
 class ExportsProjects(Protocol):
     """A vDevice whose programs can become a project of sources that needs no Python."""
 
-    def export(self, programs: Sequence[tuple[VDevice, Image]], folder: Path, name: str) -> None:
-        """Write the project of a model's programs, the best first, to a new or empty folder.
+    def export(self, models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder: Path, name: str) -> None:
+        """Write the project `name` of some models' programs, the best of each first, to a new or empty folder.
 
-        Raises ArtifactError, InputError.
+        Models are by name in C. Raises ArtifactError, InputError.
         """
 
 
@@ -489,6 +496,10 @@ class VDevice(ABC):
     @abstractmethod
     def load(self, image: Image) -> Executable:
         """Load an image so that it is ready to run on this device."""
+
+    def load_together(self, images: Sequence[Image]) -> list[tuple[Image, Executable]]:
+        """Load images whose programs never run at the same time. Override this if they can share memory."""
+        return [(image, self.load(image)) for image in images]
 
     def begin(self) -> None:  # noqa: B027
         """Start background work that every compilation with measuring needs. `close` ends it."""

@@ -25,7 +25,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
-from rammer.ir.semantics.evaluate import Memory, evaluate_box, logical, put_box, update_box
+from rammer.ir.semantics.evaluate import Memory, evaluate_box, kept_part, logical, put_box, update_box
 from rammer.ir.tensor import Array, DType, TensorId, aligned_bytes
 from rammer.ir.tile import TaskDigit
 from rammer.vdevice.base import Executable, Image, VDevice
@@ -104,7 +104,11 @@ def _run_rtask(plan: ExecutionPlan, uid: TaskUid, memory: _Memory, watch: _Watch
     if expr.into:
         if watch:
             watch.access(uid, op.outputs[0], expand(writes(kernel, 0, uid.rtask_id)), writing=True)
-        update_box(expr, values, box, memory.read(op.outputs[0]))
+        updated = memory.read(op.outputs[0])
+        if expr.copied:
+            part = kept_part(expr, box)
+            updated[part] = values[expr.into.tensor][part]
+        update_box(expr, values, box, updated)
         return
     results = evaluate_box(expr, values, box)
     for position, (tensor, value) in enumerate(zip(op.outputs, results, strict=True)):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from rammer.cost.issue import warm_us
+from rammer.cost.work import SINGLY, Work, work
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
+from rammer.ir.expr import Const, Load, Range, Scalar, Select
+from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
+from rammer.ir.tile import Buffer, For, Kind, Scope, Store, Sync, TileProgram
 from rammer.kernels import candidates
 from rammer.scheduler.profiler import EstimatingProfiler
 
@@ -48,6 +53,41 @@ def test_times_are_above_the_peak_and_below_a_loop() -> None:
         assert peak < us < 60 * peak, kernel.name
 
 
-def test_finer_tasks_of_a_row_wise_operation_take_less_time_each() -> None:
+def test_tasks_finer_than_a_row_take_as_long_each() -> None:
+    """Each computes the sum of its row again."""
     found = sorted(times("softmax", (128, 1000), axis=1).items(), key=lambda item: item[0].num_rtasks)
-    assert len(found) > 1 and all(a >= b for (_, a), (_, b) in pairwise(found))
+    assert len(found) > 1 and found[0][0].num_rtasks == 128
+    assert all(a <= b <= 1.2 * a for (_, a), (_, b) in pairwise(found))
+
+
+def test_what_shares_issue_slots_adds_up() -> None:
+    """A product's rTask takes at least as long as multiply-adds, loads and stores one after another."""
+    for kernel in times("matmul", (512, 512), (512, 512)):
+        assert isinstance(kernel.program, TileProgram)
+        found, waves = work(kernel.program, SPEC), -(-kernel.num_threads // SPEC.subgroup_size)
+
+        def slots(part: Work) -> float:
+            own, issue = part.issued, SPEC.issue
+            made = (own.arithmetic + own.made / SPEC.width) / issue.arithmetic
+            return part.trips * (
+                made + own.loads / issue.loads + own.stores / issue.stores + sum(map(slots, part.loops))
+            )
+
+        assert warm_us(found, SPEC, kernel.num_threads) >= waves * slots(found) * SPEC.cycle_us
+
+
+def padded(later: bool = False, guarded: bool = True) -> TileProgram:
+    """Each of 64 threads copies eight elements to scratch, each behind a condition of its own if `guarded`."""
+    place = var("n") * 64 + var("t")
+    value: Scalar = Load("x", (place,))
+    value = Select((Range(var("n"), 0, 7),), value, Const(0.0)) if guarded else value
+    copy = Store("s", place, value, later=later)
+    copies = For("n", 0, 8, Kind.SERIAL, (For("t", 0, 64, Kind.THREAD, (copy,)),))
+    arguments = Buffer("y", 512, Scope.ARGUMENT), Buffer("x", 512, Scope.ARGUMENT)
+    return TileProgram("padded", arguments, 1, (copies, Sync()), (), 64, (Buffer("s", 512, Scope.LOCAL),))
+
+
+def test_loads_with_conditions_wait_one_after_another() -> None:
+    """In machine code such a load is followed by its store; other copies, and asynchronous ones, are in flight."""
+    waits = [work(padded(**how), SPEC).load_rounds for how in ({}, {"guarded": False}, {"later": True})]
+    assert waits == [8 / SINGLY, 1.0, 0.0]

@@ -19,9 +19,9 @@ from rammer.tools.demo import lstm_stack
 STEPS = 9
 
 
-def plan_of(policy: str) -> ExecutionPlan:
-    model = lstm_stack(2, STEPS, 64)
-    return rammer.compile(model, "cuda", policy=policy, device="emulator:6", arch="sm_90", tune_seconds=0).plan
+def plan_of(policy: str, layers: int = 2, units: int = 64, veus: int = 6) -> ExecutionPlan:
+    model, device = lstm_stack(layers, STEPS, units), f"emulator:{veus}"
+    return rammer.compile(model, "cuda", policy=policy, device=device, arch="sm_90", tune_seconds=0).plan
 
 
 def readers(plan: ExecutionPlan) -> dict[tuple[object, ...], list[TaskUid]]:
@@ -64,10 +64,11 @@ def test_room_is_counted() -> None:
 
 def test_the_default_is_the_policy_that_lets_them_stay() -> None:
     """On GPUs, where steps read the same weights; a network without steps is wavefront's."""
-    plan = plan_of("auto")
+    wide = 3, 128, 12  # smaller tasks read their weights in a round or two
+    plan = plan_of("auto", *wide)
     assert plan.policy.startswith("stationary (chosen by auto")
-    assert simulate(plan).total_us < simulate(plan_of("wavefront")).total_us
-    assert any("sequential, stationary" in note for note in plan_of("auto:tries=all").notes)
+    assert simulate(plan).total_us < simulate(plan_of("wavefront", *wide)).total_us
+    assert any("sequential, stationary" in note for note in plan_of("auto:tries=all", *wide).notes)
     once = rammer.compile(lstm_stack(1, 2, 64), "cuda", device="emulator:6", arch="sm_90", tune_seconds=0).plan
     assert once.policy == "wavefront" and not any("stationary" in note for note in once.notes)
 

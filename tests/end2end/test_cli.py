@@ -85,6 +85,7 @@ def test_policies_take_options(model: str, tmp_path: Path, monkeypatch: pytest.M
 
 def test_doctor_and_cache() -> None:
     text = call("doctor").output
+    assert "exports for other systems run here by" in text and "qemu-aarch64" in text
     for words in ("round_robin", "kernels=selected", "beyond=on (default)"):
         assert words in text
     assert "cpu" in text and "ready" in text and "wavefront" in text

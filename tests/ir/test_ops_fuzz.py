@@ -24,16 +24,18 @@ NUMBER = st.none() | st.floats(-1e3, 1e3) | st.integers(-300, 300)
 
 ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     **dict.fromkeys(("add", "mul", "max", "min", "and", "or", "xor", "concat", "probe_sum"), (1, 3)),
-    **dict.fromkeys(("sub", "div", "mod", "fmod", "pow", "prelu", "matmul", "gather"), (2, 2)),
+    **dict.fromkeys(("sub", "div", "mod", "fmod", "pow", "prelu", "matmul", "gather", "resample_evenly"), (2, 2)),
     **dict.fromkeys(("equal", "less", "less_equal", "greater", "greater_equal"), (2, 2)),
     **dict.fromkeys(("conv", "layer_norm"), (2, 3)),
-    **dict.fromkeys(("where", "update", "input_transform", "output_transform", "resample"), (3, 3)),
+    **dict.fromkeys(("where", "update", "scatter", "input_transform", "output_transform", "resample"), (3, 3)),
     "batch_norm": (5, 5),
     "lstm_cell": (4, 6),
     "gru_cell": (3, 5),
     "probe_fill": (0, 0),
     "block_matmul": (3, 4),
 }
+EVEN = {"axis": st.integers(-3, 3), **{name: st.integers(-1, 3) for name in ("first", "step", "by")}}
+MOVES = {"moves": FEW, "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x"))}
 ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "clip": {"low": NUMBER, "high": NUMBER},
     "cast": {"dtype": st.sampled_from(DType)},
@@ -69,7 +71,9 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "order": {"count": st.integers(-1, 4)},
     "last_equal": {"count": st.integers(-1, 4)},
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "concat", "gather"), AXIS),
-    "update": {"moves": FEW, "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x"))},
+    **dict.fromkeys(("update", "scatter"), MOVES),
+    "resample_evenly": EVEN,
+    "stretch": EVEN | {"size": st.integers(-1, 5)},
     "transpose": {"perm": st.permutations(range(3)).map(tuple) | FEW},
     "reshape": {"shape": FEW},
     "slice": {"starts": FEW, "steps": FEW, "shape": FEW},
@@ -102,6 +106,6 @@ def test_operands_are_refused_or_evaluated(kind: str, data: st.DataObject) -> No
     try:
         values = evaluate_expr(expr, inputs)
     except InputError:
-        assert kind in ("gather", "update")
+        assert kind in ("gather", "scatter", "update")
         return
     assert [(v.shape, v.dtype) for v in values] == [(t.shape, t.dtype.numpy) for _, t in expr.outputs]

@@ -254,6 +254,23 @@ def cases(lanes: int) -> dict[str, Operation]:
     some = t(3, 5, 1, dtype=DType.I32)
     add("update-elements", "update", t(4, 6, 70), t(3, 5, 70), some, moves=(0, -1, 2), how="elements")
     add("update-scalar", "update", t(6, dtype=DType.I8), t(dtype=DType.I8), places(1), moves=(-1,), how="vectors")
+    add("stretch", "stretch", t(3, 5, 21), axis=2, size=41, first=1, step=1, by=2)
+    add("stretch-rows", "stretch", t(3, 21, 7), axis=1, size=29, first=2, step=2, by=3)
+    add("resample_evenly", "resample_evenly", t(3, 5, 22), t(41, 2), axis=2, first=1, step=1, by=2)
+    add("resample_evenly-rows", "resample_evenly", t(3, 22, 37), t(29, 3), axis=1, first=1, step=2, by=3)
+    add("scatter-rows", "scatter", t(6, 7, 21), t(9, 21), rows, moves=(-1, -2, 1), how="vectors")
+    lines = t(4, 5, 70, dtype=DType.I32)
+    add("scatter-elements", "scatter", t(4, 6, 70), t(4, 5, 70), lines, moves=(0, -1, 2), how="elements")
+    add("scatter-lines", "scatter", t(75, 33), t(75, 29), t(75, 29, dtype=DType.I32), moves=(0, -1), how="chosen")
+    add(
+        "scatter-one",
+        "scatter",
+        t(70, dtype=DType.BOOL),
+        t(9, dtype=DType.BOOL),
+        places(9, 1),
+        moves=(-1,),
+        how="vectors",
+    )
     add("last_equal", "last_equal", t(3, 37, dtype=DType.I32), count=70)
     static = ("words", "scales", "zeros")
     for how, bits, size, zeros in (("", 4, 32, 0), ("-two", 2, 16, 3), ("-eight", 8, 32, 0), ("-zeros", 4, 16, 6)):

@@ -49,7 +49,19 @@ WITH_ATTRIBUTES = {
     ),
     *("input_transform", "layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "output_transform"),
     *("pad", "prelu", "probe_fill", "reduce", "resample"),
-    *("reshape", "round_blocks", "slice", "softmax", "transpose", "unfold", "unpack_bits", "update"),
+    *(
+        "reshape",
+        "resample_evenly",
+        "round_blocks",
+        "scatter",
+        "slice",
+        "stretch",
+        "softmax",
+        "transpose",
+        "unfold",
+        "unpack_bits",
+        "update",
+    ),
     *("view_as_complex", "where"),
 }
 BINARY = {
@@ -120,6 +132,9 @@ def operations(dtype: DType) -> Iterator[Operation]:
     for at, moves, how in places:
         for width in (1, 70):
             yield from made("update", t(4, 6, width), t(3, 5, width), at, moves=moves, how=how)
+            yield from made("scatter", t(3, 6, width), t(3, 5, width), at, moves=moves, how=how)
+    yield from made("stretch", t(4, 9), axis=1, size=17, first=1, step=1, by=2)
+    yield from made("resample_evenly", t(4, 19), t(33, 3), axis=1, first=1, step=1, by=2)
     read = {"tile": (2, 1), "strides": (1, 2), "pads": (1, 0), "positions": (3, 4)}
     yield from made("input_transform", t(2, 3, 7, 9), t(3, 3), t(1, 1), **read)
     yield from made("output_transform", t(2, 15, 3, 4), t(2, 3), t(1, 1), shape=(5, 4))

@@ -10,14 +10,14 @@ from kernel_harness import SLOW_SPEC, operation
 from rammer_testing.mutate.tiles import mutants
 from simt_harness import SMALL
 
-from rammer.errors import InputError, TypeMismatch
+from rammer.errors import InputError, LoweringError, TypeMismatch
 from rammer.ir.analysis.dependency import read_elements, written_elements
 from rammer.ir.analysis.intervals import expand
 from rammer.ir.index import Index
 from rammer.ir.operator import Operation
 from rammer.ir.semantics.evaluate import evaluate_expr
 from rammer.ir.tensor import DType, TensorType
-from rammer.ir.tile import For, Kind, Store, TileProgram, rewrite_body, statements
+from rammer.ir.tile import For, Kind, Stmt, Store, TileProgram, rewrite_body, statements
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 
@@ -93,6 +93,28 @@ def test_every_change_is_seen(spec: object, how: str) -> None:
         changed = list(mutants(kernel, 500, 0))
         missed = [what for what, other in changed if not any(f.broken for f in prove(other))]
         assert not missed and len(changed) > 15, missed
+
+
+def test_a_copy_before_an_update_is_proven() -> None:
+    """It covers the data, each element in its place, before the first update."""
+    kinds = TensorType((6, 37)), TensorType((6, 5)), TensorType((6, 5), DType.I64)
+    scatter = operation("scatter", *kinds, moves=(0, -1), how="elements")
+    for kernel in candidates(scatter, SLOW_SPEC):
+        assert not prove(kernel)
+        changed = list(mutants(kernel, 500, 0))
+        missed = [what for what, other in changed if not any(f.broken for f in prove(other))]
+        assert not missed and len(changed) > 15, missed
+        program = kernel.body
+        assert isinstance(program, TileProgram)
+
+        def late(stmt: Stmt) -> Stmt:
+            return replace(stmt, body=stmt.body[::-1]) if isinstance(stmt, For) and stmt.kind is Kind.TASK else stmt
+
+        turned = rewrite_body(program.body, late) if kernel.num_rtasks > 1 else program.body[::-1]
+        findings = prove(replace(kernel, body=replace(program, body=turned)))
+        assert any(f.rule == "R210" and f.broken and "after some were updated" in f.what for f in findings), findings
+    with pytest.raises(LoweringError, match="threads do not copy"):
+        candidates(scatter, SMALL)
 
 
 def test_other_data_and_another_order_are_seen() -> None:

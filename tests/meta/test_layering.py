@@ -123,12 +123,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {
             "runtime",
             "runtime.artifact",
+            "runtime.joint",
             "runtime.program",
             "runtime.report",
             "runtime.state",
             "runtime.usage",
             "plugins",
             "vdevice.base",
+            "files",
+            "ir.tensor",
             "errors",
         },
         set(),
@@ -156,6 +159,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.compiler": (
         {
             "runtime.artifact",
+            "runtime.joint",
             "runtime.program",
             "runtime.state",
             "runtime.report",

@@ -1,10 +1,10 @@
 // The runtime under a sanitizer: programs of 4, 2 and 3 vEUs, each called by a thread of its own. The first two share a
 // pool, which grows while one of them runs; the third has another pool on the same turn. Every program has three
 // rPrograms, in which every rTask waits for the row before it; of those in every second row others may do parts, and the
-// first one is slow.
+// first one is slow. Now and then workers rest, and the caller walks their lanes.
 #include "system.c"
 #include "runtime.c"
-enum { PROGRAMS = 3, ROWS = 40, RUNS = 200, MOST = 4, PARTS = 6, SLOW_NS = 20000 };
+enum { PROGRAMS = 3, ROWS = 40, RUNS = 200, MOST = 4, PARTS = 6, SLOW_NS = 20000, RESTS_NS = 500000 };
 void *aligned_alloc(unsigned long, unsigned long);
 void *memset(void *, int, unsigned long);
 void free(void *);
@@ -16,7 +16,7 @@ typedef struct {
   long cell[ROWS + 1][MOST][PARTS];
   slot slots[PROGRAMS * MOST * ROWS * 2];
   position waits[PROGRAMS * MOST * ROWS * MOST];
-  i64 bounds[PROGRAMS * MOST + 1], cpus[MOST], report[8];
+  i64 bounds[PROGRAMS * MOST + 1], cpus[MOST], report[9];
   u64 times[PROGRAMS * MOST * ROWS * 4];
   char scratch[MOST * 128];
   char *args[1];
@@ -68,6 +68,11 @@ static void *call(void *argument) {
   for (int run = 0; run < RUNS && !n->failure; run++) {
     for (int v = 0; v < n->veus; v++)
       for (int k = 0; k < PARTS; k++) n->cell[0][v][k] = run;
+    for (int v = 1; v < n->veus && run % 5 == 1; v++) {
+      const i64 until = now_ns() + RESTS_NS;
+      STORE(&n->p->lanes[v].rests_until, until);
+      STORE(&n->p->rests_until, until);
+    }
     if (rammer_run(n->p, &n->t, run % 3 == 0)) n->failure = 1;
     long wanted = run;
     for (int k = 0; k < ROWS; k++) wanted = (1 + n->veus * wanted) % 1000003;

@@ -8,86 +8,24 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from exports import build, compiled, detector
+from onnx import TensorProto, helper
 
 import rammer
 from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.frontend.builder import GraphBuilder
 from rammer.runtime.program import Program, identifier
 from rammer.vdevice.cpu.export.tables import in_order, plan_source
 from rammer.vdevice.cpu.host import find_arch, host
 from rammer.vdevice.cpu.runtime.table import TABLE, Table
 from rammer.vdevice.toolchain import c_compiler
-
-FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror")
-Pointers = ctypes.POINTER(ctypes.c_void_p)
-
-
-def detector() -> Any:
-    """A step of a recurrent voice detector, with a table of which it takes a row."""
-    random = np.random.default_rng(3)
-
-    def constant(name: str, *shape: int) -> Any:
-        return numpy_helper.from_array((random.standard_normal(shape) / 8).astype(np.float32), name)
-
-    nodes = [
-        helper.make_node("Gather", ["speakers", "speaker"], ["row"]),
-        helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("MatMul", ["h", "u"], ["b"]),
-        helper.make_node("Sum", ["a", "b", "row"], ["sum"]),
-        helper.make_node("Tanh", ["sum"], ["h_out"]),
-        helper.make_node("MatMul", ["h_out", "v"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["y"]),
-    ]
-    weights = [constant("w", 65, 96), constant("u", 96, 96), constant("v", 96, 5), constant("speakers", 7, 96)]
-    f32 = TensorProto.FLOAT
-    ports = [("x", f32, [3, 65]), ("speaker", TensorProto.INT64, [1]), ("h", f32, [3, 96])]
-    inputs = [helper.make_tensor_value_info(*port) for port in ports]
-    outputs = [helper.make_tensor_value_info(*port) for port in (("y", f32, [3, 5]), ("h_out", f32, [3, 96]))]
-    graph = helper.make_graph(nodes, "detector", inputs, outputs, weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-
-
-def compiled(**options: Any) -> Program:
-    return rammer.compile(detector(), state={"h_out": "h"}, device=options.pop("device", 2), **options)
-
-
-def build(
-    folder: Path, name: str, target: Path, *flags: str, shared: bool = False, cross: tuple[str, ...] = ()
-) -> Path:
-    """Compile a project as its CMakeLists.txt does, hand-written files with all warnings."""
-    compiler, objects = c_compiler(), target.parent / f"{target.name}.objects"
-    objects.mkdir()
-    listed = (folder / "CMakeLists.txt").read_text()
-    chosen = re.findall(
-        r"set\(ARCH_FLAGS (.*)\)\nif\(ZIG\)\n  set\(ARCH_FLAGS (.*)\)\nendif\(\)\nset.*\n  (.*)\n", listed
-    )
-    flags_of = {
-        path: (zig if compiler.family == "zig" else cc).split() for cc, zig, of in chosen for path in of.split()
-    }
-    kernel_flags = [flag for words in re.findall(r"KERNEL_FLAGS (-.*)\)", listed) for flag in words.split()]
-    if compiler.family == "gcc":
-        kernel_flags = [flag for flag in kernel_flags if "mllvm" not in flag and "vectorizer" not in flag]
-    made = []
-    for path in sorted([*folder.glob("src/*.c"), *([] if shared else [folder / "main.c"])]):
-        relative = str(path.relative_to(folder))
-        if relative == "src/runtime.c":
-            continue
-        made.append(objects / f"{path.stem}.o")
-        given = (*kernel_flags, *flags_of[relative]) if relative in flags_of else FLAGS
-        include = (f"-I{folder}/include", f"-I{folder}/src", f"-Wa,-I{folder}/src")
-        command = [*compiler.command, *cross, *given, *include, "-fPIC", "-c", str(path), "-o", str(made[-1])]
-        subprocess.run(command, check=True, cwd=folder)
-    kind = ("-shared",) if shared else ()
-    command = [*compiler.command, *cross, *kind, *flags, *map(str, made), "-o", str(target)]
-    subprocess.run(command, check=True, cwd=folder)
-    return target
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +39,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
 @pytest.fixture(scope="module")
 def library(exported: tuple[Program, Path]) -> ctypes.CDLL:
     folder = exported[1]
-    found = ctypes.CDLL(str(build(folder, "detector", folder.parent / "detector.so", "-lm", shared=True)))
+    found = ctypes.CDLL(str(build(folder, folder.parent / "detector.so", "-lm", shared=True)))
     for name in ("rammer_text", "rammer_failed", "rammer_arch"):
         getattr(found, name).restype = ctypes.c_char_p
     for name in ("rammer_own_stream", "rammer_value"):
@@ -116,6 +54,7 @@ class Options(ctypes.Structure):
 
     _fields_ = (
         ("size", ctypes.c_size_t),
+        ("version", ctypes.c_int),
         ("threads", ctypes.c_int),
         ("weights_file", ctypes.c_char_p),
         ("weights", ctypes.c_void_p),
@@ -126,8 +65,8 @@ class Options(ctypes.Structure):
 
 
 def opened(library: ctypes.CDLL, **given: Any) -> tuple[int, ctypes.c_void_p]:
-    options, program = Options(), ctypes.c_void_p()
-    library.rammer_defaults(ctypes.byref(options))
+    program = ctypes.c_void_p()
+    options = Options(ctypes.sizeof(Options), library.rammer_version(), threads=1)
     for name, value in given.items():
         setattr(options, name, value)
     model = ctypes.byref(ctypes.c_char.in_dll(library, "detector_model"))
@@ -166,6 +105,37 @@ def test_streams_give_what_the_program_gives(
     assert np.array_equal(run(library.rammer_run_stream, second, x, 0)[1], wanted)
     library.rammer_close_stream(second)
     library.rammer_close(program)
+
+
+def test_parts_are_models_of_one_project(tmp_path: Path) -> None:
+    """Equal weights are stored once, and each model gives what its part of the program gives."""
+    b = GraphBuilder()
+    columns = b.constant(np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32))
+    b.output(b.add("matmul", b.input("p", (3, 5)), columns), "z")
+    models, links = {"vad": detector(), "turn": b.build()}, {"turn.p": "vad.y"}
+    x, speaker = np.random.default_rng(0).standard_normal((3, 65)).astype(np.float32), np.array([4])
+    with rammer.compile(
+        models, device=2, links=links, state={"vad.h_out": "vad.h"}, together=[("vad",)], tune_seconds=0
+    ) as program:
+        program.export(tmp_path / "parts", name="voice")
+        wanted = {
+            "voice": program.stream().run({"vad.x": x, "vad.speaker": speaker})["turn.z"],
+            "voice_vad": program.stream().part("vad").run({"vad.x": x, "vad.speaker": speaker})["vad.y"],
+        }
+    with rammer.compile(models, device=2, links=links, together=[], tune_seconds=0) as program:
+        program.export(tmp_path / "whole", name="voice")
+    sizes = [(tmp_path / which / "weights.bin").stat().st_size for which in ("parts", "whole")]
+    assert sizes[0] <= 1.5 * sizes[1]
+    assert [*json.loads((tmp_path / "parts" / "manifest.json").read_text())["parts"]] == ["voice_vad"]
+    library = ctypes.CDLL(str(build(tmp_path / "parts", tmp_path / "voice.so", "-lm", shared=True)))
+    for model, value in wanted.items():
+        opened, found = ctypes.c_void_p(), np.full_like(value, np.nan)
+        named = ctypes.byref(ctypes.c_char.in_dll(library, f"{model}_model"))
+        assert library.rammer_open(named, None, ctypes.byref(opened)) == 0
+        inputs = (ctypes.c_void_p * 2)(x.ctypes.data, speaker.ctypes.data)
+        assert library.rammer_run(opened, inputs, (ctypes.c_void_p * 1)(found.ctypes.data)) == 0
+        np.testing.assert_array_equal(found, value)
+        library.rammer_close(opened)
 
 
 def test_an_index_out_of_range_names_its_operator_and_leaves_the_state(library: ctypes.CDLL) -> None:
@@ -209,7 +179,7 @@ def test_memory_and_weights_may_be_the_callers(exported: tuple[Program, Path], l
 def test_the_self_check_notices_wrong_weights(exported: tuple[Program, Path], tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(exported[1], folder)
-    good = build(folder, "detector", tmp_path / "good", "-lm")
+    good = build(folder, tmp_path / "good", "-lm")
     done = subprocess.run([good], capture_output=True, text=True)
     assert done.returncode == 0 and "1 of 1 outputs right" in done.stdout
     data = bytearray((folder / "weights.bin").read_bytes())
@@ -226,9 +196,7 @@ def test_several_cpus_share_a_project(tmp_path: Path) -> None:
     plain.export(tmp_path / "project", name="detector", others=[best])
     listed = json.loads((tmp_path / "project" / "manifest.json").read_text())
     assert listed["arches"] == list(dict.fromkeys([best.plan.spec.arch, plain.plan.spec.arch]))
-    done = subprocess.run(
-        [build(tmp_path / "project", "detector", tmp_path / "check", "-lm")], capture_output=True, text=True
-    )
+    done = subprocess.run([build(tmp_path / "project", tmp_path / "check", "-lm")], capture_output=True, text=True)
     assert done.returncode == 0 and f"({best.plan.spec.arch})" in done.stdout
 
 
@@ -291,50 +259,6 @@ def test_the_header_is_plain_c_and_c_plus_plus(exported: tuple[Program, Path], t
         subprocess.run([*c_compiler().command, *kind, *strict], check=True)
 
 
-def wasm(path: Path) -> int:
-    wasmtime = pytest.importorskip("wasmtime")
-    engine = wasmtime.Engine()
-    linker, store, config = wasmtime.Linker(engine), wasmtime.Store(engine), wasmtime.WasiConfig()
-    linker.define_wasi()
-    config.argv = ["check"]
-    store.set_wasi(config)
-    instance = linker.instantiate(store, wasmtime.Module.from_file(engine, str(path)))
-    try:
-        instance.exports(store)["_start"](store)
-    except wasmtime.ExitTrap as ended:
-        return int(ended.code)
-    return 0
-
-
-def program_of(*words: str) -> Callable[[Path], int]:
-    def start(path: Path) -> int:
-        if shutil.which(words[0]) is None:
-            pytest.skip(f"no {words[0]} here")
-        return subprocess.run([*words, str(path)], timeout=600).returncode
-
-    return start
-
-
-TARGETS: Mapping[str, tuple[str, tuple[str, ...], Callable[[Path], int]]] = {
-    "x86_64-linux-musl": ("x86-64-avx2", ("-lm",), program_of("env")),
-    "aarch64-linux-musl": ("aarch64-neon", ("-lm", "-static"), program_of("qemu-aarch64")),
-    "x86_64-windows-gnu": ("x86-64-avx2", ("-lntdll",), program_of("wine")),
-    "wasm32-wasi": ("wasm32-simd128", (), wasm),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_other_systems_run_it(target: str, tmp_path: Path) -> None:
-    arch, flags, start = TARGETS[target]
-    if c_compiler().family != "zig":
-        pytest.skip("only zig compiles for other systems")
-    compiled(arch=arch, device=1 if "wasm" in target else 2).export(tmp_path / "project", name="detector")
-    suffix = {"x86_64-windows-gnu": ".exe", "wasm32-wasi": ".wasm"}.get(target, "")
-    made = build(tmp_path / "project", "detector", tmp_path / f"check{suffix}", *flags, cross=("-target", target))
-    assert start(made) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None or sys.platform != "linux", reason="needs CMake")
 def test_cmake_builds_checks_and_installs_it(exported: tuple[Program, Path], tmp_path: Path) -> None:
@@ -350,7 +274,7 @@ def test_cmake_builds_checks_and_installs_it(exported: tuple[Program, Path], tmp
         '#include "detector.h"\nint main(void) { return rammer_memory(&detector_model) == 0; }\n'
     )
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.16)\nproject(use C)\nfind_package(detector REQUIRED)\nfind_package(Threads)\n"
+        "cmake_minimum_required(VERSION 3.16)\nproject(use C)\nfind_package(detector REQUIRED)\n"
         "add_executable(use use.c)\ntarget_link_libraries(use PRIVATE detector::detector)\n"
     )
     use = tmp_path / "use"

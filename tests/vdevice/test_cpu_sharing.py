@@ -32,6 +32,7 @@ from rammer.vdevice.cpu.runtime.table import RUNTIME
 
 PATIENCE_S = 60.0  # for what must happen some time
 FOREVER_MS = "1e7"  # of spinning
+SHORTEST = 8  # of a report: ticks of the shortest run
 
 Load = Callable[..., CpuExecutable]
 
@@ -85,6 +86,16 @@ def wait_until(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def run_until_awake(executable: CpuExecutable, graph: Graph) -> None:
+    """Run until all workers spin: one that comes too late, or got too little time, sleeps first."""
+
+    def awake() -> bool:
+        check(executable, graph, 2)
+        return sleepers(pool_of(executable)) == 0
+
+    wait_until(awake)
 
 
 def in_threads(*works: Callable[[], object]) -> None:
@@ -257,6 +268,33 @@ def test_turns_come_in_the_order_of_asking(load: Load) -> None:
     assert begins == sorted(begins) and len(set(begins)) == len(begins)
 
 
+@pytest.mark.parametrize(("graph", "veus"), NETS)
+def test_the_caller_walks_lanes_whose_workers_do_not_begin(
+    load: Load, monkeypatch: pytest.MonkeyPatch, graph: Graph, veus: int
+) -> None:
+    """Workers that never begin, as they have no thread; and then some that do."""
+    monkeypatch.setattr(Pool, "grow", lambda *_: None)
+    executable = load(graph, veus, padding=veus)
+    executable._report[SHORTEST] = 1
+    check(executable, graph)
+    monkeypatch.undo()
+    pool_of(executable).grow(veus, executable._cpus)
+    check(executable, graph)
+
+
+def test_a_deadlock_is_found_without_workers(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(chain(2), CpuVDevice(device=2).spec)
+    lanes = tuple(tuple(s for s in lane if isinstance(s, RTask)) for lane in plan.programs[0].lanes)
+    crossed = tuple((lane[0], BarrierRTask((Position(1 - v, 2),)), *lane[1:]) for v, lane in enumerate(lanes))
+    monkeypatch.setattr(Pool, "grow", lambda *_: None)
+    with config.override(RAMMER_WATCHDOG_SECONDS="0.02"):
+        stalls = load(replace(plan, programs=(RProgram(crossed),)), padding=9)
+    stalls._report[SHORTEST] = 1
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=r"waited in vain for vEU 1, order 2"):
+            stalls.run({"x": vector()})
+
+
 class TestIdle:
     """Who spins forever would never sleep for the time that has passed."""
 
@@ -270,9 +308,8 @@ class TestIdle:
         assert pool_of(one) is not pool_of(other)
         for _ in range(3):
             for runs, sleeps in ((one, other), (other, one)):
-                check(runs, chain(), 2)
+                run_until_awake(runs, chain())
                 wait_until(lambda e=sleeps: sleepers(pool_of(e)) == 1)
-                assert sleepers(pool_of(runs)) == 0
 
     def test_pools_on_other_cpus_do_not_wait_for_each_other(self, load: Load) -> None:
         one, other = load(chain(), 2, cpus=(0, 1)), load(chain(), 2, cpus=(2, 3))
@@ -285,8 +322,7 @@ class TestIdle:
         with config.override(RAMMER_PIN="0"):
             wide, narrow = (load(chain(6, 1024), veus, cpus=(0, 1, 2, 3)) for veus in (4, 2))
         for _ in range(3):
-            check(wide, chain(6, 1024), 2)
-            assert sleepers(pool_of(wide)) == 0
+            run_until_awake(wide, chain(6, 1024))
             check(narrow, chain(6, 1024), 2)
             wait_until(lambda: sleepers(pool_of(wide)) == 2)
 
@@ -358,13 +394,13 @@ def runs(e):
     done.append(e)
 done = []
 threads = [threading.Thread(target=runs, args=(e,)) for e in good[:2]]
-for t in threads: t.start()
-for _ in range(2):
+for n in range(2):  # the first run of all: its worker cannot be resting
     try:
         hangs.run(x)
         sys.exit("no error")
     except DeviceError as error:
         assert "does not come back" in str(error), error
+    for t in threads if n == 0 else (): t.start()
 for t in threads: t.join()
 assert len(done) == 2
 for e in good: runs(e)
@@ -376,20 +412,65 @@ runs(good[0])
         assert done.returncode == 0, done.stderr
 
 
+def test_programs_in_the_memory_of_one_that_hangs_do_not_run() -> None:
+    """Its thread may still write into the arena that they share. In a process of its own: the thread stays."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from dataclasses import replace
+import numpy as np
+from handmade import Net, chain, foreign, make_plan, reference
+from rammer import config
+from rammer.errors import DeviceError
+from rammer.vdevice.cpu.device import CpuVDevice
+net = Net()
+t = net.op("mirror", "x")
+device = CpuVDevice(device=2)
+plan = make_plan(net.graph(t), device.spec)
+text = "void mirror(char **args, char *s, long rtask, int *status) {{ while (rtask == 1) *(volatile int *)status; }}"
+hangs = replace(plan, kernels=(foreign(plan.kernels[0].operation, text),))
+images = [device.build(p) for p in (hangs, make_plan(chain(), device.spec))]
+with config.override(RAMMER_WATCHDOG_SECONDS="0.05"):
+    (_, bad), (_, good) = device.load_together(images)
+good._struct.watchdog_ns = 60_000_000_000
+alone = device.load(images[1])
+x = {{"x": np.arange(64, dtype=np.float32)}}
+wanted = reference(chain(), x)["t5"]
+for e in (bad, good, good):  # the first run of all: its worker cannot be resting
+    try:
+        e.run(x)
+        sys.exit("no error")
+    except DeviceError as error:
+        assert "does not come back" in str(error), error
+assert good.try_run(x) is None
+assert np.allclose(alone.run(x)["t5"], wanted)
+"""
+    done = subprocess.run([sys.executable, "-c", script], timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_who_is_called_seldom_does_not_spin(load: Load) -> None:
     """After two gaps in which spinning was in vain a worker sleeps at once; called sooner, it spins again."""
     with config.override(RAMMER_SPIN_MS="2"):
         executable = load(chain(), 2)
     pool = pool_of(executable)
-    for n in range(6):
-        check(executable, chain(), 1, n)
+
+    def spun_in_vain() -> int:
+        check(executable, chain(), 1)
         wait_until(lambda: sleepers(pool) == 1)
         time.sleep(0.002)  # longer than it spins, also where it did not
-    assert pool.runtime.in_vain(pool.address, 1) == 2
+        return pool.runtime.in_vain(pool.address, 1)
+
+    wait_until(lambda: spun_in_vain() >= 2)  # a call for which it comes too late does not count
+    before = spun_in_vain()
+    assert max(spun_in_vain() for _ in range(10)) <= before + 4  # late again, it may take a call for a sooner one
     executable._struct.spin_ns = 10**15
-    check(executable, chain(), 3)
-    time.sleep(0.05)  # a worker that did not spin would sleep by now
-    assert sleepers(pool) == 0
-    assert pool.runtime.in_vain(pool.address, 1) == 2
+
+    def spins() -> bool:
+        check(executable, chain(), 3)
+        time.sleep(0.05)  # a worker that does not spin sleeps by then
+        return sleepers(pool) == 0
+
+    wait_until(spins)  # it may come too late to be called so
     executable._struct.spin_ns = 0
     check(executable, chain(), 1)

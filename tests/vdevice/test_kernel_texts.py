@@ -86,7 +86,7 @@ def test_cuda(golden: Golden, graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "gpu"), [(matmul(32, 64, 64), "mi50"), (matmul(64, 64, 64), "mi300x"), (cell(), "mi50")],
+    ("graph", "gpu"), [(matmul(32, 64, 64), "mi50"), (matmul(256, 128, 128), "mi300x"), (cell(), "mi50")],
     ids=["matmul", "matmul_on_matrix_cores", "cell"],
 )  # fmt: skip
 def test_hip(golden: Golden, graph: Graph, gpu: str) -> None:

@@ -181,7 +181,7 @@ def _axes(found: list[tuple[AxisGroup, ...]]) -> Iterator[str]:
 def written_elements(kernel: RKernel, position: int) -> Elements:
     """Return what every rTask writes of an output. Padding of blocks at an edge belongs to the rTask at the edge.
 
-    For an update, return all that data may select: an upper bound.
+    For an update, return all that data may select: an upper bound, unless it copies the rest.
     """
     kind, expr = kernel.operation.outputs[position], kernel.operation.expr
     strides = _strides(kind)
@@ -205,7 +205,7 @@ def written_elements(kernel: RKernel, position: int) -> Elements:
 
     moving = set().union(*(variables(place) for dim, place in enumerate(places) if dim not in anywhere))
     sets, chosen = _per_box(kernel, moving if anywhere else set(axes), of_box)
-    return Elements(sets, chosen, not anywhere)
+    return Elements(sets, chosen, not anywhere or expr.copied)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -253,7 +253,7 @@ def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[
 def num_written(kernel: RKernel, position: int) -> int:
     """Count the physical elements of an output that all rTasks together write; for an update, an upper bound."""
     expr = kernel.operation.expr
-    if expr.into:
+    if expr.in_place:
         return prod(expr.root.shape)
     starts, ends, _ = writers(kernel, position)
     return int((ends - starts).sum())
@@ -441,6 +441,11 @@ def _accesses(
     asked: dict[str, dict[tuple[tuple[Index, ...], Path, Role], None]] = defaultdict(dict)
     for name in [n for n, _ in expr.outputs if output in (None, n)]:
         asked[name][tuple(var(a) for a, _ in expr.root.axes), (), ()] = None
+    if expr.into and expr.copied:
+        moved = {d.dim: f"{expr.into.tensor}.{d.dim}" for d in expr.into.dynamic}
+        extents |= {axis: expr.type_of(expr.into.tensor).shape[dim] for dim, axis in moved.items()}
+        whole = tuple(var(moved[dim]) if dim in moved else place for dim, place in enumerate(expr.into.index))
+        asked[expr.into.tensor][whole, (), ()] = None
     for d in expr.into.dynamic if expr.into else ():  # places of elements are read with them
         for load, _ in loads(d.value):
             asked[load.tensor][load.index, (), ("at",) if most_roles else ()] = None
@@ -455,15 +460,15 @@ def _accesses(
             values.update({axis: var(name) for axis, name in fresh.items()})
             for load, inner, role in loads_in_role(stage.body):
                 index = list(load.index)
-                moved = dict(values)
+                chosen = dict(values)
                 for d in load.dynamic:
                     anywhere = f"{stage.name}.{n}.{len(extents)}"
                     extents[anywhere] = expr.type_of(load.tensor).shape[d.dim]
-                    index[d.dim] = moved[anywhere] = var(anywhere)
+                    index[d.dim] = chosen[anywhere] = var(anywhere)
                 limits = {a: (0, max(e - 1, 0)) for a, e in extents.items()}
                 where = _path((*path, *_moved(inner, values)), limits)
                 if where is not None:
-                    at = tuple(simplify(substitute(i, moved), limits) for i in index)
+                    at = tuple(simplify(substitute(i, chosen), limits) for i in index)
                     asked[load.tensor][at, where, (*outer, *role) if most_roles else ()] = None
     return {n: [(at, _groups(at, path), role) for at, path, role in found] for n, found in asked.items()}, extents
 

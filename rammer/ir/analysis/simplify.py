@@ -157,8 +157,25 @@ def undecided(where: tuple[Range, ...], env: Bounds) -> tuple[Range, ...] | None
         if high < r.low or low >= r.high:
             return None
         if low < r.low or high >= r.high:
-            left.append(Range(index, r.low, r.high))
+            left.append(_coarse(Range(index, r.low, r.high), env))
     return tuple(left)
+
+
+def _coarse(r: Range, env: Bounds) -> Range:
+    """Return an equal condition without the digits that cannot decide it: 16a + b < 32 is 16a < 32 if 0 <= b < 16.
+
+    So lanes of a vector share a condition whose limits are multiples of a vector.
+    """
+    low, high = bounds(r.index, env)
+    for size in sorted({abs(c) for _, c in r.index.terms}, reverse=True):
+        fine = Index(r.index.const % size, tuple(t for t in r.index.terms if t[1] % size))
+        least, most = bounds(fine, env)
+        if fine.terms and least >= 0 and most < size:
+            first = r.low if low < r.low else r.low // size * size  # a limit that always holds may be any further one
+            last = r.high if high >= r.high else -(-r.high // size) * size
+            if first % size == 0 == last % size:
+                return Range(r.index - fine, first, last)
+    return r
 
 
 def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:

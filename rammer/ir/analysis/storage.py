@@ -30,7 +30,7 @@ def direct_ports(graph: Graph, least_bytes: int | None) -> list[TensorId]:
     """Return unchanged inputs, and outputs, of at least `least_bytes`: they may stay in the caller's memory."""
     if least_bytes is None:
         return []
-    changed = {graph.storage(op.outputs[0]).root for op in graph.operators if op.operation.expr.into}
+    changed = {graph.storage(op.outputs[0]).root for op in graph.operators if op.operation.expr.in_place}
     ports = [*(t for t in graph.inputs if t not in changed), *graph.outputs]
     return [t for t in ports if graph.types[t].nbytes >= least_bytes]
 

@@ -75,6 +75,17 @@ def _slice(x: TensorType, *, starts: Shape, steps: Shape, shape: Shape) -> Tenso
     return _moved("slice", x, shape, places)
 
 
+def _stretch(x: TensorType, *, axis: int, size: int, first: int = 0, step: int = 1, by: int = 1) -> TensorExpr:
+    """Build out[…, i, …] = x[…, (first + i step) // by, …] for i below `size`, along `axis`."""
+    given, p = f"stretch: {x} to {size} by ({first} + i {step}) // {by}", normal_axis("stretch", axis, x.rank)
+    inside = size > 0 and first >= 0 and step > 0 and by > 0 and (first + (size - 1) * step) // by < x.shape[p]
+    require(inside, given, "places rise, and lie inside x")
+    shape = (*x.shape[:p], size, *x.shape[p + 1 :])
+    here = variables_of(point_axes(shape))
+    place = simplify((here[p] * step + first) // by, {f"a{p}": (0, size - 1)})
+    return _moved("stretch", x, shape, (*here[:p], place, *here[p + 1 :]))
+
+
 def _concat(*xs: TensorType, axis: int) -> TensorExpr:
     """Build the operands one after another along `axis`, as a balanced tree of Selects."""
     require(len(xs) > 0, "concat: no operands", "it takes one or more")
@@ -128,7 +139,8 @@ def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: complex =
         def load_at(place: Index, p: int = p, here: tuple[Index, ...] = here, source: str = source) -> Load:
             return Load(source, (*here[:p], place, *here[p + 1 :]))
 
-        body = _repeated(mode, here[p] - max(begin[p], 0), max(begin[p], 0), low, max(high - low, 1), load_at)
+        before, after = max(begin[p], 0), max(end[p], 0)
+        body = _repeated(mode, here[p] - before, before, after, low, max(high - low, 1), load_at)
         source = "out" if p == changed[-1] else f"p{p}"
         stages.append(Stage(source, axes, body, dtype=x.dtype))
     if not stages:
@@ -136,12 +148,25 @@ def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: complex =
     return expression("pad", [("x", x)], stages)
 
 
-def _repeated(mode: str, at: Index, before: int, low: int, extent: int, load_at: Callable[[Index], Load]) -> Scalar:
-    """Return the element at place `at` >= -before of a padded row, which starts at `low` and has `extent` elements."""
-    if mode == "edge":
-        upper = Select((Range(at, 0, extent),), load_at(at + low), load_at(Index(low + extent - 1)))
-        return Select((Range(at, -before, 0),), load_at(Index(low)), upper) if before else upper
+def _repeated(
+    mode: str, at: Index, before: int, after: int, low: int, extent: int, load_at: Callable[[Index], Load]
+) -> Scalar:
+    """Return the element at a place of a padded row, which starts at `low` and has `extent` elements.
+
+    The place `at` lies from -before to extent + after - 1. Loops are split where one of the pieces ends, so each piece
+    is as fast as a copy. Rows that are repeated more than once on a side need a modulo.
+    """
     period = extent if mode == "wrap" else max(2 * (extent - 1), 1)
+    if mode == "edge" or max(before, after) <= (extent if mode == "wrap" else extent - 1):
+        sides = {
+            "edge": (Index(low), Index(low + extent - 1)),
+            "wrap": (at + (low + period), at + (low - period)),
+            "reflect": (at * -1 + low, at * -1 + (low + period)),
+        }
+        first, last = map(load_at, sides[mode])
+        own = load_at(at + low)
+        upper = Select((Range(at, 0, extent),), own, last) if after else own
+        return Select((Range(at, -before, 0),), first, upper) if before else upper
     inside = (at + -(-before // period) * period) % period  # never negative before the modulo
     if mode == "wrap" or extent < 3:
         return load_at(inside + low)
@@ -179,6 +204,7 @@ DEFINITIONS = (
     OpDef("transpose", _transpose),
     OpDef("reshape", _reshape),
     OpDef("slice", _slice),
+    OpDef("stretch", _stretch),
     OpDef("concat", _concat),
     OpDef("pad", _pad),
     OpDef("gather", _gather),

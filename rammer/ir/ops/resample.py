@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rammer.ir.expr import Dynamic, Load, TensorExpr
-from rammer.ir.index import Index, var
+from rammer.ir.index import Index, simplify, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
     expression,
@@ -36,4 +36,23 @@ def _resample(x: TensorType, weights: TensorType, places: TensorType, *, axis: i
     return expression("resample", inputs, summed(axes, body, (("t", taps),), dtype))
 
 
-DEFINITIONS = (OpDef("resample", _resample),)
+def _resample_evenly(
+    x: TensorType, weights: TensorType, *, axis: int = 0, first: int = 0, step: int = 1, by: int = 1
+) -> TensorExpr:
+    """Build out[…, i, …] = sum over t of weights[i, t] x[…, (first + i step) // by + t, …], along `axis`."""
+    given = f"resample_evenly: {listed([x, weights])} along axis {axis}, ({first} + i {step}) // {by}"
+    dtype, p = float_only("resample_evenly", [x, weights]), normal_axis("resample_evenly", axis, x.rank)
+    require(weights.rank == 2 and weights.size > 0, given, "weights are a matrix, and not empty")
+    require(first >= 0 and step > 0 and by > 0, given, "places rise, and begin inside x")
+    size, taps = weights.shape
+    require((first + (size - 1) * step) // by + taps <= x.shape[p], given, "x has what is read: pad it")
+    axes = point_axes((*x.shape[:p], size, *x.shape[p + 1 :]))
+    here = variables_of(axes)
+    place = simplify((here[p] * step + first) // by, {axes[p][0]: (0, size - 1)}) + var("t")
+    read = Load("x", (*here[:p], place, *here[p + 1 :]))
+    body = widened(Load("weights", (here[p], var("t"))), dtype) * widened(read, dtype)
+    inputs = [("x", x), ("weights", weights)]
+    return expression("resample_evenly", inputs, summed(axes, body, (("t", taps),), dtype))
+
+
+DEFINITIONS = (OpDef("resample", _resample), OpDef("resample_evenly", _resample_evenly))

@@ -5,7 +5,7 @@ Known as: rank sort.
 
 from __future__ import annotations
 
-from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Select, Stage, TensorExpr
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import call, expression, numbers_only, point_axes, require, variables_of
@@ -24,9 +24,8 @@ def _rank(x: TensorType, *, largest: bool = True) -> TensorExpr:
     other = var("k")
     mine, theirs = Load("x", here), Load("x", (*here[:-1], other))
     before = Call("less", (mine, theirs) if largest else (theirs, mine))
-    tied = call("or", before, Call("equal", (mine, theirs)))
-    earlier = Range(other - here[-1], -x.shape[-1], 0)
-    body = Cast(Select((earlier,), tied, before), DType.I32)
+    earlier = Call("less", (Cast(Iota(other), DType.I32), Cast(Iota(here[-1]), DType.I32)))  # lanes differ in it
+    body = Cast(call("or", before, call("and", Call("equal", (mine, theirs)), earlier)), DType.I32)
     return expression("rank", [("x", x)], [Stage("out", axes, body, (("k", x.shape[-1]),), "sum", DType.I32)])
 
 

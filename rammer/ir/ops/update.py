@@ -27,7 +27,21 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
     - "vectors": as component ~moves[d] of the last dimension of `at`, for the first dimensions of `updates`.
     - "linear", "circular": the first place for each batch, along one dimension; the others follow it.
     """
-    given = f"update: {listed((data, updates, at))} by {moves} {how}"
+    return _stored("update", data, updates, at, moves, how)
+
+
+def _scatter(data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str) -> TensorExpr:
+    """Build what `update` does, with memory of its own. Updates are as long as the data where they keep their place."""
+    expr = _stored("scatter", data, updates, at, moves, how)
+    whole = all(move < 0 or updates.shape[move] == extent for extent, move in zip(data.shape, moves, strict=True))
+    require(data.rank > 0 and whole, f"scatter: {listed((data, updates, at))} by {moves}", "extend the updates")
+    return replace(expr, copied=True)
+
+
+def _stored(
+    kind: str, data: TensorType, updates: TensorType, at: TensorType, moves: tuple[int, ...], how: str
+) -> TensorExpr:
+    given = f"{kind}: {listed((data, updates, at))} by {moves} {how}"
     require(data.dtype is updates.dtype and len(moves) == data.rank, given, "one move for each dimension of the data")
     own = [(extent, move) for extent, move in zip(data.shape, moves, strict=True) if move >= 0]
     fits = all(m < updates.rank and updates.shape[m] <= extent for extent, m in own)
@@ -41,7 +55,7 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
         if move < 0
     )
     inputs = [("data", data), ("updates", updates), ("places", at)]
-    expr = expression("update", inputs, [Stage("out", axes, Load("updates", here), dtype=data.dtype)])
+    expr = expression(kind, inputs, [Stage("out", axes, Load("updates", here), dtype=data.dtype)])
     into = Load("data", tuple(here[m] if m >= 0 else Index() for m in moves), dynamic)
     return replace(expr, outputs=(("out", TensorType(data.shape, data.dtype)),), into=into)
 
@@ -75,4 +89,4 @@ def _from_the_front(place: Scalar, dtype: DType, extent: int) -> Scalar:
     return Call("where", (Call("less", (wide, Const(0, DType.I64))), Const(extent, DType.I64), wide))
 
 
-DEFINITIONS = (OpDef("update", _update),)
+DEFINITIONS = (OpDef("update", _update), OpDef("scatter", _scatter))

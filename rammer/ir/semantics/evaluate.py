@@ -32,7 +32,7 @@ from rammer.ir.expr import (
     result_dtype,
 )
 from rammer.ir.graph import Graph
-from rammer.ir.index import evaluate
+from rammer.ir.index import evaluate, var
 from rammer.ir.operator import Operation
 from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import (
@@ -144,6 +144,17 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
     flat = np.ravel_multi_index([at[rows] for at in places], updated.shape) if places else np.zeros(len(rows), np.int64)
     last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not define which of several stays
     updated.reshape(-1)[flat[last]] = value.reshape(-1)[rows[last]]
+
+
+def kept_part(expr: TensorExpr, box: Box) -> tuple[slice, ...]:
+    """Return the part of its output that an rTask of an update may change, and copies first if that is not in place."""
+    assert expr.into is not None
+    moved = {d.dim for d in expr.into.dynamic}
+    spans = {a: slice(*box[a]) for a in box}
+    return tuple(
+        slice(None) if dim in moved else next((spans[a] for a in spans if place == var(a)), slice(None))
+        for dim, place in enumerate(expr.into.index)
+    )
 
 
 def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:

@@ -105,7 +105,7 @@ def verify_graph(graph: Graph, before: Graph) -> None:
 
     Raises VerificationError.
     """
-    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}
+    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.in_place}
     if (graph.inputs, graph.outputs, graph.symbols) != (before.inputs, before.outputs, before.symbols):
         raise VerificationError("R110", f"{before} has other ports now: {graph}")
     for tensor in (*before.inputs, *before.outputs):
@@ -408,7 +408,7 @@ def _written_once(evidence: PlanEvidence) -> None:
 def _updates(graph: Graph, op: ROperator) -> bool:
     """Return whether an operator changes an input in its own memory."""
     return (
-        bool(op.operation.expr.into)
+        op.operation.expr.in_place
         and op.inputs[0] in graph.inputs
         and graph.views.get(op.outputs[0]) == (op.inputs[0], 0)
     )
@@ -418,7 +418,7 @@ def _in_place(evidence: PlanEvidence) -> None:
     """Check R112: an update overwrites an input, so only the update itself may refer to it by its old name."""
     graph = evidence.plan.graph
     for op in graph.operators:
-        if not op.operation.expr.into:
+        if not op.operation.expr.in_place:
             continue
         old, new = op.inputs[0], op.outputs[0]
         if not _updates(graph, op):

@@ -235,11 +235,13 @@ def _inside(evidence: KernelEvidence) -> Iterator[Finding]:
 
 
 def _written(evidence: KernelEvidence) -> Iterator[Finding]:
-    if evidence.kernel.operation.expr.into:
+    expr = evidence.kernel.operation.expr
+    if expr.in_place:
         return
     for position, kind in enumerate(evidence.kernel.operation.outputs):
         name = evidence.program.arguments[position].name
         stores = [a for a in evidence.by_buffer.get(name, ()) if a.write]
+        stores = proof_update.copies(evidence.program, stores) if expr.copied else stores
         whole = [footprint(a) for a in stores]
         exact = all(f.exact for f in whole)
         total = union([f.elements for f in whole])

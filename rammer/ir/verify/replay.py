@@ -166,7 +166,7 @@ class Replay:
             root = self._graph.storage(tensor).root
             if root in self._roots:
                 self._versions[n, root] = len(self._copies[root]) - 1
-        if op.operation.expr.into:
+        if op.operation.expr.in_place:
             root = self._graph.storage(op.outputs[0]).root
             if root in self._roots:
                 self._copies[root].append(self._copies[root][-1].copy())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.analysis.access import Access
+from rammer.ir.analysis.access import Access, common_loops
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Scalar, TensorExpr, free_axes
 from rammer.ir.index import Index, evaluate
 from rammer.ir.kernel import RKernel
@@ -29,6 +29,12 @@ def findings(
     expr = kernel.operation.expr
     stores = [s for s in statements(program.body) if isinstance(s, Store)]
     body = expr.root.body
+    if expr.copied and len(stores) == len(writes):
+        if what := _copied_late(expr, list(zip(stores, writes, strict=True))):
+            yield what, True
+            return
+        pairs = [(s, a) for s, a in zip(stores, writes, strict=True) if s.dynamic]
+        stores, writes = [s for s, _ in pairs], [a for _, a in pairs]
     if not stores or len(stores) != len(writes) or not isinstance(body, Load) or body.dynamic:
         yield f"{len(stores)} stores, of which {len(writes)} are an update's", True
         return
@@ -43,6 +49,28 @@ def findings(
         if what := _wrong(kernel, [m for m in moves if m is not None], rtask):
             yield f"rTask {rtask} {what}", True
             return
+
+
+def copies(program: TileProgram, writes: list[Access]) -> list[Access]:
+    """Return the writes that copy what an update does not change: they do not depend on data. R203 is about these."""
+    stores = [s for s in statements(program.body) if isinstance(s, Store)]
+    return [a for s, a in zip(stores, writes, strict=True) if not s.dynamic]
+
+
+def _copied_late(expr: TensorExpr, stores: list[tuple[Store, Access]]) -> str:
+    """Return what is wrong with the copies before an update; empty if nothing is."""
+    assert expr.into is not None
+    moves = [access for store, access in stores if store.dynamic]
+    for store, access in stores:
+        if store.dynamic:
+            continue
+        if store.value != Load(expr.into.tensor, (store.index,)):
+            return f"stores something else than {expr.into.tensor} in its place"
+        for move in moves:
+            shared = set(common_loops(access, move)) - {lp.var for _, lp in access.loops if lp.kind is Kind.TASK}
+            if access.statement > move.statement or shared:
+                return "copies elements after some were updated"
+    return ""
 
 
 class _Moves(NamedTuple):
@@ -120,14 +148,19 @@ def _disorder(
     rows = [(a, e) for a, e in expr.root.axes if a not in free]
     if cut := [a for a, extent in rows if box[a] != (0, extent)]:
         return f"is one of several for elements along {cut[0]}, which may have one place"
-    number = np.full(inside.shape, -1)
+    number, lines = np.full(inside.shape, -1), np.full(inside.shape, -1)
     number[inside] = _number(axes, dict(rows), int(np.count_nonzero(inside)))
+    lines[inside] = _number(axes, dict(free_axes(expr)), int(np.count_nonzero(inside)))
     kinds = [lp.kind for _, lp in access.loops]
     threads = [d for d, kind in enumerate(kinds) if kind is Kind.THREAD]
     serial = [d for d in range(len(kinds)) if d not in threads]
-    by_thread = number.transpose(serial + threads).reshape(prod(number.shape[d] for d in serial), -1)
-    latest = np.maximum.accumulate(by_thread, axis=0)
-    if np.any((by_thread >= 0) & (by_thread < latest)):
+    by_thread, lines = (
+        n.transpose(serial + threads).reshape(prod(number.shape[d] for d in serial), -1) for n in (number, lines)
+    )
+    line = (lines + np.arange(lines.shape[1]) * (lines.max(initial=0) + 1)).T[by_thread.T >= 0]  # of each thread
+    order = np.argsort(line, kind="stable")
+    again, later = line[order][1:] == line[order][:-1], np.diff(by_thread.T[by_thread.T >= 0][order]) >= 0
+    if np.any(again & ~later):
         return "stores elements that may have one place in another order"
     if threads and rows and not all(_alike(by_thread[n]) for n in range(len(by_thread))):
         return "gives elements that may have one place to several threads"

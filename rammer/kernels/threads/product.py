@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from rammer.cost.estimate import byte_us
 from rammer.cost.issue import warm_us
-from rammer.cost.work import DIVISION, Issued, Work, line_words
+from rammer.cost.work import BANK_BYTES, DIVISION, SINGLY, WRITTEN, Issued, Work
 from rammer.ir.analysis.simplify import scalar_conditions
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Range, Scalar, Select, Stage, loads
@@ -270,26 +270,46 @@ class Staging:
         return sum(prod(self.box(s, steps, chunk)) * s.itemsize for s in self.copies)
 
     def us(
-        self, steps: Mapping[str, int], chunk: int, threads: int, product: Work, after: Issued, syncs: int = 0
+        self,
+        steps: Mapping[str, int],
+        chunk: int,
+        threads: int,
+        product: Work,
+        after: Issued,
+        added: float,
+        syncs: int = 0,
     ) -> float:
-        """Return the microseconds of a task: chunk by chunk, both operands are copied and `product` is computed."""
+        """Return the microseconds of a task: chunk by chunk, both operands are copied and `product` is computed.
+
+        `added`: loads of a thread between its stores.
+        """
         spec, chunks = self.problem.spec, -(-self.terms // chunk)
-        copies, pending, moved = Issued(), 0.0, 0
+        copies, pending, singly, moved = Issued(), 0.0, 0.0, 0
         for staged in self.copies:
             extents = self.box(staged, steps, chunk)
             size, joined = prod(extents), self.joined(staged, steps)
             run = self.run(staged, extents, threads) or extents[staged.along]
             each = -(-extents[staged.along] // run) * -(-(size // extents[staged.along] * run) // threads)
             count = each / joined
-            lines = max(spec.subgroup_size * joined / min(extents[staged.along], line_words(spec)), 1.0)  # of one load
             words = each * max(spec.subgroup_size / spec.issue.banks, 1.0)
-            copies += Issued(DIVISION * len(staged.order) * count, lines * count, words)
-            pending += count
+            copies += Issued(DIVISION * len(staged.order) * count, stores=words)
+            if staged.load.tensor in self.problem.stages:  # padding: each copy has a condition of its own
+                singly += count
+            else:
+                pending += each * staged.itemsize / BANK_BYTES
             moved += chunks * size * staged.itemsize
-        rounds = chunks * ceil(pending / spec.issue.pending)
+        rounds = chunks * (ceil(pending / spec.issue.pending) + singly / SINGLY) + added / SINGLY
         loop = Work(chunks, copies, (product,), True, {}, {})
         whole = Work(1, after, (loop,), False, {}, {}, 2 * chunks + syncs, rounds)
-        return warm_us(whole, spec, threads) + moved * self._byte_us
+        return max(warm_us(whole, spec, threads), moved * self._byte_us)
+
+    def added(self, rows: int, columns: int) -> float:
+        """Return the loads of a thread that stores so many points, for what is added to them."""
+        stage, p = self.p.stage, self.p
+        found = loads(stage.epilogue) if stage.epilogue is not None else ()
+        sides = ((p.slow, rows), (p.fast, columns))
+        args = {ld for ld, _ in found if ld.tensor != stage.name}
+        return float(sum(prod(n for axes, n in sides if axes_of(ld) & {*axes}) for ld in args))
 
     def run(self, staged: Staged, extents: tuple[int, ...], threads: int) -> int:
         """Return how many memory neighbours threads copy together from each row of a transposed operand; or 0."""
@@ -411,7 +431,8 @@ def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, c
     while left > 1:  # the tree of `lower/reduce.py`
         ways = min(left, WAYS)
         shared, syncs, left = shared + Issued(sums * ways, sums * ways, sums), syncs + 1, left // ways
-    us = staging.us(steps, chunk, threads, product, Issued(stores=sums) + shared, syncs)
+    after, added = Issued(stores=WRITTEN * sums) + shared, staging.added(*points)
+    us = staging.us(steps, chunk, threads, product, after, added, syncs)
     return ThreadTile(steps, chunk, staging.tasks(steps), us, points, (down, along), split)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product as combinations
 from math import prod
 
-from rammer.cost.work import PARTS, Issued, Work
+from rammer.cost.work import PARTS, WRITTEN, Issued, Work
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
@@ -86,7 +86,11 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
     own = Issued(split, held * each, made=height * width * depth / unit.gain * prod(blocks))
     joined = together(chunk // depth, blocks)
     product = Work(chunk // depth // joined * staging.passes, sum([own] * joined, Issued()), (), True, {}, {})
-    us = staging.us(steps, chunk, prod(waves) * unit.threads, product, Issued(stores=sums * prod(blocks) * each))
+    after = Issued(stores=WRITTEN * sums * prod(blocks) * each)
+    places = [unit.held(unit.tensors[0][0], Index(), Index(n)) for n in range(sums)]  # of a thread in a block
+    rows, columns = (n * len({place[dim] for place in places}) for dim, n in enumerate(blocks))
+    added = staging.added(rows, columns)
+    us = staging.us(steps, chunk, prod(waves) * unit.threads, product, after, added)
     return ThreadTile(steps, chunk, staging.tasks(steps), us, blocks, waves, unit=unit)
 
 

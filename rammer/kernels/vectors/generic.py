@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import lcm
 
 from rammer.ir.expr import Call, Load, Stage, loads
-from rammer.ir.index import var
+from rammer.ir.index import var, variables
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched
@@ -101,9 +101,21 @@ def _tile(problem: KernelProblem, root: Stage, lane: str | None, steps: dict[str
 
 
 def _neighbours(problem: KernelProblem, root: Stage, lane: str) -> list[tuple[str, int]]:
-    """Return output axes besides the lanes, if neighbours along the last one can share a register block; else none."""
+    """Return output axes besides the lanes, if neighbours along the last one can share a register block; else none.
+
+    Where they share no operand, vectors of one row that lie side by side hide latencies as well, and read long runs.
+    """
     others = [(a, e) for a, e in root.axes if a != lane and e > 1]
-    return others if others and problem.span(others[-1][0]) == 1 else []
+    if not others or problem.span(others[-1][0]) != 1:
+        return []
+    shares = any(_shares(load, others[-1][0], root) for load, _ in all_loads(root))
+    return others if shares or dict(root.axes)[lane] < UNROLL * problem.lanes else []
+
+
+def _shares(load: Load, axis: str, root: Stage) -> bool:
+    """Return whether neighbours along an axis read common elements: all of them, or those of overlapping windows."""
+    moved = [ix for ix in load.index if axis in variables(ix)]
+    return not moved
 
 
 def _crossing(problem: KernelProblem) -> tuple[str, str] | None:

@@ -25,7 +25,7 @@ CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be recomp
 _BYTES = frozenset({DType.U8, DType.I8})
 
 # Point-wise operators that nothing is fused into: the placement makes most of them disappear.
-_MOVES = frozenset({"concat", "slice", "reshape", "expand", "pad", "copy", "convert", GATE, "update"})
+_MOVES = frozenset({"concat", "slice", "reshape", "expand", "pad", "copy", "convert", GATE, "update", "scatter"})
 
 
 @dataclass

@@ -18,7 +18,7 @@ from rammer.passes.structure import is_pointwise
 # Operators that are faster with blocked channels in any surroundings; and with those, operators with reductions
 # that profit from them. Every other one is row-major.
 _CONVOLVING = frozenset({"conv", "input_transform", "output_transform"})
-_BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn", "resample"}
+_BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn", "resample", "resample_evenly"}
 _WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `vectors.channel_window` copies these contiguously
 _BLOCKED_TYPES = frozenset({DType.F32, DType.I32, DType.U8, DType.I8})  # floats, sums and bytes of quantised models
 

@@ -44,7 +44,7 @@ class _Placer:
         if self._cut(op):
             return
         offset = None if {*op.inputs} & self.pitched.keys() else view_offset(op.operation)
-        if op.operation.expr.into:  # its result aliases the tensor that it updates
+        if op.operation.expr.in_place:  # its result aliases the tensor that it updates
             self.views[op.outputs[0]] = View(op.inputs[0], 0)
         if offset is None:
             self.operators.append(op)

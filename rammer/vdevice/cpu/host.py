@@ -49,6 +49,8 @@ def _with_512_bits(
     return Arch(name, "x86_64", 16, 32, features, (zig,), cc, instructions)
 
 
+_M4F = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
+
 # Levels instead of "native": an artifact says exactly which features it requires. Widest first.
 ARCHES: dict[str, Arch] = {
     a.name: a
@@ -75,6 +77,7 @@ ARCHES: dict[str, Arch] = {
         Arch("aarch64-neon", "aarch64", 4, 32, frozenset(), ("-mcpu=generic",), ("-march=armv8-a",)),
         Arch("riscv64", "riscv64", 4, 32, frozenset(), (), ("-march=rv64gc",)),
         Arch("wasm32-simd128", "wasm32", 4, 16, frozenset(), ("-mcpu=generic+simd128",), ("-msimd128",)),
+        Arch("cortex-m4f", "thumb", 4, 8, frozenset(), ("-mcpu=cortex_m4+vfp4d16sp",), _M4F),
     )
 }
 

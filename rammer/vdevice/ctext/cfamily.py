@@ -172,7 +172,7 @@ class CFamilyPrinter(VectorLoops):
         """Print one assignment; with `lane`, of the first `count` lanes of a vector."""
         kind = self.dtypes[s.buffer]
         if s.dynamic:
-            return self.store_moved(s)
+            return self.store_moved(s, lane, count)
         if lane and kind in self.narrow:
             return self.store_narrow(s, lane, count)
         whole = count in (0, self.lanes)
@@ -208,14 +208,17 @@ class CFamilyPrinter(VectorLoops):
         text, _ = self.scalar(value, None, 0, kind)
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
 
-    def store_moved(self, s: Store) -> str:
-        """Print a scatter of one stored number to an index from data. An index out of bounds stores nothing."""
+    def store_moved(self, s: Store, lane: str | None = None, count: int = 0) -> str:
+        """Print a scatter of stored numbers to an index from data. An index out of bounds stores nothing."""
         if not isinstance(s.value, Load) or s.value.dynamic or self.dtypes[s.buffer] is not self.type_of(s.value):
             raise LoweringError(f"{self.program.name}: only what lies in memory is stored where data say")
-        to = self.index(s.index) + self.moved(s.dynamic, "&bad")
-        target, value = self.place(s.buffer, "to", 1), self.element(s.value.tensor, s.value.index[0], None)
+        first, width = (var(lane), count or self.lanes) if lane else (Index(), 1)
+        to = self.index(s.index - first) + self.moved(s.dynamic, "&bad")
+        target = self.place(s.buffer, "to", width)
+        value = self.place(s.value.tensor, self.index(s.value.index[0] - first), width)
+        copy = f"memcpy(&{target}, &{value}, {width} * sizeof({target}))" if lane else f"{target} = {value}"
         refused = "*status = bad" if all(d.strict for d in s.dynamic) else ""
-        return f"{{ int bad = 0; const int64_t to = {to}; if (bad) {refused}; else {target} = {value}; }}"
+        return f"{{ int bad = 0; const int64_t to = {to}; if (bad) {refused}; else {copy}; }}"
 
     def store_narrow(self, s: Store, lane: str, count: int) -> str:
         """Print a vector store of adjacent small integers or minifloats. Else as `store`."""
@@ -225,10 +228,12 @@ class CFamilyPrinter(VectorLoops):
             source = self.place(s.value.tensor, self.index(s.value.index[0] - var(lane)), count or self.lanes)
             text = f"VECTOR({vector}, {source})" if whole else f"{vector}_load(&{source}, {count})"
         else:
-            assert isinstance(s.value, Cast)
-            kind = self.type_of(s.value.arg) or DType.I32
-            text = self.wide_text(s.value.arg, lane, count, kind)
-            if target in MINIFLOATS:
+            value = s.value.arg if isinstance(s.value, Cast) and target is not DType.BOOL else s.value
+            kind = self.type_of(value) or DType.I32
+            text = self.wide_text(value, lane, count, kind)
+            if target is DType.BOOL:
+                text = f"(1 & {text})"
+            elif target in MINIFLOATS:
                 text = f"vto_{target.value}({text})"
             elif kind.is_float:
                 text = f"__builtin_convertvector({text}, {self.vectors[DType.I32]})"
@@ -294,6 +299,11 @@ class CFamilyPrinter(VectorLoops):
         match value:
             case Const(v, dtype):
                 return self.literal(v, dtype or like), False
+            case Cast(Iota(index), DType.I32, False) | Iota(index) if lane and index.coef(lane):
+                kind = self.vectors[DType.I32 if isinstance(value, Cast) else DType.I64]
+                step = index.coef(lane)
+                first = f"{kind}_splat({self.index(index - var(lane) * step)})"
+                return f"({first} + {kind}_lanes(){f' * {step}' * (step != 1)})", True
             case Iota(index):
                 return f"(int64_t)({self.index(index)})", False
             case Load(buffer, (index,), dynamic):
@@ -306,6 +316,11 @@ class CFamilyPrinter(VectorLoops):
                 if lane and source in self.narrow and isinstance(arg, Load) and arg.index[0].coef(lane):
                     return self.load_narrow(arg.tensor, arg.index[0] - var(lane), count, dtype), True
                 text, wide = self.scalar(arg, lane, count, source)
+                if wide and source is DType.BOOL is not dtype:
+                    zero, one = (self.spread((self.literal(n, dtype), False), dtype) for n in (0, 1))
+                    return self.chosen(arg, text, one, zero, dtype), True
+                if wide and dtype is DType.BOOL:
+                    return text if source is dtype else f"({text} != 0)", True
                 if wide:
                     return self.convert_wide(text, source, dtype), True
                 return self.widen(self.convert(text, source, dtype), dtype), False
@@ -325,10 +340,16 @@ class CFamilyPrinter(VectorLoops):
         kind = self.dtypes[buffer]
         if buffer in self.wide:
             return self.element(buffer, index, lane), bool(lane and index.coef(lane))
+        if lane and kind is DType.BOOL and index.coef(lane):
+            return f"({self.load_narrow(buffer, index - var(lane), count, DType.I32)} != 0)", True
         if lane and not dynamic and not self._access_ok(buffer, index, lane) and lane in variables(index):
             pick = self.picked(buffer, index, lane)
             assert pick is not None, index
-            vector = self.whole(buffer, self.place(buffer, self.index(pick[0]), self.lanes))
+            last = max(pick[1][: count or self.lanes])
+            if self._whole(pick[0]) and self._filled(buffer):
+                vector = self.whole(buffer, self.place(buffer, self.index(pick[0]), self.lanes))
+            else:
+                vector = f"vload(&{self.place(buffer, self.index(pick[0]), last + 1)}, {last + 1})"
             return f"__builtin_shufflevector({vector}, {vector}, {', '.join(map(str, pick[1]))})", True
         step = index.coef(lane) if lane else 0
         wide = step != 0
@@ -385,12 +406,7 @@ class CFamilyPrinter(VectorLoops):
             if not (wide_c or any(w for _, w in pairs)):
                 return f"({cond} ? {pairs[0][0]} : {pairs[1][0]})", False
             a, b = (self.spread(p, kind) for p in pairs)
-            if not wide_c:
-                return f"({cond} ? {a} : {b})", True
-            compared = self._mask(args[0]) or DType.F32
-            if compared.itemsize != kind.accumulator.itemsize:
-                cond = f"__builtin_convertvector({cond}, {self.masks(kind)})"
-            return f"{self.named('sel', kind)}({cond}, {a}, {b})", True
+            return self.chosen(args[0], cond, a, b, kind) if wide_c else f"({cond} ? {a} : {b})", True
         texts = [self.scalar(a, lane, count, kind) for a in args]
         wide = any(w for _, w in texts)
         if fn in ("max", "min") and kind in SINGLE and any(isinstance(a, Const) and a.value == a.value for a in args):
@@ -401,7 +417,7 @@ class CFamilyPrinter(VectorLoops):
         if fn in ("real", "imag", "complex"):
             return f"c{2 * kind.part.bits}_{fn}({', '.join(plain)})", False
         if kind is DType.BOOL or fn in LOGIC or fn == "not":
-            return self.logic(fn, texts, wide, self._mask(call) or DType.F32), wide
+            return self.logic(call, texts, wide), wide
         if kind.is_float:
             return self.float_call(fn, texts, wide, kind), wide
         if wide:
@@ -432,11 +448,20 @@ class CFamilyPrinter(VectorLoops):
             return f"({'-' if fn == 'neg' else '~'}{texts[0]})"
         return f"{self.named(fn, kind)}({', '.join(texts)})"
 
-    def logic(self, fn: str, texts: list[tuple[str, bool]], wide: bool, compared: DType) -> str:
-        plain = [t for t, _ in texts]
+    def chosen(self, condition: Scalar, mask: str, then: str, other: str, kind: DType) -> str:
+        """Print a choice between vectors of `kind`, by the mask of a condition."""
+        return f"{self.named('sel', kind)}({self.as_mask(condition, mask, self.masks(kind))}, {then}, {other})"
+
+    def as_mask(self, condition: Scalar, mask: str, wanted: str) -> str:
+        """Print a condition's mask in a vector type."""
+        return mask if self.mask_of(condition) == wanted else f"__builtin_convertvector({mask}, {wanted})"
+
+    def logic(self, call: Call, texts: list[tuple[str, bool]], wide: bool) -> str:
+        fn, plain, own = call.fn, [t for t, _ in texts], self.mask_of(call)
         if wide:
-            mask = "mask" if self.masks(compared) == "vi" else "vl_mask"
-            masks = [t if w else f"{mask}({t})" for t, w in texts]
+            mask = "mask" if own == "vi" else "vl_mask"
+            given = zip(call.args, texts, strict=True)
+            masks = [self.as_mask(a, t, own) if w else f"{mask}({t})" for a, (t, w) in given]
             if fn == "not":
                 return f"(~{masks[0]})"
             if fn in LOGIC:

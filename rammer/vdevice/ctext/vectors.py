@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import assert_never
 
-from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Load, Scalar, Select, indices_of, loads, result_dtype
+from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, indices_of, loads, result_dtype
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import (
@@ -42,7 +42,7 @@ FLOAT32_MATH = frozenset(
 SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
 VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # vector types
 # Vectors that are converted when they are loaded.
-NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt"}
+NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt", DType.BOOL: "vb"}
 NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
 VECTOR_INT_MATH = frozenset(
     {
@@ -66,7 +66,8 @@ VECTOR_INT_MATH = frozenset(
 class VectorLoops:
     """Decides for one tile program, in the order of printing, because it keeps the types of variables in scope."""
 
-    narrow_stores = False  # whether vectors may be converted to small numbers when they are stored
+    # Whether vectors may be converted to small numbers when they are stored, and truth values to masks and back.
+    narrow_stores = False
     pieces = False  # whether some lanes of a vector register may be computed alone, without going through memory
     vectors: Mapping[DType, str] = VECTOR  # vector types by the elements' stored type
     narrow: Mapping[DType, str] = NARROW
@@ -102,7 +103,7 @@ class VectorLoops:
         if loop.stop > self.lanes:
             return None
         for s in loop.body:
-            if isinstance(s, Store) and not s.dynamic and self._narrow_ok(s, lane):
+            if isinstance(s, Store) and (self._narrow_ok(s, lane) if not s.dynamic else self._row_ok(s, lane)):
                 continue
             if (
                 not isinstance(s, Store)
@@ -151,22 +152,33 @@ class VectorLoops:
         return self.dtypes[buffer] in self.vectors
 
     def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
-        """Return the start of a vector and the element that each lane reads, for x[16*i + 4*(lane // 4)].
+        """Return the start of a vector and the element that each lane reads, for x[5*i + 4*(lane // 4)].
 
         None unless all lanes read from one vector, in the same way everywhere.
         """
         fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
         base = index - fixed
-        size = next((b.size for b in self.program.arguments if b.name == buffer), 1)
-        if self.dtypes[buffer] is not DType.F32 or size % self.lanes:
-            return None
-        if variables(fixed) != {lane} or not self._whole(base):
+        if self.dtypes[buffer] is not DType.F32 or variables(fixed) != {lane}:
             return None
         chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
-        return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
+        first = 0 if self._whole(base) and self._filled(buffer) else min(chosen)  # what is loaded must be there
+        moved = tuple(n - first for n in chosen)
+        return (base + first, moved) if all(0 <= n < self.lanes for n in moved) else None
+
+    def _filled(self, buffer: str) -> bool:
+        """Return whether a buffer consists of whole vectors."""
+        return next((b.size for b in self.program.arguments if b.name == buffer), 1) % self.lanes == 0
+
+    def _row_ok(self, s: Store, lane: str) -> bool:
+        """Return whether a vector can be stored where data say: it is a copy, and its lanes have one place."""
+        match s.value:
+            case Load(_, (index,), ()) if self.narrow_stores:
+                placed = not any(depends(d.value, lane) for d in s.dynamic)
+                return placed and _runs(s.index, lane) and _runs(index, lane)
+        return False
 
     def _narrow_ok(self, s: Store, lane: str) -> bool:
-        """Return whether a vector of small numbers can be stored: a copy, or a conversion from int32 or float32."""
+        """Return whether a vector of small numbers can be stored: a copy, or converted int32, float32 or masks."""
         kind = self.dtypes[s.buffer]
         if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
             return False
@@ -175,6 +187,8 @@ class VectorLoops:
         match s.value:
             case Load(buffer, (index,), ()):
                 return self.dtypes[buffer] is kind and _runs(index, lane)
+            case value if kind is DType.BOOL:
+                return self.type_of(value) is kind and depends(value, lane) and self._lane_ok(value, lane)
             case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
                 source = self.type_of(arg)
                 held = source is DType.I32 or (source is DType.F32 and _clipped(arg))
@@ -187,6 +201,10 @@ class VectorLoops:
         if not depends(value, lane):
             return self.type_of(value) in (*self.vectors, DType.BOOL, None)
         match value:
+            case Iota(index) | Cast(Iota(index), DType.I32, False):
+                return self.narrow_stores and lane not in variables(index - var(lane) * index.coef(lane))
+            case Load(buffer, (index,), ()) if self.dtypes[buffer] is DType.BOOL:
+                return self.narrow_stores and _runs(index, lane)
             case Load(buffer, (index,), dynamic):
                 fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
                 return fits and not any(depends(d.value, lane) for d in dynamic)
@@ -197,8 +215,9 @@ class VectorLoops:
                 return known and _runs(index, lane)
             case Cast(arg, dtype):
                 source = self.type_of(arg)
-                known = source in self.vectors and dtype in self.vectors
-                truncated = source is not None and source.is_float and not dtype.is_float
+                truth = {DType.BOOL} if self.narrow_stores else set()
+                known = source in {*self.vectors, *truth} and dtype in {*self.vectors, *truth}
+                truncated = source is not None and source.is_float and not (dtype.is_float or dtype in truth)
                 return known and not truncated and self._lane_ok(arg, lane)
             case Call(fn, args):
                 kinds = {k for a in args if (k := self.type_of(a)) not in (DType.BOOL, None)}
@@ -209,24 +228,29 @@ class VectorLoops:
                     floating = any(k.is_float for k in kinds)
                     math = {*INFIX, "neg", *FLOAT32_MATH} if floating else VECTOR_INT_MATH
                     known = known or fn in COMPARISONS or fn in math
-                masks = {self.masks(m) for a in args if self.type_of(a) is DType.BOOL and (m := self._mask(a))}
                 chosen = fn != "where" or self.type_of(value) in self.vectors
-                return known and chosen and len(masks) < 2 and all(self._lane_ok(a, lane) for a in args)
+                return known and chosen and all(self._lane_ok(a, lane) for a in args)
             case Select(where, then, other):
                 uniform = not any(lane in variables(r.index) for r in where)
                 chosen = self.type_of(value) in self.vectors
                 return uniform and chosen and self._lane_ok(then, lane) and self._lane_ok(other, lane)
         return False
 
-    def _mask(self, value: Scalar) -> DType | None:
-        """Return the type that a condition compares, which is the width of its mask; None if it compares nothing."""
+    def mask_of(self, value: Scalar) -> str:
+        """Return the vector type of a condition's mask: as wide as what it compares first, or as int32."""
+        return self.masks(self._compared(value) or DType.F32)
+
+    def _compared(self, value: Scalar) -> DType | None:
+        """Return the type of what a condition compares first; None if it compares nothing."""
         match value:
+            case Cast(arg, DType.BOOL) if self.type_of(arg) is not DType.BOOL:
+                return self.type_of(arg)
             case Call(fn, args) if fn in COMPARISONS:
                 return next((DType.F32 if k in SINGLE else k for a in args if (k := self.type_of(a)) is not None), None)
             case Call(_, args):
-                return next((m for a in args if (m := self._mask(a)) is not None), None)
+                return next((m for a in args if (m := self._compared(a)) is not None), None)
             case Select(_, then, other):
-                return self._mask(then) or self._mask(other)
+                return self._compared(then) or self._compared(other)
         return None
 
     def declare(self, buffer: Buffer, body: Body) -> None:

@@ -7,8 +7,11 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.codegen.mma import LATER, SM_80, SM_80_FP32
 from rammer.vdevice.simt.codegen.wgmma import SM_90, SM_90_FP32
-from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
+from rammer.vdevice.simt.gpu import Gpu, Latencies, find_model, gpu_spec
 
+# Measured on an H200: loads by a pointer chase (`benchmarks.gpu.micro`); start and syncs are fitted to rTasks of 28
+# programs (`benchmarks.gpu.estimates`). Other archs are not measured.
+LATENCIES = Latencies(start=870, load=329, sync=90)
 TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
 
 # The first of an arch is the default if no model is named and no device is present.
@@ -78,8 +81,14 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         registers_bytes=256 << 10,
         l2_bytes=32 * 0.7,  # 70% of the peak, as conflicts cost some
         memories=("shared", "DRAM"),
-        launch_us=4.4,  # measured on an H200: a cooperative launch behind another (benchmarks/gpu/micro.py)
-        barrier_us=0.8,  # measured there: a counter in global memory that another SM polls
+        latencies=LATENCIES,
+        # Measured on an H200 by 18 programs (`benchmarks.gpu.estimates`). A launch is a node of a recorded graph. A run
+        # of an empty program takes 14.3 us. A hand-over by a counter takes 0.6 us when all blocks begin it together;
+        # between rTasks, slots and blocks that come late make it longer.
+        run_us=11.5,
+        launch_us=2.8,
+        barrier_us=1.6,
+        passed_us=0.3,  # measured there by `benchmarks.gpu.micro`
         kept_reads=5,  # measured there: loading 80 KiB takes 5.1 us, reading it from L2 1.3 us more than locally
         instructions=_instructions(gpu.arch),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import mmap
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from sys import getrefcount
 from typing import Any, TypeAlias
@@ -96,14 +97,43 @@ def _map(nbytes: int) -> mmap.mmap:
 def gather(arrays: Sequence[Array]) -> list[Array]:
     """Copy unaligned arrays side by side into one aligned block; aligned ones stay where they are."""
     loose = [n for n, a in enumerate(arrays) if a.ctypes.data % 64 or not a.flags.c_contiguous]
-    block = allocate(sum(aligned(arrays[n].nbytes) for n in loose))
-    placed, at = list(arrays), 0
-    for n in loose:
-        array = arrays[n]
-        placed[n] = block[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
-        np.copyto(placed[n], array)
-        at += aligned(array.nbytes)
+    placed = list(arrays)
+    for n, copy in zip(loose, _copied([arrays[n] for n in loose]), strict=True):
+        placed[n] = copy
     return placed
+
+
+def _copied(arrays: Sequence[Array]) -> list[Array]:
+    """Copy arrays side by side into one aligned block."""
+    block, at = allocate(sum(aligned(a.nbytes) for a in arrays)), 0
+    copies = []
+    for array in arrays:
+        copies.append(block[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
+        np.copyto(copies[-1], array)
+        at += aligned(array.nbytes)
+    return copies
+
+
+def share_equal(groups: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    """Return the arrays with those of equal content in memory once.
+
+    A group that shares some has the others copied, so that the block which held them all can be freed.
+    """
+    known: dict[Hashable, Array] = {}
+    found = []
+    for group in groups:
+        keys = {name: _content(array) for name, array in group.items()}
+        fresh = {key: group[name] for name, key in keys.items() if key not in known}
+        if len(fresh) < len(group):
+            fresh = dict(zip(fresh, _copied([*fresh.values()]), strict=True))
+        known |= fresh
+        found.append({name: known[key] for name, key in keys.items()})
+    return found
+
+
+def _content(array: Array) -> Hashable:
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return array.dtype, array.shape, hashlib.sha256(raw.data).digest()
 
 
 def tensor_at(place: Sequence[int], kind: TensorType, arena: Bytes, constants: Sequence[Array]) -> Array:

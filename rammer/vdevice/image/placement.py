@@ -151,7 +151,7 @@ def ports_alone(graph: Graph, memory: MemoryPlan) -> list[str]:
             shared |= {tensor, last}
         if last is None or end >= reach:
             reach, last = end, tensor
-    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}  # it shares its input's memory
+    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.in_place}  # it shares its input's memory
     ports = [t for t in (*graph.inputs, *graph.outputs) if t not in updated]
     roots = Counter(graph.storage(t).root for t in ports)
     return [t for t in ports if roots[t] == 1 and t in memory.offsets and t not in shared]

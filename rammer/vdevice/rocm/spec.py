@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from rammer.errors import DeviceError
 from rammer.ir.device import VDeviceSpec
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
-from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
+from rammer.vdevice.simt.gpu import Gpu, Latencies, find_model, gpu_spec
 
+# Not measured: a start as on an NVIDIA GPU; of loads and syncs, published latencies of L2 and of a barrier.
+LATENCIES = Latencies(start=870, load=600, sync=40)
 LDS_BYTES = 64 << 10  # of a CU, and of a block
 
 
@@ -86,6 +88,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         registers_bytes=4 * family.wavefront_size * family.vgpr_file * family.simds,
         l2_bytes=64 * 0.5,  # half of the peak, as conflicts cost some
         memories=("LDS", "HBM"),
+        latencies=LATENCIES,
         launch_us=5.0,  # estimates until measured: a HIP launch behind another
         barrier_us=1.5,  # a counter in L2 that another CU polls
         kept_reads=5,  # as on an NVIDIA GPU

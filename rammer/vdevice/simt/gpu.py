@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import Execution, Issue, MemoryLevel, VDeviceSpec
@@ -15,11 +16,25 @@ MAX_THREADS = 256  # of a vEU: every thread can have all registers that an instr
 MAX_ARGS = MAX_THREADS
 MAX_BLOCKS = 16  # of a multiprocessor
 SHARES = {f"x{n}": n for n in (1, 2)}  # vEUs per multiprocessor, by the suffix of an arch
-# Of every multiprocessor here, by the CUDA C++ Programming Guide (compute capabilities) and AMD's ISA guides: four
-# schedulers (SIMDs), and 32 banks of shared memory (LDS) that give 4 bytes each in a clock.
-SCHEDULERS, BANKS = 4, 32
-PENDING = 8  # loads of 16 bytes: a block's 30 KiB, the least that NVRTC's code has in flight (docs/cuda.md)
+BANKS = 32  # of shared memory (LDS), 4 bytes each in a clock: CUDA C++ Programming Guide, AMD's ISA guides
+PENDING = 32  # words: a block's 30 KiB, the least that NVRTC's code has in flight (docs/cuda.md)
 SCRATCH_CYCLES = 24  # of a load from shared memory: 19 to 29 from Volta to Hopper (Jia et al. 2018, Luo et al. 2024)
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Clocks of a multiprocessor that no thread issues in.
+
+    `start`: of an rTask that does nothing: arguments, addresses, its end. `load`: until a load from L2 arrives. `sync`:
+    of a block sync, until the last subgroup comes.
+    """
+
+    start: int
+    load: int
+    sync: int
+
+    def us(self, clocks: int, gpu: Gpu) -> float:
+        return round(clocks * 1e-3 / gpu.ghz, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +83,11 @@ def gpu_spec(
     registers_bytes: int,
     l2_bytes: float,
     memories: tuple[str, str],
+    latencies: Latencies,
     launch_us: float,
     barrier_us: float,
+    run_us: float = 0.0,
+    passed_us: float = inf,
     kept_reads: int,
     instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
@@ -92,20 +110,22 @@ def gpu_spec(
         max_threads=MAX_THREADS,
         subgroup_size=subgroup_size,
         scratch_bytes=shared - header_bytes(MAX_ARGS),
-        memory=_memory(gpu, registers_bytes, shared, l2_bytes, memories),
+        memory=_memory(gpu, registers_bytes, shared, l2_bytes, memories, latencies.us(latencies.load, gpu)),
         clock_ghz=gpu.ghz,
         issue=Issue(
             arithmetic=gpu.fp32_lanes / subgroup_size / shares,
             loads=BANKS / subgroup_size / shares,
             stores=BANKS / subgroup_size / shares,
             latency=SCRATCH_CYCLES,
-            schedulers=SCHEDULERS,
             banks=BANKS,
             pending=PENDING,
         ),
+        run_us=run_us,
         launch_us=launch_us,
         barrier_us=barrier_us,
-        sync_us=round(40e-3 / gpu.ghz, 4),
+        passed_us=passed_us,
+        sync_us=latencies.us(latencies.sync, gpu),
+        start_us=latencies.us(latencies.start, gpu),
         resident=memories[0],
         kept_reads=kept_reads,
         instructions=(*instructions, *folds(subgroup_size)),
@@ -113,16 +133,15 @@ def gpu_spec(
 
 
 def _memory(
-    gpu: Gpu, registers_bytes: int, shared: int, l2_bytes: float, names: tuple[str, str]
+    gpu: Gpu, registers_bytes: int, shared: int, l2_bytes: float, names: tuple[str, str], load_us: float
 ) -> tuple[MemoryLevel, ...]:
     """Return registers and shared memory of a vEU, L2, and device memory."""
     gflops = gpu.ghz * gpu.fp32_lanes / gpu.veus_per_sm
     gbps = round(max(gpu.num_multiprocessors * gpu.ghz * l2_bytes, 1.3 * gpu.dram_gbps), 1)
-    l2, latency_us = int(gpu.l2_mib * 2**20), round(0.6 / gpu.ghz, 3)
     return (
         MemoryLevel("registers", registers_bytes // gpu.veus_per_sm, "veu", round(gflops * 12, 1), "scratch"),
         MemoryLevel(names[0], shared, "veu", round(gpu.ghz * 128 / gpu.veus_per_sm, 1), "scratch"),
-        MemoryLevel("L2", l2, "device", gbps, latency_us=latency_us, line_bytes=gpu.line_bytes),
+        MemoryLevel("L2", int(gpu.l2_mib * 2**20), "device", gbps, latency_us=load_us, line_bytes=gpu.line_bytes),
         MemoryLevel(names[1], gpu.dram_gib << 30, "device", gpu.dram_gbps, line_bytes=gpu.line_bytes),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-MOST_AT_ONCE = 32  # elements that a stage of a cumulative sum combines
+MOST_AT_ONCE = 4  # elements that a stage of a cumulative sum combines
 _FUNCTIONS = {
     "ReduceSum": "sum",
     "ReduceMean": "mean",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor
+from itertools import product
+from math import floor, gcd
 
 import numpy as np
 
 from rammer.frontend.onnx.handlers.complex_numbers import from_parts, parts
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, DType, TensorId
+
+MOST_EVEN = 4  # steps and divisors of evenly spaced places that are looked for
 
 
 @handles("Upsample")
@@ -130,10 +133,11 @@ class _Rule:
                 raise self.n.fail(f"nearest_mode {other!r} is not supported")
         return np.clip(index, 0, extent - 1).astype(np.int64)
 
-    def taps(self, positions: Array, extent: int, scale: float) -> tuple[Array, Array]:
-        """Return [outputs, taps] weights, each row summing to 1, and the input positions that they weigh.
+    def taps(self, positions: Array, extent: int, scale: float) -> tuple[Array, Array, Array | None]:
+        """Return [outputs, taps] weights, each row summing to 1, the input positions that they weigh, and the first.
 
-        Other positions are not read: multiplying them by zero would make NaN of an infinity.
+        Other positions are not read: multiplying them by zero would make NaN of an infinity. First positions may lie
+        outside, where the edge stands for what is missing. They are None if not all positions follow on them.
         """
         stretch = min(scale, 1.0) if self.antialias else 1.0
         reach = (2 if self.mode == "cubic" else 1) / stretch
@@ -144,7 +148,8 @@ class _Rule:
         if self.exclude_outside:
             weights = np.where((places >= 0) & (places < extent), weights, 0.0)
         total = weights.sum(axis=1, keepdims=True)
-        return _without_zeros(weights / np.where(total == 0, 1.0, total), np.clip(places, 0, extent - 1))
+        found = _without_zeros(weights / np.where(total == 0, 1.0, total), np.clip(places, 0, extent - 1))
+        return *found, first.astype(np.int64) if weights.all() else None
 
     def kernel(self, distance: Array) -> Array:
         d, a = np.abs(distance), self.cubic_a
@@ -184,15 +189,44 @@ def _resize(
             beyond = beyond.reshape([-1 if d == axis else 1 for d in range(n.type(x).rank)])
             outside = beyond if outside is None else outside | beyond
         if rule.mode == "nearest":
-            x = n.add("gather", x, n.constant(rule.nearest_index(positions, extent)), axis=axis)
+            index = rule.nearest_index(positions, extent)
+            if (even := _even(index)) is None:
+                x = n.add("gather", x, n.constant(index), axis=axis)
+            else:
+                start, c, step, by = even
+                x = n.add("stretch", x, axis=axis, size=size, first=start * by + c, step=step, by=by)
         else:
             x = n.cast(x, DType.F32 if not dtype.is_float else dtype)
-            weights, places = rule.taps(positions, extent, scale)
-            x = n.add("resample", x, n.like_array(weights, x), n.constant(places), axis=axis)
+            weights, places, first = rule.taps(positions, extent, scale)
+            if first is not None and (even := _even(first)) is not None:
+                x = _resampled(n, x, weights, even, axis)
+            else:
+                x = n.add("resample", x, n.like_array(weights, x), n.constant(places), axis=axis)
     if outside is not None and outside.any():
         there = np.array([rule.extrapolation, 0.0][: 1 + n.dtype().is_complex])
         x = n.add("where", n.constant(outside), n.like_array(there, x), x)
     return from_parts(n, x if n.type(x).dtype is dtype else _back(n, x, dtype), n.dtype())
+
+
+def _even(first: Array) -> tuple[int, int, int, int] | None:
+    """Return start, c, step and by > 1, if first places are start + (c + i step) // by for i = 0, 1, …; else None."""
+    for by, step in product(range(2, MOST_EVEN + 1), range(1, MOST_EVEN + 1)):
+        for c in range(by) if gcd(by, step) == 1 else ():
+            if np.array_equal(first - first[0], (c + np.arange(len(first)) * step) // by):
+                return int(first[0]), c, step, by
+    return None
+
+
+def _resampled(n: Node, x: TensorId, weights: Array, even: tuple[int, int, int, int], axis: int) -> TensorId:
+    """Resample at evenly spaced places: x is padded by its edges, so that lanes read neighbours in one pattern."""
+    start, c, step, by = even
+    rank, extent, (size, taps) = n.type(x).rank, n.type(x).shape[axis], weights.shape
+    before, last = max(-start, 0), start + (c + (size - 1) * step) // by + taps
+    pads = [0] * (2 * rank)
+    pads[axis], pads[rank + axis] = before, max(last - extent, 0)
+    x = n.add("pad", x, pads=tuple(pads), mode="edge") if any(pads) else x
+    first = (start + before) * by + c
+    return n.add("resample_evenly", x, n.like_array(weights, x), axis=axis, first=first, step=step, by=by)
 
 
 def _without_zeros(weights: Array, places: Array) -> tuple[Array, Array]:

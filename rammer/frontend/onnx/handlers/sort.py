@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from rammer.frontend.onnx.handlers.indexing import elements_at
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-DIRECT = 512  # rows up to this extent are ranked directly: more comparisons, but fewer operators
+SEARCHED = 64  # places up to which each of them is searched for, in vectors
+DIRECT = 1 << 18  # comparisons up to which rows are ranked directly: more of them, but fewer operators
 
 
 @handles("TopK")
@@ -46,17 +47,28 @@ def _first(n: Node, keys: TensorId, k: int, largest: bool) -> TensorId:
     """
     *rows, extent = n.type(keys).shape
     block = 1 << (isqrt(extent // k).bit_length() - 1)
-    if extent <= DIRECT or block == 1:
-        return n.add("order", n.add("rank", keys, largest=largest), count=k)
+    if prod(rows) * extent**2 <= DIRECT or block == 1:
+        return _order(n, n.add("rank", keys, largest=largest), k)
     count = -(-extent // block)
     keys = _padded(n, keys, count * block, _last(n.type(keys).dtype, largest))
     whole = n.reshape(keys, (*rows, count, block))
     firsts = n.add("reduce", whole, fn="max" if largest else "min", axes=(-1,), keepdims=False)
     blocks = _first(n, firsts, k, largest)
-    blocks = elements_at(n, blocks, n.add("order", n.add("rank", blocks, largest=False), count=k), -1)
+    blocks = elements_at(n, blocks, _order(n, n.add("rank", blocks, largest=False), k), -1)
     starts = n.reshape(n.add("mul", blocks, n.like(block, blocks)), (*rows, k, 1))
     places = n.reshape(n.add("add", starts, n.constant(np.arange(block, dtype=np.int32))), (*rows, k * block))
     return elements_at(n, places, _first(n, elements_at(n, keys, places, -1), k, largest), -1)
+
+
+def _order(n: Node, ranks: TensorId, k: int) -> TensorId:
+    """Return the place of each of the first k ranks: found by comparing, or stored there if that is less work."""
+    found, shape = n.add("order", ranks, count=k), n.type(ranks).shape
+    if k < SEARCHED:
+        return found
+    places = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape)
+    moves = (*range(len(shape) - 1), -1)
+    zeros = n.constant(np.zeros((*shape[:-1], k), np.int32))
+    return n.builder.could_update(found, zeros, n.constant(places), ranks, moves=moves, how="chosen")
 
 
 def _padded(n: Node, x: TensorId, extent: int, value: Any) -> TensorId:

@@ -348,6 +348,6 @@ def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
             )
         return target.cc
     if target.machine != host.machine:
-        system = "wasi" if target.machine == "wasm32" else "linux"
+        system = {"wasm32": "wasi", "thumb": "linux-eabihf"}.get(target.machine, "linux")
         return ("-target", f"{target.machine}-{system}", *target.zig)
     return target.zig

@@ -222,7 +222,10 @@ typedef struct { const char *from; long long lines; } rammer_ahead;  /* `ahead` 
 typedef struct { int status; rammer_ahead next; long long *taken; } rammer_context;
 typedef struct { long long *taken; long mine, first; } rammer_parts;  /* tickets: those of all vEUs, and one's own */
 INLINE long rammer_take(const rammer_parts *p) {
-  return p->taken ? __atomic_fetch_add(p->taken, 1, __ATOMIC_RELAXED) : p->mine + 1;
+#if __GCC_ATOMIC_LLONG_LOCK_FREE == 2    /* else there is one thread, and all tickets are its own */
+  if (p->taken) return __atomic_fetch_add(p->taken, 1, __ATOMIC_RELAXED);
+#endif
+  return p->mine + 1;
 }
 INLINE rammer_parts *rammer_begun(long long *taken, rammer_parts *p) {
   p->taken = taken; p->mine = -1; p->mine = rammer_take(p); p->first = 0;
@@ -345,6 +348,7 @@ INLINE T_ T__first(int n, T_ a, T_ b) {           /* n lanes of a, then b */
   M_ lane; for (int i = 0; i < LANES; i++) lane[i] = i;
   return T__sel(lane < n, a, b);
 }
+INLINE T_ T__lanes(void) { T_ v; for (int i = 0; i < LANES; i++) v[i] = i; return v; }
 INLINE T_ T__max(T_ a, T_ b) { return T__sel((a > b) | (a != a), a, b); }
 INLINE T_ T__min(T_ a, T_ b) { return T__sel((a < b) | (a != a), a, b); }
 INLINE T_ T__abs(T_ a) { return T__sel((a < 0) | (a == 0), 0 - a, a); }

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
-from itertools import starmap
+from itertools import chain, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -42,17 +42,20 @@ class ExportedProgram(NamedTuple):
     units: Sequence[Unit]
 
 
-def write_project(programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]], folder: Path, name: str) -> None:
-    """Write the project of one model's programs, the best first. The folder must be new or empty.
+def write_project(
+    models: Mapping[str, Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]]], folder: Path, name: str
+) -> None:
+    """Write the project of some models' programs, the best first. The folder must be new or empty.
 
-    Raises InputError for a name that C does not take, and for programs of different models; ArtifactError if the
-    folder cannot be written.
+    The first model is checked by the self-check; `name` is the project's. Raises InputError for a name that C does not
+    take, and for a model whose programs have other ports; ArtifactError if the folder cannot be written.
     """
-    if not _NAME.fullmatch(name):
-        raise InputError(f"{name!r} is no name for C", hint="letters, digits and _, beginning with a letter")
-    exported = list(starmap(ExportedProgram, programs))
-    if len({(p.image.inputs, p.image.outputs, *p.image.state.items()) for p in exported}) > 1:
-        raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
+    exported = {model: list(starmap(ExportedProgram, programs)) for model, programs in models.items()}
+    for model, programs in exported.items():
+        if not _NAME.fullmatch(model):
+            raise InputError(f"{model!r} is no name for C", hint="letters, digits and _, beginning with a letter")
+        if len({(p.image.inputs, p.image.outputs, *p.image.state.items()) for p in programs}) > 1:
+            raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
     content = _sources(exported, name)
     try:
         if folder.is_dir() and any(folder.iterdir()):
@@ -68,14 +71,15 @@ def write_project(programs: Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | bytes]:
+def _sources(models: Mapping[str, Sequence[ExportedProgram]], name: str) -> dict[str, str | bytes]:
     """Return all files by path."""
-    weights, offsets = _weights([p.image for p in programs])
+    plans = {model: [f"{model}_plan_{n}" for n in range(len(programs))] for model, programs in models.items()}
+    every = [program for programs in models.values() for program in programs]
+    weights, offsets = _weights([p.image for p in every])
     found: dict[str, str | bytes] = {"weights.bin": weights}
     arches: dict[str, list[str]] = {}
-    plans = []
-    for n, (program, constants) in enumerate(zip(programs, offsets, strict=True)):
-        image, spec, plan = program.image, program.plan.spec, f"{name}_plan_{n}"
+    for plan, program, constants in zip(chain.from_iterable(plans.values()), every, offsets, strict=True):
+        image, spec = program.image, program.plan.spec
         table = Table.from_bytes(image.file(TABLE))
         names = kernel_names(plan, table)
         found[f"src/{plan}.c"] = plan_source(plan, image, table, find_arch(spec.arch), constants)
@@ -83,14 +87,14 @@ def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | 
             path = f"src/{plan}_kernels_{m}.c"
             found[path] = _unit(unit, {s: names[s] for s in unit.symbols})
             arches.setdefault(spec.arch, []).append(path)
-        plans.append(plan)
     digest = hashlib.sha256("".join(str(found[p]) for p in sorted(found) if p != "weights.bin").encode() + weights)
-    image = programs[0].image
-    found[f"src/{name}.c"] = model_source(
-        name, image, plans, digest.hexdigest(), (weights[:HEADER_BYTES], len(weights))
-    )
-    found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), image, list(arches))
-    check, words = _check(programs[0])
+    images = {model: programs[0].image for model, programs in models.items()}
+    for model, image in images.items():
+        found[f"src/{model}.c"] = model_source(
+            model, image, plans[model], digest.hexdigest(), (name, weights[:HEADER_BYTES], len(weights))
+        )
+    found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), images, list(arches))
+    check, words = _check(every[0])
     found["check.bin"] = check
     words |= {
         "NAME": name,
@@ -107,12 +111,17 @@ def _sources(programs: Sequence[ExportedProgram], name: str) -> dict[str, str | 
     for header in ("rammer.h", "model.h", "memory.h", "memory.c", "rammer.c"):
         found[f"{'include' if header == 'rammer.h' else 'src'}/{header}"] = _filled(header, {})
     runtime = resources("rammer.vdevice.cpu").joinpath("runtime")
-    found["src/runtime.c"] = "\n".join(runtime.joinpath(n).read_text("utf-8") for n in ("system.c", "runtime.c"))
-    found["src/half.h"] = (INCLUDE / "half.h").read_text("utf-8")
+    found["src/runtime.h"] = "\n".join(runtime.joinpath(n).read_text("utf-8") for n in ("system.c", "runtime.c"))
+    for path, header in (("half.h", "half.h"), ("bare/math.h", "math.h"), ("bare/string.h", "string.h")):
+        found[f"src/{path}"] = (INCLUDE / header).read_text("utf-8")
     found[f"include/{name}.h"] = (
         f"/* The model {name}, exported by rammer {config.VERSION}: see rammer.h. */\n"
         f'#ifndef {name.upper()}_H\n#define {name.upper()}_H\n#include "rammer.h"\n'
-        f'#ifdef __cplusplus\nextern "C"\n#else\nextern\n#endif\nconst rammer_model {name}_model;\n#endif\n'
+        + "".join(
+            f'#ifdef __cplusplus\nextern "C"\n#else\nextern\n#endif\nconst rammer_model {model}_model;\n'
+            for model in models
+        )
+        + "#endif\n"
     )
     return found
 

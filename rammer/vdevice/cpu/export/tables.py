@@ -157,11 +157,14 @@ def _port(port: Port, shape: str) -> str:
     return f"{text(port.name)}, RAMMER_{kind}, {len(port.shape)}, {shape}, {port.type.nbytes}u"
 
 
-def model_source(name: str, image: Image, plans: Sequence[str], digest: str, weights: tuple[bytes, int]) -> str:
-    """Return the C file that describes a model: its ports, plans and weights (their header, and bytes of the file)."""
-    header, nbytes = weights
+def model_source(name: str, image: Image, plans: Sequence[str], digest: str, weights: tuple[str, bytes, int]) -> str:
+    """Return the C file that describes a model: its ports, plans and weights.
+
+    `weights` are the project's name, the header of its file, and the bytes of the file.
+    """
+    project, header, nbytes = weights
     numbers = {**{o: n for n, o in enumerate(image.state)}, **{i: n for n, i in enumerate(image.state.values())}}
-    parts = [f'#include "{name}.h"\n#include "model.h"\n']
+    parts = [f'#include "{project}.h"\n#include "model.h"\n']
     shown: dict[str, str] = {}
     for n, port in enumerate((*image.inputs, *image.outputs)):
         parts.append(array("size_t", f"shape_{n}", [*map(str, port.shape)] or ["1"]))
@@ -184,31 +187,34 @@ def model_source(name: str, image: Image, plans: Sequence[str], digest: str, wei
         *(f"extern const rammer_plan {plan};" for plan in plans),
         array("rammer_plan *const", "plans", (f"&{plan}" for plan in plans)),
         f"static const char header[{len(header) + 1}] = {text(header.decode())};",
-        f"#ifdef RAMMER_WEIGHTS_FILE\n#define WEIGHTS 0\n#else\nextern const unsigned char {name}_weights[];\n"
-        f"#define WEIGHTS {name}_weights\n#endif",
+        f"#ifdef RAMMER_WEIGHTS_FILE\n#define WEIGHTS 0\n#else\nextern const unsigned char {project}_weights[];\n"
+        f"#define WEIGHTS {project}_weights\n#endif",
     ]
     counts = f"{len(image.inputs)}, {len(image.outputs)}, {len(image.state)}, {len(plans)}"
     parts.append(
-        f"const rammer_model {name}_model = {{1000 * RAMMER_MAJOR + RAMMER_MINOR, {text(name)}, {text(digest)}, "
+        f"const rammer_model {name}_model = {{RAMMER_VERSION, {text(name)}, {text(digest)}, "
         f"{counts}, inputs, outputs, taken, given, state, plans, WEIGHTS, {nbytes}u, header}};"
     )
     return "\n".join(parts) + "\n"
 
 
-def manifest(name: str, version: str, digest: str, image: Image, arches: Sequence[str]) -> str:
-    """Return the manifest as JSON."""
+def manifest(name: str, version: str, digest: str, images: Mapping[str, Image], arches: Sequence[str]) -> str:
+    """Return the manifest as JSON. `images` are the models', the one called `name` first."""
 
     def ports(some: Sequence[Port]) -> list[Mapping[str, object]]:
         return [{"name": p.name, "type": p.dtype.value, "shape": list(p.shape)} for p in some]
 
+    described = {
+        model: {"inputs": ports(image.inputs), "outputs": ports(image.outputs), "state": dict(image.state)}
+        for model, image in images.items()
+    }
     content = {
         "format": 1,
         "name": name,
         "rammer": version,
         "sha256": digest,
         "arches": list(arches),
-        "inputs": ports(image.inputs),
-        "outputs": ports(image.outputs),
-        "state": dict(image.state),
+        **described.pop(name),
+        "parts": described,
     }
     return json.dumps(content, indent=1) + "\n"

@@ -50,7 +50,7 @@ class _Python(ctypes.Structure):
     )
 
 
-class _Arguments(ctypes.Structure):
+class _Direct(ctypes.Structure):
     """`arguments` of call.c."""
 
     _fields_ = (("count", _I64), ("at", _POINTER), ("offset", _POINTER))
@@ -66,14 +66,14 @@ class _Given(ctypes.Structure):
         ("nbytes", _I64),
         ("rank", _I64),
         ("shape", _POINTER),
-        ("direct", _Arguments),
+        ("direct", _Direct),
     )
 
 
 class _MadeStruct(ctypes.Structure):
     """`made` of call.c."""
 
-    _fields_ = (("name", _POINTER), ("make", _POINTER), ("array", _POINTER), ("direct", _Arguments))
+    _fields_ = (("name", _POINTER), ("make", _POINTER), ("array", _POINTER), ("direct", _Direct))
 
 
 class _Copy(ctypes.Structure):
@@ -141,11 +141,11 @@ class DirectCall(_Function):
         makes = [makers.get(name, array.copy) for name, array in outputs]
         places = {name: (np.ascontiguousarray(b.args), np.ascontiguousarray(b.offsets)) for name, b in direct.items()}
 
-        def arguments(name: str) -> _Arguments:
+        def arguments(name: str) -> _Direct:
             if name not in places:
-                return _Arguments(0, None, None)
+                return _Direct(0, None, None)
             at, offset = places[name]
-            return _Arguments(len(at), at.ctypes.data, offset.ctypes.data)
+            return _Direct(len(at), at.ctypes.data, offset.ctypes.data)
 
         given = (_Given * len(inputs))(
             *(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -41,15 +42,30 @@ def _warn_oversubscribed(cpus: int, num_veus: int) -> None:
     )
 
 
+class RunMemory:
+    """Arena and scratch of programs that never run at the same time, and the lock that they take turns with."""
+
+    def __init__(self, headers: Sequence[Mapping[str, Any]]) -> None:
+        self.arena = allocate(max((int(h["arena_bytes"]) for h in headers), default=0))
+        self.scratch = allocate(max((int(h["scratch_stride"]) * int(h["num_veus"]) for h in headers), default=0))
+        self.token = object()  # buffers for state belong to all programs with this token
+        self.users: weakref.WeakSet[CpuExecutable] = weakref.WeakSet()
+        self._locks: dict[int, threading.Lock] = {}
+
+    def lock(self) -> threading.Lock:
+        """Return this process's lock. After a fork it is a new one: a thread that the child lacks may hold the old."""
+        return self._locks.setdefault(forks.count, threading.Lock())
+
+
 class CpuExecutable(HostBuffers):
     """A program ready to run. Threads take turns; programs on the same CPUs share vEU threads and take turns, too.
 
-    It survives a fork: the child starts its own threads.
+    It survives a fork: the child starts its own threads. Programs may share `memory`.
 
     `poison` fills the arena and all scratch with NaN before each run, for tests.
     """
 
-    def __init__(self, image: Image, host: Host) -> None:
+    def __init__(self, image: Image, host: Host, memory: RunMemory | None = None) -> None:
         table = _checked_table(image, host)
         header = table.header
         self._table = table
@@ -62,9 +78,11 @@ class CpuExecutable(HostBuffers):
         self._libraries = {name: Library(image.file(f"{name}.so")) for name in names}
         self._kernels = np.array([self._kernel(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
         self._weights = gather([image.weight(name) for name in header["weights"]])
-        self._arena = allocate(int(header["arena_bytes"]))
+        self._memory = memory or RunMemory([header])
+        self.keeper = self._memory.token
+        self._arena = self._memory.arena[: int(header["arena_bytes"])]
         self._stride = int(header["scratch_stride"])
-        self._scratch = allocate(self._stride * self._num_veus)
+        self._scratch = self._memory.scratch[: self._stride * self._num_veus]
         bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
         sizes = np.array([*(w.nbytes for w in self._weights), self._arena.nbytes], np.int64)
         if np.any(table.arg_offset > sizes[table.arg_base]):
@@ -86,12 +104,13 @@ class CpuExecutable(HostBuffers):
         )
         self._makers = {port.name: reused(port.type) for port in image.outputs if port.name in self._direct}
         self._anywhere = dict.fromkeys(self._direct, -1)
-        self._stuck = False
+        self._stuck: CpuExecutable | None = None  # the program in this memory that a thread does not come back from
         self._restarting = threading.Lock()
         self._pool_at = ctypes.c_void_p()
         self._bind()
         self._call = self._one_step()
         self._begin(self._find_pool())
+        self._memory.users.add(self)
 
     def _kernel(self, library: str, symbol: str) -> int:
         try:
@@ -108,7 +127,7 @@ class CpuExecutable(HostBuffers):
         pinned = allowed if self._num_veus > 1 and config.boolean("RAMMER_PIN") else ()
         self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
         self._cpus[: len(pinned)] = pinned
-        self._report = np.zeros(8, np.int64)
+        self._report = np.zeros(9, np.int64)
         spin_ms = config.number("RAMMER_SPIN_MS") or 0.0
         table = self._table
         slots = np.array(table.slots)
@@ -161,7 +180,7 @@ class CpuExecutable(HostBuffers):
         """Prepare to run in this process. Without a pool the program is closed."""
         self._use(pool)
         self._clock = (self._runtime.now_ns(), self._runtime.ticks())
-        self._lock = threading.Lock()
+        self._lock = self._memory.lock()
         self._forks = forks.count
 
     def try_run(self, inputs: Any) -> dict[str, Array] | None:
@@ -314,7 +333,7 @@ class CpuExecutable(HostBuffers):
         if pool is None:
             raise closed()
         if self._stuck:
-            raise self._failure(_STUCK)
+            raise self._stuck._failure(_STUCK)
         if self.poison:
             self._arena[:] = 0xFF
             self._scratch[:] = 0xFF
@@ -332,9 +351,10 @@ class CpuExecutable(HostBuffers):
         if code == _CLOSED and threading.current_thread().daemon:
             raise SystemExit  # the process ends: end this daemon thread without a traceback
         if code == _STUCK and self._pool:
-            self._pool.lost = self._stuck = True
+            self._pool.lost = True
             leak(self._struct, self._arrays, self._weights, self._arena, self._libraries, self._pool)
-            self._call = None
+            for user in self._memory.users:
+                user._stuck, user._call = self, None
         raise self._failure(code)
 
     def _failure(self, code: int) -> InputError | DeviceError:
@@ -375,6 +395,7 @@ class CpuExecutable(HostBuffers):
             self._use(None)
             self._inputs, self._outputs, self._weights, self._arrays = [], [], [], {}
             self._arena = self._scratch = allocate(0)
+            self._memory = RunMemory(())
 
 
 def _checked_table(image: Image, host: Host) -> Table:

@@ -7,7 +7,10 @@ typedef void (*kernel_fn)(char *const *args, char *scratch, i64 rtask, int *stat
 enum { DONE = 0, BAD_INDEX = 1, STALLED = 2, STUCK = 3, LOST = 4, CLOSED = 5, NO_THREAD = 6 };
 enum { PUBLISH = 1 };  // slot flag: another vEU waits for this slot
 enum { LATE_NS = 20000000 };  // for which a late vEU waits after a call that has not waited for it
-enum { LOOK = 16 };  // loads of a counter, after each of which a waiter looks whether it can help
+enum { LOOK = 16, LONG_LOOK = 256 };  // loads of a counter, after which a waiter looks whether it can help, or stand in
+enum { STARVED_NS = 200000 };  // in which a thread that is awaited computes for a quarter at least
+enum { RESTS = 8 };  // times the wait for it a worker rests then
+enum { SHORTEST = 8 };  // where a report has the ticks of the shortest run, or 0
 
 // A slot of a lane. A barrier-rTask has kernel -1, its first wait in `args` and the number of waits in `rtask`. Of an
 // rTask with tickets others may do parts.
@@ -35,7 +38,8 @@ typedef struct {
   i64 spin_ns, watchdog_ns;
   i64 patience;  // loads of a counter before the waiter starts to yield
   u64 *times;    // begin and end of every slot, in ticks
-  i64 *report;   // of a stall: program, vEU, order, awaited vEU, awaited order, slots it had begun; ticks of the run
+  i64 *report;   // of a stall: program, vEU, order, awaited vEU, awaited order, slots it had begun; ticks of the run, of
+                 // its begin and its end; ticks of the shortest run
   i64 keeps_subnormals;  // else vEUs take numbers below the normal ones for zero: many CPUs need a hundred times as long
 } table;
 
@@ -59,9 +63,13 @@ typedef struct {
   i64 failed;  // the first slot with a bad index, or -1
   i64 begun;   // slots begun, counted like `step`; only watchdogs read it
   i64 cpu;     // of the worker, or -1
+  i64 id;      // of its thread, for the system
+  i64 rests_until;  // it got too little time on its CPU, and walks no lane until then; or 0
   i64 long_gaps;  // how many dispatches in a row came later than it may spin
   i64 in_vain; // how often the worker spun for its whole time and then fell asleep
   i64 helped;  // how often it found parts of another vEU's rTask to do
+  _Alignas(128) u64 claimed;  // the last dispatch whose lane somebody walks: the worker, or the caller in its place
+  const slot *next;  // of a lane that the caller walks
   thread thread;
   struct pool *pool;
   char *scratch;  // of the program that runs: nobody else computes there
@@ -78,6 +86,8 @@ typedef struct pool {
   _Alignas(128) int sleepers;
   int abort, lost, running, closing;
   i64 num_veus;  // vEU 0 included, which has no thread here
+  i64 claimed;   // lanes that the caller walks
+  i64 rests_until;  // the same of the worker that rests longest
   lane lanes[];
 } pool;
 
@@ -114,7 +124,7 @@ static void stall(pool *p, i64 veu, i64 order, position on, i64 begun) {
 // Whether a lane has begun no slot for too long. A pause of the whole process counts little.
 typedef struct { i64 begun, last, waited; } watchdog;
 static int overdue(watchdog *w, const lane *l, i64 limit) {
-  i64 begun = __atomic_load_n(&l->begun, __ATOMIC_RELAXED), now = now_ns(), passed = now - w->last;
+  i64 begun = LOAD_ALONE(&l->begun), now = now_ns(), passed = now - w->last;
   w->waited = begun != w->begun || !w->last ? 0 : w->waited + (passed < limit / 16 ? passed : limit / 16);
   w->begun = begun;
   w->last = now;
@@ -135,7 +145,7 @@ static void __attribute__((noinline)) help(pool *p, i64 veu, lane *other) {
   lane *me = &p->lanes[veu];
   ADD_IN_ORDER(&other->helping, 1);
   const slot *s = LOAD_IN_ORDER(&other->open);
-  if (s && __atomic_load_n(&other->taken, __ATOMIC_RELAXED) + 1 < s->tickets) {  // its owner comes to the last one
+  if (s && LOAD_ALONE(&other->taken) + 1 < s->tickets) {  // its owner comes to the last one
     me->helped++;
     me->now.next = *t->aheads;
     me->now.taken = &other->taken;
@@ -145,10 +155,104 @@ static void __attribute__((noinline)) help(pool *p, i64 veu, lane *other) {
   ADD_IN_ORDER(&other->helping, -1);
 }
 
+// ---- lanes whose workers do not begin ----
+//
+// The CPU of a worker may be taken by another process, for milliseconds. The caller then claims the lane, and walks it
+// beside its own: while it waits, it computes slots of claimed lanes whose own waits are over. A worker that comes late
+// finds its lane claimed.
+
+INLINE int claims(lane *l, u64 go) {
+  u64 before = LOAD_IN_ORDER(&l->claimed);
+  return before < go && __atomic_compare_exchange_n(&l->claimed, &before, go, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+INLINE const i64 *bounds_of(const pool *p, i64 veu) { return p->t->bounds + p->program * p->t->num_veus + veu; }
+
+INLINE int is_over(const pool *p, position on) { return LOAD(&p->lanes[on.veu].step) - p->base > on.order; }
+
+// Claim a lane for the caller, unless its worker has begun.
+static void claim(pool *p, lane *l, u64 go) {
+  if (!claims(l, go)) return;
+  l->scratch = p->t->scratch + (l - p->lanes) * p->t->scratch_stride;
+  l->next = p->t->slots + bounds_of(p, l - p->lanes)[0];
+  p->claimed++;
+}
+
+// Claim the lanes of all workers that rest.
+static void claim_resting(pool *p, u64 go) {
+  const i64 now = now_ns();
+  if (now > LOAD(&p->rests_until)) STORE(&p->rests_until, 0);
+  else
+    for (i64 v = 1; v < p->t->num_veus; v++)
+      if (now < LOAD(&p->lanes[v].rests_until)) claim(p, &p->lanes[v], go);
+}
+
+// Compute at most one slot of each claimed lane. False: none could be.
+static int walk_claimed(pool *p) {
+  const table *t = p->t;
+  int walked = 0;
+  for (i64 v = 1; v < t->num_veus; v++) {
+    lane *l = &p->lanes[v];
+    const slot *s = l->next, *first = t->slots + bounds_of(p, v)[0], *end = t->slots + bounds_of(p, v)[1];
+    if (s && LOAD(&p->abort)) s = end;
+    int ready = s != 0;
+    for (int w = 0; ready && s < end && s->kernel < 0 && w < s->rtask; w++) ready = is_over(p, t->waits[s->args + w]);
+    if (!ready) continue;
+    walked = 1;
+    if (s < end) {
+      __atomic_store_n(&l->begun, p->base + (s - first) + 1, __ATOMIC_RELAXED);
+      l->now.next = t->aheads[s->ahead];
+      if (s->kernel >= 0) compute(t, l, s);
+      if (s->flags & PUBLISH) STORE(&l->step, p->base + (s - first) + 1);
+    }
+    l->next = s + 1 < end ? s + 1 : 0;
+    if (l->next) continue;
+    p->claimed--;
+    STORE(&l->done, p->go);
+  }
+  return walked;
+}
+
+// The caller's part of a wait for another lane. It claims one that has not begun for as long as the shortest run took:
+// which is when waiting has cost as much as it could win.
+static int __attribute__((noinline)) stand_in(pool *p, lane *other, u64 *since) {
+  const u64 now = ticks(), shortest = (u64)p->t->report[SHORTEST];
+  if (!*since) *since = now;
+  if (shortest && now - *since >= shortest && !p->timed && !other->next && LOAD(&other->done) != p->go)
+    claim(p, other, p->go);
+  return p->claimed && walk_claimed(p);
+}
+
+// Let another thread run in the place of one that waits for `other`. If that one gets too little time on its own CPU, it
+// may run on any, and the waiter sleeps, as the system moves threads to idle CPUs. For some time the caller walks its lane.
+typedef struct { i64 begin, since, cpu_ns; } share;
+static void give_way(pool *p, lane *other, share *s) {
+  const i64 now = now_ns(), passed = now - s->since;
+  if (passed < STARVED_NS) {
+    yield();
+    return;
+  }
+  const i64 cpu_ns = other == p->lanes ? -1 : cpu_ns_of(LOAD(&other->id));
+  const int starves = s->since && cpu_ns >= 0 && (cpu_ns - s->cpu_ns) * 4 < passed;
+  *s = (share){s->begin ? s->begin : now, now, cpu_ns};
+  if (!starves) {
+    yield();
+    return;
+  }
+  const i64 until = now + RESTS * (now - s->begin);
+  if (other->cpu >= 0 && !LOAD(&other->rests_until)) unpin(LOAD(&other->id), p->t->cpus, p->t->num_cpus);
+  STORE(&other->rests_until, until);
+  if (until > LOAD(&p->rests_until)) STORE(&p->rests_until, until);
+  nap();
+}
+
+// ---- waits ----
+
 // Wait until `on` has completed. False: the run was stopped.
-static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, position on, i64 base) {
+static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, position on, i64 base, u64 since) {
   lane *other = &p->lanes[on.veu];
   watchdog dog = {0, 0, 0};
+  share got = {0, 0, 0};
   for (;;) {
     for (int i = 0; i < LOOK; i++) {
       if (LOAD(&other->step) - base > on.order) return 1;
@@ -156,7 +260,7 @@ static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, p
     }
     if (LOAD(&p->abort)) return 0;
     if (LOAD(&other->open)) help(p, veu, other);
-    yield();
+    if (veu || !stand_in(p, other, &since)) give_way(p, other, &got);
     if (overdue(&dog, other, p->t->watchdog_ns)) {
       stall(p, veu, order, on, dog.begun);
       return 0;
@@ -166,13 +270,15 @@ static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, p
 
 INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base, int timed) {
   lane *other = &p->lanes[on.veu];
+  u64 since = 0;
   for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->step) - base > on.order) return 1;
     if (timed) STORE(&p->lanes[veu].idle, p->go);
     pause();
     if (i % LOOK == 0 && LOAD(&other->open)) help(p, veu, other);
+    if (!veu && (i % LONG_LOOK == 0 || p->claimed)) stand_in(p, other, &since);
   }
-  return await_slowly(p, veu, order, on, base);
+  return await_slowly(p, veu, order, on, base, since);
 }
 
 // The rTask of a slot, of which others may do parts. False: one of these does not come back.
@@ -224,7 +330,7 @@ INLINE void walk(pool *p, i64 veu, int timed) {
   for (const slot *s = first; s < end; s++) {
     if (timed && p->late == veu && (s == first || s == end - 1)) come_late(p, veu);
     u64 begin = timed ? ticks() : 0;
-    __atomic_store_n(&me->begun, base + (s - first) + 1, __ATOMIC_RELAXED);
+    STORE_ALONE(&me->begun, base + (s - first) + 1);
     if (s->kernel < 0) {
       for (int w = 0; w < s->rtask; w++)
         if (!await(p, veu, s - first, t->waits[s->args + w], base, timed)) return;
@@ -283,7 +389,7 @@ static u64 next_dispatch(pool *p, i64 veu, u64 last, i64 spin_ns, int crowded) {
   lane *me = &p->lanes[veu];
   u64 go = last;
   const i64 since = now_ns();
-  const int spins = me->long_gaps < 2;
+  const int spins = me->long_gaps < 2 && !LOAD(&me->rests_until);
   while (spins && now_ns() - since < spin_ns && LOAD(&p->turn->holder) == p) {
     for (int i = 0; i < 64; i++) {
       if ((go = LOAD(&p->go)) != last && calls(go, veu)) {
@@ -314,10 +420,16 @@ WORKER(worker, argument) {
   pool *p = me->pool;
   i64 veu = me - p->lanes, spin_ns = 0;
   int crowded = 0;
+  STORE(&me->id, thread_id());
   pin(me->cpu);
   for (u64 go = 0;;) {
     go = next_dispatch(p, veu, go, spin_ns, crowded);
     if ((go & CALLED) == EVERYBODY_OUT) return 0;
+    if (!claims(me, go)) continue;  // the run may be over
+    if (LOAD(&me->rests_until)) {
+      pin(me->cpu);
+      STORE(&me->rests_until, 0);
+    }
     spin_ns = p->t->spin_ns;
     crowded = p->t->patience < 1000;
     run_lane(p, veu);
@@ -327,10 +439,12 @@ WORKER(worker, argument) {
 
 // Call the first `num_veus` vEUs; `called` says so, or EVERYBODY_OUT.
 static void dispatch(pool *p, u64 called, i64 num_veus) {
-  STORE_IN_ORDER(&p->go, (p->go | CALLED) + 1 + called);
+  const u64 go = (p->go | CALLED) + 1 + called;
+  if (LOAD(&p->rests_until) && called != EVERYBODY_OUT && !p->timed) claim_resting(p, go);
+  STORE_IN_ORDER(&p->go, go);
   if (LOAD_IN_ORDER(&p->sleepers))
     for (i64 v = 1; v < num_veus; v++)
-      if (LOAD_IN_ORDER(&p->lanes[v].asleep)) {
+      if (!p->lanes[v].next && LOAD_IN_ORDER(&p->lanes[v].asleep)) {
         STORE(&p->lanes[v].asleep, 0);
         wake(&p->lanes[v].asleep, ANYBODY);
       }
@@ -344,19 +458,29 @@ INLINE void help_worker(pool *p, lane *other) {
   end_rtasks(before);
 }
 
+INLINE int stand_in_for_worker(pool *p, lane *other, u64 *since) {
+  const control before = begin_rtasks(p->t);
+  const int walked = stand_in(p, other, since);
+  end_rtasks(before);
+  return walked;
+}
+
 // Wait for a worker to finish its lane. False: it does not come back.
 static int join(pool *p, i64 veu) {
   lane *other = &p->lanes[veu];
+  u64 since = 0;
   STORE(&p->lanes[0].idle, p->go);
   for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->done) == p->go) return 1;
     pause();
     if (i % LOOK == 0) help_worker(p, other);
+    if (i % LONG_LOOK == 0 || p->claimed) stand_in_for_worker(p, other, &since);
   }
   watchdog dog = {0, 0, 0};
+  share got = {0, 0, 0};
   while (LOAD(&other->done) != p->go) {
     help_worker(p, other);
-    yield();
+    if (!stand_in_for_worker(p, other, &since)) give_way(p, other, &got);
     if (overdue(&dog, other, 2 * p->t->watchdog_ns)) {  // a waiting worker's own watchdog comes first
       set_report(p, veu, -1, (position){-1, -1}, dog.begun);
       p->lost = 1;
@@ -450,6 +574,8 @@ EXPORT int rammer_run(pool *p, const table *t, int how) {
     t->report[6] = (i64)ticks();
     result = run_all(p);
     t->report[7] = (i64)ticks();
+    const i64 taken = t->report[7] - t->report[6];
+    if (result == DONE && (taken < t->report[SHORTEST] || !t->report[SHORTEST])) t->report[SHORTEST] = taken;
   }
   STORE(&p->running, 0);
   give(of);

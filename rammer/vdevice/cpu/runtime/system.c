@@ -5,11 +5,29 @@ typedef long long i64;
 typedef unsigned long long u64;
 
 #define INLINE static inline __attribute__((always_inline))
+
+#if !defined(RAMMER_THREADS) && (defined(__wasm__) || !__STDC_HOSTED__)
+#define RAMMER_THREADS 0
+#elif !defined(RAMMER_THREADS)
+#define RAMMER_THREADS 1
+#endif
+#if RAMMER_THREADS
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define LOAD_ALONE(p) __atomic_load_n(p, __ATOMIC_RELAXED)  // orders nothing else
+#define STORE_ALONE(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 #define LOAD_IN_ORDER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)  // with other ..._IN_ORDER: one order for all threads
 #define STORE_IN_ORDER(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 #define ADD_IN_ORDER(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
+#else  // small CPUs have no atomic operations on 64 bits
+#define LOAD(p) (*(p))
+#define STORE(p, v) (void)(*(p) = (v))
+#define LOAD_ALONE LOAD
+#define STORE_ALONE STORE
+#define LOAD_IN_ORDER LOAD
+#define STORE_IN_ORDER STORE
+#define ADD_IN_ORDER(p, v) ((*(p) += (v)) - (v))
+#endif
 
 // ---- the CPU ----
 
@@ -36,11 +54,6 @@ INLINE void set_float_control(control to) { (void)to; }
 
 // ---- the operating system: threads, sleeping on a word, CPUs, a clock ----
 
-#if !defined(RAMMER_THREADS) && (defined(__wasm__) || !__STDC_HOSTED__)
-#define RAMMER_THREADS 0
-#elif !defined(RAMMER_THREADS)
-#define RAMMER_THREADS 1
-#endif
 enum { STACK_BYTES = 8 << 20 };  // of a thread: musl's default is too small for kernels
 #define ANYBODY 0xffffffffu      // sleepers on one word tell themselves apart by the bits of `who`
 
@@ -144,10 +157,11 @@ static void join_thread(thread made) { pthread_join(made, (void **)0); }
 #define LISTS_CPUS
 long syscall(long, ...);
 int sched_getcpu(void);
+int nanosleep(const struct timespec *, struct timespec *);
 #if defined(__x86_64__)
-enum { FUTEX = 202, SETAFFINITY = 203, GETAFFINITY = 204 };
+enum { FUTEX = 202, SETAFFINITY = 203, GETAFFINITY = 204, GETTID = 186 };
 #else
-enum { FUTEX = 98, SETAFFINITY = 122, GETAFFINITY = 123 };
+enum { FUTEX = 98, SETAFFINITY = 122, GETAFFINITY = 123, GETTID = 178 };
 #endif
 INLINE void sleep_while(unsigned *word, unsigned value, unsigned who) {
   syscall(FUTEX, word, 128 | 9, value, (void *)0, (void *)0, who);
@@ -163,6 +177,23 @@ static void pin(i64 cpu) {
   syscall(SETAFFINITY, 0, sizeof only, &only);  // a CPU that was taken away meanwhile: run where we may
 }
 INLINE i64 current_cpu(void) { return sched_getcpu(); }
+INLINE i64 thread_id(void) { return syscall(GETTID); }
+// How long a thread of this process has computed.
+static i64 cpu_ns_of(i64 id) {
+  struct timespec t;
+  return clock_gettime((int)(~(unsigned)id << 3 | 6), &t) ? -1 : t.sec * 1000000000ll + t.nsec;
+}
+// Let a thread of this process run on any of these CPUs.
+static void unpin(i64 id, const i64 *cpus, i64 count) {
+  cpu_mask may = {{0}};
+  for (i64 n = 0; n < count; n++)
+    if (cpus[n] >= 0 && cpus[n] < (i64)sizeof may * 8) may.bits[cpus[n] / 64] |= 1ul << cpus[n] % 64;
+  syscall(SETAFFINITY, id, sizeof may, &may);
+}
+static void nap(void) {
+  const struct timespec briefly = {0, 50000};
+  nanosleep(&briefly, (struct timespec *)0);
+}
 // List the CPUs that this thread may use, at most so many. Their number, or -1 where it is not known.
 static __attribute__((unused)) i64 allowed_cpus(i64 *cpus, i64 most) {
   cpu_mask may = {{0}};
@@ -195,6 +226,10 @@ static void move_to(i64 cpu) { (void)cpu; }
 #endif
 
 #if !defined(LISTS_CPUS)
+INLINE i64 thread_id(void) { return -1; }
+INLINE i64 cpu_ns_of(i64 id) { return (void)id, -1; }
+INLINE void unpin(i64 id, const i64 *cpus, i64 count) { (void)id, (void)cpus, (void)count; }
+INLINE void nap(void) {}
 static __attribute__((unused)) i64 allowed_cpus(i64 *cpus, i64 most) {
   for (i64 n = 0; n < most; n++) cpus[n] = -1;
   return -1;

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rammer.vdevice.image.arena import ARENA
 from rammer.vdevice.image.tables import INT32, INT64, TableFile, rows_of
 
-ABI = 9  # of runtime.c, call.c, the table and the kernels; changes with any of them
+ABI = 10  # of runtime.c, call.c, the table and the kernels; changes with any of them
 SIGNALS_DONE = 1  # slot flag: another vEU waits for this slot
 TICKETS = 5  # the column of a slot with the number of iterations that other vEUs may steal
 MAX_VEUS = 1024

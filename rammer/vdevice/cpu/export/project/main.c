@@ -12,6 +12,10 @@ static const size_t input_at[INPUTS + 1] = {@INPUT_AT@}, output_at[OUTPUTS + 1] 
 static const double tolerance[OUTPUTS + 1] = {@TOLERANCES@};
 static _Alignas(128) unsigned char results[@RESULT_BYTES@];
 
+#ifdef RAMMER_CHECK_MEMORY /* bytes: a system without memory of its own to take */
+static _Alignas(128) unsigned char memory[RAMMER_CHECK_MEMORY];
+#endif
+
 static double number(const rammer_port *port, const unsigned char *all, size_t n) {
   float f;
   double d;
@@ -64,7 +68,7 @@ static double seconds(void) {
 }
 
 int main(int count, char **arguments) {
-  rammer_options options;
+  rammer_options options = RAMMER_DEFAULTS;
   rammer_program *program;
   const rammer_port *ports;
   const void *inputs[INPUTS + 1];
@@ -72,9 +76,12 @@ int main(int count, char **arguments) {
   rammer_status status;
   int n, wrong = 0;
   double began;
-  rammer_defaults(&options);
-  options.weights_file = count > 1 && strcmp(arguments[1], "-") ? arguments[1] : NULL;
+  options.weights_file = count > 1 && arguments[1][0] != '-' ? arguments[1] : NULL;
   options.threads = count > 2 ? 0 : 1;
+#ifdef RAMMER_CHECK_MEMORY
+  options.memory = memory;
+  options.memory_bytes = sizeof memory;
+#endif
   status = rammer_open(&@NAME@_model, &options, &program);
   if (status) {
     printf("@NAME@: %s\n", rammer_text(status));

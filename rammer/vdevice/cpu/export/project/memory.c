@@ -50,10 +50,9 @@ void rammer_system_unmap(const void *file, size_t bytes) { rammer_system_give((v
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-enum { HUGE = 2 << 20 };
-static size_t whole(size_t bytes) { return bytes < HUGE ? bytes : (bytes + HUGE - 1) / HUGE * HUGE; }
-void *rammer_system_take(size_t bytes) { /* from 2 MB on in huge pages, where the system has them */
-  const size_t size = whole(bytes), more = bytes < HUGE ? 0 : HUGE;
+enum { HUGE = 2 << 20, PAGE = 64 << 10 }; /* no system has larger pages */
+void *rammer_system_take(size_t bytes) { /* in huge pages, where the system has them, but for the last part of one */
+  const size_t size = (bytes + PAGE - 1) / PAGE * PAGE, more = bytes < HUGE ? 0 : HUGE;
   char *memory = mmap(NULL, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return NULL;
   if (more) {
@@ -62,12 +61,12 @@ void *rammer_system_take(size_t bytes) { /* from 2 MB on in huge pages, where th
     memory += skip;
     munmap(memory + size, HUGE - skip);
 #ifdef MADV_HUGEPAGE
-    madvise(memory, size, MADV_HUGEPAGE);
+    madvise(memory, bytes / HUGE * HUGE, MADV_HUGEPAGE);
 #endif
   }
   return memory;
 }
-void rammer_system_give(void *memory, size_t bytes) { munmap(memory, whole(bytes)); }
+void rammer_system_give(void *memory, size_t bytes) { munmap(memory, (bytes + PAGE - 1) / PAGE * PAGE); }
 const void *rammer_system_map(const char *path, size_t bytes) {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   struct stat about;

@@ -6,7 +6,7 @@
 #define rammer_open pool_open
 #define rammer_close pool_close
 #define rammer_run pool_run
-#include "runtime.c"
+#include "runtime.h"
 #undef rammer_open
 #undef rammer_close
 #undef rammer_run
@@ -36,8 +36,9 @@ struct rammer_program {
   const char *weights;
   char **pointed;  /* of inputs, then outputs: where the arguments of a port point */
   const char **at; /* likewise: what this run reads and writes */
-  i64 report[8];
+  i64 report[9];
   i64 cpus[MOST_VEUS];
+  int failed; /* the operator of the last bad index, or -1 */
   size_t bytes; /* to be given back to the system, or 0 */
   int mapped, shares;
   rammer_stream own;
@@ -192,7 +193,7 @@ static const char *found_weights(const rammer_model *m, const rammer_options *o,
 
 /* ---- the interface ---- */
 
-int rammer_version(void) { return 1000 * RAMMER_MAJOR + RAMMER_MINOR; }
+int rammer_version(void) { return RAMMER_VERSION; }
 
 const char *rammer_text(rammer_status status) {
   switch (status) {
@@ -204,33 +205,31 @@ const char *rammer_text(rammer_status status) {
     case RAMMER_NO_THREAD: return "no thread could be started";
     case RAMMER_NO_CPU: return "the library has no code for this CPU";
     case RAMMER_NO_WEIGHTS: return "the weights cannot be read, or are another model's";
-    case RAMMER_BAD_MODEL: return "the model was exported for another version of rammer.h";
+    case RAMMER_BAD_MODEL: return "the model was exported for another version of rammer.h than the library's";
+    case RAMMER_BAD_VERSION: return "the program was built for another version of rammer.h than the library's";
   }
   return "unknown status";
 }
 
-void rammer_defaults(rammer_options *o) {
-  const rammer_options usual = {sizeof *o, 1, NULL, NULL, 0, NULL, 0};
-  *o = usual;
-}
+static int suits_version(int version) { return version / 1000 == RAMMER_MAJOR && version <= RAMMER_VERSION; }
 
 size_t rammer_memory(const rammer_model *m) {
-  const rammer_plan *plan = m && m->version / 1000 == RAMMER_MAJOR ? chosen(m) : 0;
+  const rammer_plan *plan = m && suits_version(m->version) ? chosen(m) : 0;
   return plan ? lay_out(m, plan, 0) : 0;
 }
 
 rammer_status rammer_open(const rammer_model *m, const rammer_options *given, rammer_program **made) {
-  rammer_options o;
+  rammer_options o = RAMMER_DEFAULTS;
   const rammer_plan *plan;
   rammer_program *p;
   char *memory;
   size_t bytes;
-  rammer_defaults(&o);
+  if (given && !suits_version(given->version)) return RAMMER_BAD_VERSION;
   if (given && given->size > sizeof o) return RAMMER_BAD_ARGUMENT;
   if (given) __builtin_memcpy(&o, given, given->size);
   if (!m || !made) return RAMMER_BAD_ARGUMENT;
   *made = NULL;
-  if (m->version / 1000 != RAMMER_MAJOR) return RAMMER_BAD_MODEL;
+  if (!suits_version(m->version)) return RAMMER_BAD_MODEL;
   if (!(plan = chosen(m))) return RAMMER_NO_CPU;
   bytes = lay_out(m, plan, 0);
   if (o.memory && (o.memory_bytes < bytes || (size_t)o.memory % ALIGNMENT)) return RAMMER_BAD_ARGUMENT;
@@ -240,13 +239,14 @@ rammer_status rammer_open(const rammer_model *m, const rammer_options *given, ra
   p = (rammer_program *)(void *)memory;
   p->bytes = o.memory ? 0 : bytes;
   p->own.program = p;
+  p->failed = -1;
   if (!(p->weights = found_weights(m, &o, &p->mapped))) {
     rammer_close(p);
     return RAMMER_NO_WEIGHTS;
   }
   fill_table(p);
-  if (plan->num_veus == 1) pool_open(p->pool, p->turns + 1);
-  else if (!o.threads || !RAMMER_THREADS) p->pool = NULL;
+  if (!o.threads || !RAMMER_THREADS) p->pool = NULL;
+  else if (plan->num_veus == 1) pool_open(p->pool, p->turns + 1);
   else if (plan->num_veus > MOST_VEUS || join_pool(p)) {
     rammer_close(p);
     return RAMMER_NO_THREAD;
@@ -257,7 +257,7 @@ rammer_status rammer_open(const rammer_model *m, const rammer_options *given, ra
 
 void rammer_close(rammer_program *p) {
   if (!p) return;
-  if (p->shares) leave_pool();
+  if (RAMMER_THREADS && p->shares) leave_pool();
   if (p->mapped) rammer_system_unmap(p->weights, p->model->weights_bytes);
   if (p->bytes) rammer_system_give(p, p->bytes);
 }
@@ -265,10 +265,8 @@ void rammer_close(rammer_program *p) {
 const char *rammer_arch(const rammer_program *p) { return p->plan->arch; }
 
 const char *rammer_failed(const rammer_program *p) {
-  const i64 at = p->report[0];
-  return at < 0 || at >= p->plan->bounds[p->plan->num_veus * p->plan->num_programs] || p->plan->operators[at] < 0
-             ? ""
-             : p->plan->names[p->plan->operators[at]];
+  const int failed = LOAD(&p->failed);
+  return failed < 0 ? "" : p->plan->names[failed];
 }
 
 static size_t listed(i64 count, const rammer_port *all, const rammer_port **ports) {
@@ -306,6 +304,16 @@ static int lies_alone(const rammer_model *m, const char *const *at, i64 output) 
   return 1;
 }
 
+/* Whether a port may lie there: kernels read and write whole elements. */
+static int is_aligned(const char *at, rammer_type type) {
+  switch (type) {
+    case RAMMER_UINT8: case RAMMER_INT8: case RAMMER_BOOL: case RAMMER_OTHER: return 1;
+    case RAMMER_UINT16: case RAMMER_INT16: case RAMMER_FLOAT16: case RAMMER_BFLOAT16: return (size_t)at % 2 == 0;
+    case RAMMER_FLOAT32: case RAMMER_INT32: case RAMMER_UINT32: case RAMMER_COMPLEX64: return (size_t)at % 4 == 0;
+    default: return (size_t)at % 8 == 0;
+  }
+}
+
 static void point(rammer_program *p, i64 port, const rammer_home *home, char *to) {
   if (p->pointed[port] == to) return;
   for (i64 n = 0; n < home->num_args; n++) p->args[home->args[n].number] = to + home->args[n].offset;
@@ -331,18 +339,19 @@ static rammer_status run_in_turn(rammer_stream *s, const void *const *inputs, vo
   }
   for (i64 n = 0; n < m->num_inputs; n++) {
     const rammer_home *home = plan->inputs + n;
-    if (home->num_args) point(p, n, home, (char *)(size_t)at[n]);
-    else __builtin_memcpy(placed(p, home->at), at[n], m->inputs[n].port.bytes);
+    const int direct = home->num_args && is_aligned(at[n], m->inputs[n].port.type);
+    if (home->num_args) point(p, n, home, direct ? (char *)(size_t)at[n] : placed(p, home->at));
+    if (!direct) __builtin_memcpy(placed(p, home->at), at[n], m->inputs[n].port.bytes);
   }
   for (i64 n = 0; n < m->num_outputs; n++) {
     const rammer_home *home = plan->outputs + n;
-    const int direct = home->num_args && lies_alone(m, at, n);
-    if (home->num_args)
-      point(p, m->num_inputs + n, home, direct ? (char *)(size_t)at[m->num_inputs + n] : placed(p, home->at));
+    char *to = (char *)(size_t)at[m->num_inputs + n];
+    const int direct = is_aligned(to, m->outputs[n].port.type) && lies_alone(m, at, n);
+    if (home->num_args) point(p, m->num_inputs + n, home, direct ? to : placed(p, home->at));
   }
-  p->report[0] = -1;
-  code = p->pool ? pool_run(p->pool, &p->table, 0)
+  code = RAMMER_THREADS && p->pool ? pool_run(p->pool, &p->table, 0)
                  : (p->report[0] = rammer_run_slots(&p->table, plan->steps, plan->num_steps)) < 0 ? DONE : BAD_INDEX;
+  if (code == BAD_INDEX) STORE(&p->failed, plan->operators[p->report[0]]);
   if (code != DONE) return code == BAD_INDEX ? RAMMER_BAD_INDEX : RAMMER_STALLED;
   for (i64 n = 0; n < m->num_outputs; n++) {
     const rammer_home *home = plan->outputs + n;

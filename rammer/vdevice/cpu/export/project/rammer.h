@@ -16,9 +16,11 @@
 extern "C" {
 #endif
 
-/* A program built with one minor version runs with libraries of the same major version and a later minor one. */
+/* A program built with one minor version runs with libraries of the same major version and a later minor one: structs
+ * below keep their fields, and only rammer_options gets new ones, behind the others. */
 #define RAMMER_MAJOR 1
 #define RAMMER_MINOR 0
+#define RAMMER_VERSION (1000 * RAMMER_MAJOR + RAMMER_MINOR)
 
 typedef enum rammer_status {
   RAMMER_OK = 0,
@@ -29,7 +31,8 @@ typedef enum rammer_status {
   RAMMER_NO_THREAD = 5,
   RAMMER_NO_CPU = 6,     /* the library holds no code for this CPU */
   RAMMER_NO_WEIGHTS = 7, /* their file cannot be read, or is another model's */
-  RAMMER_BAD_MODEL = 8   /* the model was exported for another major version */
+  RAMMER_BAD_MODEL = 8,  /* the model was exported for another major version than the library's, or a later minor one */
+  RAMMER_BAD_VERSION = 9 /* the calling program was built for such a version */
 } rammer_status;
 
 /* Element types, with ONNX's numbers. */
@@ -54,6 +57,7 @@ typedef struct rammer_stream rammer_stream;   /* runs of a program that share a 
 
 typedef struct rammer_options {
   size_t size;              /* sizeof(rammer_options) */
+  int version;              /* RAMMER_VERSION */
   int threads;              /* 0: run in the calling thread alone. 1 (default): as many as the model was compiled for */
   const char *weights_file; /* weights.bin; NULL: the weights in the library, or these: */
   const void *weights;      /* aligned to 64 bytes, and valid until the program is closed */
@@ -61,14 +65,14 @@ typedef struct rammer_options {
   void *memory;             /* rammer_memory() bytes, aligned to 128; NULL: taken from the system */
   size_t memory_bytes;
 } rammer_options;
+#define RAMMER_DEFAULTS {sizeof(rammer_options), RAMMER_VERSION, 1, 0, 0, 0, 0, 0} /* rammer_options o = RAMMER_DEFAULTS; */
 
-int rammer_version(void);                        /* of the library: 1000 * major + minor */
+int rammer_version(void);                        /* RAMMER_VERSION of the library */
 const char *rammer_text(rammer_status);          /* what a status means */
 const char *rammer_failed(const rammer_program *); /* the operator of the last RAMMER_BAD_INDEX, or "" */
 
-void rammer_defaults(rammer_options *);
 size_t rammer_memory(const rammer_model *);      /* bytes that a program takes, without weights; 0: no code for this CPU */
-rammer_status rammer_open(const rammer_model *, const rammer_options *, rammer_program **);
+rammer_status rammer_open(const rammer_model *, const rammer_options *, rammer_program **); /* NULL: the defaults */
 void rammer_close(rammer_program *);             /* of NULL: nothing. Close its streams before */
 const char *rammer_arch(const rammer_program *); /* the instruction set whose code was chosen */
 
@@ -78,6 +82,7 @@ size_t rammer_outputs(const rammer_model *, const rammer_port **);
 size_t rammer_state(const rammer_model *, const rammer_port **); /* values that a run leaves for the next one */
 
 /* Run once. Arrays are dense and in row-major order. A call with the same addresses as the last one costs least.
+ * An array that is not aligned to its elements is copied.
  * A program with state has one stream of its own, which this runs. */
 rammer_status rammer_run(rammer_program *, const void *const *inputs, void *const *outputs);
 

@@ -1,0 +1,303 @@
+"""Measure rounds of several models: one program of all, its parts, separate programs, and ONNX Runtime's sessions.
+
+python -m benchmarks.micro.together [voice ocr detectors] [--rounds 10] [--seconds 0.5] [--small] [--json r.json]
+
+A round calls every model of a set once, with fixed inputs and outputs. State is an ordinary input here, which no peer
+carries on. Each peer runs in a process of its own, and they are visited in turns.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import onnx
+from onnx import TensorProto, compose, helper, numpy_helper
+from rich.table import Table
+
+import rammer
+from benchmarks.compare.apart import PAUSE_S
+from benchmarks.compare.report import wide_console
+from benchmarks.models.build import build
+from benchmarks.models.store import Scale
+from rammer.forkpool import usable_cpus
+from rammer.runtime.measure import random_inputs
+from rammer.runtime.program import Program
+
+Run = Callable[[], object]
+SETS = {
+    "frame": ("today_vad", "today_denoiser_1", "today_transducer"),
+    "voice": ("today_vad", "today_denoiser_1", "today_transducer", "today_speaker"),
+    "voice16": ("today_vad", "today_denoiser_16", "today_transducer", "today_speaker"),
+    "ocr": ("today_ocr_detector", "today_mobilenet_v2", "today_ocr_recognizer"),
+}
+DETECTORS = "detectors"
+COUNT = 100  # of detectors
+
+
+class Loaded(NamedTuple):
+    """A peer that is ready, and the bytes of its arenas and weights, if known."""
+
+    round: Run
+    planned_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A set of models: their files, each compiled, all in one plan, with parts, and all in one ONNX file (or "")."""
+
+    models: Mapping[str, str]
+    compiled: Mapping[str, str]
+    joint: str
+    parts: str
+    merged: str
+    threads: int
+
+
+def detector(path: Path, seed: int) -> str:
+    """Save an autoencoder of 4 to 64 units over 4 to 64 values, as one watches a machine; return the path."""
+    random = np.random.default_rng(seed)
+    width, units = (int(n) for n in random.integers(4, 65, 2))
+    shapes = {"w": (width, units), "b": (units,), "v": (units, width), "c": (width,)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gemm", ["r", "v", "c"], ["z"]),
+        helper.make_node("Sub", ["z", "x"], ["d"]),
+        helper.make_node("ReduceSumSquare", ["d"], ["y"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "detector",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, width))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ())],
+        [numpy_helper.from_array(random.standard_normal(s, np.float32) / 8, n) for n, s in shapes.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return str(path)
+
+
+def models_of(name: str, scale: Scale, folder: Path) -> dict[str, str]:
+    """Return the files of a set's models by name."""
+    if name == DETECTORS:
+        return {f"m{n}": detector(folder / f"m{n}.onnx", n) for n in range(COUNT if scale == "full" else 4)}
+    return {spec.removeprefix("today_"): str(build(spec, scale=scale).path) for spec in SETS[name]}
+
+
+def prepare(name: str, scale: Scale, folder: Path, threads: int) -> Files:
+    """Compile and save a set of models, and merge their graphs."""
+    models = models_of(name, scale, folder)
+    compiled = {}
+    for model, path in models.items():
+        compiled[model] = str(folder / f"{model}.rammer")
+        with rammer.compile(path, "cpu", device=threads) as program:
+            program.save(compiled[model])
+    joint, parted = str(folder / "joint.rammer"), str(folder / "parts.rammer")
+    for file, together in ((joint, []), (parted, None)):
+        with rammer.compile(models, "cpu", device=threads, together=together) as program:
+            program.save(file)
+    merged = str(folder / "merged.onnx")
+    try:
+        onnx.save(merge(models), merged)
+    except (ValueError, onnx.checker.ValidationError) as error:
+        print(f"{name}: onnx.compose merges no such models: {error}")
+        merged = ""
+    return Files(models, compiled, joint, parted, merged, threads)
+
+
+def merge(models: Mapping[str, str]) -> onnx.ModelProto:
+    """Return one ONNX model of all graphs."""
+    whole: onnx.ModelProto | None = None
+    for name, path in models.items():
+        model = compose.add_prefix(onnx.load(path), f"{name}.")
+        model.ir_version = 10
+        whole = compose.merge_models(whole, model, io_map=[]) if whole else model
+    assert whole is not None
+    return whole
+
+
+def bound(program: Program) -> Run:
+    return program.bind(random_inputs(program.inputs, 0))
+
+
+def one_plan(files: Files) -> Loaded:
+    program = rammer.load_program(files.joint, device=files.threads)
+    return Loaded(bound(program), _bytes(program))
+
+
+def separate(files: Files) -> Loaded:
+    programs = [rammer.load_program(path, device=files.threads) for path in files.compiled.values()]
+    runs = [bound(program) for program in programs]
+    return Loaded(lambda: [run() for run in runs], sum(map(_bytes, programs)))
+
+
+def parts(files: Files) -> Loaded:
+    program = rammer.load_program(files.parts, device=files.threads)
+    assert isinstance(program, rammer.JointProgram)
+    every = [program.part(*names) for names in program.parts]
+    runs = [bound(program.part(name)) for name in files.models]
+    weights = {w.ctypes.data: w.nbytes for part in every for w in part.image.weights.values()}
+    arena = max(part.report().arena_bytes for part in every)
+    return Loaded(lambda: [run() for run in runs], arena + sum(weights.values()))
+
+
+def _bytes(program: Program) -> int:
+    report = program.report()
+    return report.arena_bytes + report.weight_bytes
+
+
+def onnxruntime_of(one: bool, threads: int, pool: bool) -> Callable[[Files], Loaded]:
+    """Return how ONNX Runtime loads a set: as one file or many, with pools of their own or one pool."""
+
+    def load(files: Files) -> Loaded:
+        import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        if pool:
+            onnxruntime.set_global_thread_pool_sizes(threads, 1)
+            options.use_per_session_threads = False
+        calls = []
+        for path in [files.merged] if one else files.models.values():
+            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            binding = session.io_binding()
+            random = np.random.default_rng(0)
+            for port in session.get_inputs():
+                floats = port.type == "tensor(float)"
+                value = random.standard_normal(port.shape) if floats else random.integers(0, 2, port.shape)
+                array = value.astype(np.float32 if floats else port.type[7:-1])
+                binding.bind_ortvalue_input(port.name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+            for port in session.get_outputs():
+                binding.bind_output(port.name)
+            calls.append((session, binding))
+
+        def run() -> None:
+            for session, binding in calls:
+                session.run_with_iobinding(binding)
+
+        run()
+        for session, binding in calls:  # later runs write where the first one did
+            for port, value in zip(session.get_outputs(), binding.get_outputs(), strict=True):
+                binding.bind_ortvalue_output(port.name, value)
+        return Loaded(run)
+
+    return load
+
+
+OURS: dict[str, Callable[[Files], Loaded]] = {"one plan": one_plan, "parts": parts, "separate": separate}
+THEIRS = {
+    f"onnxruntime {what}, {threads} thread{'s' * (threads > 1)}": onnxruntime_of(what == "one file", threads, pool)
+    for what, pool in (("separate", False), ("one pool", True), ("one file", False))
+    for threads in (1, 2)
+    if not (pool and threads == 1)
+}
+PEERS = OURS | THEIRS
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process uses."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def serve(pipe: connection.Connection, peer: str, files: Files) -> None:
+    """Child's main: load, answer with bytes of memory, then answer each number of seconds with µs of rounds."""
+    import onnxruntime  # noqa: F401  # type: ignore[import-untyped, unused-ignore]  # libraries are not what is measured
+
+    before = resident()
+    run, planned_bytes = PEERS[peer](files)
+    for _ in range(5):
+        run()
+    pipe.send({"resident_bytes": resident() - before, "planned_bytes": planned_bytes})
+    while (seconds := pipe.recv()) is not None:
+        time.sleep(PAUSE_S)
+        run()
+        samples: list[float] = []
+        stop = time.perf_counter() + seconds
+        while time.perf_counter() < stop:
+            start = time.perf_counter()
+            run()
+            samples.append((time.perf_counter() - start) * 1e6)
+        pipe.send(samples)
+
+
+def measure(files: Files, rounds: int, seconds: float) -> dict[str, Any]:
+    """Return results by peer: median and minimum of rounds, the worst of them, their number, and memory."""
+    context = get_context("spawn")
+    pipes: dict[str, Any] = {}
+    memory = {}
+    for peer in PEERS:
+        if "one file" in peer and not files.merged:
+            continue
+        pipes[peer], child = context.Pipe()
+        context.Process(target=serve, args=(child, peer, files), daemon=True).start()
+        child.close()  # so that the end of the process ends the wait
+        memory[peer] = pipes[peer].recv()
+    samples: dict[str, list[float]] = {peer: [] for peer in pipes}
+    order = list(pipes)
+    for number in range(rounds):
+        for peer in order[number % len(order) :] + order[: number % len(order)]:
+            pipes[peer].send(seconds)
+            samples[peer] += pipes[peer].recv()
+    for pipe in pipes.values():
+        pipe.send(None)
+    return {
+        peer: {
+            "median_us": statistics.median(found),
+            "min_us": min(found),
+            "p99_us": float(np.percentile(found, 99)),
+            "worst_us": max(found),
+            "n": len(found),
+            **memory[peer],
+        }
+        for peer, found in samples.items()
+    }
+
+
+def table(name: str, results: Mapping[str, Any]) -> Table:
+    """Return one row per peer; `x` is the median over that of one plan."""
+    rows = Table(name, "median µs", "x", "min µs", "p99 µs", "worst µs", "n", "resident MB", "planned MB", box=None)
+    first = results["one plan"]["median_us"]
+    for peer, r in results.items():
+        times = (f"{r[what]:.1f}" for what in ("min_us", "p99_us", "worst_us"))
+        mb = f"{r['resident_bytes'] / 1e6:.1f}"
+        planned = f"{r['planned_bytes'] / 1e6:.2f}" if r["planned_bytes"] else ""
+        rows.add_row(peer, f"{r['median_us']:.1f}", f"{r['median_us'] / first:.2f}", *times, str(r["n"]), mb, planned)
+    return rows
+
+
+@click.command()
+@click.argument("sets", nargs=-1, type=click.Choice([*SETS, DETECTORS]))
+@click.option("--rounds", default=10, show_default=True, help="Visits of each peer.")
+@click.option("--seconds", default=0.5, show_default=True, help="Of one visit.")
+@click.option("--threads", type=int, help="vEUs of our programs.  [default: usable CPUs]")
+@click.option("--small", is_flag=True, help="Small variants of the models.")
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here, too.")
+def main(
+    sets: tuple[str, ...], rounds: int, seconds: float, threads: int | None, small: bool, output: Path | None
+) -> None:
+    """Time rounds of sets of models: as one program, as parts, as separate programs, and in ONNX Runtime."""
+    if not importlib.util.find_spec("onnxruntime"):
+        raise click.ClickException("onnxruntime is not installed")
+    found = {}
+    for name in sets or ("voice", "ocr", DETECTORS):
+        with tempfile.TemporaryDirectory() as folder:
+            files = prepare(name, "small" if small else "full", Path(folder), threads or usable_cpus())
+            found[name] = measure(files, rounds, seconds)
+        wide_console().print(table(name, found[name]))
+    if output:
+        output.write_text(json.dumps({"rounds": rounds, "seconds": seconds, "sets": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

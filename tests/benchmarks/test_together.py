@@ -1,0 +1,37 @@
+"""The benchmark of several models: one real run end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx.reference import ReferenceEvaluator
+
+from benchmarks.micro.together import PEERS, detector, main, merge
+
+
+def test_every_peer_runs_every_model(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    file = tmp_path / "r.json"
+    arguments = "detectors --small --rounds 1 --seconds 0.01 --json"
+    done = CliRunner().invoke(main, [*arguments.split(), str(file)], catch_exceptions=False)
+    assert done.exit_code == 0 and "one plan" in done.output
+    found = json.loads(file.read_text())["sets"]["detectors"]
+    assert list(found) == list(PEERS)
+    assert all(peer["n"] and 0 < peer["min_us"] <= peer["median_us"] <= peer["worst_us"] for peer in found.values())
+    assert found["parts"]["planned_bytes"] <= 1.1 * found["one plan"]["planned_bytes"]
+
+
+def test_merged_graphs_compute_what_each_does(tmp_path: Path) -> None:
+    files = {f"m{n}": detector(tmp_path / f"{n}.onnx", n) for n in range(2)}
+    whole, models = merge(files), {name: onnx.load(path) for name, path in files.items()}
+    random = np.random.default_rng(0)
+    widths = {name: m.graph.input[0].type.tensor_type.shape.dim[1].dim_value for name, m in models.items()}
+    inputs = {name: random.standard_normal((1, width), np.float32) for name, width in widths.items()}
+    found = ReferenceEvaluator(whole).run(None, {f"{name}.x": x for name, x in inputs.items()})
+    for (name, model), value in zip(models.items(), found, strict=True):
+        np.testing.assert_array_equal(value, ReferenceEvaluator(model).run(None, {"x": inputs[name]})[0])
