@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rammer.errors import message
 from rammer.moved import renamed
@@ -23,15 +23,10 @@ class SessionReport:
 
     def with_part(self, label: str, other: SessionReport) -> SessionReport:
         """Return this report with the counts of a part of the model added."""
-        return SessionReport(
-            self.hits + other.hits,
-            self.misses + other.misses,
-            self.compiled_ahead + other.compiled_ahead,
-            self.evictions + other.evictions,
-            self.compile_s + other.compile_s,
-            self.padding,
-            (*self.programs, *((f"{label}: {text}", runs, seconds) for text, runs, seconds in other.programs)),
-        )
+        counts = ("hits", "misses", "compiled_ahead", "evictions", "compile_s")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        inner = ((f"{label}: {text}", runs, seconds) for text, runs, seconds in other.programs)
+        return replace(self, **sums, programs=(*self.programs, *inner))
 
     def __str__(self) -> str:
         lines = [

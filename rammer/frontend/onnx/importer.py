@@ -471,10 +471,9 @@ class Importer:
         kinds = {self.builder.types[t] for t in value.tensors}
         if len(kinds) == 1:
             return helper.make_sequence_type_proto(_type_proto(kinds.pop()))
-        proto = TypeProto()
-        if value.dtype:
-            proto.sequence_type.elem_type.tensor_type.elem_type = CODES[value.dtype]
-        return proto
+        if value.dtype is None:
+            return TypeProto()
+        return helper.make_sequence_type_proto(helper.make_tensor_type_proto(CODES[value.dtype], None))
 
 
 def _symbols(graph: Graph, ports: Sequence[Declared]) -> dict[TensorId, Symbols]:

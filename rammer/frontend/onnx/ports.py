@@ -98,14 +98,12 @@ def declared(value: ValueInfoProto) -> Declared:
 
 def type_of(value: Any) -> TypeProto:
     """Return the type of a tensor, list or missing value, with open shapes."""
+    unknown = helper.make_tensor_type_proto(TensorProto.UNDEFINED, None)
     if value is None:
-        found = TypeProto()
-        found.optional_type.elem_type.tensor_type.elem_type = TensorProto.UNDEFINED
-        return found
+        return helper.make_optional_type_proto(unknown)
     if not isinstance(value, list):
         return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.dtype), None)
-    element = type_of(value[0]) if value else helper.make_tensor_type_proto(TensorProto.UNDEFINED, None)
-    return helper.make_sequence_type_proto(element)
+    return helper.make_sequence_type_proto(type_of(value[0]) if value else unknown)
 
 
 def elements(port: Declared, given: Given) -> tuple[TensorId, ...]:

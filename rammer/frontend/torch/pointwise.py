@@ -11,20 +11,10 @@ from torch import fx
 from rammer.frontend.torch.writer import Handler, Operand, Unsupported, Writer, handles
 
 _UNARY = {
-    "abs": "Abs",
-    "neg": "Neg",
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "exp": "Exp",
-    "log": "Log",
-    "sqrt": "Sqrt",
-    "reciprocal": "Reciprocal",
-    "sign": "Sign",
-    "sgn": "Sign",
-    "erf": "Erf",
-    **{op: op.capitalize() for op in ("sin", "cos", "tan", "asin", "acos", "atan")},
+    **{op: op.capitalize() for op in ("abs", "neg", "sign", "sqrt", "reciprocal", "exp", "log", "erf", "tanh")},
+    **{op: op.capitalize() for op in ("sin", "cos", "tan", "asin", "acos", "atan", "relu", "sigmoid")},
     **{op: op.capitalize() for op in ("sinh", "cosh", "asinh", "acosh", "atanh")},
+    "sgn": "Sign",
 }
 _BINARY = {"mul": "Mul", "maximum": "Max", "minimum": "Min", "pow": "Pow"}
 _COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}

@@ -15,31 +15,11 @@ from rammer.ir.tensor import DType, Shape, TensorId
 SINH_TERMS = 9  # terms of the series: enough for doubles up to 1
 
 _PLAIN = {
-    "Abs": "abs",
-    "Neg": "neg",
-    "Sign": "sign",
-    "Sqrt": "sqrt",
-    "Exp": "exp",
-    "Log": "log",
-    "Sin": "sin",
-    "Cos": "cos",
-    "Asin": "asin",
-    "Acos": "acos",
-    "Atan": "atan",
-    "Erf": "erf",
-    "Tanh": "tanh",
-    "Sigmoid": "sigmoid",
-    "Reciprocal": "reciprocal",
-    "Relu": "relu",
+    **{op: op.lower() for op in ("Abs", "Neg", "Sign", "Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Not")},
+    **{op: op.lower() for op in ("Exp", "Log", "Sin", "Cos", "Asin", "Acos", "Atan", "Erf", "Tanh")},
+    **{op: op.lower() for op in ("Sigmoid", "Relu", "Softplus", "Softsign", "Mish")},
     "HardSwish": "hard_swish",
-    "Softplus": "softplus",
-    "Softsign": "softsign",
-    "Mish": "mish",
-    "Not": "not",
     "IsNaN": "is_nan",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round",
     "BitwiseNot": "bit_not",
 }
 _WITH_ATTRIBUTES = {
@@ -51,22 +31,11 @@ _WITH_ATTRIBUTES = {
     "LRN": ("lrn", ("size", "alpha", "beta", "bias")),
 }
 _BINARY = {
-    "Add": "add",
-    "Sub": "sub",
-    "Mul": "mul",
-    "Div": "div",
-    "And": "and",
-    "Or": "or",
-    "Xor": "xor",
-    "Equal": "equal",
-    "Less": "less",
+    **{op: op.lower() for op in ("Add", "Sub", "Mul", "Div", "PRelu")},
+    **{op: op.lower() for op in ("And", "Or", "Xor", "Equal", "Less", "Greater")},
+    **{f"Bitwise{op}": f"bit_{op.lower()}" for op in ("And", "Or", "Xor")},
     "LessOrEqual": "less_equal",
-    "Greater": "greater",
     "GreaterOrEqual": "greater_equal",
-    "BitwiseAnd": "bit_and",
-    "BitwiseOr": "bit_or",
-    "BitwiseXor": "bit_xor",
-    "PRelu": "prelu",
 }
 _LEGACY_BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 

@@ -13,11 +13,7 @@ from rammer.ir.tensor import Array, TensorId
 
 # ONNX's activation -> name of the scalar function, and defaults of its parameters
 ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "relu": ("relu", ()),
-    "tanh": ("tanh", ()),
-    "sigmoid": ("sigmoid", ()),
-    "softsign": ("softsign", ()),
-    "softplus": ("softplus", ()),
+    **{name: (name, ()) for name in ("relu", "tanh", "sigmoid", "softsign", "softplus")},
     "affine": ("affine", (1.0, 0.0)),
     "leakyrelu": ("leaky_relu", (0.01,)),
     "thresholdedrelu": ("thresholded_relu", (1.0,)),

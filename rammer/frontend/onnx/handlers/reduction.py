@@ -10,15 +10,10 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
 MOST_AT_ONCE = 4  # elements that a stage of a cumulative sum combines
+_KINDS = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")
 _FUNCTIONS = {
-    "ReduceSum": "sum",
-    "ReduceMean": "mean",
-    "ReduceMax": "max",
-    "ReduceMin": "min",
-    "ReduceProd": "prod",
+    **{f"Reduce{kind}": kind.lower() for kind in _KINDS},
     "ReduceSumSquare": "sum_square",
-    "ReduceL1": "l1",
-    "ReduceL2": "l2",
     "ReduceLogSum": "log_sum",
     "ReduceLogSumExp": "log_sum_exp",
 }
