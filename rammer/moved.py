@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOVED = {  # modules of public names, and modules that documentation has named
-    "rammer.backend": "rammer.integrations.onnx_backend",
+    "rammer.backend": "rammer_testing.onnx_backend",
     "rammer.distributed": "rammer.integrations.dask",
     "rammer.dynamo": "rammer.integrations.torch_dynamo",
     "rammer.demo": "rammer.tools.demo",

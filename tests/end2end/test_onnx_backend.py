@@ -1,4 +1,4 @@
-"""`rammer.integrations.onnx_backend` is ONNX's backend interface, and runs the whole of onnx.backend.test."""
+"""`rammer_testing.onnx_backend` is ONNX's backend interface, and runs the whole of onnx.backend.test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rammer_testing.onnx_backend
 from onnx import TensorProto, helper
 
-import rammer.integrations.onnx_backend
 from benchmarks.pages.operator_table import table
 from rammer import config
 from rammer.errors import InputError, ModelError, RammerError
@@ -40,17 +40,17 @@ def relu(op: str = "Relu") -> helper.ModelProto:
 
 def test_models_and_nodes_run() -> None:
     x = np.array([-1, 0, 2], F32)
-    rep = rammer.integrations.onnx_backend.prepare(relu())
+    rep = rammer_testing.onnx_backend.prepare(relu())
     for given in ([x], x, {"x": x}, (x[:2],)):
         (y,) = rep.run(given)
         np.testing.assert_array_equal(y, np.maximum(given[0] if isinstance(given, list | tuple) else x, 0))
     np.testing.assert_array_equal(
-        rammer.integrations.onnx_backend.run_model(relu(), [x], "CPU", rtol=0.1)[0], np.maximum(x, 0)
+        rammer_testing.onnx_backend.run_model(relu(), [x], "CPU", rtol=0.1)[0], np.maximum(x, 0)
     )
     split = helper.make_node("Split", ["x", "parts"], ["a", "b"], axis=0)
-    a, b = rammer.integrations.onnx_backend.run_node(split, [x, np.array([1, 2])], opset_version=13)
+    a, b = rammer_testing.onnx_backend.run_node(split, [x, np.array([1, 2])], opset_version=13)
     assert (a.tolist(), b.tolist()) == ([-1], [0, 2])
-    joined = rammer.integrations.onnx_backend.run_node(
+    joined = rammer_testing.onnx_backend.run_node(
         helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0), [[x, x]]
     )
     assert joined[0].shape == (6,)
@@ -61,16 +61,16 @@ def test_models_and_nodes_run() -> None:
 
 
 def test_what_is_supported_is_known_before_it_is_asked_for() -> None:
-    assert rammer.integrations.onnx_backend.is_compatible(
-        relu()
-    ) and not rammer.integrations.onnx_backend.is_compatible(relu("NoSuchOperator"))
-    assert rammer.integrations.onnx_backend.supports_device(
-        "CPU"
-    ) and not rammer.integrations.onnx_backend.supports_device("ABACUS")
+    assert rammer_testing.onnx_backend.is_compatible(relu()) and not rammer_testing.onnx_backend.is_compatible(
+        relu("NoSuchOperator")
+    )
+    assert rammer_testing.onnx_backend.supports_device("CPU") and not rammer_testing.onnx_backend.supports_device(
+        "ABACUS"
+    )
     with pytest.raises(RammerError, match="abacus"):
-        rammer.integrations.onnx_backend.prepare(relu(), "ABACUS").run([np.zeros(1, F32)])
+        rammer_testing.onnx_backend.prepare(relu(), "ABACUS").run([np.zeros(1, F32)])
     with pytest.raises(ModelError, match="NoSuchOperator"):
-        rammer.integrations.onnx_backend.prepare(relu("NoSuchOperator")).run([np.zeros(1, F32)])
+        rammer_testing.onnx_backend.prepare(relu("NoSuchOperator")).run([np.zeros(1, F32)])
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
-    "rammer.integrations.onnx_backend": ({"session=", "runtime", "frontend", "errors"}, {"numpy", "onnx"}),
     "rammer.runtime.report": ({"runtime.usage", "errors"}, set()),
     "rammer.runtime": (
         {

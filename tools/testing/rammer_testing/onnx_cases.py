@@ -1,4 +1,4 @@
-"""Load the cases of onnx.backend.test, as BackendTest makes them for `rammer.integrations.onnx_backend` on the CPU.
+"""Load the cases of onnx.backend.test, as BackendTest makes them for `rammer_testing.onnx_backend` on the CPU.
 
 Importing this module reads all cases, which takes longer than running most of them. So workers are forked from a
 process that has imported it.
@@ -21,7 +21,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from rammer.errors import RammerError
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
-from rammer.integrations.onnx_backend import RammerBackend, RammerRep
+from rammer_testing.onnx_backend import RammerBackend, RammerRep
 
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
 SUFFIX = "_cpu"  # that BackendTest gives names
@@ -62,7 +62,7 @@ class Result:
 
 
 class Directed(RammerBackend):
-    """`rammer.integrations.onnx_backend` on any vDevice, while BackendTest asks for the CPU."""
+    """`rammer_testing.onnx_backend` on any vDevice, while BackendTest asks for the CPU."""
 
     device = "CPU"
 
@@ -163,7 +163,7 @@ def _operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def run_case(name: str, device: str = "CPU") -> Result:
-    """Run a case in this process, on a device of `rammer.integrations.onnx_backend`: "CPU", "cuda:emulator:2"."""
+    """Run a case in this process, on a device of `rammer_testing.onnx_backend`: "CPU", "cuda:emulator:2"."""
     Directed.device = device
     Suite.known = DIFFERENCES.get(name)
     try:

@@ -33,27 +33,22 @@ TYPES = {
     DType.BF16: "BFLOAT16",
 }
 # Leaf, subleaf, register (EAX to EDX) and bit of CPUID, by the names of /proc/cpuinfo.
-CPU_BITS = {
-    "ssse3": (1, 0, 2, 9),
-    "fma": (1, 0, 2, 12),
-    "sse4_1": (1, 0, 2, 19),
-    "sse4_2": (1, 0, 2, 20),
-    "movbe": (1, 0, 2, 22),
-    "popcnt": (1, 0, 2, 23),
-    "osxsave": (1, 0, 2, 27),
-    "f16c": (1, 0, 2, 29),
-    "bmi1": (7, 0, 1, 3),
-    "avx2": (7, 0, 1, 5),
-    "bmi2": (7, 0, 1, 8),
-    "avx512f": (7, 0, 1, 16),
-    "avx512dq": (7, 0, 1, 17),
-    "avx512cd": (7, 0, 1, 28),
-    "avx512bw": (7, 0, 1, 30),
-    "avx512vl": (7, 0, 1, 31),
-    "avx512_vnni": (7, 0, 2, 11),
-    "amx_bf16": (7, 0, 3, 22),
-    "amx_tile": (7, 0, 3, 24),
-    "avx512_bf16": (7, 1, 0, 5),
+CPU_BITS = {  # by leaf, subleaf and register of CPUID
+    (1, 0, 2): {
+        "ssse3": 9,
+        "fma": 12,
+        "sse4_1": 19,
+        "sse4_2": 20,
+        "movbe": 22,
+        "popcnt": 23,
+        "osxsave": 27,
+        "f16c": 29,
+    },
+    (7, 0, 1): {"bmi1": 3, "avx2": 5, "bmi2": 8}
+    | {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
+    (7, 0, 2): {"avx512_vnni": 11},
+    (7, 0, 3): {"amx_bf16": 22, "amx_tile": 24},
+    (7, 1, 0): {"avx512_bf16": 5},
 }
 STATES = {"avx2": 0x6, "avx512f": 0xE6, "amx_tile": 0x60000}  # of registers, which the system must save
 
@@ -120,11 +115,12 @@ def plan_source(name: str, image: Image, table: Table, arch: Arch, constants: Se
             parts.append(array("rammer_arg", f"port_{n}", rows(np.stack([bound.args, bound.offsets], 1))))
         used = f"{len(bound.args)}, port_{n}" if bound is not None and len(bound.args) else "0, 0"
         homes.append(f"{{{{{base}, {offset}}}, {used}}}")
-    bits = [CPU_BITS[f] for f in sorted(arch.features)]
+    bits_of = {feature: (*word, bit) for word, bits in CPU_BITS.items() for feature, bit in bits.items()}
+    bits = [bits_of[f] for f in sorted(arch.features)]
     xcr0 = 0
     for feature, states in STATES.items():
         xcr0 |= states if feature in arch.features else 0
-    bits += [CPU_BITS["osxsave"]] if xcr0 else []
+    bits += [bits_of["osxsave"]] if xcr0 else []
     ahead = [f"{{{{{base}, {offset}}}, {lines}}}" for base, offset, lines in table.aheads.tolist()]
     steps = np.array(in_order(table), np.int64).reshape(-1, 2)
     parts += [

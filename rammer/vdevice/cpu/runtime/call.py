@@ -38,76 +38,30 @@ _HEAD = object.__basicsize__  # PyObject_HEAD: ends with the type; an array's ow
 _PLACES = (_HEAD - 8, _HEAD, _HEAD + 8, _HEAD + 16, _HEAD + 40, _HEAD + 48)  # PyArrayObject_fields
 
 
-class _Python(ctypes.Structure):
-    """`python` of call.c."""
-
-    _fields_ = (
-        ("functions", _POINTER * len(_FUNCTIONS)),
-        ("none", _POINTER),
-        ("dict_type", _POINTER),
-        ("array_type", _POINTER),
-        ("places", _I64 * len(_PLACES)),
-    )
+def _struct(symbol: str, /, **fields: Any) -> Any:
+    """Return the type of a struct of call.c."""
+    return type(symbol, (ctypes.Structure,), {"_fields_": [*fields.items()]})
 
 
-class _Direct(ctypes.Structure):
-    """`arguments` of call.c."""
-
-    _fields_ = (("count", _I64), ("at", _POINTER), ("offset", _POINTER))
-
-
-class _Given(ctypes.Structure):
-    """`given` of call.c."""
-
-    _fields_ = (
-        ("name", _POINTER),
-        ("dtype", _POINTER),
-        ("place", _POINTER),
-        ("nbytes", _I64),
-        ("rank", _I64),
-        ("shape", _POINTER),
-        ("direct", _Direct),
-    )
-
-
-class _MadeStruct(ctypes.Structure):
-    """`made` of call.c."""
-
-    _fields_ = (("name", _POINTER), ("make", _POINTER), ("array", _POINTER), ("direct", _Direct))
-
-
-class _Copy(ctypes.Structure):
-    """`copy` of call.c."""
-
-    _fields_ = (("to", _POINTER), ("source", _POINTER), ("nbytes", _I64))
-
-
-class _Call(ctypes.Structure):
-    """`call` of call.c."""
-
-    _fields_ = (
-        ("python", _POINTER),
-        ("pool", _POINTER),
-        ("table", _POINTER),
-        ("num_inputs", _I64),
-        ("num_outputs", _I64),
-        ("inputs", _POINTER),
-        ("outputs", _POINTER),
-        ("copies", _POINTER),
-        ("args", _POINTER),
-    )
-
-
-class _Method(ctypes.Structure):
-    """PyMethodDef."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("function", _POINTER), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+_POINTERS, _PLACE_NUMBERS = _POINTER * len(_FUNCTIONS), _I64 * len(_PLACES)
+_Python = _struct(
+    "python", functions=_POINTERS, none=_POINTER, dict_type=_POINTER, array_type=_POINTER, places=_PLACE_NUMBERS
+)
+_Arguments = _struct("arguments", count=_I64, at=_POINTER, offset=_POINTER)
+_PORT = {"name": _POINTER, "dtype": _POINTER, "place": _POINTER, "nbytes": _I64, "rank": _I64, "shape": _POINTER}
+_Given = _struct("given", **_PORT, direct=_Arguments)
+_Output = _struct("made", name=_POINTER, make=_POINTER, array=_POINTER, direct=_Arguments)
+_Copy = _struct("copy", to=_POINTER, source=_POINTER, nbytes=_I64)
+_SIZES = {"num_inputs": _I64, "num_outputs": _I64}
+_PARTS = dict.fromkeys(("inputs", "outputs", "copies", "args"), _POINTER)
+_Call = _struct("call", python=_POINTER, pool=_POINTER, table=_POINTER, **_SIZES, **_PARTS)
+_Method = _struct("PyMethodDef", name=ctypes.c_char_p, function=_POINTER, flags=ctypes.c_int, doc=ctypes.c_char_p)
 
 
 class _Function:
     """A function of call.c as a Python callable, with the objects that it refers to."""
 
-    def __init__(self, library: Library, symbol: str, flags: int, struct: _Call, *kept: object) -> None:
+    def __init__(self, library: Library, symbol: str, flags: int, struct: ctypes.Structure, *kept: object) -> None:
         self._method = _Method(symbol.encode(), library.address(symbol), flags, None)
         self._kept = (library, struct, *kept)
         make = ctypes.pythonapi.PyCFunction_NewEx
@@ -141,20 +95,16 @@ class DirectCall(_Function):
         makes = [makers.get(name, array.copy) for name, array in outputs]
         places = {name: (np.ascontiguousarray(b.args), np.ascontiguousarray(b.offsets)) for name, b in direct.items()}
 
-        def arguments(name: str) -> _Direct:
-            if name not in places:
-                return _Direct(0, None, None)
-            at, offset = places[name]
-            return _Direct(len(at), at.ctypes.data, offset.ctypes.data)
-
+        found = {name: _Arguments(len(at), at.ctypes.data, by.ctypes.data) for name, (at, by) in places.items()}
+        copied = _Arguments(0, None, None)
         given = (_Given * len(inputs))(
             *(
-                _Given(id(n), id(kind), a.ctypes.data, a.nbytes, a.ndim, shape.ctypes.data, arguments(n))
+                _Given(id(n), id(kind), a.ctypes.data, a.nbytes, a.ndim, shape.ctypes.data, found.get(n, copied))
                 for (n, a), kind, shape in zip(inputs, kinds, shapes, strict=True)
             )
         )
-        made = (_MadeStruct * len(outputs))(
-            *(_MadeStruct(id(n), id(make), None, arguments(n)) for (n, _), make in zip(outputs, makes, strict=True))
+        made = (_Output * len(outputs))(
+            *(_Output(id(n), id(make), None, found.get(n, copied)) for (n, _), make in zip(outputs, makes, strict=True))
         )
         counts, at = (len(inputs), len(outputs)), (ctypes.addressof(given), ctypes.addressof(made))
         struct = _Call(ctypes.addressof(_python()), ctypes.addressof(pool), table, *counts, *at, None, args.ctypes.data)
@@ -206,7 +156,7 @@ def _layout_is_known() -> bool:
 
 
 @lru_cache(maxsize=1)
-def _python() -> _Python:
+def _python() -> Any:
     functions = (_POINTER * len(_FUNCTIONS))(*map(_address, _FUNCTIONS))
     return _Python(functions, id(None), id(dict), id(np.ndarray), (_I64 * len(_PLACES))(*_PLACES))
 
