@@ -1,6 +1,6 @@
 """Measure single operators against ONNX Runtime, and OpenVINO where it is installed, in turns in one process.
 
-python -m benchmarks.operators.run --size layer --only Softmax,TopK --json operators.json
+python -m benchmarks.operators.run --size layer --only "Softmax; TopK" --json operators.json
 
 A ratio is the least time of the best peer over that of rammer's `run`; `bound` is that of a bound call, which writes
 outputs that exist. `floor` is how many times the least time that this machine allows `bound` takes: for the bytes of

@@ -442,9 +442,9 @@ def _accesses(
     for name in [n for n, _ in expr.outputs if output in (None, n)]:
         asked[name][tuple(var(a) for a, _ in expr.root.axes), (), ()] = None
     if expr.into and expr.copied:
-        moved = {d.dim: f"{expr.into.tensor}.{d.dim}" for d in expr.into.dynamic}
-        extents |= {axis: expr.type_of(expr.into.tensor).shape[dim] for dim, axis in moved.items()}
-        whole = tuple(var(moved[dim]) if dim in moved else place for dim, place in enumerate(expr.into.index))
+        free = {d.dim: f"{expr.into.tensor}.{d.dim}" for d in expr.into.dynamic}
+        extents |= {axis: expr.type_of(expr.into.tensor).shape[dim] for dim, axis in free.items()}
+        whole = tuple(var(free[dim]) if dim in free else place for dim, place in enumerate(expr.into.index))
         asked[expr.into.tensor][whole, (), ()] = None
     for d in expr.into.dynamic if expr.into else ():  # places of elements are read with them
         for load, _ in loads(d.value):
