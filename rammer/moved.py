@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOVED = {  # modules of public names, and modules that documentation has named
-    "rammer.backend": "rammer_testing.onnx_backend",
     "rammer.distributed": "rammer.integrations.dask",
     "rammer.dynamo": "rammer.integrations.torch_dynamo",
     "rammer.demo": "rammer.tools.demo",
@@ -36,7 +35,7 @@ MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.usage": "rammer.runtime.usage",
     "rammer.vdevice.cfamily": "rammer.vdevice.ctext.cfamily",
 }
-STAY = ("rammer.backend", "rammer.distributed", "rammer.dynamo")  # names that other projects' settings hold: no warning
+STAY = ("rammer.distributed", "rammer.dynamo")  # names that other projects' settings hold: no warning
 
 
 class _Alias(Loader):

@@ -131,10 +131,10 @@ def test_our_side_on_a_gpu(cupy: FakeCupy, built: store.BuiltModel, peer: str, m
     """Load, check, measure twice, notes: the child's whole life, in this process."""
     monkeypatch.setenv("RAMMER_TUNE_SECONDS", "0")
     cupy.cuda.runtime.memset = lambda *_: cupy.note("memset")
-    asked, answers = iter(["load", 4, 8, None]), []
-    pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
     task = gpu_peers.Task(peer, str(built.path), "", "small", 0)
-    gpu_peers.serve(pipe, task, built.outputs, 2)  # type: ignore[arg-type]
+    asked, answers = iter([(task, built.outputs, 2), 4, 8, None]), []
+    pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
+    gpu_peers.serve(pipe, peer)  # type: ignore[arg-type]
     assert not [a for a in answers if "failed" in a], answers
     assert answers[0]["errors"]["y"] < 1e-6 and answers[1]["warm_ms"] == [0.5] * 4
     assert answers[2]["flushed_ms"] == [0.5] * 2 and cupy.calls.count("memset") == 3
@@ -159,18 +159,19 @@ def test_programs_compiled_before_are_loaded(
         return made(text, arch)
 
     there(monkeypatch, True, compile_clocks)
-    asked, answers = iter(["load", None]), []
-    pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
     task = gpu_peers.Task("rammer", str(built.path), "", "small", 0, str(tmp_path / "ready"))
-    gpu_peers.serve(pipe, task, built.outputs, 0)  # type: ignore[arg-type]
+    asked, answers = iter([(task, built.outputs, 0), None]), []
+    pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
+    gpu_peers.serve(pipe, "rammer")  # type: ignore[arg-type]
     assert answers[-1].get("notes", {}).get("compiled_before"), answers
 
 
 def test_a_peer_that_cannot_says_why(built: store.BuiltModel) -> None:
     pytest.importorskip("torch", reason="the peer is torch")
     answers: list[dict[str, Any]] = []
-    pipe = SimpleNamespace(recv=lambda: None, send=answers.append)
-    gpu_peers.serve(pipe, gpu_peers.Task("torch", str(built.path), "", "small", None), built.outputs, 0)  # type: ignore[arg-type]
+    task = gpu_peers.Task("torch", str(built.path), "", "small", None)
+    pipe = SimpleNamespace(recv=lambda: (task, built.outputs, 0), send=answers.append)
+    gpu_peers.serve(pipe, "torch")  # type: ignore[arg-type]
     assert "there is no torch module of this model" in answers[0]["failed"]
 
 

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 from onnx.reference import ReferenceEvaluator
 
+pytest.importorskip("torch", reason="the benchmark builds models with torch")
+
 from benchmarks.micro.together import PEERS, detector, main, merge
 
 

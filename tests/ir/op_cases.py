@@ -77,5 +77,8 @@ def _check_load(expr: TensorExpr, load: Load, path: Path, env: dict[str, tuple[i
             offset = (index - r.index).const if not (index - r.index).terms else None
             if offset is not None:
                 low, high = max(low, r.low + offset), min(high, r.high - 1 + offset)
+            mirrored = index + r.index
+            if not mirrored.terms:
+                low, high = max(low, mirrored.const - r.high + 1), min(high, mirrored.const - r.low)
         dynamic = any(d.dim == p for d in load.dynamic)
         assert dynamic or low > high or (low >= 0 and high < extent), f"{load} reads [{low}, {high}] of {extent}"

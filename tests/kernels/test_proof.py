@@ -35,7 +35,8 @@ from rammer.vdevice.cpu.codegen import amx
 
 UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
 CAUGHT = 0.99  # of changes that make a difference
-SOME = sorted(CASES)[::9]  # of the operators
+TAKEN = sorted(name for name, op in CASES.items() if op.kind != "scatter")  # by rKernels of threads
+SOME = TAKEN[::9]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -45,7 +46,7 @@ def test_candidates_are_proven(name: str) -> None:
             assert not prove(kernel), f"{kernel.name}: {prove(kernel)[0]}"
 
 
-@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in TAKEN])
 def test_candidates_of_many_threads_are_proven(name: str) -> None:
     for kernel in candidates(CASES[name], SMALL):
         _, findings = proven(kernel)
@@ -213,7 +214,7 @@ def test_changed_kernels_are_not_proven() -> None:
 
 
 def test_changed_kernels_of_many_threads_are_not_proven() -> None:
-    check_mutants_of_many_threads(sorted(CASES)[::6], 3, seed=3)
+    check_mutants_of_many_threads(TAKEN[::6], 3, seed=3)
 
 
 def test_changed_kernels_on_the_unit_are_not_proven() -> None:

@@ -21,9 +21,12 @@ LARGE = [
 ]
 
 
+TAKEN = {name: op for name, op in CASES.items() if op.kind != "scatter"}  # which backends of threads search instead
+
+
 @pytest.fixture(scope="module")
 def built():
-    return build({name: (op, candidates(op, SMALL)) for name, op in CASES.items()})
+    return build({name: (op, candidates(op, SMALL)) for name, op in TAKEN.items()})
 
 
 def wide_cases() -> dict[str, Operation]:
@@ -61,7 +64,7 @@ def built_large():
     return build({name: (CASES[name], candidates(CASES[name], GPU)) for name in LARGE})
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TAKEN)
 def test_candidates_compute_the_expression(built, name: str) -> None:
     check(built, name)
 

@@ -59,7 +59,7 @@ def test_pickles_by_old_names_load(forgotten: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["-W", "error", "-c", "import rammer.backend; assert rammer.backend.prepare"],
+        ["-W", "error", "-c", "import rammer.dynamo; assert rammer.dynamo.backend"],
         ["-m", "rammer.demo", "--help"],
         ["-m", "benchmarks.before", "--help"],
     ],

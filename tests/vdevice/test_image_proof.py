@@ -166,10 +166,10 @@ def gpu_faults(image: Image) -> Iterator[tuple[str, str, Image]]:
     if header["scratch_bytes"]:
         yield "little shared memory", "R309", changed(image, Streams, shared_bytes=1024)
     for copying in np.flatnonzero(rows[:, 0] == COPIES)[:3].tolist():
-        for k, what in ((0, "copied from elsewhere"), (1, "copied to elsewhere"), (2, "half copied")):
+        for k, what in ((0, "copied from elsewhere"), (1, "copied to elsewhere"), (2, "a quarter copied")):
             offsets = table.arg_offset.copy()
             at = int(rows[copying, 2]) + k
-            offsets[at] = offsets[at] // 2 if k == 2 else offsets[at] + 64
+            offsets[at] = offsets[at] // 4 if k == 2 else offsets[at] + 64
             yield what, "R307", changed(image, Streams, arg_offset=offsets)
     base, offset = header["outputs"][0]
     yield "port moved", "R308", changed(image, Streams, outputs=[[base, offset + 64]])

@@ -68,7 +68,7 @@ def test_a_poll_is_the_first_load_of_a_wait(arch: str, ahead: bool, monkeypatch:
 
 def test_lists_are_there_before_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looked for one of the first entries of a list elsewhere would give up; a list that did not come shows."""
-    program = recurrent("wavefront", 2, 5, 64, 5)
+    program = recurrent("wavefront", 2, 5, 96, 5)
     plan, inputs = program.plan, inputs_of(program)
     assert 1 < make_program(plan, CUDA).streams.instructions[:, 5].max() <= AHEAD
 

@@ -163,7 +163,7 @@ static void __attribute__((noinline)) help(pool *p, i64 veu, lane *other) {
 
 INLINE int claims(lane *l, u64 go) {
   u64 before = LOAD_IN_ORDER(&l->claimed);
-  return before < go && __atomic_compare_exchange_n(&l->claimed, &before, go, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  return before < go && REPLACE_IN_ORDER(&l->claimed, &before, go);
 }
 
 INLINE const i64 *bounds_of(const pool *p, i64 veu) { return p->t->bounds + p->program * p->t->num_veus + veu; }
@@ -200,7 +200,7 @@ static int walk_claimed(pool *p) {
     if (!ready) continue;
     walked = 1;
     if (s < end) {
-      __atomic_store_n(&l->begun, p->base + (s - first) + 1, __ATOMIC_RELAXED);
+      STORE_ALONE(&l->begun, p->base + (s - first) + 1);
       l->now.next = t->aheads[s->ahead];
       if (s->kernel >= 0) compute(t, l, s);
       if (s->flags & PUBLISH) STORE(&l->step, p->base + (s - first) + 1);

@@ -19,6 +19,7 @@ typedef unsigned long long u64;
 #define LOAD_IN_ORDER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)  // with other ..._IN_ORDER: one order for all threads
 #define STORE_IN_ORDER(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 #define ADD_IN_ORDER(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
+#define REPLACE_IN_ORDER(p, old, v) __atomic_compare_exchange_n(p, old, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 #else  // small CPUs have no atomic operations on 64 bits
 #define LOAD(p) (*(p))
 #define STORE(p, v) (void)(*(p) = (v))
@@ -27,6 +28,7 @@ typedef unsigned long long u64;
 #define LOAD_IN_ORDER LOAD
 #define STORE_IN_ORDER STORE
 #define ADD_IN_ORDER(p, v) ((*(p) += (v)) - (v))
+#define REPLACE_IN_ORDER(p, old, v) (*(p) == *(old) ? (*(p) = (v), 1) : 0)
 #endif
 
 // ---- the CPU ----
