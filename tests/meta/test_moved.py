@@ -59,7 +59,7 @@ def test_pickles_by_old_names_load(forgotten: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["-W", "error", "-c", "import rammer.dynamo; assert rammer.dynamo.backend"],
+        ["-W", "error", "-c", "import rammer.distributed; assert rammer.distributed.connect"],
         ["-m", "rammer.demo", "--help"],
         ["-m", "benchmarks.before", "--help"],
     ],
