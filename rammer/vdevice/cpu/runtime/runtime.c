@@ -275,8 +275,9 @@ INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base, int timed) 
     if (LOAD(&other->step) - base > on.order) return 1;
     if (timed) STORE(&p->lanes[veu].idle, p->go);
     pause();
-    if (i % LOOK == 0 && LOAD(&other->open)) help(p, veu, other);
-    if (!veu && (i % LONG_LOOK == 0 || p->claimed)) stand_in(p, other, &since);
+    if (i % LOOK) continue;
+    if (LOAD(&other->open)) help(p, veu, other);
+    if (!veu && (p->claimed || i % LONG_LOOK == 0)) stand_in(p, other, &since);
   }
   return await_slowly(p, veu, order, on, base, since);
 }
