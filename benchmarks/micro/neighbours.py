@@ -40,6 +40,10 @@ def neighbour(nice: int) -> Iterator[None]:
     process = multiprocessing.get_context("fork").Process(target=occupy, args=(max(os.sched_getaffinity(0)), nice))
     process.start()
     time.sleep(0.2)
+    if not process.is_alive():
+        raise click.ClickException(
+            f"no neighbour of niceness {nice}: raising a priority needs the right to; try --nice 0"
+        )
     try:
         yield
     finally:

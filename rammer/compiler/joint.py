@@ -48,7 +48,7 @@ def _sets(models: Mapping[str, Model], together: Sequence[Sequence[str]] | None)
     sets = [tuple(models)]
     for names in given:
         if isinstance(names, str):
-            raise InputError(f"together= has {names!r}, which is no set of models", hint=f"({names!r},)")
+            raise InputError(f"together= has the string {names!r} instead of a set of models", hint=f"({names!r},)")
         if unknown := [name for name in names if name not in models]:
             hint = did_you_mean(str(unknown[0]), models) or f"models are {', '.join(models)}"
             raise InputError(f"together= names {unknown[0]!r}, which is no model", hint=hint)

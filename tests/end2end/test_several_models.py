@@ -300,7 +300,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"shapes": {"x": (3, 40)}}, InputError, "shapes= names 'x', which is of no model"),
     ({"dims": {"vda.n": 3}}, InputError, "dims= names 'vda.n', which is of no model\n.*did you mean 'vad'"),
     ({"together": [("vda",)]}, InputError, "together= names 'vda', which is no model\n.*did you mean 'vad'"),
-    ({"together": ["vad"]}, InputError, "together= has 'vad', which is no set of models"),
+    ({"together": ["vad"]}, InputError, "together= has the string 'vad' instead of a set of models"),
     ({"together": [()]}, InputError, "an empty set"),
     ({"example": 3}, InputError, "example= of several models is a mapping"),
 ]

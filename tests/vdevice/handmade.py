@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -171,3 +172,11 @@ def chain(length: int = 6, size: int = 64) -> Graph:
     for n in range(length):
         t = net.op("mirror", t) if n % 2 == 0 else net.op("add", t, c)
     return net.graph(t)
+
+
+def hanging(spec: VDeviceSpec) -> ExecutionPlan:
+    """A plan whose second rTask never ends."""
+    net = Net()
+    plan = make_plan(net.graph(net.op("mirror", "x")), spec)
+    text = "void mirror(char **args, char *s, long rtask, int *status) { while (rtask == 1) *(volatile int *)status; }"
+    return replace(plan, kernels=(foreign(plan.kernels[0].operation, text),))

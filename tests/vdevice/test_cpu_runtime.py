@@ -175,17 +175,11 @@ class TestWatchdog:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy as np
-from dataclasses import replace
-from handmade import Net, foreign, make_plan
+from handmade import hanging
 from rammer.errors import DeviceError
 from rammer.vdevice.cpu.device import CpuVDevice
-net = Net()
-t = net.op("mirror", "x")
 device = CpuVDevice(device=2)
-plan = make_plan(net.graph(t), device.spec)
-text = "void mirror(char **args, char *s, long rtask, int *status) {{ while (rtask == 1) *(volatile int *)status; }}"
-kernel = foreign(plan.kernels[0].operation, text.replace("%", "%%"))
-executable = device.load(device.build(replace(plan, kernels=(kernel,))))
+executable = device.load(device.build(hanging(device.spec)))
 for _ in range(2):
     try:
         executable.run({{"x": np.zeros(64, np.float32)}})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import mmap
+import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from sys import getrefcount
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
 BLOCKS = 3  # most blocks kept for each output
 _HELD = [object()]
-UNUSED = getrefcount(_HELD[0])  # references to what only a list holds, when they are counted so
+REFERENCES: Callable[[object], int] = getattr(sys, "getrefcount", id)  # PyPy counts none: no block is ever free there
+UNUSED = REFERENCES(_HELD[0])  # references to what only a list holds
 
 
 def allocate(nbytes: int) -> Bytes:
@@ -77,7 +78,7 @@ def reused(kind: TensorType) -> Callable[[], Array]:
 
     def take() -> Array:
         for n in range(len(blocks)):
-            if getrefcount(blocks[n]) == UNUSED:
+            if REFERENCES(blocks[n]) == UNUSED:
                 return np.ndarray(shape, dtype, blocks[n])
         blocks[BLOCKS - 1 :] = [(ctypes.c_char * kind.nbytes).from_buffer(allocate(kind.nbytes).data)]
         return np.ndarray(shape, dtype, blocks[-1])

@@ -52,9 +52,8 @@ _PORT = {"name": _POINTER, "dtype": _POINTER, "place": _POINTER, "nbytes": _I64,
 _Given = _struct("given", **_PORT, direct=_Arguments)
 _Output = _struct("made", name=_POINTER, make=_POINTER, array=_POINTER, direct=_Arguments)
 _Copy = _struct("copy", to=_POINTER, source=_POINTER, nbytes=_I64)
-_SIZES = {"num_inputs": _I64, "num_outputs": _I64}
 _PARTS = dict.fromkeys(("inputs", "outputs", "copies", "args"), _POINTER)
-_Call = _struct("call", python=_POINTER, pool=_POINTER, table=_POINTER, **_SIZES, **_PARTS)
+_Call = _struct("call", python=_POINTER, pool=_POINTER, table=_POINTER, num_inputs=_I64, num_outputs=_I64, **_PARTS)
 _Method = _struct("PyMethodDef", name=ctypes.c_char_p, function=_POINTER, flags=ctypes.c_int, doc=ctypes.c_char_p)
 
 
@@ -94,7 +93,6 @@ class DirectCall(_Function):
         shapes = [np.array(array.shape, np.int64) for _, array in inputs]
         makes = [makers.get(name, array.copy) for name, array in outputs]
         places = {name: (np.ascontiguousarray(b.args), np.ascontiguousarray(b.offsets)) for name, b in direct.items()}
-
         found = {name: _Arguments(len(at), at.ctypes.data, by.ctypes.data) for name, (at, by) in places.items()}
         copied = _Arguments(0, None, None)
         given = (_Given * len(inputs))(

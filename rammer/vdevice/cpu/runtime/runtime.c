@@ -69,6 +69,7 @@ typedef struct {
   i64 in_vain; // how often the worker spun for its whole time and then fell asleep
   i64 helped;  // how often it found parts of another vEU's rTask to do
   _Alignas(128) u64 claimed;  // the last dispatch whose lane somebody walks: the worker, or the caller in its place
+  u64 walks;  // the last one that the worker walks
   const slot *next;  // of a lane that the caller walks
   thread thread;
   struct pool *pool;
@@ -228,7 +229,8 @@ static int __attribute__((noinline)) stand_in(pool *p, lane *other, u64 *since) 
 typedef struct { i64 begin, since, cpu_ns; } share;
 static void give_way(pool *p, lane *other, share *s) {
   const i64 now = now_ns(), passed = now - s->since;
-  if (passed < STARVED_NS) {
+  const u64 go = LOAD(&p->go);
+  if (passed < STARVED_NS || (LOAD(&other->claimed) == go && LOAD(&other->walks) != go)) {  // the caller walks that lane
     yield();
     return;
   }
@@ -427,6 +429,7 @@ WORKER(worker, argument) {
     go = next_dispatch(p, veu, go, spin_ns, crowded);
     if ((go & CALLED) == EVERYBODY_OUT) return 0;
     if (!claims(me, go)) continue;  // the run may be over
+    STORE(&me->walks, go);
     if (LOAD(&me->rests_until)) {
       pin(me->cpu);
       STORE(&me->rests_until, 0);
