@@ -234,7 +234,7 @@ static void give_way(pool *p, lane *other, share *s) {
     yield();
     return;
   }
-  const i64 cpu_ns = other == p->lanes ? -1 : cpu_ns_of(LOAD(&other->id));
+  const i64 cpu_ns = other == p->lanes || other->cpu < 0 ? -1 : cpu_ns_of(LOAD(&other->id));  // of pinned ones
   const int starves = s->since && cpu_ns >= 0 && (cpu_ns - s->cpu_ns) * 4 < passed;
   *s = (share){s->begin ? s->begin : now, now, cpu_ns};
   if (!starves) {
@@ -242,7 +242,7 @@ static void give_way(pool *p, lane *other, share *s) {
     return;
   }
   const i64 until = now + RESTS * (now - s->begin);
-  if (other->cpu >= 0 && !LOAD(&other->rests_until)) unpin(LOAD(&other->id), p->t->cpus, p->t->num_cpus);
+  if (!LOAD(&other->rests_until)) unpin(LOAD(&other->id), p->t->cpus, p->t->num_cpus);
   STORE(&other->rests_until, until);
   if (until > LOAD(&p->rests_until)) STORE(&p->rests_until, until);
   nap();
