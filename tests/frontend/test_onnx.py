@@ -209,6 +209,8 @@ def test_known_conditions_choose_a_branch() -> None:
         ("SpaceToDepth", (1, 2, 4, 6), {}, {"blocksize": 2}, 13),
         ("Trilu", (3, 4), {"k": np.array(1)}, {"upper": 0}, 14),
         ("CumSum", (3, 4), {"a": np.array(1)}, {"exclusive": 1, "reverse": 1}, 14),
+        ("CumSum", (77, 3), {"a": np.array(0)}, {"exclusive": 1}, 14),
+        ("CumSum", (2, 531), {"a": np.array(1)}, {"reverse": 1}, 14),
         (
             "Conv",
             (1, 4, 9, 9),

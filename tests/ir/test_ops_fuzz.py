@@ -60,7 +60,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
     "accumulate": {
         **AXIS,
-        **dict.fromkeys(("count", "step", "skipped"), st.integers(-1, 4)),
+        "skipped": st.integers(-1, 4),
         "fn": st.sampled_from(("sum", "prod", "max")),
         "reverse": st.booleans(),
     },

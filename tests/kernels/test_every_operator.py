@@ -236,9 +236,9 @@ def cases(lanes: int) -> dict[str, Operation]:
     for fn in ["sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum_exp"]:
         add(f"reduce-{fn}", "reduce", t(3, 4, 70), fn=fn, axes=(2,), keepdims=True)
         add(f"reduce-{fn}-middle", "reduce", t(3, 21, 20), fn=fn, axes=(1,), keepdims=False)
-    for step, reverse in ((1, False), (5, True)):
-        add(f"accumulate-{step}", "accumulate", t(3, 70), fn="sum", axis=1, count=5, step=step, reverse=reverse)
-    add("accumulate-rows", "accumulate", t(3, 21, 20), fn="prod", axis=1, count=4, skipped=1)
+    for extent, reverse in ((8, False), (5, True)):
+        add(f"accumulate-{extent}", "accumulate", t(3, extent, 20), fn="sum", axis=1, reverse=reverse)
+    add("accumulate-rows", "accumulate", t(3, 21, 7), fn="prod", axis=2, skipped=1)
     add("reduce-all", "reduce", t(3, 4, 20), fn="sum", axes=(0, 1, 2), keepdims=False)
     add("reduce-none", "reduce", t(3, 0, 20), fn="sum", axes=(1,), keepdims=False)
     add("reduce-int", "reduce", t(3, 40, dtype=DType.I64), fn="max", axes=(1,), keepdims=False)

@@ -116,7 +116,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
             yield from made("gather", t(*shape), t(2, 3, dtype=DType.I64), axis=axis)
             yield from made("gather", t(*shape), t(dtype=DType.I32), axis=axis)
             for fn, reverse in (("sum", False), ("prod", True)):
-                yield from made("accumulate", t(*shape), fn=fn, axis=axis, count=3, skipped=1, reverse=reverse)
+                yield from made("accumulate", t(*shape), fn=fn, axis=axis, skipped=1, reverse=reverse)
             yield from made("resample", t(*shape), t(7, 2), t(7, 2, dtype=DType.I64), axis=axis)
             for kind in ("softmax", "log_softmax"):
                 yield from made(kind, t(*shape), axis=axis)

@@ -75,25 +75,22 @@ def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = T
     return expression("reduce", inputs, [*stages, Stage("out", points, narrowed(done, dtype), dtype=dtype)])
 
 
-def _accumulate(
-    x: TensorType, *, fn: str, axis: int, count: int, step: int = 1, skipped: int = 0, reverse: bool = False
-) -> TensorExpr:
-    """Build out[…, i, …] = x[…, i - skipped - k step, …] combined over k in [0, count), where that lies inside x.
+def _accumulate(x: TensorType, *, fn: str, axis: int, skipped: int = 0, reverse: bool = False) -> TensorExpr:
+    """Build out[…, i, …] = x[…, k, …] combined over k <= i - skipped, from the first on. Known as: prefix sum, scan.
 
-    `reverse` combines elements after i instead. Applied with steps 1, `count`, `count`², … in turn, it combines all
-    elements before i. Known as: prefix sum, scan.
+    `reverse` combines k >= i + skipped, from the last on. So sums of neighbours begin alike, and registers share them.
     """
     require(fn in ("sum", "prod"), f"accumulate: fn={fn!r} of {x}", "sum or prod")
     dtype = numbers_only("accumulate", [x])
     p = normal_axis("accumulate", axis, x.rank)
-    given = f"accumulate: {count} of {x}, {step} apart, {skipped} skipped"
-    require(count > 0 and step > 0 and skipped >= 0, given, "count and step are positive, skipped is not negative")
-    points = point_axes(x.shape)
-    back = var("k") * step + skipped
-    at = tuple(var(a) + (back if reverse else back * -1) * (d == p) for d, (a, _) in enumerate(points))
-    neutral = number(REDUCERS[fn][1], dtype)
-    body = widened(Select((Range(at[p], 0, x.shape[p]),), Load("x", at), neutral), dtype)
-    return expression("accumulate", [("x", x)], summed(points, body, (("k", count),), dtype, fn))
+    require(skipped >= 0, f"accumulate: {skipped} of {x} skipped", "skipped is not negative")
+    points, extent = point_axes(x.shape), x.shape[p]
+    here = var(points[p][0])
+    place, distance = (var("k") * -1 + (extent - 1), here * -1) if reverse else (var("k"), here)
+    distance += place * (1 if reverse else -1)
+    at = tuple(place if d == p else var(a) for d, (a, _) in enumerate(points))
+    load = Select((Range(distance, skipped, skipped + extent),), Load("x", at), number(REDUCERS[fn][1], dtype))
+    return expression("accumulate", [("x", x)], summed(points, widened(load, dtype), (("k", extent),), dtype, fn))
 
 
 def _arg(kind: str, combine: str) -> OpDef:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import lcm
 
 from rammer.ir.expr import Call, Load, Stage, loads
-from rammer.ir.index import var, variables
+from rammer.ir.index import Index, bounds, var, variables
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched
@@ -114,8 +114,13 @@ def _neighbours(problem: KernelProblem, root: Stage, lane: str) -> list[tuple[st
 
 def _shares(load: Load, axis: str, root: Stage) -> bool:
     """Return whether neighbours along an axis read common elements: all of them, or those of overlapping windows."""
-    moved = [ix for ix in load.index if axis in variables(ix)]
-    return not moved
+    inside = {a: (0, 0) for a, _ in root.axes} | {a: (0, e - 1) for a, e in root.reduce}
+
+    def overlap(index: Index) -> bool:
+        low, high = bounds(index, inside)
+        return 0 < abs(index.coef(axis)) <= high - low
+
+    return all(overlap(index) for index in load.index if axis in variables(index))
 
 
 def _crossing(problem: KernelProblem) -> tuple[str, str] | None:

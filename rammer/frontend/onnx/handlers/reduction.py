@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 import numpy as np
 
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-MOST_AT_ONCE = 4  # elements that a stage of a cumulative sum combines
+BLOCK = 8  # elements of a cumulative sum that are combined in registers
 _KINDS = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")
 _FUNCTIONS = {
     **{f"Reduce{kind}": kind.lower() for kind in _KINDS},
@@ -68,19 +66,30 @@ def _softmax(n: Node, x: TensorId, axis: int) -> TensorId:
 
 @handles("CumSum", "CumProd")
 def accumulated(n: Node) -> TensorId:
-    """Compute a cumulative sum or product in stages: first over neighbours, then over their results. Known as: a scan.
+    """Compute a cumulative sum or product.
 
     Excluded elements are left out, not multiplied by zero, which would make NaN of an infinity.
     """
-    x, shape = n.cast(n.tensor(0), n.dtype().accumulator), n.shape()
-    axis = n.axis(int(n.scalar(1, "axis")), len(shape))
-    skipped, extent = int(n.attrs["exclusive"]), shape[axis]
-    stages = 1
-    while MOST_AT_ONCE**stages < extent:
-        stages += 1
-    count = ceil(extent ** (1 / stages)) if extent else 1
-    count += count**stages < extent  # powers of float64 round
-    how = {"fn": "sum" if n.op == "CumSum" else "prod", "axis": axis, "reverse": bool(n.attrs["reverse"])}
-    for stage in range(stages):
-        x = n.add("accumulate", x, count=count, step=count**stage, skipped=skipped * (stage == 0), **how)
-    return n.cast(x, n.dtype())
+    x, fn = n.cast(n.tensor(0), n.dtype().accumulator), "sum" if n.op == "CumSum" else "prod"
+    axis = n.axis(int(n.scalar(1, "axis")), len(n.shape()))
+    return n.cast(_scan(n, x, fn, axis, int(n.attrs["exclusive"]), bool(n.attrs["reverse"])), n.dtype())
+
+
+def _scan(n: Node, x: TensorId, fn: str, axis: int, skipped: int, reverse: bool) -> TensorId:
+    """Combine elements of a block with the scan of earlier blocks' results. It reads twice, whatever the extent is."""
+    shape = n.type(x).shape
+    extent, rank = shape[axis], len(shape)
+    block = max((b for b in range(BLOCK // 2, BLOCK + 1) if extent % b == 0), default=BLOCK)
+    if extent <= block:
+        return n.add("accumulate", x, fn=fn, axis=axis, skipped=skipped, reverse=reverse)
+    blocks = -(-extent // block)
+    missing = tuple(blocks * block - extent if d == rank + axis else 0 for d in range(2 * rank))
+    if any(missing):
+        x = n.add("pad", x, pads=missing, mode="constant", value=int(fn == "prod"))
+    x = n.reshape(x, (*shape[:axis], blocks, block, *shape[axis + 1 :]))
+    earlier = _scan(n, n.reduce(x, fn, (axis + 1,), keepdims=False), fn, axis, 1, reverse)
+    inside = n.add("accumulate", x, fn=fn, axis=axis + 1, skipped=skipped, reverse=reverse)
+    earlier = n.reshape(earlier, (*shape[:axis], blocks, 1, *shape[axis + 1 :]))
+    found = n.add("add" if fn == "sum" else "mul", inside, earlier)
+    found = n.reshape(found, (*shape[:axis], blocks * block, *shape[axis + 1 :]))
+    return n.slice(found, (0,) * rank, shape)
