@@ -165,8 +165,9 @@ class TensorExpr:
     All outputs have the root's shape. Names of inputs and stages are unique identifiers without "__".
 
     An expression with `into` is an update. Its one output is that input, which no stage reads, with the root's elements
-    stored at this place. If several elements have one place, the last one stays. It is computed in the input's own
-    memory. With `copied`, the input stays as it is: each rTask first copies its part of it.
+    stored at this place. If several elements have one place, the last one stays. With `combine`, a function of two
+    numbers, each is combined with what is there, in order. It is computed in the input's own memory. With `copied`, the
+    input stays as it is: each rTask first copies its part of it.
     """
 
     name: str
@@ -175,6 +176,7 @@ class TensorExpr:
     outputs: tuple[tuple[str, TensorType], ...]
     into: Load | None = None
     copied: bool = False
+    combine: str = ""
 
     @property
     def in_place(self) -> bool:

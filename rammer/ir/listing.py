@@ -43,7 +43,9 @@ def print_expr(expr: TensorExpr) -> str:
     """Print an expression, a line per input, stage and output."""
     lines = [f"expression {expr.name}", *(f"  input {name}: {kind}" for name, kind in expr.inputs)]
     lines += [f"  {_stage(stage)}" for stage in expr.stages]
-    lines += [f"  {expr.root.name} into {'a copy of ' * expr.copied}{_scalar(expr.into)}"] if expr.into else []
+    if expr.into:
+        into = f"{'a copy of ' * expr.copied}{_scalar(expr.into)}"
+        lines.append(f"  {expr.root.name} into {into}{f' by {expr.combine}' * bool(expr.combine)}")
     lines += [f"  output {name}: {kind}" for name, kind in expr.outputs]
     return "".join(f"{line}\n" for line in lines)
 
@@ -83,7 +85,7 @@ def _statement(stmt: Stmt) -> tuple[str, Body]:
     match stmt:
         case Store(buffer, index, value, dynamic):
             later = ", later" if stmt.later else ""
-            return f"{_scalar(Load(buffer, (index,), dynamic))} = {_scalar(value)}{later}", ()
+            return f"{_scalar(Load(buffer, (index,), dynamic))} {stmt.combine}= {_scalar(value)}{later}", ()
         case Alloc(buffer, body):
             return f"{buffer.scope.value} {_buffer(buffer)}", body
         case If(where, then):

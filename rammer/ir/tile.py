@@ -65,6 +65,7 @@ class Buffer:
 class Store:
     """A store buffer[index] = value; `dynamic` adds data-dependent parts to the index, as in a Load.
 
+    `combine`: a function of two numbers, of what is there and the value; their result is stored instead.
     `later`: an asynchronous copy, which need not be complete before a Sync that awaits it. Until then, nothing else may
     access the place.
     """
@@ -74,6 +75,7 @@ class Store:
     value: Scalar
     dynamic: tuple[Dynamic, ...] = ()
     later: bool = False
+    combine: str = ""
 
     def at(self, values: Mapping[str, Index]) -> Store:
         """Return the store with other values of variables."""

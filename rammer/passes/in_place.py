@@ -52,6 +52,8 @@ def _update_copies(graph: Graph) -> Graph:
         places = [extent for m, extent in zip(moves, graph.types[data].shape, strict=True) if m < 0]
         numbers = len(places) if dict(update.attrs)["how"] == "vectors" else 1  # of `at` for one place
         compared = prod(places) * graph.types[at].size // numbers
+        if "combine" in dict(update.attrs):  # a search adds up all updates for each element
+            compared = prod(places) * graph.types[moved].size
         slow = dict(update.attrs)["how"] not in COUNTED and compared > graph.types[data].size // COPIED
         searched = result in editor.producer and editor.maker(result, "update") is None
         if slow and searched and all(graph.types[moved].shape[m] == extent for m, extent in kept):

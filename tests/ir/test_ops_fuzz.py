@@ -35,7 +35,11 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     "block_matmul": (3, 4),
 }
 EVEN = {"axis": st.integers(-3, 3), **{name: st.integers(-1, 3) for name in ("first", "step", "by")}}
-MOVES = {"moves": FEW, "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x"))}
+MOVES = {
+    "moves": FEW,
+    "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x")),
+    "combine": st.sampled_from(("", "add", "max", "x")),
+}
 ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "clip": {"low": NUMBER, "high": NUMBER},
     "cast": {"dtype": st.sampled_from(DType)},

@@ -259,7 +259,12 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("resample_evenly", "resample_evenly", t(3, 5, 22), t(41, 2), axis=2, first=1, step=1, by=2)
     add("resample_evenly-rows", "resample_evenly", t(3, 22, 37), t(29, 3), axis=1, first=1, step=2, by=3)
     add("scatter-rows", "scatter", t(6, 7, 21), t(9, 21), rows, moves=(-1, -2, 1), how="vectors")
+    for fn, dtype in (("add", DType.F32), ("max", DType.I64)):
+        given = t(6, 7, 21, dtype=dtype), t(9, 21, dtype=dtype), rows
+        add(f"scatter-rows-{fn}", "scatter", *given, moves=(-1, -2, 1), how="vectors", combine=fn)
     lines = t(4, 5, 70, dtype=DType.I32)
+    summed = {"how": "elements", "combine": "mul"}
+    add("update-mul", "update", t(4, 6, 70), t(4, 5, 70), lines, moves=(0, -1, 2), **summed)
     add("scatter-elements", "scatter", t(4, 6, 70), t(4, 5, 70), lines, moves=(0, -1, 2), how="elements")
     add("scatter-lines", "scatter", t(75, 33), t(75, 29), t(75, 29, dtype=DType.I32), moves=(0, -1), how="chosen")
     add(

@@ -60,6 +60,7 @@ def test_an_update_without_elements_changes_nothing() -> None:
         ((CACHE, NEW, AT), {"moves": (0, 1, -1, 3), "how": "elements"}),
         ((CACHE, NEW, TensorType((3, 1), DType.I64)), {"moves": (0, 1, -2, 3), "how": "vectors"}),
         ((CACHE, NEW, TensorType((3,))), {"moves": (0, 1, -1, 3), "how": "linear"}),
+        ((CACHE, NEW, AT), {"moves": (0, 1, -1, 3), "how": "linear", "combine": "sub"}),
         ((CACHE, TensorType((3, 5, 2, 8)), AT), {"moves": (0, 1, -1, 3), "how": "linear"}),
         ((CACHE, TensorType((3, 4, 2, 8), DType.F16), AT), {"moves": (0, 1, -1, 3), "how": "linear"}),
     ],
@@ -93,6 +94,33 @@ def test_every_change_is_seen(spec: object, how: str) -> None:
         changed = list(mutants(kernel, 500, 0))
         missed = [what for what, other in changed if not any(f.broken for f in prove(other))]
         assert not missed and len(changed) > 15, missed
+
+
+def test_what_is_combined_is_proven() -> None:
+    """In the order of the updates, by the expression's function, and in updates alone."""
+    kinds, attrs = (CACHE, NEW, AT), {"moves": (0, 1, -1, 3), "how": "circular"}
+    added = operation("update", *kinds, **attrs, combine="add")  # type: ignore[arg-type]
+    random = np.random.default_rng(0)
+    values = [random.standard_normal(t.shape).astype("f") for t in (CACHE, NEW)]
+    inputs = dict(zip(("data", "updates", "places"), (*values, np.array([15, 2, 15])), strict=True))
+    (found,) = evaluate_expr(added.expr, inputs)
+    np.testing.assert_array_equal(found[0, :, 0], values[0][0, :, 0] + values[1][0, :, 1])
+    for kernel in candidates(added, SLOW_SPEC):
+        assert not prove(kernel) and isinstance(kernel.body, TileProgram)
+        changed = list(mutants(kernel, 500, 0))
+        missed = [what for what, other in changed if not any(f.broken for f in prove(other))]
+        assert not missed and len(changed) > 15, missed
+        for other in ("", "max"):
+            body = rewrite_body(
+                kernel.body.body, lambda s, to=other: replace(s, combine=to) if isinstance(s, Store) else s
+            )
+            findings = prove(replace(kernel, body=replace(kernel.body, body=body)))
+            assert any(f.rule == "R210" and f.broken and "instead of add" in f.what for f in findings), findings
+    (kernel, *_) = candidates(operation("relu", CACHE), SLOW_SPEC)
+    assert isinstance(kernel.body, TileProgram)
+    body = rewrite_body(kernel.body.body, lambda s: replace(s, combine="add") if isinstance(s, Store) else s)
+    findings = prove(replace(kernel, body=replace(kernel.body, body=body)))
+    assert any(f.rule == "R210" and f.broken and "is not an update" in f.what for f in findings), findings
 
 
 def test_a_copy_before_an_update_is_proven() -> None:

@@ -95,7 +95,7 @@ def _simplify(stmt: Stmt, env: Bounds) -> Body:
         case Store(buffer, index, value, dynamic):
             index, value = simplify_index(index, env), simplify_scalar(value, env)
             dynamic = tuple(replace(d, value=simplify_scalar(d.value, env)) for d in dynamic)
-            same = value == Load(buffer, (index,), dynamic)
+            same = value == Load(buffer, (index,), dynamic) and not stmt.combine
             return () if same else (replace(stmt, index=index, value=value, dynamic=dynamic),)
         case If(where, then):
             open_ = undecided(where, env)

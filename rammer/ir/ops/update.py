@@ -14,10 +14,16 @@ from rammer.ir.ops.operands import expression, listed, point_axes, require, vari
 from rammer.ir.tensor import DType, TensorType
 
 COUNTED = ("linear", "circular")
+COMBINED = ("add", "mul", "max", "min")
+SUMMED = frozenset({DType.F32, DType.F64, DType.I32, DType.I64})  # types that keep what they add up
 
 
-def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str) -> TensorExpr:
+def _update(
+    data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str, combine: str = ""
+) -> TensorExpr:
     """Build `data` with each element of `updates` at its own place; of several at one place the last one stays.
+
+    With `combine` (add, mul, max or min), each is combined with what is there instead.
 
     Along dimension d, the place is the element's own along dimension moves[d] of `updates`. If moves[d] is negative,
     `at` gives the place, which may count from the end; `how` says in which form:
@@ -27,21 +33,25 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
     - "vectors": as component ~moves[d] of the last dimension of `at`, for the first dimensions of `updates`.
     - "linear", "circular": the first place for each batch, along one dimension; the others follow it.
     """
-    return _stored("update", data, updates, at, moves, how)
+    return _stored("update", data, updates, at, moves, how, combine)
 
 
-def _scatter(data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str) -> TensorExpr:
+def _scatter(
+    data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str, combine: str = ""
+) -> TensorExpr:
     """Build what `update` does, with memory of its own. Updates are as long as the data where they keep their place."""
-    expr = _stored("scatter", data, updates, at, moves, how)
+    expr = _stored("scatter", data, updates, at, moves, how, combine)
     whole = all(move < 0 or updates.shape[move] == extent for extent, move in zip(data.shape, moves, strict=True))
     require(data.rank > 0 and whole, f"scatter: {listed((data, updates, at))} by {moves}", "extend the updates")
     return replace(expr, copied=True)
 
 
 def _stored(
-    kind: str, data: TensorType, updates: TensorType, at: TensorType, moves: tuple[int, ...], how: str
+    kind: str, data: TensorType, updates: TensorType, at: TensorType, moves: tuple[int, ...], how: str, combine: str
 ) -> TensorExpr:
-    given = f"{kind}: {listed((data, updates, at))} by {moves} {how}"
+    given = f"{kind}: {listed((data, updates, at))} by {moves} {how} {combine}"
+    counts = combine in COMBINED and data.dtype in SUMMED and any(m < 0 for m in moves)
+    require(not combine or counts, given, f"combine is one of {', '.join(COMBINED)}, of float32, float64, int32, int64")
     require(data.dtype is updates.dtype and len(moves) == data.rank, given, "one move for each dimension of the data")
     own = [(extent, move) for extent, move in zip(data.shape, moves, strict=True) if move >= 0]
     fits = all(m < updates.rank and updates.shape[m] <= extent for extent, m in own)
@@ -57,7 +67,7 @@ def _stored(
     inputs = [("data", data), ("updates", updates), ("places", at)]
     expr = expression(kind, inputs, [Stage("out", axes, Load("updates", here), dtype=data.dtype)])
     into = Load("data", tuple(here[m] if m >= 0 else Index() for m in moves), dynamic)
-    return replace(expr, outputs=(("out", TensorType(data.shape, data.dtype)),), into=into)
+    return replace(expr, outputs=(("out", TensorType(data.shape, data.dtype)),), into=into, combine=combine)
 
 
 def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int, how: str, given: str) -> Scalar:

@@ -116,6 +116,9 @@ def evaluate_defined(
     return values, defined
 
 
+_IN_ORDER = {"add": np.add.at, "mul": np.multiply.at, "max": np.maximum.at, "min": np.minimum.at}
+
+
 def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array], grids: Grids | None = None) -> list[Array]:
     """Return all outputs for logical (unpacked) inputs.
 
@@ -142,6 +145,9 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
         inside &= (at >= 0) & (at < extent)
     rows = np.flatnonzero(inside)
     flat = np.ravel_multi_index([at[rows] for at in places], updated.shape) if places else np.zeros(len(rows), np.int64)
+    if expr.combine:
+        _IN_ORDER[expr.combine](updated.reshape(-1), flat, value.reshape(-1)[rows])
+        return
     last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not define which of several stays
     updated.reshape(-1)[flat[last]] = value.reshape(-1)[rows[last]]
 

@@ -39,8 +39,10 @@ from rammer.ir.semantics.evaluate import (
     Evaluator,
     VirtualInput,
     contract,
+    evaluate_expr,
     gathered,
     identity,
+    stored_at,
     wide_type,
 )
 from rammer.ir.semantics.functions import FUNCTIONS
@@ -90,12 +92,25 @@ def bounded(
     walks do; else they may cancel in any order. `careful`: sums are also evaluated in float32, as roundings of equal
     terms all go one way, unless there are too many terms.
     """
+    if expr.combine and places is not None:
+        return _combined(expr, inputs, places)
     evaluator = _Bounds(expr, inputs, errors or {}, factor_step, random, careful)
     if places is None:
         return evaluator.everywhere()
     most = max(MOST_SCATTERED // max(1, *(prod(e for _, e in s.reduce) for s in expr.stages)), 1)
     parts = [evaluator.bounded_at(places[n : n + most]) for n in range(0, max(len(places), 1), most)]
     return [Bounded(*map(np.concatenate, zip(*pairs, strict=True))) for pairs in zip(*parts, strict=True)]
+
+
+def _combined(expr: TensorExpr, inputs: Mapping[str, Array | VirtualInput], places: NDArray[np.int64]) -> list[Bounded]:
+    """Return what an update leaves where its elements at some places go. They are combined in order, so it is exact."""
+    arrays = {
+        name: given.at(np.indices(given.shape, sparse=True)) if isinstance(given, VirtualInput) else given
+        for name, given in inputs.items()
+    }
+    (value,) = evaluate_expr(expr, arrays)
+    left = value[tuple(stored_at(expr, inputs, places))]
+    return [Bounded(left, np.zeros(left.shape))]
 
 
 def bounded_as(

@@ -401,10 +401,9 @@ def _alone(access: Access) -> Footprint:
 
 
 def _updates(evidence: KernelEvidence) -> Iterator[Finding]:
-    if evidence.kernel.operation.expr.into:
-        writes = [a for a in evidence.accesses.found if a.write]
-        for what, certain in proof_update.findings(evidence.kernel, evidence.program, writes, evidence.rtasks):
-            yield Finding("R210", what, certain)
+    writes = [a for a in evidence.accesses.found if a.write]
+    for what, certain in proof_update.findings(evidence.kernel, evidence.program, writes, evidence.rtasks):
+        yield Finding("R210", what, certain)
 
 
 # R209: prefetches

@@ -29,6 +29,10 @@ def findings(
     expr = kernel.operation.expr
     stores = [s for s in statements(program.body) if isinstance(s, Store)]
     body = expr.root.body
+    if not expr.into:
+        if any(s.combine for s in stores):
+            yield "combines what it stores with what is there, but is not an update", True
+        return
     if expr.copied and len(stores) == len(writes):
         if what := _copied_late(expr, list(zip(stores, writes, strict=True))):
             yield what, True
@@ -37,6 +41,9 @@ def findings(
         stores, writes = [s for s, _ in pairs], [a for _, a in pairs]
     if not stores or len(stores) != len(writes) or not isinstance(body, Load) or body.dynamic:
         yield f"{len(stores)} stores, of which {len(writes)} are an update's", True
+        return
+    if any(s.combine != expr.combine for s in stores):
+        yield f"combines by {stores[0].combine or 'nothing'} instead of {expr.combine or 'nothing'}", True
         return
     if any(not isinstance(s.value, Load) or s.value.tensor != body.tensor or s.value.dynamic for s in stores):
         yield "what is stored is not an element of the updates", True
@@ -64,7 +71,7 @@ def _copied_late(expr: TensorExpr, stores: list[tuple[Store, Access]]) -> str:
     for store, access in stores:
         if store.dynamic:
             continue
-        if store.value != Load(expr.into.tensor, (store.index,)):
+        if store.value != Load(expr.into.tensor, (store.index,)) or store.combine:
             return f"stores something else than {expr.into.tensor} in its place"
         for move in moves:
             shared = set(common_loops(access, move)) - {lp.var for _, lp in access.loops if lp.kind is Kind.TASK}

@@ -127,7 +127,8 @@ class _Nests:
                 if name in ctx.outputs:  # of the same point, by the same thread
                     body += self.lowered(ctx.stages[name], self.placed.nests[name])
             value = ctx.resolve(stage.body, nest.values)
-            body += (Store(target.name, target.place, value, target.dynamic),)
+            combine = ctx.expr.combine if stage is ctx.root else ""
+            body += (Store(target.name, target.place, value, target.dynamic, combine=combine),)
             return looped(nest.bands, under(target.where, body), before)
         reduction = Reduction(ctx, stage, nest)
         unit = ctx.at[host].instruction if host else ctx.schedule.instruction

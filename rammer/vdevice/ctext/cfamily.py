@@ -216,7 +216,12 @@ class CFamilyPrinter(VectorLoops):
         to = self.index(s.index - first) + self.moved(s.dynamic, "&bad")
         target = self.place(s.buffer, "to", width)
         value = self.place(s.value.tensor, self.index(s.value.index[0] - first), width)
-        copy = f"memcpy(&{target}, &{value}, {width} * sizeof({target}))" if lane else f"{target} = {value}"
+        if s.combine:
+            there = var("to") + first
+            both = Call(s.combine, (Load(s.buffer, (there,)), s.value))
+            copy = self.store(Store(s.buffer, there, both), lane, count).rstrip(";")
+        else:
+            copy = f"memcpy(&{target}, &{value}, {width} * sizeof({target}))" if lane else f"{target} = {value}"
         refused = "*status = bad" if all(d.strict for d in s.dynamic) else ""
         return f"{{ int bad = 0; const int64_t to = {to}; if (bad) {refused}; else {copy}; }}"
 

@@ -170,10 +170,12 @@ class VectorLoops:
         return next((b.size for b in self.program.arguments if b.name == buffer), 1) % self.lanes == 0
 
     def _row_ok(self, s: Store, lane: str) -> bool:
-        """Return whether a vector can be stored where data say: it is a copy, and its lanes have one place."""
+        """Return whether a vector can be stored where data say: its lanes have one place, and it is a copy or added."""
         match s.value:
             case Load(_, (index,), ()) if self.narrow_stores:
                 placed = not any(depends(d.value, lane) for d in s.dynamic)
+                if s.combine:
+                    placed &= self.dtypes[s.buffer] in (DType.F32, DType.I32)
                 return placed and _runs(s.index, lane) and _runs(index, lane)
         return False
 

@@ -10,6 +10,8 @@ import numpy as np
 from rammer.frontend.onnx.handlers.complex_numbers import combined, folded
 from rammer.frontend.onnx.handlers.indexing import check_indices, check_size, places_along
 from rammer.frontend.onnx.node import Node, handles
+from rammer.ir.ops.operands import MAX_ELEMENTS
+from rammer.ir.ops.update import SUMMED
 from rammer.ir.tensor import Array, DType, Shape, TensorId
 
 _REDUCTIONS = ("add", "mul", "max", "min")
@@ -31,8 +33,13 @@ def scatter(n: Node) -> TensorId:
         return x
     known = n.builder.value(n.tensor(1))
     if known is None:
+        _check_shapes(n, n.shape(1))
+        operands, placed = (x, updates, n.tensor(1)), _placed(n, reduction)
+        summed = reduction != "none"
+        if summed and n.dtype() in SUMMED and prod(shape) * prod(n.shape(1)) > MAX_ELEMENTS:
+            return n.add("scatter", *operands, **placed)
         found = _searched(n, reduction)
-        return _could_update(n, found) if reduction == "none" else found
+        return found if summed and n.dtype() not in SUMMED else n.builder.could_update(found, *operands, **placed)
     indices = known.astype(np.int64)
     check_size(n, shape, DType.I64)
     targets = _targets(n, indices, shape)
@@ -95,7 +102,6 @@ def _check_shapes(n: Node, given: Shape) -> None:
 def _searched(n: Node, reduction: str) -> TensorId:
     """Scatter with unknown indices, reshaped for `scattered`: lines, positions (or updates), and the rest."""
     x, shape, given, wanted = n.tensor(0), n.shape(), n.shape(1), n.shape(2)
-    _check_shapes(n, given)
     if n.op == "ScatterND":
         depth = given[-1]
         rows, count, rest = prod(shape[:depth]), prod(given[:-1]), prod(shape[depth:])
@@ -123,17 +129,15 @@ def _searched(n: Node, reduction: str) -> TensorId:
     return n.transpose(found, [perm.index(d) for d in range(len(shape))])
 
 
-def _could_update(n: Node, found: TensorId) -> TensorId:
-    """Mark the result as a possible update in place."""
+def _placed(n: Node, reduction: str) -> dict[str, Any]:
+    """Return the attributes of an update that does the same."""
     rank, given = len(n.shape()), n.shape(1)
+    combine = {} if reduction == "none" else {"combine": reduction}
     if n.op == "ScatterND":
         lead, depth = len(given) - 1, given[-1]
-        moves = (*(~d for d in range(depth)), *range(lead, lead + rank - depth))
-        how = "vectors"
-    else:
-        axis = n.axis(n.attrs["axis"], rank)
-        moves, how = tuple(-1 if d == axis else d for d in range(rank)), "elements"
-    return n.builder.could_update(found, n.tensor(0), n.tensor(2), n.tensor(1), moves=moves, how=how)
+        return {"moves": (*(~d for d in range(depth)), *range(lead, lead + rank - depth)), "how": "vectors", **combine}
+    axis = n.axis(n.attrs["axis"], rank)
+    return {"moves": tuple(-1 if d == axis else d for d in range(rank)), "how": "elements", **combine}
 
 
 def _checked(n: Node, index: TensorId, extent: int) -> TensorId:
