@@ -293,6 +293,8 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("layer_norm", "layer_norm", t(4, 6, 48), t(48), t(48), axis=-1, epsilon=1e-5)
     add("layer_norm-two", "layer_norm", t(4, 6, 10), t(6, 10), axis=1)
     add("transpose", "transpose", t(3, 40, 20), perm=(2, 0, 1))
+    for dtype in (DType.I8, DType.F16, DType.I32, DType.I64):
+        add(f"transpose-{dtype.value}", "transpose", t(37, 70, dtype=dtype), perm=(1, 0))
     add("transpose-to-blocked", "transpose", t(1, 7, 9, 32), perm=(0, 3, 1, 2), out_layout=block)
     add("reshape", "reshape", t(6, 20), shape=(5, 24))
     add("reshape-block", "reshape", t(1, 32, 4, 4, layout=block), shape=(1, 512))

@@ -40,6 +40,12 @@ CTYPE = {
     DType.C64: "uint64_t",  # of both parts
     DType.C128: "_Complex double",
 }
+SQUARES = {
+    1: ("vb_", "uint8_t"),
+    2: ("vt_", "uint16_t"),
+    4: ("v", "float"),
+    8: ("vl_", "int64_t"),
+}  # by bytes
 FLOAT_MATH = FLOAT32_MATH | {"fmod", "mod"}
 INT_MATH = frozenset(
     {"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right", "dot_bytes", "join_bytes"}
@@ -154,12 +160,15 @@ class CFamilyPrinter(VectorLoops):
                 target = s.index - var(v) * row - var(lane)
                 source = load - var(v) - var(lane) * step
                 names = variables(target) | variables(source)
-                single = self.dtypes[s.buffer] is DType.F32 is self.dtypes[s.value.tensor]
+                kind = self.dtypes[s.buffer]
+                single = kind is self.dtypes[s.value.tensor] and kind.itemsize in SQUARES
                 fits = max(rows, columns) <= self.lanes and min(rows, columns) > 1
                 if single and fits and step not in (0, 1) and row and load.coef(v) == 1 and not names & {v, lane}:
                     out = self.place(s.buffer, self.index(target), (rows - 1) * row + columns)
                     into = self.place(s.value.tensor, self.index(source), (columns - 1) * step + rows)
-                    return f"vtranspose(&{out}, {row}, &{into}, {step}, {rows}, {columns});"
+                    prefix, element = SQUARES[kind.itemsize]
+                    text = f"({element} *)&{out}, {row}, (const {element} *)&{into}, {step}, {rows}, {columns}"
+                    return f"{prefix}transpose({text});"
         return None
 
     def vector_index(self, index: Index) -> str:

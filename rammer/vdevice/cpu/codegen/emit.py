@@ -142,6 +142,11 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES))
         + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES, "vd", "vl", "vd_"), "vf", "vi", "v")
         + _transpose(lanes)
+        + f"static {NOINLINE}void vturned(float *p, long row, const float *q, int rows, int columns) "
+        + f"{{ vtranspose(p, row, q, {lanes}, rows, columns); }}\n"
+        + _transpose(lanes, "vb_", "vb", "uint8_t")
+        + _transpose(lanes, "vt_", "vt", "uint16_t")
+        + _transpose(lanes, "vl_", "vl", "int64_t")
         + functions.instance(minifloats.TEMPLATES)
         + functions.instance(minifloats.TEMPLATES, "vf", "vi", "v")
         + "".join(texts).replace("LANES", str(lanes))
@@ -167,16 +172,17 @@ def _folds(lanes: int, vector: str, element: str) -> str:
     return text
 
 
-def _transpose(lanes: int) -> str:
+def _transpose(lanes: int, prefix: str = "v", vector: str = "vf", element: str = "float") -> str:
     """Return a function that transposes a square of `lanes` vectors: log2(lanes) rounds of two-input shuffles.
 
     It stores `rows` rows of `columns` elements each. `vturned` is its outlined form for squares that a kernel computes:
     kernels have one at each edge and share one function.
     """
-    lines = ["INLINE void vtranspose(float *p, long row, const float *q, long step, int rows, int columns) {"]
+    declared = f"{element} *p, long row, const {element} *q, long step, int rows, int columns"
+    lines = [f"INLINE void {prefix}transpose({declared}) {{"]
     for i in range(lanes):
-        text = f"rows < {lanes} ? vload(q + {i} * step, rows) : V(q[{i} * step])"
-        lines.append(f"  vf r{i} = {i} < columns ? {text} : (vf){{0}}, t{i};")
+        text = f"rows < {lanes} ? {prefix}load(q + {i} * step, rows) : VECTOR({vector}, q[{i} * step])"
+        lines.append(f"  {vector} r{i} = {i} < columns ? {text} : ({vector}){{0}}, t{i};")
     size = 1
     while size < lanes:
         for i in (i for i in range(lanes) if not i & size):
@@ -189,10 +195,9 @@ def _transpose(lanes: int) -> str:
         lines += ["  " + " ".join(f"r{i} = t{i};" for i in range(lanes))]
         size *= 2
     for i in range(lanes):
-        text = f"if (columns < {lanes}) vstore(p + {i} * row, r{i}, columns); else V(p[{i} * row]) = r{i};"
-        lines.append(f"  if ({i} < rows) {{ {text} }}")
-    declaration = f"static {NOINLINE}void vturned(float *p, long row, const float *q, int rows, int columns)"
-    return "\n".join([*lines, "}", f"{declaration} {{ vtranspose(p, row, q, {lanes}, rows, columns); }}", ""])
+        part, whole = f"{prefix}store(p + {i} * row, r{i}, columns)", f"VECTOR({vector}, p[{i} * row]) = r{i}"
+        lines.append(f"  if ({i} < rows) {{ if (columns < {lanes}) {part}; else {whole}; }}")
+    return "\n".join([*lines, "}", ""])
 
 
 def prelude(spec: VDeviceSpec) -> str:
