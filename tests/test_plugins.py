@@ -323,14 +323,15 @@ def test_hook_calls_can_be_traced(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 @pytest.mark.parametrize(
     ("name", "kind", "tests"),
     [
-        ("toy_device", "backend", ""),
-        ("plain_c", "c-backend", "one_rtask or diamond or constants or random_plans"),
+        ("toy_device", "device", ""),
+        ("plain_c", "c-device", "one_rtask or diamond or constants or refused or random_plans"),
+        ("my_kernels", "kernels", ""),
         ("longest_first", "policy", ""),
     ],
 )
 def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path: Path) -> None:
     """The package that `rammer new-plugin` makes, found through its entry point, as a user would have it."""
-    made = run_at(tmp_path, "-m", "rammer", "new-plugin", name, "--kind", kind)
+    made = run_at(tmp_path, "-m", "rammer", "new-plugin", name, f"--{kind}")
     folder = tmp_path / f"rammer-{name.replace('_', '-')}"
     assert made.returncode == 0 and str(folder.name) in made.stdout, made.stderr
     assert not list(folder.glob("*.in")) and len(list(folder.iterdir())) == 3
@@ -341,7 +342,8 @@ def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path:
     points = "".join(f"{point} = {module}\n" for point, module in project["entry-points"]["rammer"].items())
     (info / "entry_points.txt").write_text(f"[rammer]\n{points}bad = no_such_module\n")
     code = (
-        f"import rammer; r = rammer.PluginRegistry(); assert {name!r} in {{**r.vdevices(), **r.policies()}};"
+        f"import rammer; r = rammer.PluginRegistry();"
+        f"assert {kind == 'kernels'} or {name!r} in {{**r.vdevices(), **r.policies()}};"
         "print([(f.plugin, f.distribution, f.reason) for f in r.faults])"
     )
     assert f"('bad', '{project['name']}', \"ModuleNotFoundError" in run_at(folder, "-c", code).stdout

@@ -119,16 +119,16 @@ class TestKinds:
 
     def test_what_is_given_to_the_wrong_door_is_sent_to_the_right_one(self, model: Path, saved: Path) -> None:
         with pytest.raises(ArtifactError, match="this is no saved program") as caught:
-            rammer.load_program(model)
+            rammer.load(model)
         assert "rammer.compile" in caught.value.hint
         with pytest.raises(ModelError, match="this is a ZIP archive, not an ONNX model") as refused:
             rammer.compile(saved)
-        assert "rammer.load_program" in refused.value.hint
+        assert "rammer.load" in refused.value.hint
 
     def test_a_pipe_is_no_program(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")  # to open it would wait for ever
         with pytest.raises(ArtifactError, match="no plain file"):
-            rammer.load_program(tmp_path / "pipe")
+            rammer.load(tmp_path / "pipe")
         with pytest.raises(ModelError, match="no plain file"):
             rammer.compile(tmp_path / "pipe")
 
@@ -170,7 +170,7 @@ class TestArguments:
     )
     def test_shapes_that_are_none(self, shapes: object, text: str) -> None:
         with pytest.raises(ModelError, match=text.replace("(", r"\(")):
-            rammer.load(gemm(), shapes=shapes)  # type: ignore[arg-type]
+            rammer.from_onnx(gemm(), shapes=shapes)  # type: ignore[arg-type]
 
     def test_constants(self, tmp_path: Path) -> None:
         """The hint of an input that decides shapes can be followed, in Python and on the command line."""
@@ -197,7 +197,7 @@ class TestArguments:
 def test_reading_a_model_takes_the_memory_of_its_size(tmp_path: Path) -> None:
     """No bound is reserved that an untrusted file might reach: 15 KB have room in 2 GB."""
     onnx.save(gemm(8), tmp_path / "m.onnx")
-    script = f"import rammer; print(rammer.load({str(tmp_path / 'm.onnx')!r}).outputs)"
+    script = f"import rammer; print(rammer.from_onnx({str(tmp_path / 'm.onnx')!r}).outputs)"
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))

@@ -91,7 +91,9 @@ def test_tools_are_a_package_of_their_own(tool: str) -> None:
 
 def test_the_kit_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"rammer-testing is not installed\n  hint: pip install \./tools/testing"):
+    with pytest.raises(
+        ImportError, match=r"rammer-testing is not installed\n  hint: pip install rammer-testing, or \./tools/testing"
+    ):
         _ = testing.PolicyConformance
 
 
