@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 from rammer_testing.plans import Net, place
@@ -351,6 +352,55 @@ def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path:
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout
     again = run_at(folder, "-m", "rammer", "new-plugin", name)
     assert again.returncode == 1 and "already" in again.stderr
+    if kind == "c-device":  # saved here, loaded in another process, from files alone
+        onnx.save(lstm_stack(1, 3, 16), folder / "m.onnx")
+        for command in (["compile", "m.onnx", "-o", "m.rammer", "--target", name], ["run", "m.rammer"]):
+            done = run_at(folder, "-m", "rammer", *command)
+            assert done.returncode == 0, done.stderr
+        assert "3×1×16" in done.stdout
+
+
+MINE = """
+from rammer.plugin import Policy, hookimpl
+from rammer.scheduler.policies.sequential import SequentialPolicy
+class Mine(SequentialPolicy):
+    name = "mine"
+@hookimpl
+def rammer_policies():
+    return {"mine": Mine}
+"""
+
+
+def test_a_file_is_a_plugin_for_one_command(tmp_path: Path) -> None:
+    onnx.save(lstm_stack(1, 3, 16), tmp_path / "m.onnx")
+    (tmp_path / "my_policy.py").write_text(MINE)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside/json.py").write_text(MINE)
+    show = ("show", "m.onnx", "--policy", "mine", "--target", "interpreter")
+    done = run_at(tmp_path, "-P", "-m", "rammer", "--plugin", "my_policy.py", *show)
+    assert done.returncode == 0 and "policy mine" in done.stdout, done.stderr
+    assert "no policy named 'mine'" in run_at(tmp_path, "-P", "-m", "rammer", *show).stderr
+    for file, text in (
+        ("broken.py", "broken.py: ZeroDivisionError: division by zero"),
+        ("absent.py", "absent.py: FileNotFoundError"),
+        ("inside/json.py", "a module is named 'json' already"),
+    ):
+        done = run_at(tmp_path, "-P", "-m", "rammer", "--plugin", file, *show)
+        assert done.returncode == 1 and text in " ".join(done.stderr.split()), done.stderr
+
+
+def test_a_plugins_file_is_loaded_once_and_its_content_is_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "one_of_mine.py"
+    file.write_text(MINE)
+    monkeypatch.setitem(sys.modules, "one_of_mine", None)  # forgotten afterwards
+    del sys.modules["one_of_mine"]
+    with config.override(RAMMER_PLUGINS=str(file)):
+        first, second = PluginRegistry(), PluginRegistry()
+    assert first.policies()["mine"] is second.policies()["mine"]
+    assert "mine" not in PluginRegistry(third_party=False).policies()
 
 
 def run_at(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

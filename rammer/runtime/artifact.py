@@ -43,7 +43,7 @@ _ZIP = b"PK\3\4"  # first bytes of a zip, and of each member
 _PADDING = 0xD935  # type of extra fields for alignment; zip readers skip it
 _END, _END_BYTES = b"PK\5\6", 22  # the end of a zip without a comment
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
-_MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
+_MODEL = "rammer.compile and `rammer compile` take models; rammer.from_onnx, from_torch and from_tensorflow import them"
 # types that safetensors names as we do
 _PLAIN = ("F16", "BF16", "F32", "F64", "BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64")
 _SAFETENSORS = {DType[name]: name for name in _PLAIN} | {DType.F8E4M3FN: "F8_E4M3", DType.F8E5M2: "F8_E5M2"}

@@ -7,9 +7,9 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from rammer import files
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.runtime import artifact
@@ -18,7 +18,7 @@ from rammer.runtime.program import Program
 from rammer.runtime.report import Report
 from rammer.vdevice.base import Image, VDevice
 
-MODELS = (".onnx", ".pb", ".tflite")  # ends of names of files that are models
+ONNX = b"\x08"  # first byte of a ModelProto that begins with its version, as all exporters write them
 
 
 def load(
@@ -44,7 +44,7 @@ def load(
         UnsuitableError: The program is for another machine.
         DeviceError: Its vDevice is missing or unavailable.
     """
-    if importing or not isinstance(path, str | os.PathLike) or _is_model(path):
+    if importing or not isinstance(path, str | os.PathLike) or files.first_bytes(path, 1) == ONNX:
         return _imported(path, importing)  # type: ignore[no-any-return]
     (ends, parts), reasons = artifact.ends(path), list[str]()
     open_device = partial(_open, device=device, threads=threads, registry=registry)
@@ -68,10 +68,6 @@ def load_program(path: str | os.PathLike[str], **options: Any) -> Program:
     """Load a saved program. Deprecated: the old name of `load`."""
     warnings.warn("rammer.load_program is rammer.load now", DeprecationWarning, stacklevel=2)
     return load(path, **options)
-
-
-def _is_model(path: str | os.PathLike[str]) -> bool:
-    return Path(path).suffix in MODELS and not artifact.is_archive(path)
 
 
 def _imported(model: Any, options: dict[str, Any]) -> Any:

@@ -38,19 +38,9 @@ def call(*command: str | Path, cwd: Path) -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Build from a copy of the checkout. Wheels come from the source distributions, as `python -m build` does it."""
     pytest.importorskip("build", reason="needs the dev extra")
-    checkout, found = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("dist")
-    for part in (
-        "rammer",
-        "wheels",
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "SECURITY.md",
-        "CITATION.cff",
-    ):
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, checkout / part, **({"symlinks": True} if (ROOT / part).is_dir() else {}))  # type: ignore[operator]
+    checkout, found = tmp_path_factory.mktemp("clean") / "checkout", tmp_path_factory.mktemp("dist")
+    left = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "tests", "docs", "benchmarks")
+    shutil.copytree(ROOT, checkout, ignore=left)
     for place in PROJECTS.values():
         call(sys.executable, "-m", "build", "--outdir", found, checkout / place, cwd=found)
     for project, place in PROJECTS.items():  # and straight from the checkout: pip does that
