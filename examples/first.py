@@ -31,7 +31,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder, "classifier.rammer")
         program.save(path)
-        with rammer.load_program(path) as again:
+        with rammer.load(path) as again:
             (same,) = again.run(["y"], {"x": x})
     program.close()
     assert np.array_equal(y, same) and np.allclose(y.sum(axis=-1), 1)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 
-from rammer.errors import COMPILING
+from rammer.errors import RammerError, has_compiler, require_posix
 
 
 def main() -> int | None:
     """Run the command line; return the exit status."""
-    if all(map(find_spec, ("click", "rich", *COMPILING))):
+    try:
+        require_posix()
+    except RammerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if has_compiler():
         from rammer.cli.commands import main as whole
 
         whole()  # which exits by itself

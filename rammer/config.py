@@ -19,7 +19,6 @@ from typing import Literal, TypeVar
 
 from rammer.errors import RammerError, did_you_mean
 
-VERSION = "0.1.0"
 Number = TypeVar("Number", int, float)
 
 Kind = Literal["text", "names", "boolean", "integer", "number"]  # of a flag; a function of this name reads it
@@ -165,6 +164,12 @@ FLAGS: dict[str, Flag] = {
             kind="boolean",
         ),
         Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas", kind="names"),
+        Flag(
+            "RAMMER_PLUGINS",
+            "",
+            "Python files to load as plugins besides the installed ones, separated by commas",
+            "names",
+        ),
         Flag("RAMMER_TRACE_PLUGINS", "0", "1 prints every hook call and its answer", kind="boolean"),
         Flag("RAMMER_TEST_VDEVICES", "", "tests: the only vDevices to test, separated by commas", kind="names"),
         Flag("RAMMER_REQUIRE_VDEVICES", "", "tests: vDevices whose absence is a failure and no skip", kind="names"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copyreg
 import difflib
 import re
+import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+from rammer.about import COMPILER, RUNTIME
 
 NAME_LENGTH = 400  # characters of a name, or of other text without spaces, that a message shows
 MESSAGE_LENGTH = 1 << 14  # characters of a message
-COMPILING = ("onnx", "networkx")  # packages that compiling needs, and running a saved program does not
 _LONG = re.compile(rf"\S{{{NAME_LENGTH + 1},}}")
 
 
@@ -153,19 +155,32 @@ class PluginError(RammerError):
     """A plugin that failed to load or broke its contract."""
 
 
-def from_checkout(extra: str = "") -> str:
-    """Return how to install rammer with an extra. Its name on the public package index belongs to another package."""
-    what = f"'.[{extra}]'" if extra else "."
-    return f"pip install {what} in a checkout of rammer"
+class NotInstalledError(RammerError, ModuleNotFoundError):
+    """A module of the compiler, in an environment where only the runtime is installed."""
 
 
-def require_compiler() -> None:
-    """Raise RammerError where only the packages to run saved programs are installed."""
-    if missing := [name for name in COMPILING if find_spec(name) is None]:
+def installing(extra: str = "") -> str:
+    """Return the command that installs the compiler, with an extra."""
+    return f"pip install '{COMPILER}[{extra}]'" if extra else f"pip install {COMPILER}"
+
+
+def require_posix() -> None:
+    """Raise RammerError on Windows."""
+    if sys.platform == "win32":
         raise RammerError(
-            f"compiling a model needs the package {missing[0]}, which is not installed",
-            hint=f"{from_checkout()}; rammer-run only runs saved programs",
+            "rammer needs a POSIX system: threads, memory maps and file locks",
+            hint="use Linux or WSL; exported C projects run on Windows",
         )
+
+
+def has_compiler() -> bool:
+    """Check whether the compiler is installed beside the runtime, to which this module belongs."""
+    return Path(__file__).with_name("compiler").joinpath("__init__.py").is_file()
+
+
+def not_installed(what: str) -> NotInstalledError:
+    """Return the error for what needs the compiler, if only the runtime is installed."""
+    return NotInstalledError(f"{what} needs {COMPILER}; {RUNTIME} only runs saved programs", hint=installing())
 
 
 def did_you_mean(name: str, known: Iterable[str], *, closeness: float = 0.6) -> str:

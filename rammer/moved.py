@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
+from rammer.errors import has_compiler, not_installed
+
 T = TypeVar("T")
 
 MOVED = {  # modules of public names, and modules that documentation has named
@@ -57,7 +59,10 @@ class _Alias(Loader):
 
 
 class Finder(MetaPathFinder):
-    """Find modules of `table` by their old names. It comes last, so other imports cost nothing more."""
+    """Find modules of `table` by their old names. It comes last, so other imports cost nothing more.
+
+    Where only the runtime is installed, it raises NotInstalledError for any other module of rammer.
+    """
 
     def __init__(self, table: dict[str, str]) -> None:
         self._table = table
@@ -66,6 +71,8 @@ class Finder(MetaPathFinder):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if (new := self._table.get(name)) is None:
+            if name.startswith("rammer.") and not has_compiler():
+                raise not_installed(f"the module {name}")
             return None
         if name not in STAY:
             # of the importing line: warnings skip the frames of the import system

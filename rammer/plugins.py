@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
+import hashlib
+import importlib.util
 import logging
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from rammer import config, hookspecs, log
-from rammer.errors import PluginError, PolicyError, RammerError, did_you_mean
+from rammer.errors import (
+    InputError,
+    NotInstalledError,
+    PluginError,
+    PolicyError,
+    RammerError,
+    did_you_mean,
+    has_compiler,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -66,11 +78,12 @@ class DeviceInfo:
 class PluginRegistry:
     """Built-in and third-party plugins. An object, not a global: tests build their own.
 
-    `to_run`: only vDevices, opened to run saved programs, without policies or anything that compiles.
+    `to_run`: only vDevices, opened to run saved programs, without policies or anything that compiles. Where only the
+    runtime is installed, it is always so.
     """
 
     def __init__(self, *, third_party: bool = True, to_run: bool = False) -> None:
-        self._to_run = to_run
+        self._to_run = to_run = to_run or not has_compiler()
         self.faults: list[PluginFault] = []
         self._origins: dict[str, str] = {}  # origin of a plugin's rKernels, by its name
         self._manager = pluggy.PluginManager("rammer")
@@ -87,6 +100,8 @@ class PluginRegistry:
             for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):  # in a fixed order
                 if entry.name not in blocked:
                     self._load(entry)
+            for file in config.names("RAMMER_PLUGINS"):
+                self._load_file(Path(file).absolute())
 
     def _load(self, entry: EntryPoint) -> None:
         """Load one entry point; its failure must not affect other plugins."""
@@ -97,6 +112,19 @@ class PluginRegistry:
             if _by_signal(error, f"plugin {entry.name!r} was imported"):
                 raise
             self.faults.append(PluginFault(entry.name, distribution, f"{type(error).__name__}: {error}"))
+
+    def _load_file(self, file: Path) -> None:
+        """Load a file as a plugin named like it. Raises PluginError if that fails, since the user named this file."""
+        try:
+            version = hashlib.sha256(file.read_bytes()).hexdigest()[:12]  # verdicts on rKernels depend on it
+            self.register(_module_of(file), file.stem, version)
+        except RammerError:
+            raise
+        except Exception as error:  # a plugin may raise anything at import
+            if _by_signal(error, f"the plugin {file} was imported"):
+                raise
+            hint = "it is named by --plugin or RAMMER_PLUGINS"
+            raise PluginError(f"the plugin {file}: {type(error).__name__}: {error}", hint=hint) from error
 
     def register(self, plugin: object, name: str, version: str = "") -> None:
         """Add a plugin object, with the `version` of its distribution.
@@ -147,8 +175,14 @@ class PluginRegistry:
             DeviceInfo(name, plugin, entry.summary, *_probe(entry)) for name, (plugin, entry) in self.vdevices().items()
         ]
 
-    def open(self, target: str, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
-        """Open a vDevice by name. Raises RammerError for an unknown name, DeviceError if it is not available."""
+    def open(
+        self, target: str, *, arch: str | None = None, device: str | int | None = None, threads: int | None = None
+    ) -> VDevice:
+        """Open a vDevice by name. `threads` is `device` of a CPU.
+
+        Raises RammerError for an unknown name, InputError for `threads` of another target, and DeviceError if the
+        vDevice is not available.
+        """
         known = self.vdevices()
         if target not in known:
             raise RammerError(
@@ -156,6 +190,13 @@ class PluginRegistry:
                 hint=_meant(target, [entry for _, entry in known.values()]),
             )
         plugin, entry = known[target]
+        if threads is not None:
+            if target != "cpu" or device not in (None, threads):
+                what = f"the target is {target!r}" if target != "cpu" else f"device= is {device!r}"
+                raise InputError(
+                    f"threads= is {threads}, and {what}", hint="threads= is for the CPU, instead of device="
+                )
+            device = threads
         with _blamed(plugin, f"vDevice {target!r}"):
             opens = entry.runs if self._to_run and entry.runs else entry.open
             return opens(arch=arch, device=device)
@@ -290,6 +331,25 @@ def _code(handler: Any) -> object:
     return getattr(getattr(called, "__func__", called), "__code__", None)
 
 
+def _module_of(file: Path) -> ModuleType:
+    """Import a file as a module named like it, once. Raises PluginError if another module has the name."""
+    found = importlib.util.find_spec(file.stem)
+    if found is not None:
+        if found.origin != str(file):
+            raise PluginError(f"the plugin {file}: a module is named {file.stem!r} already", hint="rename the file")
+        return importlib.import_module(file.stem)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"the plugin {file} is not a Python file", hint="its name ends in .py")
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[file.stem]
+        raise
+    return module
+
+
 def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
     """Return a hint for a vDevice that does not exist. The names are short, so only a close one is suggested."""
     if fitting := [repr(entry.name) for entry in entries if target.lower() in entry.words]:
@@ -301,6 +361,8 @@ def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
 def _probe(entry: VDeviceEntry) -> tuple[bool, str, str]:
     try:
         answer: Availability = entry.probe()
+    except NotInstalledError as error:
+        return False, error.what, error.hint
     except Exception as error:  # the contract says never; a plugin may break it
         if _by_signal(error, "a vDevice was probed"):
             raise

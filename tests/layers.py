@@ -25,7 +25,7 @@ def network(shape: tuple[int, ...], nodes: list[NodeProto], **weights: tuple[int
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "network", [x], [y], values)
-    return rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    return rammer.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
 def recurrent(kind: str, gates: int, steps: int, batch: int, width: int, units: int, directions: int = 2) -> Graph:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 from rammer_testing.plans import Net, place
@@ -323,14 +324,15 @@ def test_hook_calls_can_be_traced(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 @pytest.mark.parametrize(
     ("name", "kind", "tests"),
     [
-        ("toy_device", "backend", ""),
-        ("plain_c", "c-backend", "one_rtask or diamond or constants or random_plans"),
+        ("toy_device", "device", ""),
+        ("plain_c", "c-device", "one_rtask or diamond or constants or refused or random_plans"),
+        ("my_kernels", "kernels", ""),
         ("longest_first", "policy", ""),
     ],
 )
 def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path: Path) -> None:
     """The package that `rammer new-plugin` makes, found through its entry point, as a user would have it."""
-    made = run_at(tmp_path, "-m", "rammer", "new-plugin", name, "--kind", kind)
+    made = run_at(tmp_path, "-m", "rammer", "new-plugin", name, f"--{kind}")
     folder = tmp_path / f"rammer-{name.replace('_', '-')}"
     assert made.returncode == 0 and str(folder.name) in made.stdout, made.stderr
     assert not list(folder.glob("*.in")) and len(list(folder.iterdir())) == 3
@@ -341,7 +343,8 @@ def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path:
     points = "".join(f"{point} = {module}\n" for point, module in project["entry-points"]["rammer"].items())
     (info / "entry_points.txt").write_text(f"[rammer]\n{points}bad = no_such_module\n")
     code = (
-        f"import rammer; r = rammer.PluginRegistry(); assert {name!r} in {{**r.vdevices(), **r.policies()}};"
+        f"import rammer; r = rammer.PluginRegistry();"
+        f"assert {kind == 'kernels'} or {name!r} in {{**r.vdevices(), **r.policies()}};"
         "print([(f.plugin, f.distribution, f.reason) for f in r.faults])"
     )
     assert f"('bad', '{project['name']}', \"ModuleNotFoundError" in run_at(folder, "-c", code).stdout
@@ -349,6 +352,55 @@ def test_a_new_plugin_passes_the_kit(name: str, kind: str, tests: str, tmp_path:
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout
     again = run_at(folder, "-m", "rammer", "new-plugin", name)
     assert again.returncode == 1 and "already" in again.stderr
+    if kind == "c-device":  # saved here, loaded in another process, from files alone
+        onnx.save(lstm_stack(1, 3, 16), folder / "m.onnx")
+        for command in (["compile", "m.onnx", "-o", "m.rammer", "--target", name], ["run", "m.rammer"]):
+            done = run_at(folder, "-m", "rammer", *command)
+            assert done.returncode == 0, done.stderr
+        assert "3×1×16" in done.stdout
+
+
+MINE = """
+from rammer.plugin import Policy, hookimpl
+from rammer.scheduler.policies.sequential import SequentialPolicy
+class Mine(SequentialPolicy):
+    name = "mine"
+@hookimpl
+def rammer_policies():
+    return {"mine": Mine}
+"""
+
+
+def test_a_file_is_a_plugin_for_one_command(tmp_path: Path) -> None:
+    onnx.save(lstm_stack(1, 3, 16), tmp_path / "m.onnx")
+    (tmp_path / "my_policy.py").write_text(MINE)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside/json.py").write_text(MINE)
+    show = ("show", "m.onnx", "--policy", "mine", "--target", "interpreter")
+    done = run_at(tmp_path, "-P", "-m", "rammer", "--plugin", "my_policy.py", *show)
+    assert done.returncode == 0 and "policy mine" in done.stdout, done.stderr
+    assert "no policy named 'mine'" in run_at(tmp_path, "-P", "-m", "rammer", *show).stderr
+    for file, text in (
+        ("broken.py", "broken.py: ZeroDivisionError: division by zero"),
+        ("absent.py", "absent.py: FileNotFoundError"),
+        ("inside/json.py", "a module is named 'json' already"),
+    ):
+        done = run_at(tmp_path, "-P", "-m", "rammer", "--plugin", file, *show)
+        assert done.returncode == 1 and text in " ".join(done.stderr.split()), done.stderr
+
+
+def test_a_plugins_file_is_loaded_once_and_its_content_is_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "one_of_mine.py"
+    file.write_text(MINE)
+    monkeypatch.setitem(sys.modules, "one_of_mine", None)  # forgotten afterwards
+    del sys.modules["one_of_mine"]
+    with config.override(RAMMER_PLUGINS=str(file)):
+        first, second = PluginRegistry(), PluginRegistry()
+    assert first.policies()["mine"] is second.policies()["mine"]
+    assert "mine" not in PluginRegistry(third_party=False).policies()
 
 
 def run_at(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.models.store import CACHE, Arrays
-from rammer.errors import RammerError, from_checkout
+from rammer.errors import RammerError, installing
 
 FOLDER = CACHE / "compiled"
 COMPILE = (
@@ -76,6 +76,6 @@ def _tool(name: str, *words: object) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise RammerError(f"{name} is not installed", hint=from_checkout("bench")) from error
+        raise RammerError(f"{name} is not installed", hint=installing("bench")) from error
     if done.returncode:
         raise RammerError(f"{name} failed ({done.returncode}): {done.stderr.strip()[-400:]}")

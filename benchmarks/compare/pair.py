@@ -25,7 +25,7 @@ def main(pairs: tuple[str, ...], seconds: float) -> None:
         if len(paths) != 2:
             raise click.UsageError(f"{pair!r}: write MODEL=BEFORE.rammer,AFTER.rammer")
         inputs = catalog.named(model).built.inputs
-        programs = [rammer.load_program(path) for path in paths]
+        programs = [rammer.load(path) for path in paths]
         click.echo(f"{model}: {in_turn(programs, inputs, [str(Path(p)) for p in paths], seconds)}")
         for program in programs:
             program.close()

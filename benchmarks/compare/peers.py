@@ -83,7 +83,7 @@ def _rammer(policy: str) -> Callable[[BuiltModel, Task], Prepared]:
         saved, known = compile_apart(built.path, policy, task.threads, task.cold)
 
         def load() -> Loaded:
-            program = rammer.load_program(saved, device=task.threads)
+            program = rammer.load(saved, device=task.threads)
             return Loaded(program.run, lambda inputs: {"usage": program.profile(inputs).to_json()})
 
         return Prepared(load, known)

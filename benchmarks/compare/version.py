@@ -41,7 +41,8 @@ def run(folder: Path, pipe: int) -> None:
     asked = Connection(pipe)
     with np.load(folder / "inputs.npz") as file:
         inputs = dict(file)
-    with rammer.load_program(folder / "saved.rammer") as program:
+    load = rammer.load if hasattr(rammer, "from_onnx") else rammer.load_program  # before 0.5
+    with load(folder / "saved.rammer") as program:
         np.savez(folder / "outputs.npz", **program.run(inputs))
         asked.send([])
         while (seconds := asked.recv()) is not None:
@@ -73,7 +74,8 @@ def schedules(folder: Path, asked: Path) -> None:
     else:
         more = {"tuning": Tuning(task_multiples=(4,))}
     registry, wanted = PluginRegistry(), json.loads(asked.read_text())
-    graphs = {name: rammer.load(path) for name, path in wanted["models"].items()}
+    from_onnx = getattr(rammer, "from_onnx", None) or rammer.load  # before 0.5
+    graphs = {name: from_onnx(path) for name, path in wanted["models"].items()}
     with gzip.open(folder / "schedules.jsonl.gz", "wt") as file:
         for title, (target, arch, device, precision) in wanted["specs"].items():
             with_defaults = registry.open(target, arch=arch, device=device)

@@ -86,7 +86,7 @@ class Ours:
         graph = task.peer.partition("@")[0].endswith("-graph")
         with config.override(RAMMER_GPU_GRAPH="1" if graph else "0"):
             if ready is not None and ready.exists():
-                self.program = rammer.load_program(ready, device=device)
+                self.program = rammer.load(ready, device=device)
                 self.was_ready = True
             elif task.programs or {"before", "x2"} & {*build.flags}:
                 raise RammerError(f"no program {ready}", hint="--prepare compiles it")

@@ -47,7 +47,7 @@ def load_rammer(model: str, count: int, threads: int) -> list[Run]:
         path = Path(folder, "m.rammer")
         with rammer.compile(model, "cpu", device=threads) as program:
             program.save(path)
-        programs = [rammer.load_program(path) for _ in range(count)]
+        programs = [rammer.load(path) for _ in range(count)]
     inputs = random_inputs(programs[0].inputs, 0)
     return [lambda p=p: p.run(inputs) for p in programs]  # type: ignore[misc]
 

@@ -131,18 +131,18 @@ def bound(program: Program) -> Run:
 
 
 def one_plan(files: Files) -> Loaded:
-    program = rammer.load_program(files.joint, device=files.threads)
+    program = rammer.load(files.joint, device=files.threads)
     return Loaded(bound(program), _bytes(program))
 
 
 def separate(files: Files) -> Loaded:
-    programs = [rammer.load_program(path, device=files.threads) for path in files.compiled.values()]
+    programs = [rammer.load(path, device=files.threads) for path in files.compiled.values()]
     runs = [bound(program) for program in programs]
     return Loaded(lambda: [run() for run in runs], sum(map(_bytes, programs)))
 
 
 def parts(files: Files) -> Loaded:
-    program = rammer.load_program(files.parts, device=files.threads)
+    program = rammer.load(files.parts, device=files.threads)
     assert isinstance(program, rammer.JointProgram)
     every = [program.part(*names) for names in program.parts]
     runs = [bound(program.part(name)) for name in files.models]

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import rammer
-from rammer import files
+from rammer import config, files
 from rammer.cli.cache import cache
 from rammer.cli.console import CommandGroup, out, progress_bar
 from rammer.cli.doctor import doctor
@@ -25,11 +25,14 @@ COMMANDS = "rammer.commands"  # the entry-point group of plugins that add comman
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", count=True, help="Say more: -v phases and notes, -vv tracebacks.")
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Also load this Python file as a plugin.")
 @click.version_option(rammer.__version__)
 @click.pass_context
-def main(context: click.Context, verbose: int) -> None:
+def main(context: click.Context, verbose: int, plugins: tuple[str, ...]) -> None:
     """Compile neural networks into static plans of tile-sized tasks, run them, and look at the plans."""
     context.obj = verbose
+    if plugins:
+        context.with_resource(config.override(RAMMER_PLUGINS=",".join((*config.names("RAMMER_PLUGINS"), *plugins))))
     logging.basicConfig(level=logging.WARNING - 10 * min(verbose, 2), format="%(name)s: %(message)s")
 
 

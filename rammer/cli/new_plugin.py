@@ -1,4 +1,4 @@
-"""Implement `rammer new-plugin`: make an installable package of a backend or a policy. Known as: scaffolding."""
+"""Implement `rammer new-plugin`: make a package of a device, kernels or a policy. Known as: scaffolding."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from string import Template
 
 import click
 
+from rammer.about import COMPILER, TESTING
 from rammer.errors import InputError, RammerError
 from rammer.plugins import PluginRegistry
 
+KINDS = {"device": "vDevice", "c-device": "vDevice", "kernels": "kernels", "policy": "policy"}  # in the description
 NAME = re.compile("[a-z](_?[a-z0-9]){0,39}")  # a part of a module's name, and of a distribution's
 
 
 @click.command("new-plugin")
 @click.argument("name")
-@click.option("--kind", type=click.Choice(["backend", "c-backend", "policy"]), default="backend", show_default=True)
+@click.option("--device", "kind", flag_value="device", default=True, help="A device that runs in NumPy.  [default]")
+@click.option("--c-device", "kind", flag_value="c-device", help="A device that compiles C and saves programs.")
+@click.option("--kernels", "kind", flag_value="kernels", help="A kernel in C for CPUs.")
+@click.option("--policy", "kind", flag_value="policy", help="A scheduling policy with an option.")
 def new_plugin(name: str, kind: str) -> None:
-    """Make the package rammer-NAME here, in a folder of its own: a backend (in NumPy or in C) or a policy that works.
+    """Make the package rammer-NAME here, in a folder of its own: a device, kernels or a policy that works, with tests.
 
     NAME is what users write: --target NAME, --policy NAME. docs/plugin-author.md says how to go on.
     """
@@ -44,7 +49,8 @@ def new_plugin(name: str, kind: str) -> None:
 
 def contents(name: str, kind: str) -> dict[str, str]:
     """Return the texts of a package, by file."""
-    values = {"name": name, "Name": name.title().replace("_", ""), "dashed": name.replace("_", "-"), "kind": kind}
+    values = {"name": name, "Name": name.title().replace("_", ""), "dashed": name.replace("_", "-")}
+    values |= {"kind": KINDS[kind], "compiler": COMPILER, "testing": TESTING}
     module, test = f"rammer_{name}.py", f"test_{name}.py"
     forms = {"pyproject.toml": "pyproject.toml", module: f"{kind}.py", test: f"{kind.removeprefix('c-')}_test.py"}
     templates = files("rammer.cli").joinpath("templates")

@@ -88,6 +88,7 @@ def compile_options(command: Any) -> Any:
         click.option("--dim", "dims", multiple=True, callback=_extents, help="Fix a symbolic dimension: NAME=8."),
         click.option("--constant", "constants", multiple=True, callback=pairs, help="Fix an input: NAME=FILE.npy."),
         click.option("--link", "links", multiple=True, callback=pairs, help="Connect models: A.INPUT=B.OUTPUT."),
+        click.option("--threads", type=click.IntRange(min=1), help="Number of vEUs on a CPU, the same as --device."),
         click.option("--tune-seconds", type=click.FloatRange(min=0), help=seconds),
         *(click.option(f"--{name}", help=text) for name, text in PLAIN.items()),
     ):
@@ -104,14 +105,16 @@ def open_program(path: str | Mapping[str, str], **options: Any) -> Program:
     """Load a saved program, or compile a model or several."""
     if is_saved(path) or (isinstance(path, str) and Path(path).suffix == ".rammer" and not Path(path).exists()):
         refuse_options(path, **options)
-        return rammer.load_program(path, device=options.get("device"))
+        return rammer.load(path, device=options.get("device"), threads=options.get("threads"))
     with progress_bar() as show:
         return rammer.compile(path, how=how_to_compile(options), progress=show)
 
 
 def refuse_options(path: str, **options: Any) -> None:
     """Raise InputError for options that have no effect on a saved program."""
-    if ignored := [name for name, value in options.items() if (value or value == 0) and name != "device"]:
+    if ignored := [
+        name for name, value in options.items() if (value or value == 0) and name not in ("device", "threads")
+    ]:
         option = {"shapes": "shape", "dims": "dim", "constants": "constant", "links": "link"}.get(
             ignored[0], ignored[0].replace("_", "-")
         )

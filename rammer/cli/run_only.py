@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import rammer
 from rammer.cli.running import COLUMNS, pair, run_once
-from rammer.errors import RammerError, from_checkout, message, require_compiler
+from rammer.errors import RammerError, installing, message, not_installed
 from rammer.runtime.artifact import is_archive
 from rammer.runtime.program import Program
 
 ELSEWHERE = (
     *("bench", "cache", "check", "compile", "convert", "demo", "doctor", "export", "kernels", "new-plugin", "show"),
 )
-WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
+WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} need the compiler: {installing()}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--save", metavar="FOLDER", help="write every output as FOLDER/<number>.npy")
     run.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
     run.add_argument("--device", help="which device of the target; for cpu the number of vEUs")
+    run.add_argument("--threads", type=int, help="number of vEUs on a CPU, the same as --device")
     run.set_defaults(run=True)
     for name in ELSEWHERE:
         commands.add_parser(name, add_help=False).set_defaults(absent=name)
@@ -67,10 +68,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(given: argparse.Namespace) -> None:
     if not is_archive(given.program) and not given.program.endswith(".rammer"):
-        require_compiler()
+        raise not_installed("compiling a model")
 
     def opens() -> Program:
-        return rammer.load_program(given.program, device=given.device)
+        return rammer.load(given.program, device=given.device, threads=given.threads)
 
     rows = [COLUMNS, *run_once([given.program], opens, dict(given.input), given.save, given.seed, given.verbose)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -11,8 +11,8 @@ from typing import Any, Unpack, overload
 from rammer.compiler.compilation import Compilation
 from rammer.compiler.gcpause import seldom
 from rammer.compiler.joint import compile_jointly
-from rammer.compiler.models import Model, from_torch, load
-from rammer.compiler.options import CompileOptions, Keywords
+from rammer.compiler.models import Model, from_onnx, from_tensorflow, from_torch, import_model
+from rammer.compiler.options import CompileOptions, Keywords, Target
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
 from rammer.runtime.joint import JointProgram
@@ -23,7 +23,7 @@ from rammer.vdevice.base import Progress, silent
 @overload
 def compile(
     model: Mapping[str, Any],
-    target: str | None = None,
+    target: Target | None = None,
     *,
     how: CompileOptions | None = None,
     progress: Progress = silent,
@@ -35,7 +35,7 @@ def compile(
 @overload
 def compile(
     model: Model,
-    target: str | None = None,
+    target: Target | None = None,
     *,
     how: CompileOptions | None = None,
     progress: Progress = silent,
@@ -47,35 +47,56 @@ def compile(
 @seldom()
 def compile(
     model: Model,
-    target: str | None = None,
+    target: Target | None = None,
     *,
     how: CompileOptions | None = None,
     progress: Progress = silent,
     registry: PluginRegistry | None = None,
     **keywords: Unpack[Keywords],
 ) -> Program:
-    """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
+    """Compile a model for a vDevice into a Program.
 
-    Keywords are the fields of CompileOptions; those that are not given are taken from `how`.
+    Args:
+        model: A path to an ONNX or TensorFlow model, its bytes, a ModelProto, a torch.nn.Module with `example=`, an
+            ExportedProgram, or a Graph. Several models, `{"vad": "vad.onnx", …}`, become one JointProgram with ports
+            MODEL.PORT, and one plan for all.
+        target: The vDevice: "cpu" by default, or that of RAMMER_VDEVICE.
+        how: Options as one value. Those that are given as keywords count before these.
+        progress: Called with what is done, how much of it, and of how many.
+        registry: The plugins to use; by default all that are installed.
+        policy: The scheduling policy: "auto" by default, or that of RAMMER_POLICY. It may have options:
+            "wavefront:beyond=off".
+        options: Options of the policy: {"beyond": "off"}.
+        threads: Number of vEUs on a CPU; by default one for each core that the process may use.
+        device: Which device of the target: the number of a GPU, "emulator"; on a CPU the same as `threads`.
+        arch: Another CPU or GPU to compile for: "x86-64-avx2", "sm_90".
+        precision: Precision to which operands of float32 products may be rounded: "fp32" (the default: not at all), or
+            "tf32" and "bf16", for the matrix units of a vDevice that has them.
+        numerics: "strict" takes only rKernels that propagate infinities and NaNs exactly as the formula does, with the
+            rounding errors of direct sums. "fast" (the default) also takes Winograd's forms and matrix units.
+        tune_seconds: Time for measuring rKernels, and once more for operators that a policy makes.
+        shapes: Shapes of inputs whose dimensions the model leaves open: {"x": (1, 3, 224, 224)}.
+        dims: Extents of dimensions that the model names: {"batch": 1}.
+        constants: Values of inputs, which then are not inputs of the program.
+        state: Outputs that are inputs of the next run: {"h_out": "h_in"}. They stay in the program. True finds such
+            pairs by their names.
+        example: The input with which a torch.nn.Module is traced, as for `from_torch`.
+        input_names: Names of the program's inputs, in order; by default the model's.
+        output_names: Names of its outputs, in order.
+        links: Of several models: {"denoiser.x": "vad.y"} passes an output of one to an input of another. Neither is a
+            port then.
+        together: Of several models: the sets that get a plan besides, for `program.part("vad")`; by default each model.
 
-    * `target` is a vDevice ("cpu") and `policy=` a scheduling policy ("auto"), by default those of RAMMER_VDEVICE and
-      RAMMER_POLICY. `options=` are the policy's: {"beyond": "off"} is the same as "wavefront:beyond=off".
-    * `device=` selects among devices of a target; for "cpu" it is the number of vEUs. `arch=` names another CPU or GPU.
-    * `shapes=`, `dims=` and `constants=` fix dimensions and values of inputs. `example=` is the input with which a
-      torch.nn.Module is traced, as for `load`.
-    * `state={"h_out": "h_in"}` makes outputs inputs of the next run, which stay in the program. True finds such pairs
-      by their names.
-    * `tune_seconds=` bounds the time for measuring rKernels, and once more for operators that a policy makes.
-    * `precision=` is the precision to which products of float32 may be rounded: "fp32" (the default: exact), or where
-      the vDevice offers them "tf32" and "bf16", for its matrix units.
-    * `numerics="strict"` takes only rKernels that propagate infinities and NaNs exactly as the formula does, with the
-      rounding errors of direct sums. "fast" (the default) also takes Winograd's forms and matrix units.
+    Returns:
+        The program, ready to run.
 
-    Several models, `{"vad": "vad.onnx", …}`, become one JointProgram with ports MODEL.PORT, and one plan for all.
-
-    * `links={"denoiser.x": "vad.y"}` passes an output of one model to an input of another. Neither is a port then.
-    * `together=[("vad",), ("vad", "denoiser")]` compiles plans for these sets of models besides, by default one for
-      each model: `program.part("vad")`.
+    Raises:
+        ModelError: The model is malformed, over a limit, or has operators that rammer lacks.
+        InputError: An argument names what the model does not have.
+        DeviceError: The vDevice is unavailable, or does not offer an option.
+        PolicyError: The policy or an option of it does not exist.
+        ToolchainError: A compiler is missing, failed or took too long.
+        VerificationError: A plan or an image broke a rule: a fault of rammer or of a plugin.
     """
     options = CompileOptions.of({"target": target, **keywords}, "compile()", how)
     if isinstance(model, Mapping):
@@ -95,6 +116,8 @@ __all__ = [
     "Profiled",
     "Proven",
     "compile",
+    "from_onnx",
+    "from_tensorflow",
     "from_torch",
-    "load",
+    "import_model",
 ]

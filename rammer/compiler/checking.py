@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rammer.compiler import CompileOptions, Model, load
+from rammer.compiler import CompileOptions, Model, import_model
 from rammer.compiler import compile as compile_model
 from rammer.compiler.candidates import difference
 from rammer.errors import DeviceError
@@ -38,7 +38,7 @@ def check_model(
     rKernels are tested as usual (RAMMER_CHECK). If an output differs, or with `every`, all tensors are compared up to
     the first operator that differs. Raises a RammerError if compiling does.
     """
-    graph = load(model, **how.to_load)
+    graph = import_model(model, **how.to_load)
     how = how.but(links=None, together=None)
     with compile_model(graph, how=how, progress=progress) as program:
         inputs = measure.random_inputs(program.inputs, seed)

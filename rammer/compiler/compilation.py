@@ -40,7 +40,7 @@ from rammer.compiler.stages import (
 from rammer.compiler.summary import make_report
 from rammer.compiler.trace import Trace
 from rammer.cost.price import fit
-from rammer.errors import DeviceError, InputError, VerificationError, require_compiler
+from rammer.errors import DeviceError, InputError, VerificationError
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import direct_ports
@@ -137,8 +137,6 @@ class Compilation:
         for fault in registry.faults:
             say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
         try:
-            if not isinstance(model, Graph):
-                require_compiler()  # before anything is started
             if options.budget_s > 0:
                 device.begin()
             with clock("load"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rammer.compiler.compilation import Compilation
-from rammer.compiler.models import Model, read_each
+from rammer.compiler.models import Model, read_each, refuse_names
 from rammer.compiler.options import CompileOptions
-from rammer.errors import InputError, did_you_mean, require_compiler
+from rammer.errors import InputError, did_you_mean
 from rammer.frontend.merge import merge, model_of
 from rammer.plugins import PluginRegistry
 from rammer.runtime.joint import JointProgram, PartImage
@@ -20,7 +20,7 @@ def compile_jointly(
 ) -> JointProgram:
     """Compile models by name: all in one plan, and each set of `options.together` in another. Raises a RammerError."""
     sets = _sets(models, options.together)
-    require_compiler()
+    refuse_names(options.input_names, options.output_names)
     graphs, files = read_each(models, options.shapes, options.dims, options.constants, options.example)
     links = dict(options.links or {})
     whole = merge(graphs, links)

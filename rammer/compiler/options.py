@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from rammer import config
 from rammer.errors import InputError, PolicyError, did_you_mean
@@ -16,15 +16,24 @@ if TYPE_CHECKING:
     from rammer.vdevice.base import VDevice
 
 
+Target: TypeAlias = Literal["cpu", "interpreter", "cuda", "rocm", "ipu"] | str  # or of a plugin
+PolicyName: TypeAlias = (  # maybe with options, or of a plugin
+    Literal["auto", "wavefront", "sequential", "round_robin", "stationary", "graphturbo"] | str
+)
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
+Numerics: TypeAlias = Literal["fast", "strict"]
+
+
 class DeviceKeywords(TypedDict, total=False):
     """Keywords that choose a policy and a device, and how to use them."""
 
-    policy: str | None
+    policy: PolicyName | None
     options: Mapping[str, str] | None
     arch: str | None
     device: str | int | None
-    precision: str | None
-    numerics: str | None
+    threads: int | None
+    precision: Precision | None
+    numerics: Numerics | None
     tune_seconds: float | None
 
 
@@ -36,6 +45,8 @@ class Keywords(DeviceKeywords, total=False):
     constants: Mapping[str, Array] | None
     state: Mapping[str, str] | bool | None
     example: Any
+    input_names: Sequence[str] | None
+    output_names: Sequence[str] | None
     links: Mapping[str, str] | None
     together: Sequence[Sequence[str]] | None
 
@@ -48,27 +59,48 @@ DEVICE_OPTIONS = ("target", *DeviceKeywords.__annotations__)
 class CompileOptions:
     """Keywords of `rammer.compile` as one value. None selects the default: a flag of docs/flags.md, or nothing.
 
-    `target` is a vDevice ("cpu"), `policy` a scheduling policy ("auto"), `options` are the policy's. `arch` and
-    `device` select among CPUs or GPUs; `precision` and `numerics` restrict what rKernels may compute. `tune_seconds`
-    bounds the time for measuring. `shapes`, `dims`, `constants` and `example` complete a model, as for `rammer.load`;
-    `state` names outputs that are inputs of the next run. `links` and `together` are for several models.
+    Attributes:
+        target: The vDevice, such as "cpu".
+        policy: The scheduling policy, such as "auto", maybe with options: "wavefront:beyond=off".
+        options: Options of the policy: {"beyond": "off"}.
+        arch: Another CPU or GPU to compile for.
+        device: Which device of the target: the number of a GPU; on a CPU the number of vEUs.
+        threads: Number of vEUs on a CPU, the same as `device`.
+        precision: Precision to which operands of float32 products may be rounded, where the vDevice offers it.
+        numerics: "strict" takes only rKernels that propagate infinities and NaNs as the formula does, with the rounding
+            errors of direct sums. "fast" also takes Winograd's forms and matrix units.
+        tune_seconds: Time for measuring rKernels, and once more for operators that a policy makes.
+        shapes: Shapes of inputs whose dimensions the model leaves open.
+        dims: Extents of dimensions that the model names.
+        constants: Values of inputs, which then are not inputs of the program.
+        state: Outputs that are inputs of the next run, each with its input. True finds such pairs by their names.
+        example: The input with which a torch.nn.Module is traced.
+        input_names: Names of the program's inputs, in order.
+        output_names: Names of its outputs, in order.
+        links: Of several models: inputs, each with the output of another model that it takes.
+        together: Of several models: the sets that get a plan of their own; by default each model.
 
-    Raises RammerError for a time out of its range, and PolicyError for `options` that are not a mapping.
+    Raises:
+        RammerError: A time is out of its range.
+        PolicyError: `options` is not a mapping.
     """
 
-    target: str | None = None
-    policy: str | None = None
+    target: Target | None = None
+    policy: PolicyName | None = None
     options: Mapping[str, str] | None = field(default=None, hash=False)
     arch: str | None = None
     device: str | int | None = None
-    precision: str | None = None
-    numerics: str | None = None
+    threads: int | None = None
+    precision: Precision | None = None
+    numerics: Numerics | None = None
     tune_seconds: float | None = None
     shapes: Mapping[str, Sequence[int]] | None = field(default=None, hash=False)
     dims: Mapping[str, int] | None = field(default=None, hash=False)
     constants: Mapping[str, Array] | None = field(default=None, hash=False, repr=False)
     state: Mapping[str, str] | bool | None = field(default=None, hash=False)
     example: Any = field(default=None, compare=False, repr=False)
+    input_names: Sequence[str] | None = field(default=None, hash=False)
+    output_names: Sequence[str] | None = field(default=None, hash=False)
     links: Mapping[str, str] | None = field(default=None, hash=False)
     together: Sequence[Sequence[str]] | None = field(default=None, hash=False)
 
@@ -114,8 +146,9 @@ class CompileOptions:
 
     @property
     def to_load(self) -> dict[str, Any]:
-        """The keywords of `rammer.load`."""
-        return {name: getattr(self, name) for name in ("shapes", "dims", "constants", "example", "links")}
+        """The options of `read` in models.py."""
+        names = ("shapes", "dims", "constants", "example", "links", "input_names", "output_names")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def vdevice(self) -> str:
@@ -132,7 +165,7 @@ class CompileOptions:
         Raises PolicyError or DeviceError for what does not exist, is not available, or is not offered.
         """
         policy = self.open_policy(registry)
-        device = registry.open(self.vdevice, arch=self.arch, device=self.device)
+        device = registry.open(self.vdevice, arch=self.arch, device=self.device, threads=self.threads)
         try:
             return policy, device.adapted(
                 precision=self.precision or config.get("RAMMER_PRECISION"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rammer.errors import InputError, ModelError, did_you_mean
-from rammer.ir.graph import Graph, Update, sort_operators
+from rammer.ir.graph import Graph, Update, View, sort_operators
 from rammer.ir.operator import OpDef, Operation, Operations, ROperator
 from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
 
@@ -59,18 +60,14 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
     for model, graph in graphs.items():
         names = {t: f"{model}.{t}" for t in graph.types}
         names |= {t: made for t, name in names.items() if (made := links.get(name) or same.get(name))}
-        types |= {names[t]: kind for t, kind in graph.types.items() if names[t] not in types}
-        constants |= {names[t]: value for t, value in graph.constants.items() if names[t] not in constants}
-        updates |= {names[t]: Update(tuple(names[u] for u in up.inputs), up.attrs) for t, up in graph.updates.items()}
-        symbols |= {names[t]: found for t, found in graph.symbols.items() if names[t] not in symbols}
+        named = _renamed(graph, names)
+        types = {**named.types, **types}
+        constants = {**named.constants, **constants}
+        updates |= named.updates
+        symbols = {**named.symbols, **symbols}
         operators += (
-            ROperator(
-                f"{model}.{op.name}",
-                _interned(op.operation, graph.interner, interner),
-                tuple(names[t] for t in op.inputs),
-                tuple(names[t] for t in op.outputs),
-            )
-            for op in graph.operators
+            replace(op, name=f"{model}.{op.name}", operation=_interned(op.operation, graph.interner, interner))
+            for op in named.operators
         )
     inputs = tuple(n for model, graph in graphs.items() for t in graph.inputs if (n := f"{model}.{t}") not in links)
     linked = set(links.values())
@@ -96,6 +93,51 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
     )
 
 
+def renamed_ports(
+    graph: Graph, input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None
+) -> Graph:
+    """Return the graph with these names of its inputs and outputs, in their order; None keeps names.
+
+    Raises InputError for another number of names, and for a name given twice.
+    """
+    names: dict[TensorId, TensorId] = {}
+    for what, old, new in (("input", graph.inputs, input_names), ("output", graph.outputs, output_names)):
+        if new is not None and len(new) != len(old):
+            raise InputError(f"{what}_names= has {len(new)} names for {len(old)} {what}s", hint=f"{', '.join(old)}")
+        wanted = dict(zip(old, old if new is None else new, strict=True))
+        if new is not None and (both := [t for t in old if names.get(t, wanted[t]) != wanted[t]]):
+            raise InputError(f"{both[0]!r} is an input and an output", hint="it has one name")
+        names = wanted | names
+    if len({*names.values()}) < len(names):
+        raise InputError(f"input_names= and output_names= give a name twice: {', '.join(names.values())}")
+    taken = {*names.values()}
+    for tensor in [t for t in graph.types if t not in names]:  # its name may be a port's now
+        names[tensor] = tensor
+        while names[tensor] in taken:
+            names[tensor] += "_"
+        taken.add(names[tensor])
+    return graph if all(old == new for old, new in names.items()) else _renamed(graph, names)
+
+
+def _renamed(graph: Graph, names: Mapping[TensorId, TensorId]) -> Graph:
+    """Return the graph with other names of all tensors."""
+
+    def of(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
+        return tuple(names[t] for t in tensors)
+
+    return replace(
+        graph,
+        inputs=of(graph.inputs),
+        outputs=of(graph.outputs),
+        operators=tuple(replace(op, inputs=of(op.inputs), outputs=of(op.outputs)) for op in graph.operators),
+        types={names[t]: kind for t, kind in graph.types.items()},
+        constants={names[t]: value for t, value in graph.constants.items()},
+        views={names[t]: View(names[view.base], view.offset) for t, view in graph.views.items()},
+        updates={names[t]: Update(of(update.inputs), update.attrs) for t, update in graph.updates.items()},
+        symbols={names[t]: found for t, found in graph.symbols.items()},
+    )
+
+
 def _interned(operation: Operation, old: Operations, new: Operations) -> Operation:
     """Return the operation of the new table, so that models share rKernels; itself if a pass has made it."""
     definition = old.definitions.get(operation.kind)
@@ -110,7 +152,7 @@ def _check(graphs: Mapping[str, Graph], links: Mapping[str, str]) -> None:
     check_model_names(graphs)
     if placed := [model for model, graph in graphs.items() if graph.views]:
         raise InputError(
-            f"the model {placed[0]!r} has passed the optimizer", hint="give the graph that rammer.load made"
+            f"the model {placed[0]!r} has passed the optimizer", hint="give the graph that rammer.from_onnx made"
         )
     inputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.inputs}
     outputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.outputs}

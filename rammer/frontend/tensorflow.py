@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rammer import files
-from rammer.errors import ModelError, from_checkout
+from rammer.errors import ModelError, installing
 
 TIMEOUT_S = 1800
 MAX_WORDS = 2000  # characters of a failed conversion's output
@@ -35,7 +35,7 @@ def kind_of(path: str) -> str:
 def to_onnx(path: str, kind: str) -> bytes:
     """Return the model as serialized ONNX. Raises ModelError with tf2onnx's own message."""
     if missing := [name for name in ("tensorflow", "tf2onnx") if find_spec(name) is None]:
-        raise ModelError(f"a model of TensorFlow needs the package {missing[0]}", path=path, hint=from_checkout("tf"))
+        raise ModelError(f"a model of TensorFlow needs the package {missing[0]}", path=path, hint=installing("tf"))
     with files.temporary_folder("tf", ModelError) as folder:
         made = folder / "model.onnx"
         command = [sys.executable, "-m", __name__, kind, os.path.abspath(path), str(made)]

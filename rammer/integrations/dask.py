@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import rammer
 from rammer.compiler import CompileOptions
-from rammer.errors import RammerError, from_checkout
+from rammer.errors import RammerError, installing
 from rammer.forkpool import usable_cpus
 from rammer.ir.tensor import Array
 from rammer.runtime.program import Program
@@ -41,7 +41,7 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
     try:
         from dask.distributed import Client
     except ImportError as error:
-        raise RammerError("Dask is not installed", hint=from_checkout("distributed")) from error
+        raise RammerError("Dask is not installed", hint=installing("distributed")) from error
     local = {"n_workers": workers or usable_cpus(), "threads_per_worker": 1, "dashboard_address": ":0"}  # a free port
     try:
         client = Client(scheduler) if scheduler is not None else Client(**local)

@@ -3,10 +3,10 @@
 It imports no passes, kernels, frontend, scheduler or compiler: a machine that only runs programs needs none of them.
 """
 
-from rammer.runtime.load import devices, load_program, save_together
+from rammer.runtime.load import devices, load, save_together
 from rammer.runtime.program import Bound, Program
 from rammer.runtime.report import Report
 from rammer.runtime.state import Stream
 from rammer.runtime.usage import Usage
 
-__all__ = ["Bound", "Program", "Report", "Stream", "Usage", "devices", "load_program", "save_together"]
+__all__ = ["Bound", "Program", "Report", "Stream", "Usage", "devices", "load", "save_together"]

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from rammer import files
+from rammer.about import VERSION
 from rammer.errors import ArtifactError
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Image, Port
@@ -42,7 +43,7 @@ _ZIP = b"PK\3\4"  # first bytes of a zip, and of each member
 _PADDING = 0xD935  # type of extra fields for alignment; zip readers skip it
 _END, _END_BYTES = b"PK\5\6", 22  # the end of a zip without a comment
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
-_MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
+_MODEL = "rammer.compile and `rammer compile` take models; rammer.from_onnx, from_torch and from_tensorflow import them"
 # types that safetensors names as we do
 _PLAIN = ("F16", "BF16", "F32", "F64", "BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64")
 _SAFETENSORS = {DType[name]: name for name in _PLAIN} | {DType.F8E4M3FN: "F8_E4M3", DType.F8E5M2: "F8_E5M2"}
@@ -75,6 +76,7 @@ def save(
     members[_WEIGHTS] = _safetensors(image.weights)
     manifest = {
         "format": FORMAT,
+        "rammer": image.writer,
         "target": image.target,
         "fingerprint": image.fingerprint,
         "inputs": [_port_json(p) for p in image.inputs],
@@ -130,7 +132,9 @@ def save_together(
     With `parts`, they are the parts of one program: the models of each. The file appears as a whole or not at all, and
     never replaces one of the `sources`. Raises ArtifactError.
     """
-    manifest = {"format": FORMAT, "programs": len(programs)} | ({"parts": list(map(list, parts))} if parts else {})
+    manifest = {"format": FORMAT, "rammer": VERSION, "programs": len(programs)} | (
+        {"parts": list(map(list, parts))} if parts else {}
+    )
     with files.new_file(path, sources=[*programs, *sources], raises=ArtifactError) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for n, program in enumerate(programs):
@@ -223,6 +227,7 @@ def load(path: str | os.PathLike[str], end: int = 0) -> tuple[Image, dict[str, A
             signature=signature,
             state={str(output): str(taker) for output, taker in manifest.get("state", {}).items()},
             in_place=frozenset(map(str, manifest.get("in_place", ()))),
+            writer=_writer(manifest),
         )
         return image, report
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -242,7 +247,10 @@ def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[s
         manifest = json.loads(archive.read(_MANIFEST))
         version = manifest["format"]
         if version != FORMAT:
-            raise ArtifactError(f"{where}: format {version}, this rammer reads {FORMAT}")
+            raise ArtifactError(
+                f"{where}: format {version!r}, written by rammer {_writer(manifest)}; "
+                f"this is rammer {VERSION}, which reads format {FORMAT}"
+            )
         sizes = {str(n): int(m["bytes"]) for n, m in manifest["members"].items()}
         wanted = {str(n): [str(h) for h in m["sha256"]] for n, m in manifest["members"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -254,6 +262,11 @@ def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[s
         if wanted[name] != found:
             raise ArtifactError(f"{where}: member {name!r} does not have its hash")
     return manifest, places
+
+
+def _writer(manifest: Mapping[str, Any]) -> str:
+    """Return the release that wrote a program."""
+    return str(manifest.get("rammer", "before 0.5"))
 
 
 def _place(info: zipfile.ZipInfo, data: mmap.mmap, size: int, where: str) -> tuple[int, int]:

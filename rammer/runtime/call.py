@@ -44,9 +44,14 @@ class Runnable(ABC):
     def run(self, output_names: Any = None, input_feed: Any = None, run_options: Any = None) -> Any:
         """Run once: `run({name: array})` returns outputs by name, `run(names, {name: array})` returns them as a list.
 
-        The names None or [] mean all outputs. Arrays must have exactly the element types of the inputs. Python numbers,
-        lists of them and NumPy scalars are converted if that is exact. Raises InputError for a wrong name, dtype, rank
-        or shape, before anything runs.
+        Args:
+            output_names: Names of outputs, or the inputs if nothing else is given. None or [] means all outputs.
+            input_feed: Arrays by name, with exactly the element types of the inputs. Python numbers, lists of them and
+                NumPy scalars are converted if that is exact.
+            run_options: None: ONNX Runtime's have no counterpart.
+
+        Raises:
+            InputError: A name, dtype, rank or shape is wrong. Nothing has run then.
         """
         if run_options is not None:
             raise InputError("a run has no options", hint="leave out run_options")

@@ -81,7 +81,7 @@ class JointProgram(Program):
         return JointStream(self, StreamState(self._memory.pairs))
 
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
-        """Write the program with all parts to one file that `rammer.load_program` loads. Raises ArtifactError."""
+        """Write the program with all parts to one file that `rammer.load` loads. Raises ArtifactError."""
         if not self._parts:
             return super().save(path, progress=progress)
         files.check_new(path, sources=self._sources, raises=ArtifactError)

@@ -4,38 +4,56 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from rammer import files
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.runtime import artifact
 from rammer.runtime.joint import JointProgram, PartImage
 from rammer.runtime.program import Program
 from rammer.runtime.report import Report
-from rammer.vdevice.base import Image
+from rammer.vdevice.base import Image, VDevice
+
+ONNX = b"\x08"  # first byte of a ModelProto that begins with its version, as all exporters write them
 
 
-def load_program(
+def load(
     path: str | os.PathLike[str],
     *,
     device: str | int | None = None,
+    threads: int | None = None,
     registry: PluginRegistry | None = None,
+    **importing: Any,
 ) -> Program:
-    """Load a saved program without compiling. Raises ArtifactError, or DeviceError if its vDevice is missing.
+    """Load a saved program without compiling. A program contains machine code: load only files that you trust.
 
-    Of a file with several programs, it loads the first that runs here. Several models with parts become a JointProgram.
-    A program contains machine code: load only files that you trust.
+    Args:
+        path: A file that `Program.save`, `save_together` or `rammer compile` has written. Of a file with several
+            programs, the first one that runs here is loaded. Several models with parts become a JointProgram.
+        device: Which device of the target: the number of a GPU, or of vEUs on a CPU.
+        threads: Number of vEUs on a CPU, the same as `device`.
+        registry: The plugins that may offer the target; by default the built-in ones, else those installed.
+        importing: Deprecated: `load` of a model imports it, as from_onnx, from_torch and from_tensorflow do now.
+
+    Raises:
+        ArtifactError: The file is damaged, or written by a release with another format or ABI.
+        UnsuitableError: The program is for another machine.
+        DeviceError: Its vDevice is missing or unavailable.
     """
+    if importing or not isinstance(path, str | os.PathLike) or files.first_bytes(path, 1) == ONNX:
+        return _imported(path, importing)  # type: ignore[no-any-return]
     (ends, parts), reasons = artifact.ends(path), list[str]()
+    open_device = partial(_open, device=device, threads=threads, registry=registry)
     if parts:
-        return _joint(
-            [(models, *artifact.load(path, end)) for models, end in zip(parts, ends, strict=True)], device, registry
-        )
+        return _joint([(m, *artifact.load(path, end)) for m, end in zip(parts, ends, strict=True)], open_device)
     for end in ends:
         image, report = artifact.load(path, end)
         try:
-            return _program(image, report, device, registry or _registry_of(image.target))
+            return _program(image, report, open_device(image.target))
         except (UnsuitableError, DeviceError) as error:
             if len(ends) == 1:
                 raise
@@ -46,8 +64,26 @@ def load_program(
     )
 
 
-def _program(image: Image, report: dict[str, Any], device: str | int | None, registry: PluginRegistry) -> Program:
-    vdevice = registry.open(image.target, device=device)
+def load_program(path: str | os.PathLike[str], **options: Any) -> Program:
+    """Load a saved program. Deprecated: the old name of `load`."""
+    warnings.warn("rammer.load_program is rammer.load now", DeprecationWarning, stacklevel=2)
+    return load(path, **options)
+
+
+def _imported(model: Any, options: dict[str, Any]) -> Any:
+    """Return a model's Graph, as `load` did before 0.5."""
+    from rammer.compiler.models import import_model  # old callers have the compiler
+
+    text = "rammer.load of a model is rammer.from_onnx, from_torch or from_tensorflow now; load is for saved programs"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return import_model(model, **options)
+
+
+def _open(target: str, *, device: str | int | None, threads: int | None, registry: PluginRegistry | None) -> VDevice:
+    return (registry or _registry_of(target)).open(target, device=device, threads=threads)
+
+
+def _program(image: Image, report: dict[str, Any], vdevice: VDevice) -> Program:
     try:
         return Program(image, vdevice, Report.from_json(report))
     except BaseException:
@@ -56,13 +92,10 @@ def _program(image: Image, report: dict[str, Any], device: str | int | None, reg
 
 
 def _joint(
-    parts: Sequence[tuple[tuple[str, ...], Image, dict[str, Any]]],
-    device: str | int | None,
-    registry: PluginRegistry | None,
+    parts: Sequence[tuple[tuple[str, ...], Image, dict[str, Any]]], open_device: Callable[[str], VDevice]
 ) -> JointProgram:
     """Return the program of several models that has these parts: their models, images and reports."""
-    target = parts[0][1].target
-    vdevice = (registry or _registry_of(target)).open(target, device=device)
+    vdevice = open_device(parts[0][1].target)
     try:
         return JointProgram([PartImage(m, image, Report.from_json(report)) for m, image, report in parts], vdevice)
     except BaseException:
@@ -102,7 +135,7 @@ def unpickled(data: bytes) -> Program:
         path = os.path.join(folder, "program")
         with open(path, "wb") as file:
             file.write(data)
-        return load_program(path)  # its weights are mapped: the file may be deleted
+        return load(path)  # its weights are mapped: the file may be deleted
 
 
 def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:

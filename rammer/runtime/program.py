@@ -1,4 +1,4 @@
-"""Run a compiled program: what `rammer.compile` returns and `rammer.load_program` loads."""
+"""Run a compiled program: what `rammer.compile` returns and `rammer.load` loads."""
 
 from __future__ import annotations
 
@@ -157,7 +157,16 @@ class Program(Stateful):
         """Bind the program to fixed arrays. Each call then reads inputs and writes outputs in place.
 
         A bound call checks and allocates nothing. One array may be an input and an output (a state that is carried on).
-        `outputs` are NumPy arrays, one for each output; by default new ones. Raises InputError as `run` does.
+
+        Args:
+            inputs: An array for each input, by name.
+            outputs: A NumPy array for each output; by default new ones.
+
+        Returns:
+            A function without arguments, with `inputs` and `outputs` as attributes.
+
+        Raises:
+            InputError: As `run` does.
         """
         check_names(inputs, self._ports)
         known = {port.name: port for port in self.outputs}
@@ -311,7 +320,12 @@ class Program(Stateful):
     def profile(self, inputs: Mapping[str, Any], *, seconds: float = 0.5) -> Usage:
         """Run for some seconds and measure where the time goes. `report` then includes the result.
 
-        Raises DeviceError if the vDevice does not time its rTasks.
+        Args:
+            inputs: Arrays by name, as for `run`.
+            seconds: Time to measure; four runs at least.
+
+        Raises:
+            DeviceError: The vDevice does not time its rTasks.
         """
         executable = self._executable
         if not isinstance(executable, TimedExecutable):
@@ -343,10 +357,17 @@ class Program(Stateful):
         return self._lock
 
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
-        """Write the program to one file that `rammer.load_program` loads without compiling.
+        """Write the program to one file that `rammer.load` loads without compiling.
 
         The first call may compile the plan's rKernels again, without those that were only measured, so that equal
-        programs are equal files. Raises ArtifactError, also for a path that is not a plain file or is the model's own.
+        programs are equal files.
+
+        Args:
+            path: The file; it appears as a whole or not at all.
+            progress: Called with what is done, how much of it, and of how many.
+
+        Raises:
+            ArtifactError: The vDevice keeps no files; or the path cannot be written, or is the model's own.
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
         sealed = self._vdevice.seal(self.image, progress=progress)
@@ -365,9 +386,16 @@ class Program(Stateful):
     ) -> None:
         """Write a project that runs the model without Python: C sources, weights, a header and a self-check.
 
-        `folder` is new or empty. `name` is the model's in C, by default that of its file. `others` are programs of the
-        same model for other CPUs: `rammer_open` chooses the best that the CPU runs. docs/export.md has all files.
-        Raises ArtifactError, also for a loaded program, which keeps no sources; DeviceError for a target without.
+        docs/export.md describes all files.
+
+        Args:
+            folder: A new or an empty folder.
+            name: The model's name in C; by default that of its file.
+            others: Programs of the same model for other CPUs: `rammer_open` chooses the best that the CPU runs.
+
+        Raises:
+            ArtifactError: The folder cannot be written; or the program was loaded, and keeps no sources.
+            DeviceError: The target has no such projects.
         """
         if self.is_loaded:
             raise ArtifactError("a loaded program keeps no sources", hint="export the model it was compiled from")

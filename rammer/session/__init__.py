@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import numpy as np
 
 from rammer.compiler import CompileOptions, compile
-from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords
-from rammer.errors import InputError, ModelError, message, require_compiler
+from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords, Target
+from rammer.errors import InputError, ModelError, message
 from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
@@ -62,25 +62,33 @@ class _Made:
 class Session(Stateful, InferenceSession):
     """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
 
-    `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. The session detects the inputs
-    that decide shapes (axes, sizes, conditions), and compiles a Program per signature: the shapes of all inputs and the
-    values of these. It keeps the `max_programs` used last, each with its weights; compiled kernels are shared through
-    the disk cache. `dims` fixes symbolic dimensions; other options are those of `rammer.compile`. Lists of tensors are
-    Python lists; an optional value that is missing is None.
+    Its methods are those of ONNX Runtime's InferenceSession. It compiles a Program per signature: the shapes of all
+    inputs, and the values of those that decide shapes. A missing optional value is None.
 
-    `buckets={"batch": [1, 8, 64]}` pads a dimension with zeros to one of these extents and cuts the outputs. The
-    session first proves that this changes no result; otherwise a run raises ModelError with the node's name.
-    `state={"h_out": "h_in"}` makes outputs inputs of the next run, as in a Program; `stream()` begins another state.
-    `bounds={"past": 256}` gives caches that grow along this dimension by Concat memory for that many rows. One program
-    then serves all lengths. A model for which this is not exact is refused as with `buckets`. Loops and branches that
-    only values decide run their bodies as programs of their own, for at most `max_steps` steps. `providers`,
-    `provider_options` and `sess_options` are ONNX Runtime's.
+    Args:
+        model: A path to an ONNX or TensorFlow model, its bytes, or a ModelProto.
+        target: The vDevice: "cpu" by default, or that of RAMMER_VDEVICE.
+        providers: ONNX Runtime's, instead of `target`; so are `provider_options`.
+        sess_options: ONNX Runtime's; its number of threads counts.
+        max_programs: How many programs are kept, those used last, each with its weights.
+        max_steps: The most steps of a loop that values decide; its body is a program of its own.
+        dims: Extents of dimensions that the model names.
+        buckets: {"batch": [1, 8, 64]} pads a dimension with zeros to one of these extents, and cuts the outputs. A
+            run raises ModelError with the node's name unless it is proven that this changes no result.
+        state: {"h_out": "h_in"} makes outputs inputs of the next run, as in a Program; `stream()` begins another state.
+        bounds: {"past": 256} gives caches that grow along this dimension by Concat memory for that many rows: one
+            program for all lengths. A model for which this is not exact is refused.
+        registry: The plugins to use; by default all that are installed.
+        how: Options as one value; those that are given as keywords count before these.
+        keywords: Options of `rammer.compile` that choose a policy and a device, or restrict rKernels.
+
+    Raises a RammerError as `rammer.compile` does.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
-        target: str | None = None,
+        target: Target | None = None,
         *,
         providers: Sequence[Provider] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
@@ -95,7 +103,6 @@ class Session(Stateful, InferenceSession):
         how: CompileOptions | None = None,
         **keywords: Unpack[DeviceKeywords],
     ) -> None:
-        require_compiler()
         # onnx takes 0.2 s to import, and running programs does not need it
         from rammer.frontend.onnx import Source
 
@@ -105,7 +112,7 @@ class Session(Stateful, InferenceSession):
         target, number = chosen_target(target, providers, provider_options, self._registry)
         how = CompileOptions.of({"target": target, **keywords}, "Session()", how, DEVICE_OPTIONS)
         device = number if how.device is None else how.device
-        if sess_options is not None and device is None and how.vdevice == "cpu":
+        if sess_options is not None and device is None and how.threads is None and how.vdevice == "cpu":
             device = threads_of(sess_options)
         self._how = how.but(target=how.vdevice, device=device)
         # Raise for a missing or unavailable vDevice now, not in the first run.

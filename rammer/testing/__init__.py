@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rammer_testing.conformance import PolicyConformance, VDeviceConformance
+    from rammer_testing.conformance import PolicyConformance, RKernelConformance, VDeviceConformance
 
-__all__ = ["PolicyConformance", "VDeviceConformance"]
+__all__ = ["PolicyConformance", "RKernelConformance", "VDeviceConformance"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,10 @@ from importlib.util import find_spec
 from runpy import run_module
 from types import ModuleType
 
-MISSING = "rammer-testing is not installed"
-HINT = "  hint: pip install ./tools/testing in a checkout of rammer"
+from rammer.about import TESTING
+
+MISSING = f"{TESTING} is not installed"
+HINT = f"  hint: pip install {TESTING}, or ./tools/testing of a checkout"
 
 
 def run(tool: str) -> None:

@@ -66,7 +66,7 @@ def run(out: Console, html: Path, seconds: float, progress: Progress) -> None:
         ("SqueezeNet 1.0, 224×224, random weights", squeezenet()),
         ("LSTM, 4 layers × 50 steps, 256 hidden", lstm_stack()),
     ):
-        graph = rammer.load(model)
+        graph = rammer.from_onnx(model)
         programs = {p: rammer.compile(graph, "cpu", policy=p, progress=progress) for p in POLICIES}
         try:
             inputs = measure.random_inputs(programs[POLICIES[0]].inputs, 0)

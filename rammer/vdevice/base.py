@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer import config
+from rammer.about import VERSION
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
 
@@ -156,7 +157,7 @@ class Image:
     `plan` is present only in the process that compiled it; a saved program is loaded from the other fields.
     `fingerprint` names the arch and ABI that the image requires; loading checks it. `signature` has the model's inputs
     and outputs if some have no elements, because those are not ports of the image. `state` maps outputs to inputs of
-    the next run. An output in `in_place` shares the memory of its input.
+    the next run. An output in `in_place` shares the memory of its input. `writer` is the release that built the image.
     """
 
     target: str
@@ -169,6 +170,7 @@ class Image:
     signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
     state: Mapping[str, str] = field(default_factory=dict)
     in_place: frozenset[str] = frozenset()
+    writer: str = VERSION
 
     def __repr__(self) -> str:
         nbytes = sum(array.nbytes for array in self.weights.values())
@@ -189,10 +191,15 @@ class Image:
     def check_fingerprint(self, wanted: str) -> None:
         """Raise ArtifactError unless the fingerprint equals `wanted`, that of this version."""
         if self.fingerprint != wanted:
-            raise ArtifactError(
-                f"the program was built as {self.fingerprint!r}, for another version of rammer",
-                hint="compile the model again with this version",
-            )
+            raise self.of_other_release(wanted)
+
+    def of_other_release(self, wanted: str) -> ArtifactError:
+        """Return the error of an image that this release does not run; it runs those whose fingerprint is `wanted`."""
+        runs = f", which runs {wanted!r}" if wanted else ""
+        return ArtifactError(
+            f"the program was built as {self.fingerprint!r} by rammer {self.writer}; this is rammer {VERSION}{runs}",
+            hint="compile the model again with this release; docs/versioning.md says which reads which",
+        )
 
     @property
     def ports(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:

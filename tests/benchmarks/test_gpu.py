@@ -121,7 +121,7 @@ def built(tmp_path: Path) -> store.BuiltModel:
 
     model = lstm_stack(1, 2, 8)
     x = np.random.default_rng(0).standard_normal((2, 1, 8)).astype(np.float32)
-    outputs = evaluate_graph(rammer.load(model), {"x": x})
+    outputs = evaluate_graph(rammer.from_onnx(model), {"x": x})
     made = store.reuse("tiny", {"by": "test"}, lambda: (model.SerializeToString(), {"x": x}, outputs), tmp_path)
     return made
 

@@ -102,7 +102,7 @@ def test_a_stage_that_is_entered_is_proven() -> None:
 
 def test_a_plan_of_another_policy_can_be_entered() -> None:
     """Stages of one compilation go on in another one: here by a plan with everything in one lane."""
-    graph = rammer.load(MODEL)
+    graph = rammer.from_onnx(MODEL)
     with Compilation.of(graph, HOW.but(policy="sequential")) as other, Compilation.of(graph, HOW) as compilation:
         compilation.enter(other.planned)
         with compilation.program() as program:

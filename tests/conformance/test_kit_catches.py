@@ -8,7 +8,7 @@ import pytest
 
 from rammer.cli.new_plugin import contents
 
-TOY = contents("toy", "backend")["rammer_toy.py"]
+TOY = contents("toy", "device")["rammer_toy.py"]
 
 # what is wrong -> (correct text of the toy, broken text)
 MISTAKES = {
@@ -27,6 +27,7 @@ MISTAKES = {
         "for program in self.plan.programs:",
         "for program in reversed(self.plan.programs):",
     ),
+    "device= ignored": ("if arch is not None or device is not None:", "if arch is not None:"),
     "outputs of the last run handed out": (
         "memory = Memory(self.plan.graph)",
         "memory = self.__dict__.setdefault('memory', Memory(self.plan.graph))",

@@ -49,7 +49,7 @@ def test_round_trip_without_compiler(saved: Path, monkeypatch: pytest.MonkeyPatc
     with rammer.compile(lstm_stack(2, 5, 32), "cpu", device=2, tune_seconds=0) as program:
         wanted = program(x)
     monkeypatch.setenv("RAMMER_CC", "/no/such/compiler")
-    with rammer.load_program(saved) as loaded:
+    with rammer.load(saved) as loaded:
         np.testing.assert_array_equal(loaded(x), wanted)
         assert loaded.report().num_operators == program.report().num_operators
         with pytest.raises(ArtifactError, match=r"keeps an outline of its plan alone(.|\n)*outline\(\)"):
@@ -83,7 +83,7 @@ with rammer.compile(lstm_stack(2, 5, 32), "cpu", device=2, tune_seconds=0) as pr
 
 
 def test_a_loaded_program_saves_the_same_file(saved: Path, tmp_path: Path) -> None:
-    with rammer.load_program(saved) as program:
+    with rammer.load(saved) as program:
         program.save(tmp_path / "copy.rammer")
     assert saved.read_bytes() == (tmp_path / "copy.rammer").read_bytes()
 
@@ -168,12 +168,12 @@ def test_truncated_file(saved: Path, tmp_path: Path, keep: int) -> None:
     bad = tmp_path / "cut.rammer"
     bad.write_bytes(saved.read_bytes()[:keep])
     with pytest.raises(ArtifactError):
-        rammer.load_program(bad)
+        rammer.load(bad)
 
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no such file"):
-        rammer.load_program(tmp_path / "absent.rammer")
+        rammer.load(tmp_path / "absent.rammer")
 
 
 def test_flipped_byte_in_any_member(saved: Path, tmp_path: Path) -> None:
@@ -184,31 +184,32 @@ def test_flipped_byte_in_any_member(saved: Path, tmp_path: Path) -> None:
             changed = bytes([data[0] ^ 1]) + data[1:]
             bad = rewrite(saved, tmp_path / "bad.rammer", {name: changed})
             with pytest.raises(ArtifactError, match="hash"):
-                rammer.load_program(bad)
+                rammer.load(bad)
 
 
 def test_unknown_format_missing_and_extra_members(saved: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(saved) as archive:
         manifest = json.loads(archive.read("manifest.json"))
-    newer = json.dumps({**manifest, "format": 99}).encode()
-    with pytest.raises(ArtifactError, match="format 99"):
-        rammer.load_program(rewrite(saved, tmp_path / "a.rammer", {"manifest.json": newer}))
+    assert manifest["rammer"] == rammer.__version__
+    newer = json.dumps({**manifest, "format": 99, "rammer": "7.1.0"}).encode()
+    with pytest.raises(ArtifactError, match=r"format 99, written by rammer 7\.1\.0; this is rammer .*, which reads"):
+        rammer.load(rewrite(saved, tmp_path / "a.rammer", {"manifest.json": newer}))
     with pytest.raises(ArtifactError, match="members differ"):
-        rammer.load_program(rewrite(saved, tmp_path / "b.rammer", {"weights.safetensors": None}))
+        rammer.load(rewrite(saved, tmp_path / "b.rammer", {"weights.safetensors": None}))
     with pytest.raises(ArtifactError, match="members differ"):
-        rammer.load_program(rewrite(saved, tmp_path / "c.rammer", {}, {"../../escape": b"x"}))
+        rammer.load(rewrite(saved, tmp_path / "c.rammer", {}, {"../../escape": b"x"}))
     with pytest.raises(ArtifactError):
-        rammer.load_program(rewrite(saved, tmp_path / "d.rammer", {"manifest.json": b"[" * 100_000}))
+        rammer.load(rewrite(saved, tmp_path / "d.rammer", {"manifest.json": b"[" * 100_000}))
 
 
 def test_unwritable_target_leaves_nothing(saved: Path, tmp_path: Path) -> None:
-    with rammer.load_program(saved) as program, pytest.raises(ArtifactError, match="cannot be written"):
+    with rammer.load(saved) as program, pytest.raises(ArtifactError, match="cannot be written"):
         program.save(tmp_path / "no" / "such" / "folder" / "p.rammer")
     assert not list(tmp_path.iterdir())
 
 
 def test_closed_program_refuses_to_run(saved: Path) -> None:
-    program = rammer.load_program(saved)
+    program = rammer.load(saved)
     program.close()
     program.close()
     with pytest.raises(InputError, match="closed"):

@@ -115,7 +115,7 @@ def test_a_saved_program_and_timed_runs_agree(program: rammer.Program, tmp_path:
     feeds = {"x": draw(SHAPE, 1), "z": draw(SHAPE, 4), "s": draw((640,), 2)}
     path = f"{tmp_path}/large.rammer"
     program.save(path)
-    loaded = rammer.load_program(path)
+    loaded = rammer.load(path)
     agree(loaded.run(feeds), expected(feeds))
     loaded.profile(feeds, seconds=0.01)  # at home
     agree(loaded.run(feeds), expected(feeds))

@@ -148,7 +148,7 @@ def check(made: ModelProto, inputs: dict[str, Array], execute: Callable[..., Any
     """Outputs are those of ONNX's reference, bit by bit but for NaN."""
     with np.errstate(all="ignore"):
         wanted = ReferenceEvaluator(made).run(None, inputs)
-        seen = execute(rammer.load(made), inputs)
+        seen = execute(rammer.from_onnx(made), inputs)
         for output, value in zip(made.graph.output, wanted, strict=True):
             assert seen[output.name].dtype == value.dtype, output.name
             found, value = (np.asarray(x, np.float64) for x in (seen[output.name], value))
@@ -199,7 +199,7 @@ def test_casts_to_powers_of_two_round_as_told(execute: Callable[..., Any]) -> No
     check(made, inputs, execute)
     ends = np.zeros_like(inputs["x"])
     ends[:7] = [0, np.nan, np.inf, 1.75 * 2.0**127, 2.0**-140, 2.0**-127, -1]
-    seen = execute(rammer.load(made), {"x": ends})
+    seen = execute(rammer.from_onnx(made), {"x": ends})
     least, most = 2.0**-127, 2.0**127
     tables = {"up 1": [least, np.nan, most, most, least, least, np.nan]}
     tables["nearest 0"] = [np.nan, np.nan, np.nan, np.nan, np.nan, least, np.nan]

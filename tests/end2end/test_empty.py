@@ -118,7 +118,7 @@ def test_a_saved_program_keeps_its_signature(name: str, tmp_path: Path) -> None:
     with rammer.compile(MODELS[name], "cpu", tune_seconds=0) as program:
         program.save(tmp_path / "p.rammer")
         ports = program.inputs, program.outputs
-    with rammer.load_program(tmp_path / "p.rammer") as loaded:
+    with rammer.load(tmp_path / "p.rammer") as loaded:
         assert (loaded.inputs, loaded.outputs) == ports
         agree(loaded, MODELS[name])
         assert loaded.profile(inputs_of(MODELS[name]), seconds=0).runs

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.cli.commands import main
-from rammer.errors import ArtifactError, ModelError
+from rammer.errors import ArtifactError, InputError, ModelError
 from rammer.tools.demo import lstm_stack
 
 
@@ -117,18 +117,48 @@ class TestKinds:
         (tmp_path / name).write_bytes(saved.read_bytes())
         assert "4×1×16" in call("run", tmp_path / name).output
 
-    def test_what_is_given_to_the_wrong_door_is_sent_to_the_right_one(self, model: Path, saved: Path) -> None:
+    def test_what_is_given_to_the_wrong_door_is_sent_to_the_right_one(
+        self, model: Path, saved: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3")
         with pytest.raises(ArtifactError, match="this is no saved program") as caught:
-            rammer.load_program(model)
-        assert "rammer.compile" in caught.value.hint
+            rammer.load(tmp_path / "m.tflite")
+        assert "rammer.compile" in caught.value.hint and "from_tensorflow" in caught.value.hint
+        with pytest.raises(ModelError, match=r"a tflite, not an ONNX model(.|\n)*rammer\.from_tensorflow"):
+            rammer.from_onnx(tmp_path / "m.tflite")
+        with pytest.raises(ModelError, match="not a model of TensorFlow"):
+            rammer.from_tensorflow(model)
         with pytest.raises(ModelError, match="this is a ZIP archive, not an ONNX model") as refused:
             rammer.compile(saved)
-        assert "rammer.load_program" in refused.value.hint
+        assert "rammer.load" in refused.value.hint
+
+    def test_old_names_of_loading_work_and_warn(self, model: Path, saved: Path) -> None:
+        wanted = rammer.from_onnx(model)
+        for given, options in ((model, {}), (model.read_bytes(), {}), (onnx.load(model), {"dims": {}})):
+            with pytest.warns(
+                DeprecationWarning, match=r"rammer\.from_onnx, from_torch or from_tensorflow now"
+            ) as caught:
+                graph = rammer.load(given, **options)
+            assert isinstance(graph, rammer.Graph) and graph.types == wanted.types
+            assert [w.filename for w in caught] == [__file__]
+        with pytest.warns(DeprecationWarning, match=r"load_program is rammer\.load now"):
+            rammer.load_program(saved, threads=1).close()
+
+    def test_threads_are_vEUs_of_a_cpu(self, model: Path, saved: Path) -> None:
+        how = rammer.CompileOptions(threads=2, tune_seconds=0)
+        with rammer.compile(model, "cpu", how=how) as program, rammer.load(saved, threads=1):
+            assert program.report().num_veus == 2
+        with rammer.Session(model, threads=2, tune_seconds=0) as session:
+            session.run(None, {"x": np.zeros((4, 1, 16), np.float32)})
+        assert "2 vEUs" in call("show", model, "--threads", "2", "--policy", "sequential", "--tune-seconds", "0").output
+        for target, device, text in (("interpreter", None, "the target is 'interpreter'"), ("cpu", 3, "device= is 3")):
+            with pytest.raises(InputError, match=f"threads= is 2, and {text}"):
+                rammer.compile(model, target, device=device, threads=2)
 
     def test_a_pipe_is_no_program(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")  # to open it would wait for ever
         with pytest.raises(ArtifactError, match="no plain file"):
-            rammer.load_program(tmp_path / "pipe")
+            rammer.load(tmp_path / "pipe")
         with pytest.raises(ModelError, match="no plain file"):
             rammer.compile(tmp_path / "pipe")
 
@@ -170,7 +200,7 @@ class TestArguments:
     )
     def test_shapes_that_are_none(self, shapes: object, text: str) -> None:
         with pytest.raises(ModelError, match=text.replace("(", r"\(")):
-            rammer.load(gemm(), shapes=shapes)  # type: ignore[arg-type]
+            rammer.from_onnx(gemm(), shapes=shapes)  # type: ignore[arg-type]
 
     def test_constants(self, tmp_path: Path) -> None:
         """The hint of an input that decides shapes can be followed, in Python and on the command line."""
@@ -197,7 +227,7 @@ class TestArguments:
 def test_reading_a_model_takes_the_memory_of_its_size(tmp_path: Path) -> None:
     """No bound is reserved that an untrusted file might reach: 15 KB have room in 2 GB."""
     onnx.save(gemm(8), tmp_path / "m.onnx")
-    script = f"import rammer; print(rammer.load({str(tmp_path / 'm.onnx')!r}).outputs)"
+    script = f"import rammer; print(rammer.from_onnx({str(tmp_path / 'm.onnx')!r}).outputs)"
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))

@@ -127,7 +127,7 @@ def test_ports_have_shape_and_dtype(program: rammer.Program) -> None:
 def test_dimensions_are_fixed_by_name(tmp_path: Path) -> None:
     with rammer.compile(scaled("rows"), "cpu", dims={"rows": 4}, device=2, tune_seconds=0) as made:
         assert made.inputs[0].shape == (4, 3)
-    assert rammer.load(scaled("rows"), dims={"rows": 5}).types["x"].shape == (5, 3)
+    assert rammer.from_onnx(scaled("rows"), dims={"rows": 5}).types["x"].shape == (5, 3)
     for options, message in (
         ({"dims": {"row": 4}}, "dims= names 'row', which is no symbolic dimension(.|\n)*did you mean 'rows'"),
         ({"dims": {"rows": "many"}}, "dims= gives 'rows' 'many', which is no extent"),
@@ -135,7 +135,7 @@ def test_dimensions_are_fixed_by_name(tmp_path: Path) -> None:
         ({}, r"dims=\{'rows': …\}"),
     ):
         with pytest.raises(ModelError, match=message):
-            rammer.load(scaled("rows"), **options)  # type: ignore[arg-type]
+            rammer.from_onnx(scaled("rows"), **options)  # type: ignore[arg-type]
     onnx.save(scaled("rows"), tmp_path / "m.onnx")
     done = CliRunner().invoke(main, ["run", str(tmp_path / "m.onnx"), "--dim", "rows=7"])
     assert done.exit_code == 0 and "7×3" in done.output
@@ -203,14 +203,14 @@ def test_symbolic_dimensions_are_kept_and_shown(tmp_path: Path) -> None:
           z = ReduceSum <keepdims = 0> (x, axes)
         }"""
     model = onnx.parser.parse_model(text)
-    graph = rammer.load(model, dims={"batch": 4}, shapes={"x": (4, 3, 7)})
+    graph = rammer.from_onnx(model, dims={"batch": 4}, shapes={"x": (4, 3, 7)})
     assert graph.symbols == {"x": ("batch", None, "time"), "y": ("batch", None, "all"), "z": ("n",)}
     assert "x: float32[batch=4×3×time=7]" in repr(graph)
     with rammer.compile(graph, "cpu", device=1, tune_seconds=0) as program:
         assert program.inputs[0].symbols == ("batch", None, "time") and program.inputs[0].shape == (4, 3, 7)
         assert str(program.outputs[1]) == "z: float32[n=4]"
         program.save(tmp_path / "p.rammer")
-    with rammer.load_program(tmp_path / "p.rammer") as loaded:
+    with rammer.load(tmp_path / "p.rammer") as loaded:
         assert repr(loaded) == repr(program)
         assert "(x: float32[batch=4×3×time=7]) -> (y: float32[batch=4×3×all=7], z: float32[n=4])" in repr(loaded)
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "p.rammer")])

@@ -134,7 +134,7 @@ def test_what_somebody_gave_stays_theirs(saved: bool, tmp_path: Path) -> None:
     program = step()
     if saved:
         program.save(tmp_path / "p.rammer")
-        program = rammer.load_program(tmp_path / "p.rammer", device=2)
+        program = rammer.load(tmp_path / "p.rammer", device=2)
     with program:
         other = program.stream()
         other.run(inputs)
@@ -187,7 +187,7 @@ def test_what_is_still_needed_is_kept(more: str) -> None:
 
 
 def test_only_a_pair_is_changed_in_place() -> None:
-    graph = rammer.load(model("linear", 1))
+    graph = rammer.from_onnx(model("linear", 1))
     assert update_in_place(graph, {})[1] == frozenset()
     assert update_in_place(graph, {"present_k": "new"})[1] == frozenset()
     changed, names = update_in_place(graph, {"present_k": "past_k"})

@@ -1,4 +1,4 @@
-"""What is needed for what: a saved program takes NumPy, ml_dtypes and pluggy, a model of TensorFlow its extra."""
+"""What is needed for what: a saved program takes rammer-runtime, a model of TensorFlow its extra."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from fnmatch import fnmatch
+from importlib.metadata import files
 from pathlib import Path
+from runpy import run_path
+from unittest.mock import MagicMock, patch
 
 import numpy as np
+import onnx
 import pytest
 
 import rammer
+from rammer.about import COMPILER, RUNTIME, TESTING
 from rammer.cli.commands import main as whole
 from rammer.cli.run_only import ELSEWHERE
 from rammer.errors import ModelError
 from rammer.tools.demo import lstm_stack
 
 ROOT = Path(__file__).parents[2]
+with patch.dict(
+    sys.modules,
+    {
+        f"hatchling.{name}.interface": MagicMock(BuildHookInterface=object, MetadataHookInterface=object)
+        for name in ("builders.hooks.plugin", "metadata.plugin")
+    },
+):  # builds have it, and tests need none
+    BUILD = run_path(str(ROOT / "wheels/runtime/hatch_build.py"))
+files_of = BUILD["files_of"]
 RUN_ONLY = """
 import sys
 from importlib.machinery import PathFinder
@@ -27,21 +43,39 @@ PathFinder.find_spec = lambda name, *rest: find(name, *rest) if name.partition("
 """
 USE = """
 import numpy as np, rammer
-with rammer.load_program(sys.argv[1]) as program:
+with rammer.load(sys.argv[1]) as program:
     print(program(np.load(sys.argv[2]))[0].sum())
     program.report(), repr(program)
-for use in (rammer.load, rammer.compile, rammer.Session):
+for use in ("from_onnx", "compile", "Session", "Timeline", "no_such_name"):
     try:
-        use("model.onnx")
-    except rammer.RammerError as error:
-        print(error)
+        getattr(rammer, use)
+    except (rammer.NotInstalledError, AttributeError) as error:
+        print(type(error).__name__, error)
+try:
+    rammer.load(sys.argv[3])
+except ImportError as error:
+    print(error)
+print({i.name: i.hint for i in rammer.devices()}["ipu"])
 """
 
 
-def run_only(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A script where there is what the wheel rammer-run brings; whatever else is installed cannot be imported."""
-    command = [sys.executable, "-c", RUN_ONLY + script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+@pytest.fixture(scope="module")
+def run_only(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a script with the files of rammer-runtime and what it requires; nothing else can be imported."""
+    folder = tmp_path_factory.mktemp("runtime")
+    for file in files_of(RUNTIME):
+        (folder / "rammer" / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "rammer" / file).symlink_to(ROOT / "rammer" / file)
+
+    def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        command = [sys.executable, "-P", "-c", RUN_ONLY + script, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    return run
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +89,71 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, np.ndarra
         return str(folder / "p.rammer"), str(folder / "x.npy"), np.asarray(program(x))
 
 
-def test_running_a_saved_program_takes_little(saved: tuple[str, str, np.ndarray]) -> None:
-    done = run_only(USE, *saved[:2])
+def test_running_a_saved_program_takes_little(
+    run_only: Run, saved: tuple[str, str, np.ndarray], tmp_path: Path
+) -> None:
+    onnx.save(lstm_stack(1, 3, 16), tmp_path / "model")
+    done = run_only(USE, *saved[:2], str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr
     first, *errors = done.stdout.splitlines()
     assert float(first) == pytest.approx(float(saved[2][0].sum()), rel=1e-6)
-    assert errors == 3 * [
-        "compiling a model needs the package onnx, which is not installed",
-        "  hint: pip install . in a checkout of rammer; rammer-run only runs saved programs",
+    needs, hint = (
+        "needs rammer-compiler; rammer-runtime only runs saved programs",
+        "  hint: pip install rammer-compiler",
+    )
+    lacking = [line for place in ("compiler", "compiler", "session", "scheduler") for line in (place, hint)]
+    wanted = [line if line == hint else f"NotInstalledError the module rammer.{line} {needs}" for line in lacking]
+    assert errors[: len(wanted)] == wanted
+    assert errors[len(wanted)].startswith("AttributeError module 'rammer' has no attribute 'no_such_name' here")
+    assert errors[-3:] == [f"the module rammer.compiler {needs}", hint, "pip install rammer-compiler"]
+
+
+def test_every_module_of_the_runtime_needs_the_runtime_alone(run_only: Run) -> None:
+    """Import each of them, those for GPUs included, where nothing else is installed."""
+    modules = [
+        f"rammer.{f[:-3].replace('/', '.')}".removesuffix(".__init__") for f in files_of(RUNTIME) if f[-3:] == ".py"
     ]
+    script = "from importlib import import_module\nfor name in sys.argv[1:]: import_module(name)\nprint('all')"
+    done = run_only(script, *modules)
+    assert done.stdout == "all\n" and len(modules) > 100, done.stderr
 
 
-def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np.ndarray], tmp_path: Path) -> None:
+def test_the_runtime_is_small() -> None:
+    """With bytecode, ml_dtypes and pluggy, and without NumPy: at most 5 MB."""
+    own = sum((ROOT / "rammer" / file).stat().st_size for file in files_of(RUNTIME))
+    others = [file for name in ("ml_dtypes", "pluggy") for file in files(name) or ()]
+    assert 2.2 * own + sum(Path(file.locate()).stat().st_size for file in others if file.locate().is_file()) < 5e6  # type: ignore[attr-defined]
+
+
+def test_every_file_belongs_to_one_distribution_and_every_pattern_is_used() -> None:
+    both = [{*files_of(name)} for name in (RUNTIME, COMPILER)]
+    on_disk = {p.relative_to(ROOT / "rammer").as_posix() for p in (ROOT / "rammer").rglob("*") if p.is_file()}
+    assert both[0] | both[1] == {file for file in on_disk if "__pycache__" not in file} and not both[0] & both[1]
+    for pattern in BUILD["FILES"]:
+        assert any(fnmatch(file, pattern + "*" * pattern.endswith("/")) for file in both[0]), pattern
+    assert {*BUILD["COMPILES"]} <= both[1]
+
+
+def test_the_distributions_describe_themselves_alike() -> None:
+    runtime, compiler, kit = (
+        tomllib.loads((ROOT / place / "pyproject.toml").read_text())
+        for place in ("wheels/runtime", ".", "tools/testing")
+    )
+    for project, name in ((runtime, RUNTIME), (compiler, COMPILER), (kit, TESTING)):
+        assert project["project"]["name"] == name and "version" in project["project"]["dynamic"]
+    assert runtime["project"]["urls"] == compiler["project"]["urls"]
+    assert "scripts" not in compiler["project"] and runtime["project"]["scripts"].keys() == {"rammer"}
+    needed, more = (p["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"] for p in (runtime, compiler))
+    assert [d.partition(">")[0] for d in needed] == ["numpy", "ml_dtypes", "pluggy"] and {*needed} <= {*more}
+    extras = compiler["project"]["optional-dependencies"]
+    assert {"cuda", "rocm", "torch", "tf", "distributed", "notebook"} <= extras.keys()
+    for extra, packages in runtime["project"]["optional-dependencies"].items():
+        assert {*packages} <= {*extras[extra]}
+
+
+def test_the_command_line_of_an_install_that_only_runs(
+    run_only: Run, saved: tuple[str, str, np.ndarray], tmp_path: Path
+) -> None:
     """It runs saved programs, says what is not there and how to get it, and never ends in a traceback."""
     program, x, wanted = saved
     command = "import runpy; runpy.run_module('rammer', run_name='__main__')"
@@ -81,7 +168,7 @@ def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np
         assert (
             "one command, `run`" in text
             and all(name in text for name in ELSEWHERE)
-            and "pip install . in a checkout" in text
+            and "pip install rammer-compiler" in text
         )
     assert rammer.__version__ in call("--version")
     assert "policy wavefront" in call("-v", "run", program, "--input", f"x={x}", "--save", str(tmp_path / "out"))
@@ -90,9 +177,9 @@ def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np
     assert header.split() == ["output", "shape", "dtype", "min", "mean", "max"] and row.split()[1] == "3×1×16"
     for name in ELSEWHERE:
         text = call(name, "model.onnx", "-o", "x", "--help", code=1)
-        assert f"no `rammer {name}` here" in text and "pip install . in a checkout" in text
+        assert f"no `rammer {name}` here" in text and "pip install rammer-compiler" in text
     for arguments, message in (
-        (["model.onnx"], "compiling a model needs the package onnx, which is not installed"),
+        (["model.onnx"], "compiling a model needs rammer-compiler; rammer-runtime only runs saved programs"),
         ([str(tmp_path / "none.rammer")], "none.rammer"),
         ([program, "--input", "x=none.npy"], "cannot read none.npy"),
     ):
@@ -100,13 +187,6 @@ def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np
     assert "argument --input: 'x' is not NAME=VALUE" in call("run", program, "--input", "x", code=2)
     assert "unknown: --frob" in call("run", program, "--frob", code=2)
     assert set(ELSEWHERE) | {"run"} == set(whole.commands)
-
-
-def test_the_wheel_that_only_runs_is_of_this_version() -> None:
-    run, complete = (tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"] for p in ("wheels/run", "."))
-    assert run["version"] == complete["version"] == rammer.__version__
-    assert {d.partition(">")[0] for d in run["dependencies"]} == {"numpy", "ml_dtypes", "pluggy"}
-    assert set(run["dependencies"]) <= set(complete["dependencies"]) and run["scripts"] == complete["scripts"]
 
 
 def keras(folder: Path, activation: str) -> tuple[np.ndarray, np.ndarray]:
@@ -143,10 +223,10 @@ def test_models_of_tensorflow(tmp_path: Path) -> None:
                 np.testing.assert_allclose(session(x), y, rtol=1e-4, atol=1e-5)
     keras(tmp_path, "gelu")
     with pytest.raises(ModelError, match="1 unsupported operator: TFL_GELU"):
-        rammer.load(tmp_path / "m.tflite", dims={"batch": 1})
+        rammer.from_tensorflow(tmp_path / "m.tflite", dims={"batch": 1})
     (tmp_path / "bad.tflite").write_bytes(b"\0\0\0\0TFL3" + bytes(64))
     with pytest.raises(ModelError, match="tf2onnx cannot convert it"):
-        rammer.load(tmp_path / "bad.tflite")
+        rammer.from_tensorflow(tmp_path / "bad.tflite")
 
 
 def test_without_the_extra_a_model_of_tensorflow_is_refused_with_it(
@@ -158,5 +238,5 @@ def test_without_the_extra_a_model_of_tensorflow_is_refused_with_it(
     (tmp_path / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3")
     (tmp_path / "m.pb").write_bytes(b"\n\x05")
     for name in ("saved", "m.tflite", "m.pb"):
-        with pytest.raises(ModelError, match=r"needs the package tensorflow(.|\n)*\.\[tf\]' in a checkout"):
-            rammer.load(tmp_path / name)
+        with pytest.raises(ModelError, match=r"needs the package tensorflow(.|\n)*rammer-compiler\[tf\]\'"):
+            rammer.from_tensorflow(tmp_path / name)

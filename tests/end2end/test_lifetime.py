@@ -121,7 +121,7 @@ def test_a_forgotten_program_gives_back_its_threads_and_files(model: onnx.ModelP
     threads, files = num_threads(), num_files()
     for make in (
         lambda: rammer.compile(model, "cpu", device=3, tune_seconds=0),
-        lambda: rammer.load_program(tmp_path / "p.rammer"),
+        lambda: rammer.load(tmp_path / "p.rammer"),
     ):
         forgotten = make()
         forgotten(X)

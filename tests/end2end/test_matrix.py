@@ -185,7 +185,7 @@ def test_every_target_and_policy(target: str, model: str, policy: str) -> None:
         pytest.skip(f"{target}: {info.reason} ({info.hint})")
     if target != GPU and not possible(target, model, policy):
         pytest.skip(f"{policy} waits for single rTasks; IPU tiles synchronise globally")
-    graph = rammer.load(MODELS[model]())
+    graph = rammer.from_onnx(MODELS[model]())
     with rammer.compile(graph, policy=policy, registry=registry, tune_seconds=0, **options) as program:
         inputs = measure.random_inputs(program.inputs, 1)
         wanted = evaluate_graph(graph, inputs)

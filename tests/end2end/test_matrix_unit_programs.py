@@ -46,7 +46,7 @@ def test_a_program_on_the_unit(policy: str, command: str, tmp_path: Path) -> Non
         program.save(tmp_path / "layers.rammer")
     wanted = evaluate_graph(graph, inputs())["y"]
     np.testing.assert_allclose(program.run(inputs())["y"], wanted, rtol=1e-5, atol=1e-5)
-    again = rammer.load_program(tmp_path / "layers.rammer")
+    again = rammer.load(tmp_path / "layers.rammer")
     np.testing.assert_array_equal(again.run(inputs())["y"], program.run(inputs())["y"])
 
 
@@ -88,7 +88,7 @@ def test_a_machine_without_the_unit_compiles_programs_for_it_and_runs_none(tmp_p
             with pytest.raises(DeviceError, match=f"the program is for '{ARCH}': this"):
                 run(inputs())
     with pytest.raises(ArtifactError, match=f"the program is for '{ARCH}': this"):
-        rammer.load_program(path)
+        rammer.load(path)
 
 
 @pytest.mark.usefixtures("without_a_unit")
@@ -98,5 +98,5 @@ def test_an_emulated_unit_is_in_the_image_and_runs_everywhere(tmp_path: Path) ->
         assert program.report().arch.startswith(f"{ARCH}@")
         program.save(path)
         wanted = program.run(inputs())["y"]
-    with rammer.load_program(path) as program:
+    with rammer.load(path) as program:
         np.testing.assert_array_equal(program.run(inputs())["y"], wanted)

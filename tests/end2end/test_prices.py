@@ -39,7 +39,7 @@ def test_a_measured_plan_says_from_where_its_operands_come(tmp_path: Path) -> No
         assert sum(report.moved.values()) >= 0.99 * operands
         assert "operands, estimated" in str(report)
         program.save(tmp_path / "p.rammer")
-    with rammer.load_program(tmp_path / "p.rammer") as loaded:
+    with rammer.load(tmp_path / "p.rammer") as loaded:
         assert loaded.report().moved == report.moved
 
 

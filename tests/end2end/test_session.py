@@ -287,7 +287,7 @@ def test_state_stays_inside(how: str, rows: int, tmp_path: Path) -> None:
         assert made.state_pairs == PAIRS
     if how == "saved":
         made.save(tmp_path / "p.rammer")  # type: ignore[union-attr]
-        made = rammer.load_program(tmp_path / "p.rammer")
+        made = rammer.load(tmp_path / "p.rammer")
     with made as s:
         for total in (1, 2, 3):  # from zeros on
             np.testing.assert_array_equal(s(one), -total * one)

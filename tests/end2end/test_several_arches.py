@@ -51,7 +51,7 @@ def test_the_first_that_runs_is_taken(together: Path, monkeypatch: pytest.Monkey
         fewer = replace(host(), features=ARCHES[name].features)
         monkeypatch.setattr(cpu_runner, "host", lambda found=fewer: found)
         runs = next(a for a in ARCH_NAMES if fewer.runs(ARCHES[a]))
-        with rammer.load_program(together) as program:
+        with rammer.load(together) as program:
             assert program.report().arch == runs
             np.testing.assert_allclose(program.run({"x": x})["y"], wanted(x), rtol=1e-4, atol=1e-4)
 
@@ -60,7 +60,7 @@ def test_where_none_runs_all_reasons_are_told(together: Path, monkeypatch: pytes
     other = replace(host(), machine="sparc")
     monkeypatch.setattr(cpu_runner, "host", lambda: other)
     with pytest.raises(UnsuitableError, match=f"none of its {len(ARCH_NAMES)} programs runs here: .*sparc"):
-        rammer.load_program(together)
+        rammer.load(together)
 
 
 def test_damage_is_no_reason_to_take_another_one(together: Path, tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_damage_is_no_reason_to_take_another_one(together: Path, tmp_path: Path)
     damaged = tmp_path / "damaged.rammer"
     damaged.write_bytes(data)
     with pytest.raises(ArtifactError, match=r"hash|readable|plain bytes"):
-        rammer.load_program(damaged)
+        rammer.load(damaged)
     short = tmp_path / "short.rammer"
     for part in range(1, 20):  # the programs before the cut are whole
         short.write_bytes(together.read_bytes()[: len(data) * part // 20])
         with pytest.raises(ArtifactError, match="not a readable program"):
-            rammer.load_program(short)
+            rammer.load(short)
 
 
 def test_only_programs_of_one_model_share_a_file(tmp_path: Path) -> None:
@@ -101,5 +101,5 @@ def test_the_command_puts_the_best_first(tmp_path: Path) -> None:
         assert [n for n in archive.namelist() if n.startswith("programs/")] == [
             f"programs/{n}" for n in range(len(names))
         ]
-    with rammer.load_program(path) as program:
+    with rammer.load(path) as program:
         assert program.report().arch == names[0]

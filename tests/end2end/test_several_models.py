@@ -68,7 +68,7 @@ SMALL = {
     "product": product(3, 40, 24),
     "conv": conv(3, 8, 13, 3),
     "attention": attention(28, 32, 4),
-    "lstm": rammer.load(lstm_stack(1, 3, 20)),
+    "lstm": rammer.from_onnx(lstm_stack(1, 3, 20)),
     "bytes": quantised(8, 8, 7),
     "cell": cell(),
 }
@@ -127,7 +127,7 @@ def test_models_may_feed_each_other_without_a_cycle() -> None:
 
 def test_equal_constants_are_stored_once() -> None:
     one, two = product(3, 40, 24), product(5, 40, 24)
-    graph = rammer.load({"a": one, "b": two, "c": one})
+    graph = rammer.from_onnx({"a": one, "b": two, "c": one})
     assert len(graph.constants) == 1
     kinds = {id(op.operation) for op in graph.operators}
     assert len(kinds) == 4, "equal operations of two models are one: they share rKernels"
@@ -193,7 +193,7 @@ def test_state_passes_between_runs_of_the_whole_and_of_parts(target: str, device
 
 def test_parts_take_turns() -> None:
     """Threads that run different parts at once would overwrite each other's values in the arena."""
-    models = {"a": rammer.load(lstm_stack(1, 3, 40)), "b": attention(75, 64, 4), "c": conv(8, 16, 14, 3)}
+    models = {"a": rammer.from_onnx(lstm_stack(1, 3, 40)), "b": attention(75, 64, 4), "c": conv(8, 16, 14, 3)}
     wrong: list[str] = []
     with rammer.compile(models, **HOW) as program:
         wanted = {}
@@ -250,9 +250,9 @@ def test_files(tmp_path: Path) -> None:
         with pytest.raises(ArtifactError, match="with parts cannot share a file"):
             rammer.save_together([program], tmp_path / "several")
         x, free = weights(1, 1, 75), weights(2, 3, 40)
-        with rammer.load_program(tmp_path / "part") as loaded:
+        with rammer.load(tmp_path / "part") as loaded:
             np.testing.assert_array_equal(loaded.run({"free.x": free})["free.y"], program.part("free")(free))
-        with rammer.load_program(tmp_path / "all") as loaded, pickle.loads(pickle.dumps(program)) as pickled:
+        with rammer.load(tmp_path / "all") as loaded, pickle.loads(pickle.dumps(program)) as pickled:
             for other in (loaded, pickled):
                 assert isinstance(other, rammer.JointProgram) and other.parts == parts
                 assert len({other.part(*names).executable._arena.ctypes.data for names in parts}) == 1
@@ -267,7 +267,7 @@ def test_files(tmp_path: Path) -> None:
                 same(stream.state()["vad.h"], wanted.state()["vad.h"])
     with rammer.compile({"a": SMALL["product"]}, **HOW) as program:
         program.save(tmp_path / "one")
-    with rammer.load_program(tmp_path / "one") as loaded:
+    with rammer.load(tmp_path / "one") as loaded:
         same(loaded(free), meaning(SMALL["product"], x=free)["y"])
 
 
@@ -282,7 +282,7 @@ def test_damaged_lists_of_parts(parts: Any, tmp_path: Path) -> None:
                 data = json.dumps(json.loads(data) | {"parts": parts}).encode()
             bad.writestr(info, data)
     with pytest.raises(ArtifactError, match=r"damaged|not a readable program"):
-        rammer.load_program(tmp_path / "bad")
+        rammer.load(tmp_path / "bad")
 
 
 GIVEN = {"vad": product(3, 40, 24), "den": product(3, 24, 40)}
@@ -383,7 +383,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         same(np.load(tmp_path / folder / "0.npy"), x @ weights(40, 40, 24) @ weights(24, 24, 10))
     assert "den.y" in ran("show", *both)
     ran("compile", *both, "--together", "vad", "-o", saved)
-    with rammer.load_program(saved) as loaded:
+    with rammer.load(saved) as loaded:
         assert isinstance(loaded, rammer.JointProgram) and loaded.parts == (("vad", "den"), ("vad",))
     ran("export", *both, "--together", "vad", "-o", str(tmp_path / "project"))
     assert "vad_den_vad_model;" in (tmp_path / "project" / "include" / "vad_den.h").read_text()

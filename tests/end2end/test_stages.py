@@ -480,7 +480,7 @@ def test_loops_without_an_end_are_ended() -> None:
     }"""
     for text in (forever, nothing):
         with pytest.raises(ModelError, match=r"Loop '→y': takes more than 10000 steps(.|\n)*rammer.Session"):
-            rammer.load(parsed(text))
+            rammer.from_onnx(parsed(text))
     message = r"Loop '→y': has taken 12,345 steps, and would go on(.|\n)*max_steps="
     with session(parsed(forever), max_steps=12_345) as s, pytest.raises(ModelError, match=message):
         s(draw(3))

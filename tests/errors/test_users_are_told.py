@@ -12,7 +12,8 @@ import pytest
 
 import rammer
 from rammer import testing
-from rammer.errors import InputError
+from rammer.__main__ import main as rammer_command
+from rammer.errors import InputError, RammerError
 from rammer.frontend.builder import GraphBuilder
 from rammer.testing import tools
 from rammer.tools.demo import lstm_stack
@@ -89,9 +90,19 @@ def test_tools_are_a_package_of_their_own(tool: str) -> None:
     assert missing.returncode == 2 and missing.stderr.startswith("error: rammer-testing is not installed"), missing
 
 
+def test_windows_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    vars(rammer).pop("Session", None)
+    with pytest.raises(RammerError, match=r"needs a POSIX system(.|\n)*WSL"):
+        _ = rammer.Session
+    assert rammer_command() == 1 and "WSL" in capsys.readouterr().err
+
+
 def test_the_kit_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"rammer-testing is not installed\n  hint: pip install \./tools/testing"):
+    with pytest.raises(
+        ImportError, match=r"rammer-testing is not installed\n  hint: pip install rammer-testing, or \./tools/testing"
+    ):
         _ = testing.PolicyConformance
 
 

@@ -275,7 +275,7 @@ def test_complex_numbers_are_saved_and_refused_for_others(dtype: str, tmp_path: 
     nodes = made("bodies", dtype)
     with rammer.compile(nodes.model(), "cpu", device=2, tune_seconds=0) as program:
         program.save(tmp_path / "p.rammer")
-    with rammer.load_program(tmp_path / "p.rammer") as program:
+    with rammer.load(tmp_path / "p.rammer") as program:
         agree(program.run(nodes.inputs), nodes.wanted())
         with pytest.raises(InputError, match=f"dtype float32, the program takes {dtype}"):
             program.run({name: x.real.astype(np.float32) for name, x in nodes.inputs.items()})

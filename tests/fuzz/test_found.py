@@ -359,7 +359,7 @@ def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPa
     sketch = Sketch("roles")
     registry = PluginRegistry(third_party=False)
     device = registry.open("cpu", arch=runnable("x86-64-avx512"), device=2)
-    graph = rammer.load(sketch.model(a_written_cell_with_more_behind_it(sketch)))
+    graph = rammer.from_onnx(sketch.model(a_written_cell_with_more_behind_it(sketch)))
     for kernels in Compilation(graph, device, registry=registry).candidates.kernels.values():
         assert all(not proven(kernel)[1] for kernel in kernels)
     assert 0 < asked < 20_000

@@ -26,7 +26,7 @@ def of(graph: Graph, inputs: Mapping[str, Array]) -> Expected:
 
 
 def test_values_are_the_meaning_and_bounds_stay_small() -> None:
-    graph = rammer.load(lstm_stack(layers=2, steps=12, hidden=96))
+    graph = rammer.from_onnx(lstm_stack(layers=2, steps=12, hidden=96))
     random = np.random.default_rng(0)
     inputs = {t: random.standard_normal(graph.types[t].shape).astype(np.float32) for t in graph.inputs}
     found, wanted = of(graph, inputs), evaluate_graph(graph, inputs)

@@ -53,7 +53,7 @@ def two_convolutions() -> Graph:
     model = helper.make_model(
         helper.make_graph(nodes, "two", [x], [y], values), opset_imports=[helper.make_opsetid("", 17)]
     )
-    return rammer.load(model)
+    return rammer.from_onnx(model)
 
 
 def images_of(kernel: RKernel, rtask: int) -> range:

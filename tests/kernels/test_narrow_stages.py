@@ -62,7 +62,7 @@ def test_stages_are_rounded_where_they_end(device: str, kind: int) -> None:
     for name, body in BODIES.items():
         if name in few:
             continue
-        wanted = evaluate_graph(rammer.load(model(body, kind)), {"wide": x})["y"]
+        wanted = evaluate_graph(rammer.from_onnx(model(body, kind)), {"wide": x})["y"]
         with rammer.compile(model(body, kind), target, tune_seconds=0, **options) as program:
             found = program.run({"wide": x})["y"]
         off = np.abs(found - wanted) > 1e-5 * np.abs(wanted)
@@ -74,7 +74,9 @@ def test_stages_are_rounded_where_they_end(device: str, kind: int) -> None:
 def test_what_is_only_moved_or_chosen_is_not_rounded_again() -> None:
     moved = "a = Transpose<perm=[1,0]>(x) b = Relu(a) c = Neg(b) d = Transpose<perm=[1,0]>(c) y = Cast<to=1>(d)"
     for body, rounded in ((moved, 0), (BODIES["products"], 1)):
-        graph = optimize(rammer.load(model(body, 10)), PluginRegistry(third_party=False).open("cpu", device=1).spec)
+        graph = optimize(
+            rammer.from_onnx(model(body, 10)), PluginRegistry(third_party=False).open("cpu", device=1).spec
+        )
         casts = [
             n
             for op in graph.operators
@@ -116,7 +118,7 @@ def test_a_trial_sees_what_is_not_rounded(kind: int, tmp_path: Any) -> None:
         device = registry.open("cpu", device=1)
         for name in ("products", "chain"):
             text = BODIES[name]
-            compilation = Compilation(rammer.load(model(text, kind)), device, registry=registry)
+            compilation = Compilation(rammer.from_onnx(model(text, kind)), device, registry=registry)
             (kernels,) = compilation.candidates.kernels.values()
             bad = [unrounded(k) for k in kernels]
             assert set(device.rkernels_wrong([*kernels, *bad])) == set(bad), name

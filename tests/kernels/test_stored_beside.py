@@ -40,7 +40,7 @@ def test_every_candidate_keeps_to_its_rows(target: str, options: dict[str, objec
             ports = f"float[1,{rows},{columns}] x, {row} a, {row} b, {row} s{w}"
             results = f"float[1,{rows},{columns}] y, float[1,{rows},{columns}] z"
             text = f'<ir_version: 10, opset_import: ["" : 17]> g ({ports}) => ({results}) {{ {body} }}'
-            graph = rammer.load(onnx.parser.parse_model(text))
+            graph = rammer.from_onnx(onnx.parser.parse_model(text))
             for kernels in Compilation(graph, device, registry=registry).candidates.kernels.values():
                 broken = {k.name: str(f) for k in kernels for f in proven(k)[1] if f.broken}
                 assert not broken, name

@@ -70,7 +70,7 @@ def test_products_of_one_row_fold_too() -> None:
 @pytest.mark.parametrize("units", [75, 100])
 def test_sums_of_all_gates_in_tasks_of_twenty_units(units: int) -> None:
     """Where tasks of 16 are too many for all vEUs, and of 32 more than they have room for."""
-    products = {op for op in operations(rammer.load(lstm_stack(2, 3, units)), GPU) if op.kind == "gate_matmul"}
+    products = {op for op in operations(rammer.from_onnx(lstm_stack(2, 3, units)), GPU) if op.kind == "gate_matmul"}
     assert products
     for op in products:
         kernels = [k for k in candidates(op, GPU) if "_sum" in k.name]

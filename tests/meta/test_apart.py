@@ -45,7 +45,7 @@ def test_a_run_imports_nothing_that_compiles(tmp_path: Path) -> None:
         program.save(tmp_path / "saved")
     code = f"""
 import numpy as np, rammer
-with rammer.load_program({str(tmp_path / "saved")!r}) as program:
+with rammer.load({str(tmp_path / "saved")!r}) as program:
     inputs = {{p.name: np.ones(p.shape, p.dtype.numpy) for p in program.inputs}}
     outputs = program.run(inputs)
     program.bind(inputs)()
@@ -62,13 +62,15 @@ def test_a_loaded_program_can_be_drawn_all_the_same(tmp_path: Path) -> None:
     with rammer.compile(lstm_stack(1, 3, 32), "cpu", device=2, tune_seconds=0) as program:
         program.save(tmp_path / "saved")
         wanted = program.outline()[1].total_us
-    with rammer.load_program(tmp_path / "saved") as program:
+    with rammer.load(tmp_path / "saved") as program:
         plan, timeline = program.outline()
     assert timeline.total_us == pytest.approx(wanted) and plan.policy == program.report().policy
 
 
 def test_every_public_name_is_there_before_it_is_imported() -> None:
-    assert answer(f"import rammer\nprint(set(rammer.__all__) <= set(dir(rammer)), {LISTED})") == "True []"
+    shown = "{*rammer.__all__, 'plugin', 'errors', '__version__'} <= {*dir(rammer)}"
+    assert answer(f"import rammer, rammer.plugin\nprint({shown}, {LISTED})") == "True []"
+    assert dir(rammer.plugin) == rammer.plugin.__all__ and all(hasattr(rammer.plugin, n) for n in rammer.plugin.__all__)
     for name in rammer.__all__:
         assert name == "hookimpl" or getattr(rammer, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'complie'"):

@@ -9,17 +9,26 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import thresholds
 
 import rammer
-from rammer import config, hookspecs
-from rammer.cli.new_plugin import contents
+from rammer import config, hookspecs, plugin, testing
+from rammer.about import VERSION
+from rammer.cli.new_plugin import KINDS, contents
+from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.listing import print_rkernels
 from rammer.ir.verify import kernel
 from rammer.plugins import PluginRegistry
+from rammer.runtime import artifact
+from rammer.vdevice import base
+from rammer.vdevice.cpu.runtime import table
+from rammer.vdevice.ipu.codegen import build as ipu
+from rammer.vdevice.simt.codegen import table as simt
 
 ROOT = Path(__file__).parents[2]
 HOOKS = [name for name, f in inspect.getmembers(hookspecs, inspect.isfunction) if name.startswith("rammer_")]
@@ -52,6 +61,49 @@ def test_every_flag_is_documented() -> None:
     assert headings("docs/flags.md") == set(config.FLAGS)
 
 
+def rows_of(page: str, heading: str) -> list[str]:
+    """Return the names in the first column of the first table below a heading."""
+    below = read(page).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `(\w+)`", below, re.M)
+
+
+@pytest.mark.parametrize("kind", [VDeviceSpec, MemoryLevel, Issue], ids=lambda kind: kind.__name__)
+def test_every_field_of_a_spec_is_explained(kind: Any) -> None:
+    assert rows_of("docs/vdevice-spec.md", kind.__name__) == [field.name for field in fields(kind)]
+
+
+def test_every_optional_protocol_is_explained() -> None:
+    protocols = {
+        n for n, v in vars(base).items() if getattr(v, "_is_protocol", False) and v.__module__ == base.__name__
+    }
+    assert {*rows_of("docs/plugin-author.md", "What a loaded program may offer")} == protocols - {"Executable"}
+    assert protocols < {*plugin.__all__}
+
+
+def test_every_exception_is_explained() -> None:
+    raised = {n for n in rammer.__all__ if isinstance(v := getattr(rammer, n), type) and issubclass(v, BaseException)}
+    assert {*rows_of("docs/api.md", "Errors")} == raised | {"DeprecationWarning"}
+
+
+def test_plugins_need_public_modules_alone() -> None:
+    """The packages that new-plugin makes, and so the guides, import from rammer, rammer.plugin and rammer.testing."""
+    for kind in KINDS:
+        for file, text in contents("toy", kind).items():
+            for node in ast.walk(ast.parse(text)) if file.endswith(".py") else ():
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rammer"):
+                    assert node.module in ("rammer.plugin", "rammer.testing"), f"{kind}: {file}"
+                    assert {a.name for a in node.names} <= {*plugin.__all__, *testing.__all__}
+
+
+def test_the_page_of_versions_says_what_this_release_reads() -> None:
+    """A new format or ABI needs a row in docs/versioning.md: the first row is this release."""
+    release = ".".join(VERSION.split(".")[:2])
+    row = next(line for line in read("docs/versioning.md").splitlines() if line.startswith(f"| {release} |"))
+    assert row == f"| {release} | {artifact.FORMAT} | {table.ABI} | {simt.ABI} | {ipu.ABI} | {release} |"
+    assert re.search(rf"^## {VERSION} \(", read("CHANGELOG.md"), re.M), "CHANGELOG.md has no section for this version"
+    assert f"version: {VERSION}\n" in read("CITATION.cff")
+
+
 def test_every_policy_and_its_options_are_documented() -> None:
     text = read("docs/policies.md")
     for name, options in PluginRegistry(third_party=False).policy_options().items():
@@ -80,9 +132,10 @@ def test_design_table_names_real_files() -> None:
 
 
 def test_the_guides_show_what_new_plugin_makes() -> None:
-    backend, policy = contents("toy", "backend"), contents("longest_first", "policy")
+    device, c_device = contents("toy", "device"), contents("plain_c", "c-device")
+    kernels, policy = contents("my_kernels", "kernels"), contents("longest_first", "policy")
     for page, shown in (
-        ("docs/plugin-author.md", backend.values()),
+        ("docs/plugin-author.md", [*device.values(), c_device["rammer_plain_c.py"], *list(kernels.values())[1:]]),
         ("docs/policies.md", [policy["rammer_longest_first.py"]]),
     ):
         assert sorted(re.findall(r"```(?:python|toml)\n(.*?)```", read(page), re.S)) == sorted(shown)
@@ -205,14 +258,16 @@ def test_planted_numbers_are_found(name: str) -> None:
     assert thresholds.names(source) - listed().get(file, set()) or thresholds.literals(source)
 
 
-def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:
-    """On the public package index the name belongs to another package: what installs ours is a checkout."""
+def test_no_text_installs_the_package_of_another_project() -> None:
+    """On the public package index, the name `rammer` belongs to it."""
     texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "rammer").rglob("*.py")]
     texts += [p for folder in ("benchmarks", "examples", "tests") for p in (ROOT / folder).rglob("*.py")]
     told = [p.name for p in texts if re.search(r"pip install\s+(-\S+\s+)*['\"]?rammer\b(?!-)", p.read_text())]
     assert not told
-    project = tomllib.loads(contents("toy", "backend")["pyproject.toml"])["project"]
-    assert not any(d.startswith("rammer") for d in project["dependencies"])
+    for kind in KINDS:
+        project = tomllib.loads(contents("toy", kind)["pyproject.toml"])["project"]
+        assert project["dependencies"] == ["rammer-compiler"]
+        assert "rammer" not in project["optional-dependencies"]["test"]
 
 
 @pytest.mark.parametrize("kind", ["convolution", "LSTM"])

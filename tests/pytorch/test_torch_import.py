@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from torch import nn  # noqa: E402
 
 import rammer  # noqa: E402
-from rammer.errors import ModelError  # noqa: E402
+from rammer.errors import InputError, ModelError  # noqa: E402
 from rammer.ir.semantics.evaluate import evaluate_graph  # noqa: E402
 
 FAST: dict[str, Any] = {"tune_seconds": 0.0, "device": 2}
@@ -49,6 +49,28 @@ def test_modules_have_names() -> None:
         found, wanted = program.run(given), module(**given)
         for name, tensor in wanted.items():
             torch.testing.assert_close(torch.from_dlpack(found[name]), tensor, rtol=1e-5, atol=1e-5)
+
+
+def test_ports_have_the_names_that_are_given() -> None:
+    """Also where a tensor inside has such a name; the meaning stays."""
+    module, given = Tagger().eval(), {"ids": torch.randint(0, 99, (3, 29)), "keep": torch.rand(3, 29) < 0.5}
+    usual = rammer.from_torch(module, given)
+    inside = usual.operators[0].outputs[0]
+    graph = rammer.from_torch(module, given, input_names=["words", "mask"], output_names=[inside, "ids"])
+    assert (graph.inputs, graph.outputs) == (("words", "mask"), (inside, "ids"))
+    arrays = [tensor.numpy() for tensor in given.values()]
+    found = evaluate_graph(graph, dict(zip(graph.inputs, arrays, strict=True)))
+    wanted = evaluate_graph(usual, dict(zip(usual.inputs, arrays, strict=True)))
+    for name, value in zip(graph.outputs, wanted.values(), strict=True):
+        np.testing.assert_array_equal(found[name], value)
+    how = {"example": given, "output_names": ["a", "b"]}
+    with rammer.compile(module, **how, **FAST) as program:
+        assert [port.name for port in program.outputs] == ["a", "b"]
+    for names, text in ((["a"], "has 1 names for 2"), (["a", "a"], "twice"), (["ids", "b"], "twice")):
+        with pytest.raises(InputError, match=text):
+            rammer.from_torch(module, given, output_names=names)
+    with pytest.raises(InputError, match="are for one model"):
+        rammer.compile({"tagger": module}, example={"tagger": given}, input_names=["a", "b"])
 
 
 def test_parameters_are_shared() -> None:

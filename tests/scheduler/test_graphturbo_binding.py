@@ -52,7 +52,7 @@ def network(batch: int, size: int, joined: bool = False, channels: int = 16) -> 
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, 3, size, size))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "network", [x], [y], weights)
-    return rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    return rammer.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
 def spec_of(veus: int) -> VDeviceSpec:

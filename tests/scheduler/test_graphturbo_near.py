@@ -47,7 +47,7 @@ def network(images: int, size: tuple[int, int], device: VDeviceSpec) -> Graph:
     model = helper.make_model(
         helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=[helper.make_opsetid("", 17)]
     )
-    return optimize(rammer.load(model), device, per_image=True)
+    return optimize(rammer.from_onnx(model), device, per_image=True)
 
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 9)])

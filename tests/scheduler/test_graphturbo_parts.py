@@ -72,7 +72,7 @@ def network(batch: int, size: int, *, joined: bool = False) -> Graph:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, 3, size, size))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "network", [x], [y], weights)
-    return rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    return rammer.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
 def spec_of(veus: int, own: int = 96 * KIB) -> VDeviceSpec:
@@ -159,7 +159,7 @@ def test_parts_that_need_all_of_something() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (3, 4, 13, 9))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     whole_graph = helper.make_graph(nodes, "excited", [x], [y], weights)
-    loaded = rammer.load(helper.make_model(whole_graph, opset_imports=[helper.make_opsetid("", 17)]))
+    loaded = rammer.from_onnx(helper.make_model(whole_graph, opset_imports=[helper.make_opsetid("", 17)]))
     rows = ((0, 5), (5, 6), (6, 13))
     boxes = tuple(((n, n + 1), (0, 16), span, (0, 9)) for n in range(3) for span in rows)
     found = in_parts(loaded, [Parted(tuple(range(len(loaded.operators))), boxes)])

@@ -40,7 +40,7 @@ def network(channels: int, size: int, layers: int) -> Graph:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, size, size))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "network", [x], [y], weights)
-    return rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    return rammer.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
 def planned(graph: Graph, arch: str, policy: str, asks: bool = False) -> ExecutionPlan:

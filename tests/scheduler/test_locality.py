@@ -165,7 +165,7 @@ def test_what_is_sent_is_what_the_definition_says(seed: int, monkeypatch: pytest
 
 
 def test_nothing_is_moved_on_one_tile_or_where_too_much_is_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = rammer.load(MODELS["bottleneck"]())
+    graph = rammer.from_onnx(MODELS["bottleneck"]())
     for arch, most in (("gc2:1", 1 << 23), ("gc2:12", 0)):
         monkeypatch.setattr(locality, "MOST_LOOKED", most)
         plan = planned(graph, arch, monkeypatch)
@@ -175,7 +175,7 @@ def test_nothing_is_moved_on_one_tile_or_where_too_much_is_to_be_looked_at(monke
 @pytest.mark.parametrize("name", MODELS)
 def test_an_emulator_counts_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth less at least."""
-    graph = rammer.load(MODELS[name]())
+    graph = rammer.from_onnx(MODELS[name]())
     plan = planned(graph, "gc2:12", monkeypatch)
     moved = place_by_owner(plan)
     check_moved(plan, moved)
@@ -193,7 +193,7 @@ def test_an_emulator_counts_less(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_policies_of_tiles_do_it_and_others_do_not() -> None:
-    graph = rammer.load(MODELS["lstm"]())
+    graph = rammer.from_onnx(MODELS["lstm"]())
     for policy in ("wavefront", "graphturbo", "auto"):
         with rammer.compile(graph, "ipu", arch="gc2:12", device="emulator", policy=policy, tune_seconds=0) as program:
             assert any(note.startswith("sent to vEUs: ") for note in program.report().notes), policy
@@ -203,7 +203,7 @@ def test_policies_of_tiles_do_it_and_others_do_not() -> None:
 
 
 def test_only_between_global_barriers_and_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(rammer.load(MODELS["lstm"]()), "gc2:12", monkeypatch)
+    plan = planned(rammer.from_onnx(MODELS["lstm"]()), "gc2:12", monkeypatch)
     assert place_by_owner(plan) is not plan
     for spec in (replace(plan.spec, sync=SyncModel.FINE), replace(plan.spec, memory=())):
         other = replace(plan, spec=spec)

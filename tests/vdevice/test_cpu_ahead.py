@@ -106,7 +106,7 @@ def reads_it(plan: ExecutionPlan, task: TaskUid, ahead: TaskPrefetch) -> bool:
 class TestImages:
     @pytest.mark.parametrize("arch", ARCHS)
     def test_results_are_the_same(self, small_cache: None, arch: str) -> None:
-        graph = rammer.load(lstm_stack(3, 12, 128))
+        graph = rammer.from_onnx(lstm_stack(3, 12, 128))
         x = {"x": np.random.default_rng(0).standard_normal((12, 1, 128)).astype(np.float32)}
         with compiled(arch, 3, 12, 128) as program:
             table = Table.from_bytes(CpuVDevice(arch=f"{arch}@here", device=2).build(program.plan).files[TABLE])

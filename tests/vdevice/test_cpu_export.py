@@ -216,7 +216,7 @@ def test_what_cannot_be_exported_is_refused(exported: tuple[Program, Path], tmp_
         program.export(tmp_path / "a", name="2d")
     program.save(tmp_path / "saved.rammer")
     with pytest.raises(ArtifactError, match="sources"):
-        rammer.load_program(tmp_path / "saved.rammer").export(tmp_path / "b")
+        rammer.load(tmp_path / "saved.rammer").export(tmp_path / "b")
     other = rammer.compile(detector(), device=2)
     with pytest.raises(InputError, match="different inputs"):
         program.export(tmp_path / "c", name="c", others=[other])

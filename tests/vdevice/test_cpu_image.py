@@ -53,7 +53,7 @@ def test_unaligned_weights_are_moved(image: Image) -> None:
 def test_a_damaged_table_is_refused(image: Image, at: int) -> None:
     data = bytearray(image.files[TABLE])
     data[at] ^= 0xFF
-    with pytest.raises(ArtifactError, match=r"damaged|another version"):
+    with pytest.raises(ArtifactError, match=r"damaged|this is rammer"):
         CpuVDevice().load(replace(image, files={**image.files, TABLE: bytes(data)}))
 
 
@@ -86,7 +86,9 @@ def test_missing_parts_are_named(image: Image) -> None:
 
 
 def test_another_version_and_another_machine_are_refused(image: Image) -> None:
-    with pytest.raises(ArtifactError, match="another version"):
+    with pytest.raises(
+        ArtifactError, match=r"built as 'cpu-abi0-x86-64' by rammer .*; this is rammer .*, which runs 'cpu-abi\d+-"
+    ):
         CpuVDevice().load(replace(image, fingerprint="cpu-abi0-x86-64"))
     with pytest.raises(ArtifactError, match="'cuda'"):
         CpuVDevice().load(replace(image, target="cuda"))

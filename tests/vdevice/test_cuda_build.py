@@ -76,7 +76,7 @@ def test_compile_for_a_gpu_that_is_not_here(tmp_path: object) -> None:
         with pytest.raises(DeviceError, match="the program is for sm_90: this machine has no NVIDIA GPU"):
             program(x)
         program.save(path)
-    with rammer.load_program(path, device="emulator") as again:
+    with rammer.load(path, device="emulator") as again:
         assert again(x).shape == (2, 1, 8)
 
 

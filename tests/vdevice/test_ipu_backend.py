@@ -275,7 +275,7 @@ def test_a_saved_program_runs_again(ipu: VDevice, tmp_path: Path) -> None:
     with compile_for(graph) as program:
         program.save(tmp_path / "program")
         wanted = program.run(inputs)
-    with rammer.load_program(tmp_path / "program", device="emulator") as program:
+    with rammer.load(tmp_path / "program", device="emulator") as program:
         found = program.run(inputs)
     assert all((found[name] == value).all() for name, value in wanted.items())
 

@@ -137,13 +137,13 @@ def test_random_recurrences(ipu: VDevice, seed: int, policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_layers_of_a_recurrent_network(ipu: VDevice, policy: str) -> None:
     """All states of the last layer are an output: cells read parts of arrays, and write parts of one."""
-    graph = rammer.load(lstm_stack(2, 16, 16))
+    graph = rammer.from_onnx(lstm_stack(2, 16, 16))
     with compiled(graph, policy) as program:
         check(program, graph)
 
 
 def test_the_account_of_memory_is_the_emulators(ipu: VDevice) -> None:
-    for graph in (CASES["every state"], CASES["the last states"], rammer.load(lstm_stack(2, 16, 16))):
+    for graph in (CASES["every state"], CASES["the last states"], rammer.from_onnx(lstm_stack(2, 16, 16))):
         with compiled(graph) as program:
             check(program, graph)
             ours = tile_memory(place(program.plan, parse_arch(ARCH)))

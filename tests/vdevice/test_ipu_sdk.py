@@ -122,7 +122,7 @@ def test_a_program_is_built_by_the_sdk_and_runs_on_its_model(sdk: Path, compiler
     popc, gxx = sdk.read_text().splitlines()
     assert popc.startswith("popc -O3 --target cpu,ipu2 ") and popc.endswith("codelets.gp")
     assert gxx.startswith("g++ -std=c++17 ") and " -lpoplar " in gxx
-    with rammer.load_program(tmp_path / "program", device="model") as program:
+    with rammer.load(tmp_path / "program", device="model") as program:
         (again,) = program.run({"x": x}).values()
     assert (again == found).all()
 

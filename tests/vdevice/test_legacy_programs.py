@@ -114,7 +114,7 @@ def test_a_saved_program_needs_no_store(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with rammer.compile(model(), "cuda", device="emulator:2", tune_seconds=0) as program:
         program.save(path)
     monkeypatch.setenv("RAMMER_KERNELS_DIR", str(tmp_path / "none"))
-    with rammer.load_program(path, device="emulator") as again:
+    with rammer.load(path, device="emulator") as again:
         check(again)
 
 

@@ -159,7 +159,7 @@ def test_compile_for_a_gpu_that_is_not_here(arch: str, tmp_path: Path) -> None:
         assert needs["spill_bytes"] == needs["stack_bytes"] == 0 < needs["registers"]
         assert arch_of(program.image.files[HSACO]) == arch
         assert program.image.fingerprint == f"rocm-abi3-{arch}"
-    with rammer.load_program(path, device="emulator") as again:
+    with rammer.load(path, device="emulator") as again:
         assert again(x).shape == (2, 1, 8)
 
 

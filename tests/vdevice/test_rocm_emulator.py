@@ -36,7 +36,7 @@ def load(plan: ExecutionPlan, wave: int = 64) -> EmulatorExecutable:
 def test_a_model_with_waves_of_64_and_of_32(arch: str) -> None:
     model = lstm_stack(2, 3, 16)
     x = np.random.default_rng(0).standard_normal((3, 1, 16)).astype(np.float32)
-    wanted = evaluate_graph(rammer.load(model), {"x": x})["y"]
+    wanted = evaluate_graph(rammer.from_onnx(model), {"x": x})["y"]
     with rammer.compile(model, "rocm", arch=arch, device="emulator:3", tune_seconds=0) as program:
         executable = program.executable
         assert isinstance(executable, EmulatorExecutable)

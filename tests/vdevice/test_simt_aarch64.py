@@ -49,8 +49,8 @@ def product() -> Graph:
 
 
 PROGRAMS: dict[str, tuple[Graph, str, dict[str, Any], float]] = {
-    "LSTM, waves of 32": (rammer.load(lstm_stack(2, 3, 16)), "cuda", {"policy": "wavefront"}, 1e-5),
-    "LSTM, waves of 64": (rammer.load(lstm_stack(2, 3, 16)), "rocm", {"policy": "list"}, 1e-5),
+    "LSTM, waves of 32": (rammer.from_onnx(lstm_stack(2, 3, 16)), "cuda", {"policy": "wavefront"}, 1e-5),
+    "LSTM, waves of 64": (rammer.from_onnx(lstm_stack(2, 3, 16)), "rocm", {"policy": "list"}, 1e-5),
     "convolution": (convolution(), "cuda", {}, 1e-5),
     "matrix units": (product(), "cuda", {"precision": "tf32"}, 0.05),
 }

@@ -21,7 +21,7 @@ from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 @pytest.mark.parametrize("name", ["lstm_tc", "squeezenet"])
 def test_a_model_at_full_size(name: str) -> None:
     """LSTM-TC of the paper: 10 layers, 100 steps, 256 hidden."""
-    graph = rammer.load(lstm_stack(10, 100, 256) if name == "lstm_tc" else squeezenet())
+    graph = rammer.from_onnx(lstm_stack(10, 100, 256) if name == "lstm_tc" else squeezenet())
     with rammer.compile(graph, "cuda", device="emulator:8", tune_seconds=0) as program:
         random = np.random.default_rng(0)
         inputs = {p.name: random.standard_normal(p.type.shape).astype(np.float32) for p in program.inputs}

@@ -145,7 +145,7 @@ def test_outputs_are_right_and_equal_in_every_interleaving(name: str, target: st
     program = compiled(name, target)
     assert memory_of(program.plan).in_scratch, "nothing stays: this shows nothing"
     assert any(note.startswith("kept: ") for note in program.report().notes)
-    graph = rammer.load(MODELS[name]())
+    graph = rammer.from_onnx(MODELS[name]())
     inputs = inputs_of(graph)
     (wanted,) = evaluate_graph(graph, inputs).values()
     (first,) = program.run(inputs).values()

@@ -218,7 +218,7 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Mode
     if data.startswith(ZIP):
         raise ModelError(
             "this is a ZIP archive, not an ONNX model",
-            hint="rammer.load_program and `rammer run` take saved programs; a file of TorchScript needs example=(x,)",
+            hint="rammer.load and `rammer run` take saved programs; a file of TorchScript needs example=(x,)",
         )
     try:
         model = ModelProto()

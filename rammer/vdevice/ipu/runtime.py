@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rammer.errors import ArtifactError, DeviceError, closed
+from rammer.errors import DeviceError, closed
 from rammer.files import temporary_folder
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
@@ -102,7 +102,7 @@ def made_for(image: Image) -> str:
     for device in DEVICES:
         if image.fingerprint.startswith(fingerprint(device, "")):
             return device
-    raise ArtifactError(f"the program needs {image.fingerprint!r}, this version runs {fingerprint('…', '…')}")
+    raise image.of_other_release(fingerprint("…", "…"))
 
 
 def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:

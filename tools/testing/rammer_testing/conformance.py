@@ -1,4 +1,4 @@
-"""Check the contract of a vDevice or a policy. A plugin's tests inherit these classes.
+"""Check the contract of a vDevice, of rKernels or of a policy. A plugin's tests inherit these classes.
 
 class TestToy(VDeviceConformance):
     vdevice = "toy"
@@ -17,15 +17,19 @@ import numpy as np
 import pytest
 
 from rammer import config
+from rammer.errors import RammerError
 from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.operator import Operations
+from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.ir.semantics.evaluate import evaluate_graph
-from rammer.ir.tensor import DType
+from rammer.ir.tensor import DType, TensorType
 from rammer.ir.verify import verify_plan
 from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy_options import parse_policy
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.proof.verify import verify_image
@@ -124,6 +128,13 @@ class VDeviceConformance(_Listed):
     def test_probe_answers_and_never_raises(self, registry: PluginRegistry) -> None:
         assert registry.vdevices()[self.vdevice][1].probe().ok in (True, False)
 
+    @pytest.mark.parametrize("option", ["device", "arch"])
+    def test_what_it_does_not_have_is_refused(self, registry: PluginRegistry, option: str) -> None:
+        """Check that `open` ignores neither `device=` nor `arch=`: programs would run elsewhere than the user asked."""
+        given = {"device": self.device, "arch": self.arch, option: "no such one"}
+        with pytest.raises(RammerError):
+            registry.open(self.vdevice, **given).close()  # type: ignore[arg-type]
+
     def test_one_rtask(self, opened: VDevice, net: Net) -> None:
         x = net.input("x", (3, 5))
         net.output(net.sum(x, x))
@@ -220,6 +231,40 @@ class VDeviceConformance(_Listed):
         self.check(opened, plan)
 
 
+class RKernelConformance(_Listed):
+    """The contract of rKernels that a plugin offers. Set `plugin`, its name, and `operations` that it has kernels for.
+
+    An operation is the name of an operator, and shapes of its operands in float32.
+    """
+
+    plugin: ClassVar[str] = ""
+    operations: ClassVar[tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]] = ()
+    target: ClassVar[str] = "cpu"
+    device: ClassVar[str | int | None] = None
+    arch: ClassVar[str | None] = None
+
+    def test_kernels_are_offered_and_right(self, registry: PluginRegistry) -> None:
+        """Run all rTasks of all of its kernels on the device, in another process, and compare them with NumPy."""
+        vdevice, interner = registry.open(self.target, arch=self.arch, device=self.device), Operations(OPS)
+        try:
+            for kind, shapes in self.operations:
+                operation = interner.define(kind, tuple(TensorType(shape, DType.F32) for shape in shapes))
+                own = [k for k in registry.rkernels(operation, vdevice.spec) if k.origin.split()[:1] == [self.plugin]]
+                assert own, f"plugin {self.plugin!r} offers nothing for {kind} of {shapes}"
+                assert all(kernel.fits(vdevice.spec) for kernel in own)
+                every = frozenset(own)
+                assert not vdevice.rkernels_untried(own, every=every)
+                assert not vdevice.rkernels_wrong(own, every=every)
+        finally:
+            vdevice.close()
+
+    def test_other_operations_are_left_to_others(self, registry: PluginRegistry) -> None:
+        """Check that an operation which the plugin does not know is not an error."""
+        odd = Operations(OPS).define("probe_sum", (TensorType((3, 5), DType.F64),) * 2)
+        spec = VDeviceSpec("model", 2, languages=("c", "numpy"))
+        assert all(kernel.operation is odd for kernel in registry.rkernels(odd, spec))
+
+
 class PolicyConformance(_Listed):
     """The contract of a scheduling policy. Set `policy`."""
 
@@ -244,8 +289,20 @@ class PolicyConformance(_Listed):
     def test_reasons_are_given(self, registry: PluginRegistry) -> None:
         assert self._schedule(registry, 0, 2).policy == self.policy
 
-    def _schedule(self, registry: PluginRegistry, seed: int, num_veus: int) -> ExecutionPlan:
+    def test_plans_name_options(self, registry: PluginRegistry) -> None:
+        """Check every value of every option: reports and caches distinguish plans by this name."""
+        name, given = parse_policy(self.policy)
+        for option in registry.policy_options()[name]:
+            for value in option.values:
+                if value == str(option.default) or option.name in given:
+                    continue
+                policy = f"{name}:{','.join(f'{n}={v}' for n, v in {**given, option.name: value}.items())}"
+                assert parse_policy(self._schedule(registry, 0, 2, policy).policy) == parse_policy(policy)
+
+    def _schedule(self, registry: PluginRegistry, seed: int, num_veus: int, policy: str = "") -> ExecutionPlan:
         graph = random_graph(seed)
         spec = VDeviceSpec("model", num_veus, launch_us=5.0, barrier_us=0.2)
         candidates = {op.operation: registry.rkernels(op.operation, spec) for op in graph.operators}
-        return registry.policy(self.policy).schedule(Problem(graph, spec, candidates, EstimatingProfiler(spec)))
+        return registry.policy(policy or self.policy).schedule(
+            Problem(graph, spec, candidates, EstimatingProfiler(spec))
+        )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rammer import config
+from rammer.about import VERSION
 from rammer.errors import ArtifactError, InputError
 from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
@@ -93,7 +93,7 @@ def _sources(models: Mapping[str, Sequence[ExportedProgram]], name: str) -> dict
         found[f"src/{model}.c"] = model_source(
             model, image, plans[model], digest.hexdigest(), (name, weights[:HEADER_BYTES], len(weights))
         )
-    found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), images, list(arches))
+    found["manifest.json"] = manifest(name, VERSION, digest.hexdigest(), images, list(arches))
     check, words = _check(every[0])
     found["check.bin"] = check
     words |= {
@@ -115,7 +115,7 @@ def _sources(models: Mapping[str, Sequence[ExportedProgram]], name: str) -> dict
     for path, header in (("half.h", "half.h"), ("bare/math.h", "math.h"), ("bare/string.h", "string.h")):
         found[f"src/{path}"] = (INCLUDE / header).read_text("utf-8")
     found[f"include/{name}.h"] = (
-        f"/* The model {name}, exported by rammer {config.VERSION}: see rammer.h. */\n"
+        f"/* The model {name}, exported by rammer {VERSION}: see rammer.h. */\n"
         f'#ifndef {name.upper()}_H\n#define {name.upper()}_H\n#include "rammer.h"\n'
         + "".join(
             f'#ifdef __cplusplus\nextern "C"\n#else\nextern\n#endif\nconst rammer_model {model}_model;\n'

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 def _warn_oversubscribed(cpus: int, num_veus: int) -> None:
     logger.warning(
         "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
-        "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
+        "a hundred times as long as with %d (threads=, RAMMER_NUM_VEUS)",
         *(num_veus, cpus, "s" * (cpus != 1), cpus),
     )
 

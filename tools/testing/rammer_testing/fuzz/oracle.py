@@ -102,7 +102,7 @@ def _deviates(node: NodeProto) -> bool:
 
 def interpreter(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
     """Evaluate rammer's tensor expressions before any pass. Only the importer is shared with the compiler."""
-    return evaluate_graph(rammer.load(model), inputs)
+    return evaluate_graph(rammer.from_onnx(model), inputs)
 
 
 def warm() -> None:
@@ -112,7 +112,7 @@ def warm() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "warm", [x], [y])
-    rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    rammer.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
 
 
 def oracles(model: ModelProto) -> dict[str, Oracle]:
@@ -303,7 +303,7 @@ def rounding(model: ModelProto, inputs: Mapping[str, Array], precision: str = "f
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         return bounded(op.operation.expr, given, factor_step=FACTOR_STEPS.get(precision, 0.0))
 
-    found = expected(rammer.load(model), inputs, local)
+    found = expected(rammer.from_onnx(model), inputs, local)
     return {name: np.where(meant.error < OVERFLOW, meant.error, 0.0) for name, meant in found.items()}
 
 

@@ -196,7 +196,7 @@ class Trial:
     def _imports(self) -> bool:
         """Return whether the model can be imported without its false declarations."""
         try:
-            rammer.load(self.case.model)
+            rammer.from_onnx(self.case.model)
         except RammerError:
             return False
         return True
@@ -236,7 +236,7 @@ class Trial:
                 with tempfile.TemporaryDirectory(prefix="rammer-fuzz-") as folder:
                     path = Path(folder, "case.rammer")
                     program.save(path)
-                    with rammer.load_program(path, device=self._device_to_load) as loaded:
+                    with rammer.load(path, device=self._device_to_load) as loaded:
                         if text := _unequal(first, loaded.run(self.case.inputs(0))):
                             return Verdict(WRONG, "the saved program gives something else", text)
             verdicts = [self._judge(run, found, program.run) for run, found in enumerate((first, second))]

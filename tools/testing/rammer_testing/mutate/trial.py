@@ -70,7 +70,7 @@ class Outcome:
 
 def reference(network: Network, target: str, cache: Path) -> Reference:
     """Evaluate a network, and run the sound program. Raises RammerError."""
-    graph = rammer.load(network.model)
+    graph = rammer.from_onnx(network.model)
     wanted = evaluate_graph(graph, network.inputs)
     with config.override(RAMMER_CACHE_DIR=str(cache)):
         found = _run(network, target)[0]
