@@ -24,7 +24,7 @@ from rammer.ir.expr import (
 from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType, aligned_bytes
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram, uses
-from rammer.vdevice.ctext.minifloats import MINIFLOATS
+from rammer.vdevice.ctext.minifloats import MINIFLOATS, wrapped
 from rammer.vdevice.ctext.vectors import BITWISE, FLOAT32_MATH, INFIX, LOGIC, SINGLE, VectorLoops
 
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -591,18 +591,6 @@ class CFamilyPrinter(VectorLoops):
 
     def sync(self, pending: int | None) -> str:
         return ""  # one thread per vEU
-
-
-def wrapped(text: str, dtype: DType, signed: str = "") -> str:
-    """Print the low bits of a byte, as an integer of less than 8 bits has them.
-
-    The text is a vector's, or a scalar's if `signed` is a cast.
-    """
-    if dtype.bits >= 8 or dtype.is_float:
-        return text
-    if dtype.value.startswith("u"):
-        return f"({text} & {(1 << dtype.bits) - 1})"
-    return f"({signed}({text} << {8 - dtype.bits}) >> {8 - dtype.bits})"
 
 
 def _adds_zeros(s: Store, lane: str | None) -> bool:

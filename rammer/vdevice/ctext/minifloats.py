@@ -96,3 +96,15 @@ def _bits(value: float) -> int:
 
 
 TEMPLATES = "".join(map(template, MINIFLOATS))
+
+
+def wrapped(text: str, dtype: DType, signed: str = "") -> str:
+    """Print the low bits of a byte, as an integer of less than 8 bits has them.
+
+    The text is a vector's, or a scalar's if `signed` is a cast.
+    """
+    if dtype.bits >= 8 or dtype.is_float:
+        return text
+    if dtype.value.startswith("u"):
+        return f"({text} & {(1 << dtype.bits) - 1})"
+    return f"({signed}({text} << {8 - dtype.bits}) >> {8 - dtype.bits})"
