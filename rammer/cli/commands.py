@@ -12,12 +12,14 @@ import click
 import rammer
 from rammer import files
 from rammer.cli.cache import cache
-from rammer.cli.console import CommandGroup, out, progress_bar
+from rammer.cli.console import CommandGroup, out
 from rammer.cli.doctor import doctor
+from rammer.cli.explain import explain_command
 from rammer.cli.export import export
 from rammer.cli.models import bench, check_command, compile_command, run
 from rammer.cli.new_plugin import new_plugin
 from rammer.cli.plans import show
+from rammer.progress import progress_bar
 from rammer.tools import demo
 
 COMMANDS = "rammer.commands"  # the entry-point group of plugins that add commands
@@ -43,7 +45,7 @@ def demo_command(html: str, seconds: float) -> None:
         demo.run(out, Path(html), seconds, show_progress)
 
 
-for command in (compile_command, export, run, check_command, bench, show, doctor, cache, new_plugin):
+for command in (compile_command, export, run, check_command, bench, show, explain_command, doctor, cache, new_plugin):
     main.add_command(command)
 for found in entry_points(group=COMMANDS):
     try:

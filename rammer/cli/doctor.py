@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from rammer import config
-from rammer.cli.console import out, progress_bar
+from rammer.cli.console import out
 from rammer.errors import RammerError
 from rammer.plugins import PluginRegistry
+from rammer.progress import progress_bar
 
 # What runs exported projects of other systems: programs, and a package of Python (docs/targets.md).
 EMULATORS = ("qemu-aarch64", "qemu-riscv64", "wine", "wasmtime", "node", "chromium", "qemu-system-arm")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 import rammer
 from rammer import files
-from rammer.cli.console import out, progress_bar
+from rammer.cli.console import out
 from rammer.cli.options import (
     compile_options,
     how_to_compile,
@@ -27,6 +27,7 @@ from rammer.cli.options import (
 )
 from rammer.cli.running import COLUMNS, run_once
 from rammer.errors import InputError
+from rammer.progress import progress_bar
 from rammer.runtime import measure
 from rammer.runtime.program import Program
 from rammer.scheduler.policy_options import split_policies

@@ -11,10 +11,11 @@ from typing import Any, TypeGuard
 import click
 
 import rammer
-from rammer.cli.console import progress_bar
 from rammer.cli.running import array, pair
+from rammer.cli.syntax import option_of
 from rammer.compiler import CompileOptions
 from rammer.errors import InputError
+from rammer.progress import progress_bar
 from rammer.runtime import artifact
 from rammer.runtime.program import Program
 
@@ -112,10 +113,9 @@ def open_program(path: str | Mapping[str, str], **options: Any) -> Program:
 def refuse_options(path: str, **options: Any) -> None:
     """Raise InputError for options that have no effect on a saved program."""
     if ignored := [name for name, value in options.items() if (value or value == 0) and name != "device"]:
-        option = {"shapes": "shape", "dims": "dim", "constants": "constant", "links": "link"}.get(
-            ignored[0], ignored[0].replace("_", "-")
+        raise InputError(
+            f"{path} is a compiled program: {option_of(ignored[0])} has no effect on it", hint="compile the model"
         )
-        raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
 
 
 def how_to_compile(options: Mapping[str, Any]) -> CompileOptions:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Unpack, overload
 
 from rammer.compiler.compilation import Compilation
@@ -15,9 +16,10 @@ from rammer.compiler.models import Model, from_torch, load
 from rammer.compiler.options import CompileOptions, Keywords
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
+from rammer.progress import progress_bar
 from rammer.runtime.joint import JointProgram
 from rammer.runtime.program import Program
-from rammer.vdevice.base import Progress, silent
+from rammer.vdevice.base import Progress
 
 
 @overload
@@ -26,7 +28,7 @@ def compile(
     target: str | None = None,
     *,
     how: CompileOptions | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     registry: PluginRegistry | None = None,
     **keywords: Unpack[Keywords],
 ) -> JointProgram: ...
@@ -38,7 +40,7 @@ def compile(
     target: str | None = None,
     *,
     how: CompileOptions | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     registry: PluginRegistry | None = None,
     **keywords: Unpack[Keywords],
 ) -> Program: ...
@@ -50,7 +52,7 @@ def compile(
     target: str | None = None,
     *,
     how: CompileOptions | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     registry: PluginRegistry | None = None,
     **keywords: Unpack[Keywords],
 ) -> Program:
@@ -68,6 +70,7 @@ def compile(
     * `tune_seconds=` bounds the time for measuring rKernels, and once more for operators that a policy makes.
     * `precision=` is the precision to which products of float32 may be rounded: "fp32" (the default: exact), or where
       the vDevice offers them "tf32" and "bf16", for its matrix units.
+    * `progress` is called with (what, done, total). By default, a terminal or a notebook shows a bar.
     * `numerics="strict"` takes only rKernels that propagate infinities and NaNs exactly as the formula does, with the
       rounding errors of direct sums. "fast" (the default) also takes Winograd's forms and matrix units.
 
@@ -78,10 +81,11 @@ def compile(
       each model: `program.part("vad")`.
     """
     options = CompileOptions.of({"target": target, **keywords}, "compile()", how)
-    if isinstance(model, Mapping):
-        return compile_jointly(model, options, registry or PluginRegistry(), progress)
-    with Compilation.of(model, options, registry=registry, progress=progress) as compilation:
-        return compilation.program()
+    with progress_bar() if progress is None else nullcontext(progress) as show:
+        if isinstance(model, Mapping):
+            return compile_jointly(model, options, registry or PluginRegistry(), show)
+        with Compilation.of(model, options, registry=registry, progress=show) as compilation:
+            return compilation.program()
 
 
 __all__ = [

@@ -8,6 +8,7 @@ from typing import Any
 from rammer.errors import ArtifactError
 from rammer.runtime.usage import Usage
 
+SHOWN = 10  # operators in a notebook
 CHECKED = "checked by one run"  # prefix; the rest of the line depends on the time that was available
 
 
@@ -66,6 +67,17 @@ class Report:
             return cls(**{**data, "operators": [OperatorRow(**row) for row in data["operators"]]})
         except (KeyError, TypeError) as error:
             raise ArtifactError(f"the program's report is damaged: {error}") from error
+
+    def _repr_html_(self) -> str:
+        """Show the report and the operators with most time in notebooks."""
+        from rammer.ir.text import html_table
+
+        spent = sorted(self.operators, key=lambda o: -o.rtask_us * o.num_rtasks)
+        rows = ((o.name, o.kind, o.rkernel, o.num_rtasks, f"{o.rtask_us:.2f}") for o in spent[:SHOWN])
+        facts = html_table(
+            [line.partition(":")[::2] if ": " in line else (line, "") for line in str(self).splitlines()]
+        )
+        return facts + html_table(rows, ("operator", "kind", "rKernel", "rTasks", "µs per rTask"))
 
     def __repr__(self) -> str:
         return f"<Report for {self.target}: {self.num_operators} rOperators, {self.estimated_us:.0f} µs>"

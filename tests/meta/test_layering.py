@@ -74,7 +74,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"compiler=", "compiler.options", "frontend.torch", "runtime.program", "errors"},
         {"torch"},
     ),
-    "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline", "vdevice.supersteps"}, {"numpy"}),
+    "rammer.progress": ({"config"}, set()),
+    "rammer.viz": (  # it explains plans by their prices
+        {"viz", "cost", "ir", "errors", "scheduler.critical", "scheduler.timeline", "vdevice.supersteps"},
+        {"numpy"},
+    ),
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "ir.kernel", "errors", "config", "log"}, {"pluggy"}),
     "rammer.runtime.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.runtime.usage": ({"vdevice.base"}, {"numpy"}),
@@ -117,7 +121,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
-    "rammer.runtime.report": ({"runtime.usage", "errors"}, set()),
+    "rammer.runtime.report": ({"runtime.usage", "ir.text", "errors"}, set()),
     "rammer.runtime": (
         {
             "runtime",
@@ -142,6 +146,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.outline",
             "runtime.load",
             "scheduler.timeline",
+            "viz",
             "runtime.artifact",
             "files",
             "runtime.report",
@@ -163,6 +168,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.state",
             "runtime.report",
             "plugins",
+            "progress",
             "scheduler",
             "planner",
             "cost",
