@@ -19,7 +19,7 @@ from rammer.cli.export import export
 from rammer.cli.models import bench, check_command, compile_command, run
 from rammer.cli.new_plugin import new_plugin
 from rammer.cli.plans import show
-from rammer.progress import progress_bar
+from rammer.compiler.progress import progress_bar
 from rammer.tools import demo
 
 COMMANDS = "rammer.commands"  # the entry-point group of plugins that add commands

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from rammer import config
 from rammer.cli.console import out
+from rammer.compiler.progress import progress_bar
 from rammer.errors import RammerError
 from rammer.plugins import PluginRegistry
-from rammer.progress import progress_bar
 
 # What runs exported projects of other systems: programs, and a package of Python (docs/targets.md).
 EMULATORS = ("qemu-aarch64", "qemu-riscv64", "wine", "wasmtime", "node", "chromium", "qemu-system-arm")

@@ -11,7 +11,7 @@ from rammer import files, viz
 from rammer.cli.console import json_option, print_json, wrote
 from rammer.cli.options import compile_options, how_to_compile, is_saved, model_argument, open_program, paths_of
 from rammer.compiler import Compilation
-from rammer.progress import progress_bar
+from rammer.compiler.progress import progress_bar
 from rammer.scheduler.policy_options import split_policies
 from rammer.viz.shared import MEASURED
 

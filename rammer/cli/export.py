@@ -12,7 +12,7 @@ from rich.markup import escape
 import rammer
 from rammer.cli.console import out
 from rammer.cli.options import compile_options, how_to_compile, model_argument, pairs, together_option
-from rammer.progress import progress_bar
+from rammer.compiler.progress import progress_bar
 
 
 @click.command("export")

@@ -26,8 +26,8 @@ from rammer.cli.options import (
     together_option,
 )
 from rammer.cli.running import COLUMNS, run_once
+from rammer.compiler.progress import progress_bar
 from rammer.errors import InputError
-from rammer.progress import progress_bar
 from rammer.runtime import measure
 from rammer.runtime.program import Program
 from rammer.scheduler.policy_options import split_policies

@@ -14,8 +14,8 @@ import rammer
 from rammer.cli.running import array, pair
 from rammer.cli.syntax import option_of
 from rammer.compiler import CompileOptions
+from rammer.compiler.progress import progress_bar
 from rammer.errors import InputError
-from rammer.progress import progress_bar
 from rammer.runtime import artifact
 from rammer.runtime.program import Program
 

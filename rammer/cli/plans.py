@@ -21,11 +21,11 @@ from rammer.cli.options import (
     refuse_options,
 )
 from rammer.compiler import Compilation
+from rammer.compiler.progress import progress_bar
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.listing import print_rkernels
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.text import print_plan
-from rammer.progress import progress_bar
 from rammer.runtime.program import Program
 from rammer.scheduler.timeline import Timeline
 from rammer.tools import tables

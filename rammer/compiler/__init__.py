@@ -14,9 +14,9 @@ from rammer.compiler.gcpause import seldom
 from rammer.compiler.joint import compile_jointly
 from rammer.compiler.models import Model, from_torch, load
 from rammer.compiler.options import CompileOptions, Keywords
+from rammer.compiler.progress import progress_bar
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
-from rammer.progress import progress_bar
 from rammer.runtime.joint import JointProgram
 from rammer.runtime.program import Program
 from rammer.vdevice.base import Progress

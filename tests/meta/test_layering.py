@@ -74,7 +74,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"compiler=", "compiler.options", "frontend.torch", "runtime.program", "errors"},
         {"torch"},
     ),
-    "rammer.progress": ({"config"}, set()),
+    "rammer.compiler.progress": ({"config"}, set()),
     "rammer.viz": (  # it explains plans by their prices
         {"viz", "cost", "ir", "errors", "scheduler.critical", "scheduler.timeline", "vdevice.supersteps"},
         {"numpy"},
@@ -168,7 +168,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.state",
             "runtime.report",
             "plugins",
-            "progress",
             "scheduler",
             "planner",
             "cost",

@@ -85,7 +85,8 @@ def test_search_jumps_from_hit_to_hit(opened: Open) -> None:
     page.key("/")
     page.write(name)
     count = sum(name in op.name or name in op.kind for op in plan.graph.operators)
-    assert page.value("document.getElementById('found').textContent") == f"{count} of {len(plan.graph.operators)} operators"
+    found = page.value("document.getElementById('found').textContent")
+    assert found == f"{count} of {len(plan.graph.operators)} operators"
     starts = []
     for _ in range(count):
         page.key("Enter")
