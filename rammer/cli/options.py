@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import click
+from click.shell_completion import CompletionItem
 
 import rammer
 from rammer.cli.running import array, pair
@@ -16,6 +17,7 @@ from rammer.cli.syntax import option_of
 from rammer.compiler import CompileOptions
 from rammer.compiler.progress import progress_bar
 from rammer.errors import InputError
+from rammer.plugins import PluginRegistry
 from rammer.runtime import artifact
 from rammer.runtime.program import Program
 
@@ -61,7 +63,26 @@ def _sets(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list
 together_option = click.option(
     "--together", multiple=True, callback=_sets, help="Models that get a plan of their own besides: vad,denoiser."
 )
-model_argument = click.argument("model", nargs=-1, required=True, metavar="MODEL...", callback=_models)
+
+
+def _files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(begun, type="file")]
+
+
+def _names(option: str) -> Callable[..., list[CompletionItem]]:
+    """Return a function that completes the names of vDevices or of policies, plugins' too."""
+
+    def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+        registry = PluginRegistry()
+        known = registry.policies() if option == "policy" else registry.vdevices()
+        return [CompletionItem(name) for name in known if name.startswith(begun)]
+
+    return complete
+
+
+model_argument = click.argument(
+    "model", nargs=-1, required=True, metavar="MODEL...", callback=_models, shell_complete=_files
+)
 
 
 def paths_of(model: str | Mapping[str, str]) -> list[str]:
@@ -77,7 +98,8 @@ PLAIN = {  # options that are texts
     "[default: RAMMER_NUMERICS or fast]",
     "policy": "Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
     "them.  [default: RAMMER_POLICY or auto]",
-    "target": "vDevice to compile for.  [default: RAMMER_VDEVICE or cpu]",
+    "target": "vDevice to compile for: cpu, cuda, interpreter, ipu, rocm, or a plugin's.  [default: RAMMER_VDEVICE or "
+    "cpu]",
 }
 
 
@@ -90,7 +112,10 @@ def compile_options(command: Any) -> Any:
         click.option("--constant", "constants", multiple=True, callback=pairs, help="Fix an input: NAME=FILE.npy."),
         click.option("--link", "links", multiple=True, callback=pairs, help="Connect models: A.INPUT=B.OUTPUT."),
         click.option("--tune-seconds", type=click.FloatRange(min=0), help=seconds),
-        *(click.option(f"--{name}", help=text) for name, text in PLAIN.items()),
+        *(
+            click.option(f"--{n}", help=text, shell_complete=_names(n) if n in ("policy", "target") else None)
+            for n, text in PLAIN.items()
+        ),
     ):
         command = option(command)
     return command

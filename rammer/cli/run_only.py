@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 import rammer
-from rammer.cli.running import COLUMNS, pair, run_once
+from rammer.cli.running import COLUMNS, pair, run_once, took
 from rammer.errors import RammerError, from_checkout, message, require_compiler
 from rammer.runtime.artifact import is_archive
 from rammer.runtime.program import Program
@@ -85,7 +85,9 @@ def _run(given: argparse.Namespace) -> None:
     def opens() -> Program:
         return rammer.load_program(given.program, device=given.device)
 
-    rows = [COLUMNS, *run_once([given.program], opens, dict(given.input), given.save, given.seed, given.verbose)]
+    found, seconds = run_once([given.program], opens, dict(given.input), given.save, given.seed, given.verbose)
+    rows = [COLUMNS, *found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(message("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+    print(took(seconds))
