@@ -14,20 +14,7 @@ from rammer.runtime.artifact import is_archive
 from rammer.runtime.program import Program
 
 ELSEWHERE = (
-    *(
-        "bench",
-        "cache",
-        "check",
-        "compile",
-        "convert",
-        "demo",
-        "doctor",
-        "explain",
-        "export",
-        "kernels",
-        "new-plugin",
-        "show",
-    ),
+    "bench cache check compile completion convert demo doctor explain export kernels new-plugin show".split()  # commands
 )
 WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Samples:
         """Fraction by which the median may be off: by its 95 % interval, or as both halves of the samples differ."""
         halves = [float(np.median(half)) for half in np.array_split(self.seconds, 2)]
         drift = abs(halves[0] - halves[1]) / sum(halves)
-        return max(MEDIAN_OFF * self.spread / len(self.seconds) ** 0.5, drift)
+        return max(MEDIAN_OFF * self.spread / sqrt(len(self.seconds)), drift)
 
     def summary(self) -> dict[str, Any]:
         found = {"min_ms": self.min_ms, "median_ms": self.median_ms, "n": len(self.seconds)}

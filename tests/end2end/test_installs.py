@@ -86,7 +86,8 @@ def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np
     assert rammer.__version__ in call("--version")
     assert "policy wavefront" in call("-v", "run", program, "--input", f"x={x}", "--save", str(tmp_path / "out"))
     np.testing.assert_allclose(np.load(tmp_path / "out/0.npy"), wanted, rtol=1e-6)
-    header, row = call("run", program, "--seed", "3").splitlines()
+    header, row, time = call("run", program, "--seed", "3").splitlines()
+    assert "took" in time
     assert header.split() == ["output", "shape", "dtype", "min", "mean", "max"] and row.split()[1] == "3×1×16"
     for name in ELSEWHERE:
         text = call(name, "model.onnx", "-o", "x", "--help", code=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -139,3 +140,15 @@ def test_measured_times_are_a_timeline_of_the_same_slots(program: rammer.Program
     assert measured.total_us > 0 and all(0 < used <= 1 for used in measured.veu_utilisation)
     found = viz.explain(simulate(plan), plan, measured_us=measured.total_us)
     assert "measured" in str(found)
+
+
+def test_notebooks_show_programs_reports_and_graphs(program: rammer.Program, tmp_path: Path) -> None:
+    program.save(tmp_path / "p.rammer")
+    with rammer.load_program(tmp_path / "p.rammer") as loaded:
+        texts = [program._repr_html_(), loaded._repr_html_(), program.report()._repr_html_()]
+    for text in (*texts, program.plan.graph._repr_html_()):
+        ET.fromstring(f"<div>{text}</div>")  # well-formed
+        assert "lstm" in text
+    assert all("<svg" in text and "µs estimated" in text for text in texts[:2])
+    graph = rammer.Graph("<b>", ("<i>",), (), (), {"<i>": rammer.TensorType((2, 3))}, {}, program.plan.graph.interner)
+    assert "&lt;i&gt;" in graph._repr_html_() and "<i>" not in graph._repr_html_()
