@@ -53,6 +53,7 @@ FLAGS: dict[str, Flag] = {
             "auto",
             "the scheduling policy to use where none is named: `wavefront:beyond=off`",
         ),
+        Flag("RAMMER_PROGRESS", "1", "0 draws no progress on a terminal or in a notebook", kind="boolean"),
         Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),
         Flag(
             "RAMMER_HIPCC",

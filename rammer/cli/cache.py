@@ -5,18 +5,24 @@ from __future__ import annotations
 import click
 
 from rammer import files
+from rammer.cli.console import json_option, print_json
 from rammer.vdevice import profiles, toolchain
+from rammer.viz.shared import number as counted
 
 
 @click.group(invoke_without_command=True)
 @click.option("--clear", is_flag=True, help="Delete compiled kernels and measured times.")
+@json_option
 @click.pass_context
-def cache(context: click.Context, clear: bool) -> None:
+def cache(context: click.Context, clear: bool, as_json: bool) -> None:
     """Show or clear the cache of compiled kernels and measured times, or exchange measured times with another cache."""
     if clear:
         toolchain.clear_cache()
     if context.invoked_subcommand is None:
-        click.echo(toolchain.cache_summary())
+        found = toolchain.cache_summary()
+        kernels, objects = (counted(found[what], what[:-1]) for what in ("kernels", "objects"))
+        text = f"{found['folder']}: {kernels} in {objects}, {found['bytes'] / 1e6:.1f} MB in all"
+        print_json(found) if as_json else click.echo(text)
 
 
 @cache.command("export")
@@ -24,7 +30,7 @@ def cache(context: click.Context, clear: bool) -> None:
 def export_command(file: str) -> None:
     """Write all measured times into FILE, each with its machine and compiler."""
     files.check_new(file)
-    click.echo(f"{file}: {profiles.export_times(file)} measured times")
+    click.echo(f"{file}: {counted(profiles.export_times(file), 'measured time')}")
 
 
 @cache.command("import")
@@ -36,4 +42,4 @@ def import_command(exported: tuple[str, ...]) -> None:
     """
     for file in exported:
         known, new = profiles.import_times(file)
-        click.echo(f"{file}: {known} measured times, {new} of them new or younger")
+        click.echo(f"{file}: {counted(known, 'measured time')}, {new} of them new or younger")

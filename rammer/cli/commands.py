@@ -8,16 +8,20 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 import rammer
 from rammer import config, files
+from rammer.cli.bench import bench
 from rammer.cli.cache import cache
-from rammer.cli.console import CommandGroup, out, progress_bar
+from rammer.cli.console import CommandGroup, out
 from rammer.cli.doctor import doctor
+from rammer.cli.explain import explain_command
 from rammer.cli.export import export
-from rammer.cli.models import bench, check_command, compile_command, run
+from rammer.cli.models import check_command, compile_command, run
 from rammer.cli.new_plugin import new_plugin
 from rammer.cli.plans import show
+from rammer.compiler.progress import progress_bar
 from rammer.tools import demo
 
 COMMANDS = "rammer.commands"  # the entry-point group of plugins that add commands
@@ -46,7 +50,16 @@ def demo_command(html: str, seconds: float) -> None:
         demo.run(out, Path(html), seconds, show_progress)
 
 
-for command in (compile_command, export, run, check_command, bench, show, doctor, cache, new_plugin):
+@main.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the completion of a shell: eval "$(rammer completion bash)", or rammer completion fish | source."""
+    complete = get_completion_class(shell)
+    assert complete
+    click.echo(complete(main, {}, "rammer", "_RAMMER_COMPLETE").source())
+
+
+for command in (compile_command, export, run, check_command, bench, show, explain_command, doctor, cache, new_plugin):
     main.add_command(command)
 for found in entry_points(group=COMMANDS):
     try:

@@ -1,7 +1,8 @@
-"""Print for commands and end them: errors as text, signals, progress."""
+"""Print for commands and end them: errors as text, JSON, signals."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -9,16 +10,17 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
+from rammer.cli.syntax import in_options
 from rammer.errors import RammerError, message
-from rammer.vdevice.base import Progress as ProgressCallback
+from rammer.viz.shared import size
 
 
 class Plain(Console):
@@ -29,8 +31,9 @@ class Plain(Console):
             yield part if part.control else Segment(message(part.text), part.style)
 
 
-out = Plain(width=None if sys.stdout.isatty() else 120)
-err = Plain(stderr=True)
+WIDE = 10_000  # columns of a pipe or a file, whose readers break lines themselves
+out = Plain(width=None if sys.stdout.isatty() else WIDE)
+err = Plain(stderr=True, width=None if sys.stderr.isatty() else WIDE)
 
 INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
 AGAIN_S = 0.01  # seconds until a lost signal is sent again
@@ -59,9 +62,9 @@ class CommandGroup(click.Group):
         except RammerError as error:
             if context.params.get("verbose", 0) > 1:
                 raise
-            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+            err.print(f"[bold red]error:[/] {escape(in_options(str(error)))}", highlight=False, soft_wrap=True)
             for note in getattr(error, "__notes__", ()):
-                err.print(f"  {escape(note)}", style="dim")
+                err.print(f"  {escape(note)}", style="dim", soft_wrap=True)
             context.exit(1)
 
 
@@ -117,19 +120,17 @@ def _signal_of(error: BaseException | None) -> int | None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    err.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False)
+    err.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def progress_bar() -> Iterator[ProgressCallback]:
-    """Yield a progress callback that draws on stderr, if that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
 
-        yield show
+def print_json(data: object) -> None:
+    """Print what a command has found as JSON, on stdout."""
+    click.echo(json.dumps(data, indent=1, default=str))
+
+
+def wrote(path: str) -> None:
+    """Say on stderr which file was written, so that stdout has results alone."""
+    err.print(f"wrote {escape(path)} ({size(Path(path).stat().st_size)})", highlight=False, soft_wrap=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from importlib.util import find_spec
+from typing import Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
 from rammer import config
-from rammer.cli.console import out, progress_bar
+from rammer.cli.console import json_option, out, print_json
+from rammer.cli.syntax import in_options
+from rammer.compiler.progress import progress_bar
 from rammer.errors import RammerError
 from rammer.plugins import PluginRegistry
 
@@ -20,42 +24,66 @@ EMULATORS = ("qemu-aarch64", "qemu-riscv64", "wine", "wasmtime", "node", "chromi
 
 @click.command()
 @click.option("--calibrate", is_flag=True, help="Measure what this machine can do, for better estimates: some seconds.")
-def doctor(calibrate: bool) -> None:
-    """List vDevices, policies and plugins, with the reason why one is unavailable."""
+@json_option
+def doctor(calibrate: bool, as_json: bool) -> None:
+    """List vDevices, faults, the compiler, caches, flags, and policies: with the reason why one is unavailable."""
     registry = PluginRegistry()
     if calibrate:
-        _calibrate(registry)
+        _calibrate(registry, quiet=as_json)
+    found = _found(registry)
+    if as_json:
+        policies = {
+            name: {option.name: option.values for option in options}
+            for name, options in registry.policy_options().items()
+        }
+        print_json({**found, "policies": policies})
+        return
     table = Table("vDevice", "plugin", "state", "what to know", title="vDevices")
-    for info in registry.devices():
-        state = "[green]ready[/]" if info.available else "[yellow]unavailable[/]"
-        known = [info.summary if info.available else "", info.reason, info.hint]
-        table.add_row(info.name, info.plugin, state, escape("\n".join(k for k in known if k)))
+    for info in found.pop("devices"):
+        state = "[green]ready[/]" if info["available"] else "[yellow]unavailable[/]"
+        known = [info["summary"] if info["available"] else "", info["reason"], info["hint"]]
+        table.add_row(info["name"], info["plugin"], state, escape(in_options("\n".join(k for k in known if k))))
     out.print(table)
+    for fault in found.pop("faults"):
+        out.print(
+            f"[red]plugin {escape(fault['plugin'])}[/] of {escape(fault['distribution'])}: {escape(fault['reason'])}"
+        )
+    for what, value in found.items():
+        text = ", ".join(f"{n}={v}" for n, v in value.items()) or "none" if isinstance(value, dict) else value
+        out.print(f"{what}: {escape(str(text))}", highlight=False, soft_wrap=True)
     out.print(_policies(registry))
-    for fault in registry.faults:
-        out.print(f"[red]plugin {escape(fault.plugin)}[/] of {escape(fault.distribution)}: {escape(fault.reason)}")
+
+
+def _found(registry: PluginRegistry) -> dict[str, Any]:
+    """Return what is here, by the names that the command prints."""
     from rammer.vdevice import toolchain
 
-    out.print(f"C compiler: {escape(toolchain.describe())}", highlight=False)
     here = [tool for tool in EMULATORS if shutil.which(tool) or find_spec(tool)]
     lacking = sorted({*EMULATORS} - {*here})
-    exports = f"{', '.join(here) or 'nothing'}; not installed: {', '.join(lacking) or 'nothing'}"
-    out.print(f"exports for other systems run here by: {exports}", highlight=False)
     try:
-        out.print(f"cache: {escape(config.describe_cache())}", highlight=False)
+        cache = config.describe_cache()
     except RammerError as error:
-        out.print(f"[red]cache:[/] {escape(str(error))}", highlight=False)
-    set_flags = {name: value for name in config.FLAGS if (value := config.get(name)) != config.FLAGS[name].default}
-    out.print("flags set: " + escape(", ".join(f"{n}={v}" for n, v in set_flags.items()) or "none"), highlight=False)
+        cache = f"error: {error}"
+    return {
+        "devices": [asdict(info) for info in registry.devices()],
+        "faults": [asdict(fault) for fault in registry.faults],
+        "C compiler": toolchain.describe(),
+        "cache": cache,
+        "flags set": {n: v for n in config.FLAGS if (v := config.get(n)) != config.FLAGS[n].default},
+        "exports for other systems run here by": f"{', '.join(here) or 'nothing'}; not installed: "
+        f"{', '.join(lacking) or 'nothing'}",
+    }
 
 
-def _calibrate(registry: PluginRegistry) -> None:
-    """Measure all vDevices that support it, and print the results next to the defaults."""
+def _calibrate(registry: PluginRegistry, quiet: bool) -> None:
+    """Measure all vDevices that support it, and print the results next to the defaults, unless `quiet`."""
     for name, (_, entry) in registry.vdevices().items():
         if entry.calibrate is None or not entry.probe().ok:
             continue
         with progress_bar() as show:
             found = entry.calibrate(show)
+        if quiet:
+            continue
         table = Table("number", "usual", "measured", title=f"{name}: rates in 1e9 per second, times in µs")
         for number, usual, measured in found:
             table.add_row(number, f"{usual:g}", f"{measured:g}")

@@ -10,8 +10,9 @@ import click
 from rich.markup import escape
 
 import rammer
-from rammer.cli.console import out, progress_bar
+from rammer.cli.console import out
 from rammer.cli.options import compile_options, how_to_compile, model_argument, pairs, together_option
+from rammer.compiler.progress import progress_bar
 
 
 @click.command("export")

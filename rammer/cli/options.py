@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import click
+from click.shell_completion import CompletionItem
 
 import rammer
-from rammer.cli.console import progress_bar
 from rammer.cli.running import array, pair
+from rammer.cli.syntax import option_of
 from rammer.compiler import CompileOptions
+from rammer.compiler.progress import progress_bar
 from rammer.errors import InputError
+from rammer.plugins import PluginRegistry
 from rammer.runtime import artifact
 from rammer.runtime.program import Program
 
@@ -60,7 +63,26 @@ def _sets(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list
 together_option = click.option(
     "--together", multiple=True, callback=_sets, help="Models that get a plan of their own besides: vad,denoiser."
 )
-model_argument = click.argument("model", nargs=-1, required=True, metavar="MODEL...", callback=_models)
+
+
+def _files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(begun, type="file")]
+
+
+def _names(option: str) -> Callable[..., list[CompletionItem]]:
+    """Return a function that completes the names of vDevices or of policies, plugins' too."""
+
+    def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+        registry = PluginRegistry()
+        known = registry.policies() if option == "policy" else registry.vdevices()
+        return [CompletionItem(name) for name in known if name.startswith(begun)]
+
+    return complete
+
+
+model_argument = click.argument(
+    "model", nargs=-1, required=True, metavar="MODEL...", callback=_models, shell_complete=_files
+)
 
 
 def paths_of(model: str | Mapping[str, str]) -> list[str]:
@@ -76,7 +98,8 @@ PLAIN = {  # options that are texts
     "[default: RAMMER_NUMERICS or fast]",
     "policy": "Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
     "them.  [default: RAMMER_POLICY or auto]",
-    "target": "vDevice to compile for.  [default: RAMMER_VDEVICE or cpu]",
+    "target": "vDevice to compile for: cpu, cuda, interpreter, ipu, rocm, or a plugin's.  [default: RAMMER_VDEVICE or "
+    "cpu]",
 }
 
 
@@ -90,7 +113,10 @@ def compile_options(command: Any) -> Any:
         click.option("--link", "links", multiple=True, callback=pairs, help="Connect models: A.INPUT=B.OUTPUT."),
         click.option("--threads", type=click.IntRange(min=1), help="Number of vEUs on a CPU, the same as --device."),
         click.option("--tune-seconds", type=click.FloatRange(min=0), help=seconds),
-        *(click.option(f"--{name}", help=text) for name, text in PLAIN.items()),
+        *(
+            click.option(f"--{n}", help=text, shell_complete=_names(n) if n in ("policy", "target") else None)
+            for n, text in PLAIN.items()
+        ),
     ):
         command = option(command)
     return command
@@ -115,10 +141,9 @@ def refuse_options(path: str, **options: Any) -> None:
     if ignored := [
         name for name, value in options.items() if (value or value == 0) and name not in ("device", "threads")
     ]:
-        option = {"shapes": "shape", "dims": "dim", "constants": "constant", "links": "link"}.get(
-            ignored[0], ignored[0].replace("_", "-")
+        raise InputError(
+            f"{path} is a compiled program: {option_of(ignored[0])} has no effect on it", hint="compile the model"
         )
-        raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
 
 
 def how_to_compile(options: Mapping[str, Any]) -> CompileOptions:

@@ -10,8 +10,18 @@ import numpy as np
 from rich.markup import escape
 
 from rammer import files, viz
-from rammer.cli.console import out
-from rammer.cli.options import compile_options, model_argument, open_program, paths_of
+from rammer.cli.console import json_option, out, print_json, wrote
+from rammer.cli.options import (
+    compile_options,
+    how_to_compile,
+    is_saved,
+    model_argument,
+    open_program,
+    paths_of,
+    refuse_options,
+)
+from rammer.compiler import Compilation
+from rammer.compiler.progress import progress_bar
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.listing import print_rkernels
 from rammer.ir.plan import ExecutionPlan
@@ -20,6 +30,7 @@ from rammer.runtime.program import Program
 from rammer.scheduler.timeline import Timeline
 from rammer.tools import tables
 from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
+from rammer.viz.shared import MEASURED
 
 FORMS: dict[str, tuple[str, Callable[[Timeline, ExecutionPlan], str]]] = {  # of files, by option
     "svg": ("Write the timeline as SVG.", viz.svg),
@@ -45,11 +56,20 @@ def _forms(command: Any) -> Any:
 @model_argument
 @_forms
 @click.option("--supersteps", help="Run once, and write estimated cycles by superstep as Chrome trace JSON (ipu).")
+@json_option
+@click.option("--beside", help="Draw the plan of this policy beside it, in --html; or measured times: measured.")
 @click.option("--width", type=int, help="Columns of the text chart.  [default: the terminal's]")
 @compile_options
 @click.pass_obj
 def show(
-    verbose: int, /, model: str | dict[str, str], supersteps: str | None, width: int | None, **options: Any
+    verbose: int,
+    /,
+    model: str | dict[str, str],
+    supersteps: str | None,
+    beside: str | None,
+    width: int | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Show the plan of MODEL (ONNX): a text Gantt chart, and files in other forms.
 
@@ -64,19 +84,40 @@ def show(
                 f"{model} is a compiled program and keeps no rKernels: no --{absent[0]}",
                 hint="show the model it was compiled from",
             )
-        out.print(escape(f"{program!r}\n{program.report()}"), highlight=False)
-        if program.is_loaded:
-            out.print(tables.operator_table(program, len(program.report().operators)))
         plan, timeline = program.outline()
-        click.echo(viz.text_gantt(timeline, plan, width=width or out.width))
-        texts = {file: FORMS[form][1](timeline, plan) for form, file in asked.items()}
+        if as_json:
+            print_json(program.report().to_json())
+        else:
+            out.print(escape(f"{program!r}\n{program.report()}"), highlight=False)
+            if program.is_loaded:
+                out.print(tables.operator_table(program, len(program.report().operators)))
+            click.echo(viz.text_gantt(timeline, plan, width=width))
+        texts = {file: FORMS[form][1](timeline, plan) for form, file in asked.items() if form != "html"}
+        if "html" in asked:
+            others = _beside(beside, model, program, options)
+            texts[asked["html"]] = viz.html(timeline, plan, others=others)
         if supersteps:
             profile = _superstep_profile(program)
             click.echo(f"{profile}\n{profile.timeline()}")
             texts[supersteps] = viz.superstep_trace(profile.steps, profile.totals["clock_hz"])
         for file, text in texts.items():
             files.write(file, text, sources=paths_of(model))
-            out.print(f"wrote {escape(file)}", highlight=False)
+            wrote(file)
+
+
+def _beside(
+    beside: str | None, model: str | dict[str, str], program: Program, options: dict[str, Any]
+) -> dict[str, tuple[Timeline, ExecutionPlan]]:
+    """Return what to draw beside a plan, by its name: measured times, or another policy's plan, which is not built."""
+    if beside is None:
+        return {}
+    if beside == MEASURED:
+        return {MEASURED: (program.measured_timeline(), program.outline()[0])}
+    if is_saved(model):
+        refuse_options(model, beside=beside)
+    how = how_to_compile({**options, "policy": beside}).but(together=None)
+    with progress_bar() as show, Compilation.of(model, how, progress=show) as compilation:
+        return {beside: (compilation.proven.timeline, compilation.proven.plan)}
 
 
 def _superstep_profile(program: Program) -> SuperstepProfile:

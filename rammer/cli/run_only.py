@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Sequence
 
 import rammer
-from rammer.cli.running import COLUMNS, pair, run_once
+from rammer.cli.running import COLUMNS, pair, run_once, took
 from rammer.errors import RammerError, installing, message, not_installed
 from rammer.runtime.artifact import is_archive
 from rammer.runtime.program import Program
 
 ELSEWHERE = (
-    *("bench", "cache", "check", "compile", "convert", "demo", "doctor", "export", "kernels", "new-plugin", "show"),
+    *("bench", "cache", "check", "compile", "completion", "convert", "demo", "doctor", "explain", "export", "kernels"),
+    *("new-plugin", "show"),
 )
 WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} need the compiler: {installing()}."
 
@@ -73,7 +74,9 @@ def _run(given: argparse.Namespace) -> None:
     def opens() -> Program:
         return rammer.load(given.program, device=given.device, threads=given.threads)
 
-    rows = [COLUMNS, *run_once([given.program], opens, dict(given.input), given.save, given.seed, given.verbose)]
+    found, seconds = run_once([given.program], opens, dict(given.input), given.save, given.seed, given.verbose)
+    rows = [COLUMNS, *found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(message("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+    print(took(seconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -42,8 +43,10 @@ def run_once(
     folder: str | None,
     seed: int,
     verbose: int,
-) -> list[tuple[str, ...]]:
-    """Run a program on .npy files, and on seeded random values for other inputs. Return a row for each output.
+) -> tuple[list[tuple[str, ...]], float]:
+    """Run a program on .npy files, and on seeded random values for other inputs.
+
+    Return a row for each output, and the seconds that the run took.
 
     `paths` are the program's files. With a `folder`, writes every output as FOLDER/<number>.npy. `verbose` prints the
     report on stderr.
@@ -55,11 +58,19 @@ def run_once(
         if verbose:
             print(message(str(program.report())), file=sys.stderr)
         arrays = {name: array("--input", name, file) for name, file in given.items()}
-        outputs = program.run(measure.random_inputs(program.inputs, seed) | arrays)
+        inputs = measure.random_inputs(program.inputs, seed) | arrays
+        begin = time.perf_counter()
+        outputs = program.run(inputs)
+        seconds = time.perf_counter() - begin
     for number, value in enumerate(outputs.values() if folder else ()):
         with files.new_file(Path(str(folder)) / f"{number}.npy", sources=sources) as file:
             np.save(file, value)
-    return [*described(outputs)]
+    return [*described(outputs)], seconds
+
+
+def took(seconds: float) -> str:
+    """Say how long a single run took."""
+    return f"this run, the first one, took {seconds * 1e3:.3f} ms"
 
 
 def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:

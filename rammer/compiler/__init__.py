@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Unpack, overload
 
 from rammer.compiler.compilation import Compilation
@@ -13,11 +14,12 @@ from rammer.compiler.gcpause import seldom
 from rammer.compiler.joint import compile_jointly
 from rammer.compiler.models import Model, from_onnx, from_tensorflow, from_torch, import_model
 from rammer.compiler.options import CompileOptions, Keywords, Target
+from rammer.compiler.progress import progress_bar
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
 from rammer.runtime.joint import JointProgram
 from rammer.runtime.program import Program
-from rammer.vdevice.base import Progress, silent
+from rammer.vdevice.base import Progress
 
 
 @overload
@@ -26,7 +28,7 @@ def compile(
     target: Target | None = None,
     *,
     how: CompileOptions | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     registry: PluginRegistry | None = None,
     **keywords: Unpack[Keywords],
 ) -> JointProgram: ...
@@ -38,7 +40,7 @@ def compile(
     target: Target | None = None,
     *,
     how: CompileOptions | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     registry: PluginRegistry | None = None,
     **keywords: Unpack[Keywords],
 ) -> Program: ...
@@ -50,7 +52,7 @@ def compile(
     target: Target | None = None,
     *,
     how: CompileOptions | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     registry: PluginRegistry | None = None,
     **keywords: Unpack[Keywords],
 ) -> Program:
@@ -62,7 +64,8 @@ def compile(
             MODEL.PORT, and one plan for all.
         target: The vDevice: "cpu" by default, or that of RAMMER_VDEVICE.
         how: Options as one value. Those that are given as keywords count before these.
-        progress: Called with what is done, how much of it, and of how many.
+        progress: Called with what is done, how much of it, and of how many. By default a terminal or a notebook shows
+            a bar.
         registry: The plugins to use; by default all that are installed.
         policy: The scheduling policy: "auto" by default, or that of RAMMER_POLICY. It may have options:
             "wavefront:beyond=off".
@@ -99,10 +102,11 @@ def compile(
         VerificationError: A plan or an image broke a rule: a fault of rammer or of a plugin.
     """
     options = CompileOptions.of({"target": target, **keywords}, "compile()", how)
-    if isinstance(model, Mapping):
-        return compile_jointly(model, options, registry or PluginRegistry(), progress)
-    with Compilation.of(model, options, registry=registry, progress=progress) as compilation:
-        return compilation.program()
+    with progress_bar() if progress is None else nullcontext(progress) as show:
+        if isinstance(model, Mapping):
+            return compile_jointly(model, options, registry or PluginRegistry(), show)
+        with Compilation.of(model, options, registry=registry, progress=show) as compilation:
+            return compilation.program()
 
 
 __all__ = [

@@ -261,6 +261,23 @@ def _proof(kernel: RKernel) -> str:
     return f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"
 
 
+def allowed_error(want: Array) -> float:
+    """Return the error that rounding explains in an array that should be `want`: a part of its largest element."""
+    dtype = DType(want.dtype.name)
+    if not dtype.is_float:
+        return 0.0
+    values = want.astype(np.float64)
+    scale = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    return float({1: dtype.epsilon, 2: 3e-2, 4: 1e-4, 8: 1e-11}[want.dtype.itemsize] * scale)
+
+
+def largest_error(got: Array, want: Array, defined: Mask | None = None) -> float:
+    """Return the largest difference between finite elements, where they are `defined`."""
+    one, other = (a.astype(np.complex128 if a.dtype.kind == "c" else np.float64) for a in (got, want))
+    compared = np.isfinite(one) & np.isfinite(other) & (True if defined is None else defined)
+    return float(np.abs(one[compared] - other[compared]).max(initial=0.0))
+
+
 def difference(got: Array, want: Array, defined: Mask | None = None) -> str:
     """Return how far an array is off where it is `defined`, if by more than rounding explains; else an empty string."""
     if got.shape != want.shape or got.dtype != want.dtype:
@@ -270,9 +287,7 @@ def difference(got: Array, want: Array, defined: Mask | None = None) -> str:
         off = np.argwhere((got != want) & (True if defined is None else defined))
         return f"{len(off)} of {got.size} elements differ, first {off[0].tolist()}" if len(off) else ""
     a, b = got.astype(np.float64), want.astype(np.float64)
-    finite = np.isfinite(b)
-    scale = np.abs(b[finite]).max(initial=0.0)
-    allowed = {1: dtype.epsilon, 2: 3e-2, 4: 1e-4, 8: 1e-11}[got.dtype.itemsize] * scale
+    finite, allowed = np.isfinite(b), allowed_error(want)
     with np.errstate(invalid="ignore"):
         close = np.where(finite, np.abs(a - b) <= allowed, (a == b) | (np.isnan(a) & np.isnan(b)))
     close |= False if defined is None else ~defined

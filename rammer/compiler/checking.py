@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from rammer.compiler import CompileOptions, Model, import_model
 from rammer.compiler import compile as compile_model
-from rammer.compiler.candidates import difference
+from rammer.compiler.candidates import allowed_error, difference, largest_error
 from rammer.errors import DeviceError
 from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import Mask, evaluate_defined, evaluate_graph
@@ -28,6 +29,16 @@ class Comparison:
     found: str
     reference: str
     differs: str = ""
+    error: float = 0.0  # the largest of an element
+    allowed: float = 0.0
+    compared: bool = False
+
+    @classmethod
+    def of(cls, tensor: str, ways: tuple[str, str], found: Array, wanted: Array, defined: Mask) -> Comparison:
+        """Compare a tensor that was computed in two ways, where it is `defined`."""
+        what = difference(found, wanted, defined)
+        error = largest_error(found, wanted, defined) if found.shape == wanted.shape else inf
+        return cls(tensor, *ways, what, error, allowed_error(wanted), True)
 
 
 def check_model(
@@ -53,9 +64,7 @@ def check_model(
 
 
 def _compared(found: Values, wanted: Values, defined: Defined, one: str, other: str) -> list[Comparison]:
-    return [
-        Comparison(name, one, other, difference(found[name], value, defined[name])) for name, value in wanted.items()
-    ]
+    return [Comparison.of(name, (one, other), found[name], value, defined[name]) for name, value in wanted.items()]
 
 
 def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress: Progress) -> list[Comparison]:
@@ -68,9 +77,9 @@ def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress:
     rows: list[Comparison] = []
     for op in graph.operators:
         for tensor in op.outputs:
-            what = difference(found[tensor], meaning[tensor], defined[tensor])
-            rows.append(Comparison(f"{op.kind} {op.name!r}", "compiled alone", "interpreted", what))
-            if what:
+            ways, values = ("compiled alone", "interpreted"), (found[tensor], meaning[tensor], defined[tensor])
+            rows.append(Comparison.of(f"{op.kind} {op.name!r}", ways, *values))
+            if rows[-1].differs:
                 return rows
     return rows
 

@@ -5,7 +5,7 @@ Only this module uses both scheduler and vDevice. Each stage is a frozen value, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -40,14 +40,14 @@ from rammer.compiler.stages import (
 from rammer.compiler.summary import make_report
 from rammer.compiler.trace import Trace
 from rammer.cost.price import fit
-from rammer.errors import DeviceError, InputError, VerificationError
+from rammer.errors import DeviceError, InputError, RammerError, VerificationError
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.plan import ExecutionPlan, Offer, Price
 from rammer.ir.tensor import TensorId
 from rammer.ir.verify import verify_graph, verify_plan, verify_schedule
 from rammer.log import CHOICES, DEVICES
@@ -59,9 +59,11 @@ from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
 from rammer.runtime.program import Program
 from rammer.runtime.state import checked_pairs, same_types
+from rammer.scheduler.judge import Estimate
 from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import tuning_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+from rammer.scheduler.select import PriceTable
 from rammer.vdevice.base import Executable, Progress, VDevice, ports_of, silent
 from rammer.vdevice.proof.verify import verify_image
 
@@ -277,6 +279,20 @@ class Compilation:
             self.planned = self._planned(replace(self.problem, candidates=self._kernels))
             self.proven = self._proven(self.planned)
 
+    def estimates(self, policies: Iterable[str]) -> dict[str, float | str]:
+        """Return the estimated µs of plans by other policies, or why there is none. Nothing is built."""
+        found: dict[str, float | str] = {}
+        for name in policies:
+            try:
+                policy = self.registry.policy(name)
+                with Compilation(self._model, self.device, policy, self.options, registry=self.registry) as other:
+                    if tuning_of(policy, self._graph, self.device.spec) == self.optimized.tuning:
+                        other.enter(self.profiled)
+                    found[name] = Estimate(other.problem, policy.schedule(other.problem)).us
+            except RammerError as error:
+                found[name] = error.what
+        return found
+
     def program(self) -> Program:
         """Return the program, which owns the device from now on."""
         built = self.built
@@ -421,7 +437,7 @@ class Compilation:
             state = {*optimized.state, *optimized.state.values()}
             plan = in_memory(plan, state, evidence.order if evidence else None)
         with self._clock("price"):
-            plan = replace(plan, prices=profiler.prices(used) or {})
+            plan = replace(plan, prices=profiler.prices(used) or {}, offers=self._offers(plan.graph))
         plan = _noted(plan, *optimized.notes, *prover.notes, *self._notes, *_imported(plan), *_bounded(plan))
         for note in plan.notes:
             self.trace.say(CHOICES, note)
@@ -431,6 +447,13 @@ class Compilation:
             if self._verify:
                 verify_plan(plan, evidence)
         return Proven(planned, plan, timeline, evidence)
+
+    def _offers(self, graph: Graph) -> dict[Operation, tuple[Offer, ...]]:
+        """Return the shortlist of each operation of a plan's graph, without measuring anything."""
+        known = replace(self.problem, graph=graph, candidates=self._kernels, profiler=self.profiler.as_measured())
+        prices = PriceTable(known)
+        operations = dict.fromkeys(op.operation for op in graph.operators)
+        return {operation: prices.offers(operation) for operation in operations if self._kernels.get(operation)}
 
     def _built(self, proven: Proven, judge: ModelReference) -> tuple[Built, Fault | None]:
         """Return the built program, and what a run has shown to be wrong with it, or None."""

@@ -12,7 +12,7 @@ from math import prod
 from rammer.cost.functions import slots_of, slots_of_term
 from rammer.cost.issue import warm_us
 from rammer.cost.work import BANK_BYTES, Work, work
-from rammer.ir.device import Execution, VDeviceSpec
+from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Stage
 from rammer.ir.kernel import RKernel
 from rammer.ir.remembered import remembered
@@ -31,12 +31,20 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec, resident: bool = False) -> 
         inputs = body.arguments[body.num_outputs :]
         static = (b.name for b, kept in zip(inputs, kernel.operation.static, strict=True) if kept and resident)
         return counted_us(body, spec, read + stored, frozenset(static))
-    read_us, store_us = byte_us(read + stored, spec)
-    share = _tile_share(kernel)
-    fetching_us = (read * read_us + stored * store_us) * share  # its tile, and its share of every input, at least
+    _, fetching_us = fetching(kernel, spec)
     if isinstance(body, TileProgram):
         return max(counted_us(body, spec, read + stored), fetching_us)
-    return max(arithmetic_us(kernel.operation.expr.stages, spec) * share, fetching_us)
+    return max(arithmetic_us(kernel.operation.expr.stages, spec) * tile_share(kernel), fetching_us)
+
+
+def fetching(kernel: RKernel, spec: VDeviceSpec) -> tuple[str, float]:
+    """Return the level that holds an operation's operands, and the least µs in which an rTask's come from there.
+
+    That is its tile, and its share of every input.
+    """
+    read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
+    level, (read_us, store_us) = holding(read + stored, spec), byte_us(read + stored, spec)
+    return level.name if level else "memory", (read * read_us + stored * store_us) * tile_share(kernel)
 
 
 def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int, resident: frozenset[str] = frozenset()) -> float:
@@ -85,17 +93,23 @@ def byte_us(nbytes: int, spec: VDeviceSpec) -> tuple[float, float]:
     """Return microseconds per byte read and per byte stored in the nearest level that holds `nbytes`, if all vEUs use
     it.
     """
-    veus, found = max(spec.num_veus, 1), (0.0, 0.0)
+    level, veus = holding(nbytes, spec), max(spec.num_veus, 1)
+    return (spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)) if level else (0.0, 0.0)
+
+
+def holding(nbytes: int, spec: VDeviceSpec) -> MemoryLevel | None:
+    """Return the nearest level that holds `nbytes` where all vEUs find them, else the last one."""
+    veus, found = max(spec.num_veus, 1), None
     for level in spec.memory:
         if level.managed == "scratch" and not spec.private:
             continue  # operands lie where other vEUs find them
-        found = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
+        found = level
         if level.nbytes * veus // level.sharing(veus) >= nbytes:
             break
     return found
 
 
-def _tile_share(kernel: RKernel) -> float:
+def tile_share(kernel: RKernel) -> float:
     """Return the part of the points that one full rTask computes. Above 1/num_rtasks where tiles overhang."""
     extents = prod(extent for _, extent in kernel.operation.expr.root.axes)
     if not extents or not kernel.num_rtasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -84,6 +85,19 @@ class Graph:
         return (
             f"<Graph {self.name!r}: ({ports(self.inputs)}) -> ({ports(self.outputs)}), {len(self.operators)} operators>"
         )
+
+    def _repr_html_(self) -> str:
+        """Show ports, and how many operators of each kind there are, in notebooks."""
+        from rammer.ir.text import html_table  # which prints plans, of graphs
+
+        kinds = Counter(op.kind for op in self.operators)
+        ports = [
+            (what, tensor, self.types[tensor].text(self.symbols.get(tensor, ())))
+            for what, tensors in (("input", self.inputs), ("output", self.outputs))
+            for tensor in tensors
+        ]
+        counts = html_table(((kind, count) for kind, count in kinds.most_common()), ("operator", "count"))
+        return html_table(ports, ("", self.name, "type")) + counts
 
     def rewritten(
         self,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
 from rammer.ir.program import RProgram
 from rammer.ir.tensor import ALIGNMENT, TensorId
 
@@ -82,6 +83,20 @@ class Price(NamedTuple):
     memory_stall: float = 1.0  # for operands in main memory
 
 
+class Offer(NamedTuple):
+    """An rKernel on a policy's shortlist, with its prices in µs: of one rTask, alone on the device, and of all rTasks.
+
+    `roles` says in what it is the best of its operation's.
+    """
+
+    rkernel: str
+    num_rtasks: int
+    rtask_us: float
+    alone_us: float
+    work_us: float
+    roles: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class ExecutionPlan:
     """rPrograms that run one after another, the rKernel of each operator, and places of tensors. Paper: §3."""
@@ -95,6 +110,7 @@ class ExecutionPlan:
     rtask_us: Mapping[RKernel, float] = field(default_factory=dict)  # estimates of the policy
     prices: Mapping[RKernel, Price] = field(default_factory=dict)  # by where operands lie
     notes: tuple[str, ...] = ()  # why kernels and merges were chosen
+    offers: Mapping[Operation, tuple[Offer, ...]] = field(default_factory=dict, repr=False)  # shortlists, for people
 
     @property
     def num_rtasks(self) -> int:

@@ -11,6 +11,7 @@ lane 1
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from html import escape
 
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RTask
@@ -40,6 +41,13 @@ def print_programs(programs: Iterable[RProgram], notes: Sequence[str] = ()) -> s
                 else:
                     lines.append(" ".join(["  wait", *(f"{w.veu}:{w.order}" for w in slot.waits)]))
     return "".join(line + "\n" for line in lines)
+
+
+def html_table(rows: Iterable[Iterable[object]], columns: Iterable[str] = ()) -> str:
+    """Return a table for notebooks and pages. Cells are escaped: names come from models."""
+    every = [("th", columns), *(("td", row) for row in rows)]
+    lines = ("".join(f"<{tag}>{escape(printable(str(cell)))}</{tag}>" for cell in row) for tag, row in every)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines if line)}</table>"
 
 
 def printable(name: str) -> str:

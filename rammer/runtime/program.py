@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,12 +40,14 @@ from rammer.vdevice.base import (
     SlotTimes,
     TimedExecutable,
     VDevice,
+    random_inputs,
     silent,
 )
 
 if TYPE_CHECKING:
     from rammer.ir.plan import ExecutionPlan
     from rammer.scheduler.timeline import Timeline
+    from rammer.viz import Explanation
 
 MIN_PROFILED = 4  # runs, however slow
 
@@ -327,6 +330,33 @@ class Program(Stateful):
         Raises:
             DeviceError: The vDevice does not time its rTasks.
         """
+        usage = usage_of(self._timed(inputs, seconds), self._report.num_operators)
+        self._report = replace(self._report, usage=usage)
+        return usage
+
+    def measured_timeline(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 0.5) -> Timeline:
+        """Run for some seconds, and return the times of all slots in the fastest run: to draw beside `outline`.
+
+        `inputs` are seeded random numbers by default. Raises DeviceError if the vDevice does not time its rTasks.
+        """
+        from rammer.scheduler.timeline import recorded  # needed for drawing only
+
+        runs = self._timed(random_inputs(self.inputs, 0) if inputs is None else inputs, seconds)
+        fastest = min(runs, key=lambda run: run.total_us)
+        return recorded(fastest.programs, fastest.operators)
+
+    def explain(self) -> Explanation:
+        """Explain the plan: what bounds it, its critical path, and the operators that would pay most.
+
+        It can be printed, and is a table in notebooks. `rammer explain` also compares other policies. A loaded program
+        has no shortlists of rKernels.
+        """
+        from rammer.viz import explain
+
+        plan, timeline = self.outline()
+        return explain(timeline, plan)
+
+    def _timed(self, inputs: Mapping[str, Any], seconds: float) -> list[SlotTimes]:
         executable = self._executable
         if not isinstance(executable, TimedExecutable):
             raise DeviceError(f"vDevice {self.target!r} does not time its rTasks", hint="profile on the cpu")
@@ -338,9 +368,7 @@ class Program(Stateful):
         with self._turn():
             while len(runs) < MIN_PROFILED or time.monotonic() < stop:
                 runs.append(executable.run_timed(arrays)[1])
-        usage = usage_of(runs, self._report.num_operators)
-        self._report = replace(self._report, usage=usage)
-        return usage
+        return runs
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Return arrays for the vDevice, with types and shapes checked, but not names."""
@@ -434,6 +462,19 @@ class Program(Stateful):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        """Show ports, the timeline and the report in notebooks."""
+        from rammer import viz
+        from rammer.ir.text import html_table
+
+        named = (("input", self.inputs), ("output", self.outputs))
+        ports = html_table(((what, p.name, p.type) for what, some in named for p in some), ("", "name", "type"))
+        picture = ""
+        with suppress(ArtifactError):  # a program that was saved without an outline
+            plan, timeline = self.outline()
+            picture = viz.svg(timeline, plan)
+        return ports + picture + self._report._repr_html_()
 
     def __repr__(self) -> str:
         def ports(items: Sequence[Port]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from rammer.errors import ArtifactError
 from rammer.runtime.usage import Usage
 
+SHOWN = 10  # operators in a notebook
 CHECKED = "checked by one run"  # prefix; the rest of the line depends on the time that was available
 
 
@@ -67,19 +68,32 @@ class Report:
         except (KeyError, TypeError) as error:
             raise ArtifactError(f"the program's report is damaged: {error}") from error
 
+    def _repr_html_(self) -> str:
+        """Show the report and the operators with most time in notebooks."""
+        from rammer.ir.text import html_table
+
+        spent = sorted(self.operators, key=lambda o: -o.rtask_us * o.num_rtasks)
+        rows = ((o.name, o.kind, o.rkernel, o.num_rtasks, f"{o.rtask_us:.2f}") for o in spent[:SHOWN])
+        facts = html_table(
+            [line.partition(":")[::2] if ": " in line else (line, "") for line in str(self).splitlines()]
+        )
+        return facts + html_table(rows, ("operator", "kind", "rKernel", "rTasks", "µs per rTask"))
+
     def __repr__(self) -> str:
         return f"<Report for {self.target}: {self.num_operators} rOperators, {self.estimated_us:.0f} µs>"
 
     def __str__(self) -> str:
         mib = 1 << 20
         lines = [
-            f"target {self.target} ({self.arch}), policy {self.policy}, {self.num_veus} vEUs",
-            f"{self.num_operators} rOperators with {self.num_rkernels} rKernels; {self.num_rtasks} rTasks and "
-            f"{self.num_barriers} barrier-rTasks in {self.num_rprograms} rProgram(s)",
+            f"target {self.target} ({self.arch}), policy {self.policy}, {_count(self.num_veus, 'vEU')}",
+            f"{_count(self.num_operators, 'rOperator')} with {_count(self.num_rkernels, 'rKernel')}; "
+            f"{_count(self.num_rtasks, 'rTask')} and {_count(self.num_barriers, 'barrier-rTask')} in "
+            f"{_count(self.num_rprograms, 'rProgram')}",
             f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
             f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
             f"launches and barriers {self.estimated_overhead:.1%}",
-            f"longest chain: {self.hand_overs} hand-overs between vEUs, of {self.handed_bytes / 1024:.1f} KiB",
+            f"longest chain: {_count(self.hand_overs, 'hand-over')} between vEUs, "
+            f"of {self.handed_bytes / 1024:.1f} KiB",
             *([f"operands, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
             *([self.checked] if self.checked else []),
             *([str(self.usage)] if self.usage else []),
@@ -87,6 +101,10 @@ class Report:
         if self.phases_s:
             lines.append("compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()))
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _bytes_by_level(moved: dict[str, int]) -> str:

@@ -15,6 +15,7 @@ from rammer.cost.weights import by_weights, kept_operations
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.plan import Offer
 from rammer.ir.remembered import memoized
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
@@ -145,6 +146,23 @@ class PriceTable:
             )
         times = {kernel: self.repeated_us(kernel) for kernel in kernels}
         return [Option(k, us, self._on_device(k, us), us * k.num_rtasks) for k, us in times.items()]
+
+    def offers(self, operation: Operation) -> tuple[Offer, ...]:
+        """Return the shortlist of an operation, the fastest on the whole device first."""
+        options = self.options(operation)
+        best = {
+            "fastest alone": options.fastest,
+            "least work": options.efficient,
+            "one with the fewest rTasks": options.fewest_rtasks,
+            "generator's first": options.first,
+        }
+        return tuple(
+            Offer(
+                *(o.kernel.name, o.kernel.num_rtasks, o.rtask_us, o.unshared_us, o.work_us),
+                tuple(role for role, other in best.items() if other.kernel is o.kernel),
+            )
+            for o in sorted(self.fitting(operation), key=attrgetter("unshared_us"))
+        )
 
     @cached_property
     def later_work_us(self) -> list[float]:

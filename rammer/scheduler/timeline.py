@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import numpy as np
+
 from rammer.cost.price import Fetches
 from rammer.cost.residency import Bytes, levels
 from rammer.cost.weights import recurrent_us
@@ -16,6 +18,7 @@ from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import Position, RProgram, RTask, TaskUid
+from rammer.ir.tensor import Array
 
 State = TypeVar("State")
 
@@ -102,6 +105,27 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     operator_us = [distinct[kernel] for kernel in plan.kernels]
     own_us = recurrent_us(plan) if rtask_us is None else {}
     return timed(plan, lambda task, _: own_us.get(task, operator_us[task.operator_id]))
+
+
+def recorded(programs: Sequence[Sequence[Array]], operators: Sequence[Sequence[Array]]) -> Timeline:
+    """Return the timeline of a run that was measured.
+
+    For each rProgram and vEU, `programs` has an array [slots, 2] of begin and end in µs, `operators` one of the slots'
+    operators, -1 for barrier-rTasks.
+    """
+    found: list[ProgramTimes] = []
+    spent = np.zeros((2, max(map(len, programs), default=0)))  # in barrier-rTasks, and in rTasks
+    now = 0.0
+    for lanes, numbers in zip(programs, operators, strict=True):
+        begin = min((float(lane[0, 0]) for lane in lanes if len(lane)), default=now)
+        end = max((float(lane[-1, 1]) for lane in lanes if len(lane)), default=begin)
+        times = tuple(LaneTimes(tuple(lane[:, 0].tolist()), tuple(lane[:, 1].tolist())) for lane in lanes)
+        found.append(ProgramTimes(now, max(begin, now), end, times))
+        for veu, (lane, number) in enumerate(zip(lanes, numbers, strict=True)):
+            for is_task in (0, 1):
+                spent[is_task, veu] += (lane[:, 1] - lane[:, 0])[(number >= 0) == is_task].sum()
+        now = end
+    return Timeline(tuple(found), tuple(spent[1].tolist()), tuple(spent[0].tolist()), 0.0)
 
 
 def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:

@@ -152,7 +152,7 @@ class Inputs:
                         wanted = self.dims.get(extent) if port.is_list else extents.setdefault(extent, got)
                     if wanted is not None and got != wanted:
                         symbol = f", where {extent!r} is {wanted}" if isinstance(extent, str) else ""
-                        raise InputError(f"input {name!r}: dimension {axis} is {got}, the model takes [{said}]{symbol}")
+                        raise InputError(f"input {name!r}: axis {axis} is {got}, the model takes [{said}]{symbol}")
         return extents
 
     def value(self, name: str, request: Request) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 
 from rich.markup import escape
 from rich.table import Column, Table
@@ -11,35 +12,40 @@ from rammer.runtime.measure import Samples
 from rammer.runtime.program import Program
 from rammer.runtime.report import OperatorRow
 
+NOISE = "spread: the distance of the quartiles; (noise): by these samples, the medians do not differ"
 
-def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]) -> Table:
-    """Return a table of policies side by side; ratios are to the first one."""
-    table = Table(
-        Column("policy", no_wrap=True),
-        "rPrograms",
-        "rTasks",
-        "barriers",
-        "estimate ms",
-        "min ms",
-        "median ms",
-        "n",
-        "outside rTasks",
-        "speed-up",
-    )
-    first = next(iter(samples.values()))
-    for name, program in programs.items():
-        report, mine = program.report(), samples[name]
+
+def policy_table(
+    programs: Mapping[str, Program], samples: Mapping[str, Samples], same: Mapping[str, str] | None = None
+) -> Table:
+    """Return a table of policies, and of other systems, side by side; ratios are to the first one.
+
+    `same`: by policy, the first one whose plan is equal.
+    """
+    columns = ("rPrograms", "rTasks", "barriers", "estimate ms", "min ms", "median ms", "spread", "n", "outside rTasks")
+    names = [*programs, *(name for name in samples if name not in programs)]
+    first = samples[names[0]]
+    table = Table(Column("policy", no_wrap=True), *columns, f"to {names[0]}", caption=NOISE)
+    for name in names:
+        mine, report = samples[name], programs[name].report() if name in programs else None
+        counts = ["-"] * 4
+        if report:
+            counts = [*map(str, (report.num_rprograms, report.num_rtasks, report.num_barriers))]
+            counts.append(f"{report.estimated_us / 1e3:.3f}")
+        ratio = first.median_ms / mine.median_ms
+        equal = abs(log(ratio)) <= first.noise + mine.noise
+        if (other := (same or {}).get(name, name)) != name:
+            table.add_row(escape(name), *counts, *["-"] * 5, f"the plan of {escape(other)}")
+            continue
         table.add_row(
-            name,
-            str(report.num_rprograms),
-            str(report.num_rtasks),
-            str(report.num_barriers),
-            f"{report.estimated_us / 1e3:.3f}",
+            escape(name),
+            *counts,
             f"{mine.min_ms:.3f}",
             f"{mine.median_ms:.3f}",
+            f"{mine.spread:.0%}",
             str(len(mine.seconds)),
-            f"{report.usage.overhead:.1%}" if report.usage else "-",
-            f"{first.median_ms / mine.median_ms:.2f}×",
+            f"{report.usage.overhead:.1%}" if report and report.usage else "-",
+            "1×" if mine is first else f"{ratio:.2f}×{' (noise)' if equal else ''}",
         )
     return table
 

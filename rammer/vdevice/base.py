@@ -111,8 +111,7 @@ class Port:
         for axis, (got, extent) in enumerate(zip(shape, wanted.shape, strict=True)):
             if got != extent:
                 raise InputError(
-                    f"input {self.name!r}: dimension {axis} is {got}, the program takes {extent} "
-                    f"(shape {wanted.shape})",
+                    f"input {self.name!r}: axis {axis} is {got}, the program takes {extent} (shape {wanted.shape})",
                     hint="shapes are fixed when the model is compiled; compile with shapes={name: …} for another one",
                 )
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from click.testing import CliRunner, Result
 
 import rammer
 from rammer.cli.commands import main
+from rammer.cli.syntax import in_options
+from rammer.plugins import PluginRegistry
+from rammer.runtime import measure
+from rammer.tools import tables
 from rammer.tools.demo import lstm_stack
 
 
@@ -30,7 +37,7 @@ def call(*arguments: str, code: int = 0) -> Result:
 
 def test_help_lists_the_commands() -> None:
     text = call("--help").output
-    for name in ("demo", "run", "check", "bench", "compile", "show", "doctor", "cache"):
+    for name in ("demo", "run", "check", "bench", "compile", "show", "explain", "doctor", "cache", "completion"):
         assert name in text
         assert "Usage" in call(name, "--help").output
 
@@ -63,9 +70,121 @@ def test_show_writes_every_form(model: str, tmp_path: Path) -> None:
 
 
 def test_bench_compares_policies(model: str) -> None:
+    """The default policy comes first; equal plans are timed once, and ratios come with their noise."""
     data = json.loads(call("bench", model, "--seconds", "0.05", "--json").stdout)
-    assert set(data) == {"sequential", "wavefront"} and all(d["n"] >= 3 for d in data.values())
-    assert "wavefront" in call("bench", model, "--seconds", "0.05").output
+    assert list(data) == ["auto", "sequential", "wavefront"] and all(d["n"] >= 3 for d in data.values())
+    assert data["wavefront"]["same_plan_as"] == "auto" and "same_plan_as" not in data["sequential"]
+    assert all(d["spread"] >= 0 and d["noise"] >= 0 for d in data.values())
+    text = call("bench", model, "--seconds", "0.05").output
+    assert "the plan of auto" in text and "spread" in text
+
+
+def test_bench_takes_turns_with_a_peer(model: str) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the dev extra")
+    data = json.loads(call("bench", model, "--seconds", "0.05", "--peer", "onnxruntime", "--json").stdout)
+    assert "onnxruntime" in data and data["onnxruntime"]["n"] == data["auto"]["n"]
+    assert "onnxruntime" in call("bench", model, "--seconds", "0.05", "--peer", "onnxruntime").output
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.0, True), (3.0, False)])
+def test_medians_within_noise_are_said_to_be_equal(model: str, factor: float, said: bool) -> None:
+    random = np.random.default_rng(0)
+    samples = {n: measure.Samples(list(random.uniform(1, 1.2, 200) * f)) for n, f in (("a", 1.0), ("b", factor))}
+    with rammer.compile(model, "interpreter", tune_seconds=0) as program:
+        table = tables.policy_table({"a": program, "b": program}, samples)
+    ratio = str([*table.columns[-1].cells][1])
+    assert ("(noise)" in ratio) is said and float(ratio.split("×")[0]) == pytest.approx(1 / factor, rel=0.05)
+    assert samples["a"].spread == pytest.approx(0.1 / 1.1, rel=0.2)
+
+
+def test_every_command_answers_in_json(model: str, tmp_path: Path) -> None:
+    saved, page = str(tmp_path / "m.rammer"), str(tmp_path / "m.html")
+    commands = (
+        ("run", model),
+        ("check", model),
+        ("show", model, "--html", page),
+        ("explain", model, "--policies", "sequential"),
+        ("doctor",),
+        ("cache",),
+        ("compile", model, "-o", saved),
+    )
+    run, check, show, explain, doctor, cache, made = (json.loads(call(*c, "--json").stdout) for c in commands)
+    assert run["outputs"][0]["shape"] == "4×1×16" and run["seconds"] > 0
+    assert check[0]["differs"] == "" and 0 < check[0]["error"] <= check[0]["allowed"]
+    assert show["num_operators"] == len(show["operators"]) and Path(page).exists()
+    assert explain["bound"] in explain["parts"] and explain["policies"]["sequential"] > 0
+    assert {d["name"] for d in doctor["devices"]} >= {"cpu", "cuda"} and "policies" in doctor
+    assert cache["kernels"] > 0 and Path(cache["folder"]).is_dir()
+    assert made["bytes"] == Path(saved).stat().st_size and made["reports"][0]["target"] == "cpu"
+
+
+def test_explain_writes_a_page_and_names_what_pays(model: str, tmp_path: Path) -> None:
+    page = tmp_path / "why.html"
+    text = call("explain", model, "--html", str(page), "--measured", "--policies", "sequential,none_such").output
+    for words in ("Bound by ", "The ideal beside it", "The critical path", "was selected", "sequential", "measured"):
+        assert words in text
+    assert "no policy named 'none_such'" in text
+    assert "Bound by " in page.read_text() and '"name":"measured"' in page.read_text()
+
+
+def test_compile_has_a_default_output(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "wrote lstm.rammer" in call("compile", model).output
+    assert (tmp_path / "lstm.rammer").exists()
+
+
+def test_hints_are_in_the_syntax_of_the_command_line(tmp_path: Path) -> None:
+    ports = "float[batch, length, 3] x, float[batch, 2] z, float[?, 5] u"
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+    m ({ports}) => (float[batch, length, 3] y, float[batch, 2] q, float[?, 5] v) {{
+      y = Relu(x)
+      q = Relu(z)
+      v = Relu(u)
+    }}"""
+    model, file = onnx.parser.parse_model(text), str(tmp_path / "m.onnx")
+    onnx.save(model, file)
+    said = call("run", file, code=1).output
+    assert "input 'x' is open along axis 0 ('batch'), axis 1 ('length'); input 'z' is open along axis 0" in said
+    assert "--dim batch=1 --dim length=1 and --shape u=1x5" in said and "dims=" not in said
+    options = ("--dim", "batch=1", "--dim", "length=2", "--shape", "u=1x5")  # as the hint says
+    call("run", file, *options)
+    assert "--shape gives input 'x' rank 2" in call("run", file, "--shape", "x=1x2", *options, code=1).output
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("dims={'batch': 1}", "--dim batch=1"),
+        ("shapes={'x': (1, 64), 'y': (2,)}", "--shape x=1x64 --shape y=2"),
+        ("constants={'k': …}", "--constant"),
+        ("""use target='cpu' or device="emulator:4\"""", "use --target cpu or --device emulator:4"),
+        ("together=['vad', 'asr']", "--together vad,asr"),
+        ("device= is the GPU's number, tune_seconds=10", "--device is the GPU's number, --tune-seconds 10"),
+        ("a == b, buckets={1: 2}, my.device=3", "a == b, buckets={1: 2}, my.device=3"),
+    ],
+)
+def test_keywords_become_options(text: str, wanted: str) -> None:
+    assert in_options(text) == wanted
+
+
+def test_errors_in_pipes_are_not_broken_into_lines(tmp_path: Path) -> None:
+    name = "-".join(["a long name of a file"] * 10) + ".onnx"
+    done = subprocess.run([sys.executable, "-m", "rammer", "run", name], capture_output=True, text=True, cwd=tmp_path)
+    assert any(name in line for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_options_and_names(shell: str) -> None:
+    assert "_RAMMER_COMPLETE" in call("completion", shell).output
+    words = {"COMP_WORDS": "rammer run m.onnx --target c", "COMP_CWORD": "c" if shell == "fish" else "4"}
+    environment = {**words, "_RAMMER_COMPLETE": f"{shell}_complete"}
+    found = CliRunner().invoke(main, [], env=environment, prog_name="rammer").output
+    assert "cpu" in found and "cuda" in found and "ipu" not in found
+
+
+def test_target_lists_every_name() -> None:
+    text = call("run", "--help").output
+    assert all(name in text for name in PluginRegistry(third_party=False).vdevices())
 
 
 def test_policies_take_options(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

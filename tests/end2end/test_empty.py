@@ -128,7 +128,7 @@ def test_inputs_without_elements_are_checked_like_others() -> None:
     with rammer.compile(MODELS["nothing is left"], "cpu", tune_seconds=0) as program:
         for wrong, text in (
             ({}, "missing inputs: x"),
-            ({"x": numbers(1, 64)}, "dimension 0 is 1"),
+            ({"x": numbers(1, 64)}, "axis 0 is 1"),
             ({"x": np.zeros((0, 64))}, "float64"),
             ({"x": 1.0}, "rank 0"),
         ):

@@ -90,8 +90,8 @@ def test_the_interface_is_that_of_onnx_runtime() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": np.zeros((2, 6), F32)}, r"'x': dimension 1 is 6, the model takes \[batch, 5\]"),
-        ({"x": np.zeros((3, 5), F32)}, r"'b': dimension 0 is 2, the model takes \[batch, 3\], where 'batch' is 3"),
+        ({"x": np.zeros((2, 6), F32)}, r"'x': axis 1 is 6, the model takes \[batch, 5\]"),
+        ({"x": np.zeros((3, 5), F32)}, r"'b': axis 0 is 2, the model takes \[batch, 3\], where 'batch' is 3"),
         ({"x": np.zeros(5, F32)}, "rank 1"),
         ({"x": np.zeros((2, 5))}, r"float64, the model takes float32\n  hint: convert it with .astype\('float32'\)"),
         ({"z": np.zeros(1, F32)}, "no input named 'z'"),

@@ -494,7 +494,7 @@ def test_what_a_model_that_is_cut_cannot_have() -> None:
         rammer.compile(settling(), "cpu", dims={"n": 3})
     with session(settling()) as s:
         s.run(None, {"x": x, "limit": np.array(1, F32)})
-        with pytest.raises(InputError, match="'x': dimension 1 is 6"):
+        with pytest.raises(InputError, match="'x': axis 1 is 6"):
             s.run(None, {"x": x[:, :6], "limit": np.array(1, F32)})
     with pytest.raises(InputError, match="closed"):
         s.run(None, {"x": x, "limit": np.array(1, F32)})

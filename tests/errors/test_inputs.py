@@ -30,7 +30,7 @@ GOOD = np.zeros((4, 1, 16), np.float32)
         ({}, "missing inputs: x"),
         ({"x": GOOD.astype(np.float64)}, "input 'x': dtype float64, the program takes float32"),
         ({"x": GOOD[0]}, "input 'x': rank 2, the program takes rank 3"),
-        ({"x": GOOD[:3]}, "input 'x': dimension 0 is 3, the program takes 4"),
+        ({"x": GOOD[:3]}, "input 'x': axis 0 is 3, the program takes 4"),
         ({"x": "text"}, "input 'x': dtype"),
         ({"x": [[1.0], [1.0, 2.0]]}, "input 'x': not an array"),
         ({"x": None}, "input 'x': dtype object"),

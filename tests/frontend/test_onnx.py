@@ -77,7 +77,7 @@ def test_symbolic_dimensions_are_fixed_by_the_caller() -> None:
     made = model([node("Relu")], {"x": ("batch", 3)})
     assert load(made, shapes={"x": (5, 3)}).types["y"].shape == (5, 3)
     for shapes, message in (
-        ({"x": (5, 4)}, "extent 4 in dimension 1, the model says 3"),
+        ({"x": (5, 4)}, "extent 4 along axis 1, the model says 3"),
         ({"x": (5,)}, "rank 1, the model says 2"),
         ({"xx": (5, 3)}, r"no input of the model[\s\S]*did you mean 'x'"),
         ({"x": (-5, 3)}, "negative"),

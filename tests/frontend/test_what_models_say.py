@@ -155,9 +155,9 @@ def test_what_is_computed_decides_and_not_what_is_declared(made: ModelProto, sai
 
 def test_a_declared_input_binds_its_caller() -> None:
     """Shapes of inputs are no claims about what is computed; negative extents but -1 mean nothing."""
-    with pytest.raises(InputError, match="dimension 1 is 4"):
+    with pytest.raises(InputError, match="axis 1 is 4"):
         rammer.Session(declares(None, given=[-1, 3]), "interpreter").run(None, {"x": np.zeros((2, 4), F32)})
-    with pytest.raises(InputError, match=r"dimension 1 is 4, .* where 'n' is 2"):
+    with pytest.raises(InputError, match=r"axis 1 is 4, .* where 'n' is 2"):
         rammer.Session(declares(None, given=["n", "n"]), "interpreter").run(None, {"x": np.zeros((2, 4), F32)})
     with pytest.raises(ModelError, match="input 'x' has extent -2"):
         load(declares(None, given=[-2, 3]))

@@ -74,7 +74,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"compiler=", "compiler.options", "frontend.torch", "runtime.program", "errors"},
         {"torch"},
     ),
-    "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline", "vdevice.supersteps"}, {"numpy"}),
+    "rammer.compiler.progress": ({"config"}, set()),
+    "rammer.viz": (  # it explains plans by their prices
+        {"viz", "cost", "ir", "errors", "scheduler.critical", "scheduler.timeline", "vdevice.supersteps"},
+        {"numpy"},
+    ),
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "ir.kernel", "errors", "config", "log"}, {"pluggy"}),
     "rammer.runtime.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.runtime.usage": ({"vdevice.base"}, {"numpy"}),
@@ -117,7 +121,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
-    "rammer.runtime.report": ({"runtime.usage", "errors"}, set()),
+    "rammer.runtime.report": ({"runtime.usage", "ir.text", "errors"}, set()),
     "rammer.runtime": (
         {
             "runtime",
@@ -147,6 +151,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.outline",
             "runtime.load",
             "scheduler.timeline",
+            "viz",
             "runtime.artifact",
             "files",
             "runtime.report",
@@ -227,7 +232,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.integrations.dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
     "rammer.cli": ({"*"}, {"click", "numpy", "rich"}),
-    "rammer.cli.cache": ({"files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
+    "rammer.cli.cache": ({"cli.console", "files", "vdevice.profiles", "vdevice.toolchain", "viz.shared"}, {"click"}),
     "rammer.cli.running": ({"files", "runtime.measure", "runtime.program", "ir", "errors"}, {"numpy"}),
     "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "runtime.program", "errors"}, set()),
     "rammer.tools.demo": (

@@ -145,7 +145,7 @@ def test_arrays_on_the_device(gpu: FakeGpu, how: str) -> None:
     [
         (np.zeros(64, np.float64), 0, "dtype float64, the program takes float32"),
         (np.zeros((8, 8), np.float32), 0, "rank 2"),
-        (np.zeros(63, np.float32), 0, "dimension 0 is 63, the program takes 64"),
+        (np.zeros(63, np.float32), 0, "axis 0 is 63, the program takes 64"),
         (np.zeros(128, np.float32)[::2], 0, "not contiguous"),
         (np.zeros(64, np.float32), 3, "lies on GPU 3, the program on GPU 0"),
     ],

@@ -328,9 +328,9 @@ class TestFolders:
         store = toolchain.object_store()
         store.add(["k"], b"code")
         (cache / "diary.txt").write_text("mine")
-        assert "1 kernels in 1 objects" in toolchain.cache_summary()
+        assert toolchain.cache_summary().items() >= {"kernels": 1, "objects": 1}.items()
         toolchain.clear_cache()
-        assert "0 kernels in 0 objects" in toolchain.cache_summary()
+        assert toolchain.cache_summary().items() >= {"kernels": 0, "objects": 0}.items()
         assert (cache / "diary.txt").exists()
 
 

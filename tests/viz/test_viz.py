@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 from jobs import Job, make_problem, random_jobs
@@ -20,6 +21,7 @@ from rammer.ir.program import BarrierRTask, RTask
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
+from rammer.viz.shared import bars
 
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e&\"'<b>\x00\n"
 DIAMOND = [
@@ -78,10 +80,11 @@ def test_text_gantt_keeps_to_its_width(width: int) -> None:
 
 def test_where_operands_come_from_is_told_where_it_was_followed() -> None:
     timeline, plan = drawn(DIAMOND)
-    assert "MiB" not in viz.text_gantt(timeline, plan) + viz.svg(timeline, plan) + viz.html(timeline, plan)
+    for picture in (viz.text_gantt, viz.svg, viz.html):
+        assert "operands, estimated" not in picture(timeline, plan)
     followed = replace(timeline, moved={"L2": 3 << 20, "DRAM": 1 << 19})
     for picture in (viz.text_gantt(followed, plan), viz.svg(followed, plan), viz.html(followed, plan)):
-        assert "operands, estimated: 3.0 MiB from L2, 0.5 MiB from DRAM" in picture
+        assert "operands, estimated: 3.0 MiB from L2, 512.0 KiB from DRAM" in picture
 
 
 def test_svg_has_a_bar_for_every_slot() -> None:
@@ -126,8 +129,9 @@ def test_memory_levels_have_a_row_each_that_holds_what_was_moved() -> None:
     picture = viz.svg(timeline, plan)
     heights = strip_heights(ET.fromstring(picture))
     data = json.loads(Page(viz.html(timeline, plan)).scripts[0])
-    assert list(heights) == list(wanted) == [level for level, _, _ in data["traffic"]]
-    for level, most, rates in data["traffic"]:
+    shown = data["views"][0]["traffic"]
+    assert list(heights) == list(wanted) == [level for level, _, _ in shown]
+    for level, most, rates in shown:
         step_us = timeline.total_us / len(rates)
         assert sum(rates) * step_us * 1e3 == pytest.approx(wanted[level], rel=1e-3)
         number, unit = most.split()
@@ -136,7 +140,7 @@ def test_memory_levels_have_a_row_each_that_holds_what_was_moved() -> None:
         assert drawn_part == pytest.approx(sum(rates) / max(rates) / len(rates), rel=0.1)
         for n, rate in enumerate(rates):
             begin, end = n * step_us, (n + 1) * step_us
-            running = [b for b in viz._bars(timeline, plan) if b.start_us < end and b.end_us > begin]
+            running = [b for b in bars(timeline, plan) if b.start_us < end and b.end_us > begin]
             assert rate < 1e-3 or any(isinstance(b.slot, RTask) for b in running)
 
 
@@ -187,7 +191,7 @@ def test_what_lies_in_memory_never_overlaps(seed: int) -> None:
 def test_where_nothing_is_followed_no_row_is_drawn() -> None:
     timeline, plan = drawn(DIAMOND)
     assert "<path" not in viz.svg(timeline, plan)
-    assert json.loads(Page(viz.html(timeline, plan)).scripts[0])["traffic"] == []
+    assert json.loads(Page(viz.html(timeline, plan)).scripts[0])["views"][0]["traffic"] == []
 
 
 def test_svg_of_a_long_plan_joins_what_cannot_be_seen() -> None:
@@ -225,11 +229,31 @@ def test_html_is_self_contained_and_complete() -> None:
     page = Page(text)
     assert page.addresses == [] and not re.search(r"https?://|@import|url\(", text)
     data = json.loads(page.scripts[0])
-    assert [len(lane) for lane in data["lanes"]] == [sum(len(p[v]) for p in plan.programs) for v in range(3)]
-    assert [op[0] for op in data["operators"]] == [op.name for op in plan.graph.operators]
-    for lane in data["lanes"]:
+    lanes = rows(data)
+    assert [len(lane) for lane in lanes] == [sum(len(p[v]) for p in plan.programs) for v in range(3)]
+    assert [op[0] for op in data["plans"][0][0]] == [op.name for op in plan.graph.operators]
+    for lane in lanes:
         for first, second in pairwise(lane):
-            assert first[2] + first[3] <= second[2] + 1e-3
+            assert first[2] + first[3] <= second[2]
+    for bar in bars(timeline, plan):
+        operator, number, start, span = lanes[bar.veu][bar.order]
+        assert start == pytest.approx(bar.start_us * 1e3, abs=1) and span == pytest.approx(
+            (bar.end_us - bar.start_us) * 1e3, abs=1
+        )
+        assert not isinstance(bar.slot, RTask) or (operator, number) == bar.slot.uid
+
+
+def rows(data: dict[str, Any], view: int = 0) -> list[list[tuple[int, int, int, int]]]:
+    """By lane, for each slot: operator, rTask (or number of the barrier), start and duration in ns."""
+    shown = data["views"][view]
+    found = []
+    for (operators, numbers), (gaps, spans) in zip(data["plans"][shown["plan"]][1], shown["lanes"], strict=True):
+        now, lane = 0, []
+        for operator, number, gap, span in zip(operators, numbers, gaps, spans, strict=True):
+            lane.append((operator, number, now + gap, span))
+            now += gap + span
+        found.append(lane)
+    return found
 
 
 def test_html_barriers_point_at_the_slots_they_wait_for() -> None:
@@ -238,13 +262,14 @@ def test_html_barriers_point_at_the_slots_they_wait_for() -> None:
     timeline, plan = drawn(chain, policy="round_robin")
     twice = replace(plan, programs=plan.programs * 2)
     data = json.loads(Page(viz.html(simulate(twice), twice)).scripts[0])
-    seen = 0
-    for lane in data["lanes"]:
-        for operator, number, start, span in lane:
-            for veu, index in data["waits"][number] if operator < 0 else ():
-                target = data["lanes"][veu][index]
+    seen, lanes = 0, rows(data)
+    for lane in lanes:
+        for here, (operator, number, start, span) in enumerate(lane):
+            waits = data["plans"][0][2][number] if operator < 0 else []
+            for veu, after in zip(waits[::2], waits[1::2], strict=True):
+                target = lanes[veu][here + after]
                 assert target[0] >= 0 and target[2] + target[3] <= start + span
-                assert start - (target[2] + target[3]) < 2.0  # in the same rProgram
+                assert start - (target[2] + target[3]) < 2000  # in the same rProgram
                 seen += 1
     assert seen == 8 and timeline.total_us > 0
 
@@ -277,7 +302,7 @@ def test_hostile_names_are_harmless() -> None:
     text = viz.html(timeline, plan)
     page = Page(text)
     assert page.tags.count("script") == 2 and page.tags.count("b") == 0 and len(page.scripts) == 2
-    assert json.loads(page.scripts[0])["operators"][0][0].startswith("</script><script>alert(1)")
+    assert json.loads(page.scripts[0])["plans"][0][0][0][0].startswith("</script><script>alert(1)")
     assert "\x1b" not in text and "\u202e" not in text and "\x00" not in text
     events = json.loads(viz.chrome_trace(timeline, plan))["traceEvents"]
     assert not any(not c.isprintable() for e in events for c in e["name"])
@@ -287,7 +312,7 @@ def test_hostile_names_are_harmless() -> None:
 def test_names_that_look_like_the_template(name: str) -> None:
     timeline, plan = drawn(DIAMOND)
     page = Page(viz.html(timeline, renamed(plan, name)))
-    assert json.loads(page.scripts[0])["operators"][0][0] == name
+    assert {op[0] for op in json.loads(page.scripts[0])["plans"][0][0]} == {name}
     assert page.title == f"{name or 'plan'} on paper, policy wavefront"
 
 
@@ -295,5 +320,5 @@ def test_an_empty_plan() -> None:
     timeline, plan = drawn([])
     assert "(nothing to run)" in viz.text_gantt(timeline, plan, width=60)
     ET.fromstring(viz.svg(timeline, plan))
-    assert json.loads(Page(viz.html(timeline, plan)).scripts[0])["lanes"] == [[], []]
+    assert rows(json.loads(Page(viz.html(timeline, plan)).scripts[0])) == [[], []]
     assert json.loads(viz.chrome_trace(timeline, plan))["traceEvents"]

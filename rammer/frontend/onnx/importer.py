@@ -38,6 +38,7 @@ from rammer.frontend.onnx.ports import (
     elements,
     extent_of,
     fixed_type,
+    require_closed,
 )
 from rammer.frontend.onnx.signature import (
     Signature,
@@ -116,6 +117,8 @@ class Importer:
         known_inputs = [v for v in graph.input if v.name not in initializers]
         ports = [declared(v) for v in known_inputs]
         self._check_given(ports)
+        given = {*self.shapes, *self.constants}
+        require_closed([p for p in ports if not p.is_list and p.name not in given], self.dims)
         for port, value in zip(ports, known_inputs, strict=True):
             if port.name in scope.values:
                 raise ModelError(f"two inputs are named {port.name!r}")

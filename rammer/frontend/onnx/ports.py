@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -116,15 +116,39 @@ def element_names(name: str, number: int) -> tuple[TensorId, ...]:
     return tuple(f"{name}[{n}]" for n in range(number))
 
 
+def require_closed(ports: Iterable[Declared], dims: Mapping[str, int]) -> None:
+    """Raise ModelError if inputs without a given shape have open extents. It names all of them."""
+    found: list[str] = []
+    symbols, shapes = dict[str, int](), dict[str, tuple[int, ...]]()
+    for port in ports:
+        if port.shape is None:
+            found.append(f"{port.what} has no shape")
+            shapes[port.name] = (1,)
+            continue
+        is_open = [(n, e) for n, e in enumerate(port.shape) if e is None or (isinstance(e, str) and e not in dims)]
+        if is_open:
+            axes = ", ".join(f"axis {n}{f' ({extent!r})' if extent else ''}" for n, extent in is_open)
+            found.append(f"{port.what} is open along {axes}")
+            symbols |= {extent: 1 for _, extent in is_open if isinstance(extent, str)}
+        if any(extent is None for _, extent in is_open):
+            shapes[port.name] = tuple(e if isinstance(e, int) else 1 for e in port.shape)
+    if found:
+        ways = [f"{name}={values}" for name, values in (("dims", symbols), ("shapes", shapes)) if values]
+        raise ModelError(
+            "; ".join(found),
+            hint=f"shapes are fixed at compile time: pass {' and '.join(ways)}, with the extents that you want; "
+            "rammer.Session takes inputs of any shape",
+        )
+
+
 def fixed_type(port: Declared, given: Sequence[int] | None, dims: Mapping[str, int], limits: Limits) -> TensorType:
     """Return the type of an input from its declaration and what the caller fixes.
 
-    Raises ModelError if extents stay open.
+    Raises ModelError if they differ. No extent is open any more.
     """
     what, dtype, said = port.what, port.dtype, port.shape
     if said is None:
-        if given is None:
-            raise ModelError(f"{what} has no shape", hint=f"pass shapes={{{port.name!r}: (…)}}")
+        assert given is not None
         return TensorType(tuple(given), dtype)
     if len(said) > limits.rank:
         raise ModelError(f"{what} has rank {len(said)}, the limit is {limits.rank}")
@@ -133,19 +157,13 @@ def fixed_type(port: Declared, given: Sequence[int] | None, dims: Mapping[str, i
     shape = []
     for n, extent in enumerate(said):
         if isinstance(extent, int) and extent < 0:
-            raise ModelError(f"{what} has extent {extent} in dimension {n}", hint="extents cannot be negative")
+            raise ModelError(f"{what} has extent {extent} along axis {n}", hint="extents cannot be negative")
         static = dims.get(extent) if isinstance(extent, str) else extent
         if given is not None:
             if static is not None and static != given[n]:
                 says = "the model says" if isinstance(extent, int) else f"dims={{{extent!r}: …}} says"
-                raise ModelError(f"shapes= gives {what} extent {given[n]} in dimension {n}, {says} {static}")
+                raise ModelError(f"shapes= gives {what} extent {given[n]} along axis {n}, {says} {static}")
             static = given[n]
-        if static is None:
-            ellipsis = ", ".join(str(d) if isinstance(d, int) else "…" for d in said)
-            by_name = f" or dims={{{extent!r}: …}}" if extent else ""
-            raise ModelError(
-                f"{what} has the symbolic dimension {extent or '?'!r} (number {n})",
-                hint=f"shapes are fixed at compile time: pass shapes={{{port.name!r}: ({ellipsis},)}}{by_name}",
-            )
+        assert static is not None
         shape.append(static)
     return TensorType(tuple(shape), dtype)

@@ -12,6 +12,7 @@ from rammer.vdevice.base import Availability, Progress, VDeviceEntry, later
 def probe() -> Availability:
     """Return whether this machine has a known arch and a C compiler, and the default number of vEUs."""
     from rammer.vdevice.cpu.host import choose_arch, default_num_veus, host
+    from rammer.vdevice.cpu.tune.calibrate import known_calibration
     from rammer.vdevice.toolchain import c_compiler
 
     try:
@@ -19,9 +20,11 @@ def probe() -> Availability:
         choose_arch(None, here)
         num_veus, how = default_num_veus(here)
         c_compiler()
+        calibrated = known_calibration(here.name)
     except RammerError as error:
         return Availability(False, error.what, error.hint)
-    return Availability(True, f"vEUs by default: {num_veus} ({how})")
+    rates = "calibrated" if calibrated else "not calibrated: `rammer doctor --calibrate` improves estimates"
+    return Availability(True, f"vEUs by default: {num_veus} ({how})\n{rates}")
 
 
 def archs() -> Sequence[str]:

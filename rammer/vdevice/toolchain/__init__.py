@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rammer import config, files
 from rammer.errors import ToolchainError
@@ -429,12 +429,12 @@ def describe() -> str:
     return f"{compiler.version} ({' '.join(compiler.command)})"
 
 
-def cache_summary() -> str:
-    """Return the cache's folder and contents as text for users."""
+def cache_summary() -> dict[str, Any]:
+    """Return the cache's folder and the sizes of its contents."""
     root = config.cache_dir()
     kernels, objects, _ = object_store().stats()
     nbytes = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
-    return f"{root}: {kernels} kernels in {objects} objects, {nbytes / 1e6:.1f} MB in all"
+    return {"folder": str(root), "kernels": kernels, "objects": objects, "bytes": nbytes}
 
 
 def clear_cache() -> None:

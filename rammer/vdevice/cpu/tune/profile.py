@@ -85,6 +85,7 @@ def measure_kernels(
         found |= _measure_group(group, runs, ROUNDS[operands])
         done += len(group)
         progress("profile", done, total)
+    progress("profile", total, total)  # also where the time ended before
     store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
     store.put({recipes[k]: us for k, us in found.items()})
     return found
