@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.distributed": "rammer.integrations.dask",
-    "rammer.dynamo": "rammer.integrations.torch_dynamo",
+    "rammer.dynamo": "rammer_torch.dynamo",
+    "rammer.frontend.torch": "rammer_torch",
+    "rammer.integrations.torch_dynamo": "rammer_torch.dynamo",
     "rammer.demo": "rammer.tools.demo",
     "rammer.given": "rammer.session.inputs",
     "rammer.inference_session": "rammer.session.onnxruntime",
@@ -74,11 +76,11 @@ class Finder(MetaPathFinder):
             if name.startswith("rammer.") and not has_compiler():
                 raise not_installed(f"the module {name}")
             return None
+        if (real := find_spec(new)) is None:
+            return None  # of a package that is not installed
         if name not in STAY:
             # of the importing line: warnings skip the frames of the import system
             warnings.warn(f"{name} is {new} now", DeprecationWarning, stacklevel=2)
-        real = find_spec(new)
-        assert real
         spec = ModuleSpec(name, _Alias(real), origin=real.origin)
         spec.has_location = True  # so that `python -m` knows `__file__`
         return spec

@@ -109,7 +109,7 @@ def from_torch(
         InputError: The numbers of names and of ports differ.
     """
     try:
-        from rammer.frontend.torch import from_module
+        from rammer_torch import from_module
     except ModuleNotFoundError as error:
         raise ModelError(f"{error.name} is not installed", hint=installing("torch")) from None
     return renamed_ports(from_module(module, example), input_names, output_names)

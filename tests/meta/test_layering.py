@@ -69,10 +69,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "networkx", "onnx", "google", "ml_dtypes"},
     ),
     "rammer.frontend.tensorflow": ({"errors", "files"}, {"numpy", "tensorflow", "tf2onnx"}),
-    "rammer.frontend.torch": ({"frontend", "ir", "errors"}, {"numpy", "onnx", "torch"}),
-    "rammer.integrations.torch_dynamo": (
-        {"compiler=", "compiler.options", "frontend.torch", "runtime.program", "errors"},
-        {"torch"},
+    "rammer.compiler.models": ({"frontend", "ir", "errors", "runtime.artifact"}, {"numpy", "rammer_torch"}),
+    "rammer_torch": ({"frontend", "ir", "errors"}, {"numpy", "onnx", "torch", "rammer_torch"}),
+    "rammer_torch.dynamo": (
+        {"compiler=", "compiler.options", "runtime.program", "errors"},
+        {"torch", "rammer_torch"},
     ),
     "rammer.compiler.progress": ({"config"}, set()),
     "rammer.viz": (  # it explains plans by their prices
@@ -246,12 +247,16 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 }
 
 
+TORCH = REPOSITORY / "plugins" / "torch" / "rammer_torch"
+
+
 def modules() -> list[Path]:
-    return sorted(ROOT.rglob("*.py"))
+    return sorted([*ROOT.rglob("*.py"), *TORCH.rglob("*.py")])
 
 
 def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    parent = TORCH.parent if path.is_relative_to(TORCH) else ROOT.parent
+    parts = path.relative_to(parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

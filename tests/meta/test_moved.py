@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def exists(module: str) -> bool:
-    path = ROOT.joinpath(*module.split("."))
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+    paths = [folder.joinpath(*module.split(".")) for folder in (ROOT, ROOT / "plugins" / "torch")]
+    return any(path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() for path in paths)
 
 
 def test_the_table_names_modules_that_are_there_and_none_that_hides_one() -> None:

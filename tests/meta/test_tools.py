@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "lint": ("ruff", "check", "--no-cache", "."),
     "format": ("ruff", "format", "--no-cache", "--check", "."),
-    "types": ("mypy", "--no-error-summary", "--cache-dir", str(CACHE / "mypy"), "-p", "rammer"),
+    "types": ("mypy", "--no-error-summary", "--cache-dir", str(CACHE / "mypy"), "-p", "rammer", "-p", "rammer_torch"),
 }
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from rammer_torch import dynamo
 from torch.utils import _pytree as pytree
-
-from rammer.integrations import torch_dynamo as dynamo
 
 FAST = {"tune_seconds": 0.0, "device": 2}
 

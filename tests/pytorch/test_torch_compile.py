@@ -13,11 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
 
+from rammer_torch import dynamo  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from rammer.errors import FallbackWarning  # noqa: E402
-from rammer.integrations import torch_dynamo as dynamo  # noqa: E402
 from tests.pytorch.eager import compiled, largest_difference, trained_difference  # noqa: E402
 
 

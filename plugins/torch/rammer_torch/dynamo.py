@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS
 from rammer.errors import FallbackWarning, InputError, ModelError, RammerError, did_you_mean
-from rammer.frontend.torch import decompositions, import_nodes, replace_layers, to_array, to_tensor, unsupported_reason
 from rammer.runtime.program import Program
+from rammer_torch import decompositions, import_nodes, replace_layers, to_array, to_tensor, unsupported_reason
 
 MAX_SIGNATURES = 8
 

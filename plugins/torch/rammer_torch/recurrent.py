@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from rammer.frontend.torch import lstm_steps
-from rammer.frontend.torch.writer import Operand, Unsupported, Writer, handles, to_array
+from rammer_torch import lstm_steps
+from rammer_torch.writer import Operand, Unsupported, Writer, handles, to_array
 
 # torch's function -> ONNX's operator, where torch has each of ONNX's gates, attributes
 KINDS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {

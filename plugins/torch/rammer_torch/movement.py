@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from rammer.frontend.torch.writer import Operand, Unsupported, Writer, handles, shape_of
+from rammer_torch.writer import Operand, Unsupported, Writer, handles, shape_of
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 

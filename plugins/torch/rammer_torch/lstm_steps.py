@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from rammer.frontend.torch.writer import Operand, Writer, handles
+from rammer_torch.writer import Operand, Writer, handles
 
 NAMESPACE = "rammer"
 

@@ -11,8 +11,8 @@ from torch import fx
 
 from rammer.frontend.onnx import Source
 from rammer.frontend.onnx.tensors import CODES
-from rammer.frontend.torch.writer import DTYPE, OPSET, Unsupported, Writer
 from rammer.ir.graph import Graph
+from rammer_torch.writer import DTYPE, OPSET, Unsupported, Writer
 
 
 def unsupported_reason(node: fx.Node) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from rammer.frontend.torch.writer import DTYPE, Operand, Unsupported, Writer, handles, shape_of
+from rammer_torch.writer import DTYPE, Operand, Unsupported, Writer, handles, shape_of
 
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "bicubic": "cubic", "trilinear": "linear"}
 

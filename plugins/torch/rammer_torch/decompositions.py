@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
-from rammer.frontend.torch.writer import handler_for
+from rammer_torch.writer import handler_for
 
 aten = torch.ops.aten
 

@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx import Source
-from rammer.frontend.torch.decompositions import decompositions
-from rammer.frontend.torch.importer import import_nodes, unsupported_reason
 from rammer.ir.graph import Graph
+from rammer_torch.decompositions import decompositions
+from rammer_torch.importer import import_nodes, unsupported_reason
 
 
 def from_module(module: Any, example: Any) -> Graph:

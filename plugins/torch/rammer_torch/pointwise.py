@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from rammer.frontend.torch.writer import Handler, Operand, Unsupported, Writer, handles
+from rammer_torch.writer import Handler, Operand, Unsupported, Writer, handles
 
 _UNARY = {
     **{op: op.capitalize() for op in ("abs", "neg", "sign", "sqrt", "reciprocal", "exp", "log", "erf", "tanh")},

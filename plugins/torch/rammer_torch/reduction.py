@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from rammer.frontend.torch.writer import Handler, Operand, Unsupported, Writer, handles
+from rammer_torch.writer import Handler, Operand, Unsupported, Writer, handles
 
 _REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "prod.dim_int": "ReduceProd"}
 _EXTREMES = {"amax": "ReduceMax", "max.default": "ReduceMax", "amin": "ReduceMin", "min.default": "ReduceMin"}
