@@ -31,7 +31,7 @@ def perceptron() -> nn.Module:
 
 
 def test_entry_point_is_the_backend() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((Path(__file__).parents[2] / "plugins/torch/pyproject.toml").read_text(encoding="utf-8"))
     module, _, name = project["project"]["entry-points"]["torch_dynamo_backends"]["rammer"].partition(":")
     assert callable(getattr(import_module(module), name))
 
