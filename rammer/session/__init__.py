@@ -6,7 +6,6 @@ those inputs that decide shapes.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -32,9 +31,10 @@ from rammer.runtime.state import Stateful, StreamState, checked_pairs
 from rammer.session.buckets import Adjustment, Buckets, cut, fill, length_name, masked, require_prefix
 from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
-from rammer.session.inputs import Inputs, Request, SessionPort, is_flag, is_small
+from rammer.session.inputs import Inputs, Request, SessionPort, content, host_value, is_flag, is_small, shape_text
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.session.report import SessionReport
+from rammer.session.seen import SeenSignatures
 from rammer.vdevice.base import Progress, silent
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from rammer.frontend.onnx.ports import Place
     from rammer.session.control_flow import Stages
 
-HASHED_BYTES = 64  # larger values are compared by digest
 REMEMBERED = 4096  # maximal number of proofs in the table
+CHOICES = 4  # most values of an integer that decides branches; with more of them the model is cut
 
 T = TypeVar("T")
 
@@ -115,6 +115,7 @@ class Session(Stateful, InferenceSession):
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
+        self._choices: dict[str, set[Hashable]] = {}  # values of integers that decide branches
         self._proofs: dict[Hashable, Any] = {}  # by kind and signatures
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
@@ -133,6 +134,12 @@ class Session(Stateful, InferenceSession):
         self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
         self._buckets = Buckets(buckets or {}, self._inputs)
+        self._called = (  # looked up in every call
+            tuple(name for name in self._inputs.ports if name not in pairs.values()),
+            tuple(name for name in self._outputs if name not in pairs),
+        )
+        self._seen = SeenSignatures[_Made](self._cache.count)
+        self._try_run = None if pairs or self._whole else self._seen.run
 
     # ONNX Runtime's interface
 
@@ -167,9 +174,7 @@ class Session(Stateful, InferenceSession):
     # running
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        pairs = self._memory.pairs
-        inputs = tuple(name for name in self._inputs.ports if name not in pairs.values())
-        return inputs, tuple(name for name in self._outputs if name not in pairs)
+        return self._called
 
     def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.run_lock`."""
@@ -181,10 +186,12 @@ class Session(Stateful, InferenceSession):
         return self._evaluate_cut(memory, inputs, outputs)
 
     def evaluate_uncut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run once with one program, and return these outputs.
+        """Run once with one program, and return these outputs, maybe others too.
 
         Raises Undecided for a loop or a branch that one program cannot contain.
         """
+        if self._try_run is not None and (found := self._try_run(inputs)) is not None:
+            return found
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
@@ -358,6 +365,8 @@ class Session(Stateful, InferenceSession):
                 tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
                 fed = {name: request.arrays[name] for name in names}
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
+            if self._try_run is not None:
+                self._seen.remember(kept, given, kept.info.values, self._called[1])
         finally:
             self._cache.release(kept)
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
@@ -432,7 +441,7 @@ class Session(Stateful, InferenceSession):
     # programs
 
     def _key(self, request: Request) -> Hashable:
-        values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
+        values = tuple((n, content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
         return tuple(sorted(request.shapes.items())), values, request.masks
 
     def _compile(self, request: Request) -> CachedProgram[_Made]:
@@ -453,35 +462,50 @@ class Session(Stateful, InferenceSession):
         program = None
         if graph.outputs and values is None:
             program = compile(graph, state=pairs, how=self._how, registry=self._registry)
-        text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
+        text = ", ".join(f"{n}: {shape_text(s)}" for n, s in request.shapes.items())
         return CachedProgram(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
 
     def _import(self, request: Request) -> Imported:
         """Import the graph for a signature, with the inputs that decide shapes as constants."""
         from rammer.frontend.onnx import NotConstant
 
-        deciding = self._deciding & request.arrays.keys()
+        deciding = {name for name in self._deciding & request.arrays.keys() if self._may_fix(name, request)}
         while True:
-            constants = {name: _host(name, request.arrays[name]) for name in deciding}
+            constants = {name: host_value(name, request.arrays[name]) for name in deciding}
             try:
                 imported = self._source.load(shapes=request.shapes, dims=self._inputs.dims, constants=constants)
                 break
             except NotConstant as error:
                 found = set(error.inputs) & request.arrays.keys()
-                error.cuts = self._cuts(error, [request.arrays[name] for name in found])
+                error.cuts = self._cuts(error, found, request)
                 if error.cuts or not found - deciding:
                     raise
                 deciding |= found
         self._deciding = self._deciding | deciding  # a new set: other threads read the old one
         return imported
 
-    def _cuts(self, error: NotConstant, values: Sequence[Any]) -> bool:
+    def _cuts(self, error: NotConstant, names: Collection[str], request: Request) -> bool:
         """Check whether to cut the model, instead of compiling it for these values of inputs."""
         from rammer.frontend.onnx import Undecided
 
-        if isinstance(error, Undecided):
-            return not values or not all(map(is_flag, values))
-        return not (self._fixes or self._whole or all(map(is_small, values)))
+        values = {name: request.arrays[name] for name in names}
+        small = all(map(is_small, values.values()))
+        if not isinstance(error, Undecided):
+            return not (self._fixes or self._whole or small)
+        if error.op == "If" and small:
+            self._choices |= {n: set() for n, v in values.items() if not is_flag(v) and n not in self._choices}
+        chosen = all(is_flag(value) or name in self._choices for name, value in values.items())
+        return not (values and chosen and all(self._may_fix(name, request) for name in values))
+
+    def _may_fix(self, name: str, request: Request) -> bool:
+        """Check whether an input's value may be a constant: of integers that decide branches only a small set."""
+        known = self._choices.get(name)
+        if known is None:
+            return True
+        value = content(name, request.arrays[name])
+        if len(known) < CHOICES:
+            known.add(value)
+        return value in known
 
     # ahead of time
 
@@ -545,6 +569,7 @@ class Session(Stateful, InferenceSession):
     def close(self) -> None:
         """Close every program once its runs end. Later runs raise InputError."""
         self._cache.close()
+        self._seen.forget()
         if self._stages:
             self._stages.close()
 
@@ -589,25 +614,3 @@ def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
 
 def _tensors(place: Place) -> tuple[str, ...]:
     return () if place is None else (place,) if isinstance(place, str) else place
-
-
-def _host(name: str, value: Any) -> Array:
-    if on_gpu(value):
-        raise InputError(f"input {name!r} decides shapes, and lies on a GPU", hint="give it as a NumPy array")
-    return np.asarray(value)
-
-
-def _content(name: str, value: Any) -> Hashable:
-    """Return a key of the value: its bytes, or their digest if there are more than HASHED_BYTES."""
-    data = _host(name, value).tobytes()
-    return data if len(data) <= HASHED_BYTES else hashlib.sha256(data).digest()
-
-
-def _shape_text(given: Any) -> str:
-    if given is None:
-        return "none"
-    return (
-        f"[{', '.join(map(_shape_text, given))}]"
-        if given and isinstance(given[0], tuple)
-        else "×".join(map(str, given))
-    )

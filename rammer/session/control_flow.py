@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from itertools import count
@@ -116,15 +116,15 @@ class _Piece:
     ) -> None:
         self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
         self._model = model
-        self._opened: dict[tuple[bytes, ...], tuple[Session, dict[str, str]]] = {}
+        self._opened: dict[tuple[Hashable, ...], tuple[Session, dict[str, str]]] = {}
         self._lock = threading.Lock()
 
     def session(self, values: Mapping[str, Any]) -> tuple[Session, dict[str, str]]:
         """Return the session for such values, and its state: output -> input. Lists and None are not state."""
-        types = {name: type_of(values[name]) for name in self.part.inputs}
-        key = tuple(kind.SerializeToString() for kind in types.values())
+        key = tuple(_kind(values[name]) for name in self.part.inputs)
         with self._lock:
             if key not in self._opened:
+                types = {name: type_of(values[name]) for name in self.part.inputs}
                 pairs = {o: n for o, n in self.pairs.items() if isinstance(values[n], np.ndarray)}
                 self._opened[key] = self._model.open(self.part, types, pairs, self._fixes), pairs
             return self._opened[key]
@@ -438,6 +438,11 @@ class _Steps(ExitStack):
         """Return the collected outputs of a loop without steps: arrays of 0 rows."""
         types = self._session.output_types(self._given) if self._rows else {}
         return [np.zeros((0, *types[name].shape), types[name].dtype.numpy) for name in self._rows]
+
+
+def _kind(value: Any) -> Hashable:
+    """Return a key that is equal for values of one type, whatever their shapes."""
+    return tuple(map(_kind, value[:1])) if isinstance(value, list) else getattr(value, "dtype", None)
 
 
 def _captured(part: SubgraphPart, values: Mapping[str, Any]) -> Values:

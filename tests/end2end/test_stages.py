@@ -498,3 +498,27 @@ def test_what_a_model_that_is_cut_cannot_have() -> None:
             s.run(None, {"x": x[:, :6], "limit": np.array(1, F32)})
     with pytest.raises(InputError, match="closed"):
         s.run(None, {"x": x, "limit": np.array(1, F32)})
+
+
+def test_small_sets_of_integers_are_signatures() -> None:
+    """A sampling rate that chooses a branch is part of the signature; with many values the model is cut."""
+    model = parsed(
+        """detect (int64[one] sr, float[n, 6] x) => (float[n, k] y) {
+          high = Equal(sr, wide)
+          y = If (high) <
+            then_branch = a () => (float[p, q] u) { u = MatMul(x, w) },
+            else_branch = b () => (float[r, s] v) { v = Neg(x) }
+          >
+        }""",
+        wide=np.array([16000]),
+        w=draw(6, 3),
+    )
+    with session(model) as s:
+        feeds = [{"sr": np.array([rate]), "x": draw(3, 6, seed=rate)} for rate in (16000, 8000, 16000, 8000, 8000)]
+        agrees(s, model, feeds)
+        assert s._stages is None and (s.report().hits, s.report().misses) == (3, 2)
+        agrees(s, model, [{"sr": np.array([rate]), "x": draw(3, 6)} for rate in range(9)])
+        assert s._stages is not None and s.report().misses <= 4 + 3
+        misses = s.report().misses
+        agrees(s, model, [*feeds, {"sr": np.array([77]), "x": draw(3, 6)}])
+        assert s.report().misses == misses

@@ -93,6 +93,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
+    "rammer.session.seen": ({"session.cache"}, {"numpy"}),
     "rammer.session.report": ({"errors", "moved"}, set()),
     "rammer.session.control_flow": ({"session.inputs", "runtime.state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
@@ -108,6 +109,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.program",
             "session.cache",
             "session.report",
+            "session.seen",
             "runtime.state",
             "plugins",
             "vdevice.base",
