@@ -30,6 +30,7 @@ from rammer.runtime.program import RepeatedRun
 from rammer.runtime.state import Stateful, StreamState, checked_pairs
 from rammer.session.buckets import Adjustment, Buckets, cut, fill, length_name, masked, require_prefix
 from rammer.session.cache import CachedProgram, ProgramCache
+from rammer.session.driven import DrivenLoop
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
 from rammer.session.inputs import Inputs, Request, SessionPort, content, host_value, is_flag, is_small, shape_text
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
@@ -244,6 +245,26 @@ class Session(Stateful, InferenceSession):
         found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
         memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
         return {name: found[name] for name in outputs}
+
+    def held(self, inputs: Mapping[str, Any], changing: Collection[str]) -> CachedProgram[_Made] | None:
+        """Return the program of a loop's body, which stays open until `release`.
+
+        None if a step needs more than one run of it, or if inputs that are `changing` decide which program runs.
+        """
+        if self._stages is None:
+            try:
+                kept, _ = self._cache.acquire(self._request(self._memory, inputs))
+            except ModelError as error:
+                self._cut(error)
+            else:
+                if DrivenLoop.can_run(kept.program, self._memory.pairs) and self._deciding.isdisjoint(changing):
+                    return kept
+                self._cache.release(kept)
+        return None
+
+    def release(self, kept: CachedProgram[_Made], steps: int) -> None:
+        """Report that a loop has ended after so many steps."""
+        self._cache.release(kept, max(steps - 1, 0))
 
     @contextmanager
     def again(

@@ -25,6 +25,7 @@ from rammer.frontend.onnx.parts import SubgraphPart, label_of
 from rammer.frontend.onnx.ports import type_of
 from rammer.ir.tensor import Array
 from rammer.runtime.state import StreamState
+from rammer.session.driven import DrivenLoop
 from rammer.session.inputs import Request
 
 if TYPE_CHECKING:
@@ -258,6 +259,33 @@ class _Control(_Step):
             raise self.fail(f"{what} has {value.size} elements instead of one")
         return int(value.item())
 
+    def driven(
+        self,
+        piece: _Piece,
+        given: Mapping[str, Any],
+        limit: int,
+        scanned: Mapping[str, Array],
+        collected: Sequence[str],
+        again: str | None = None,
+        counter: str | None = None,
+    ) -> DrivenLoop | None:
+        """Take all steps of a loop in one call. Returns None if its body is not one program of fixed shapes."""
+        session, pairs = piece.session(given)
+        if pairs != piece.pairs:
+            return None
+        changing = {*pairs.values(), *scanned, *filter(None, (counter,))}
+        kept = session.held(given, changing)
+        if kept is None or kept.program is None:
+            return None
+        steps = 0
+        try:
+            loop = DrivenLoop(kept.program, given, limit, scanned, collected, again, counter)
+            loop.run(self.model.max_steps, self.model.max_bytes, self.fail)
+            steps = loop.steps
+        finally:
+            session.release(kept, steps)
+        return loop
+
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names the node."""
         return ModelError(what, node=self.label, op=self.node.op_type, hint=hint)
@@ -299,6 +327,11 @@ class _LoopNode(_Control):
         part = self._piece.part
         first = {name: self.value(values, n) for n, name in enumerate(part.inputs[: part.num_formal])}
         given = first | self._at(0) | _captured(part, values)
+        if alive and limit != 0:
+            most = self.model.max_steps + 1 if limit is None else limit
+            loop = self.driven(self._piece, given, most, {}, self._collected, self._again, part.inputs[0])
+            if loop is not None:
+                return self.results([*map(loop.carried, self._piece.pairs.values()), *loop.collected()])
         with _Steps(self, self._piece, given, self._collected, (self._again,)) as steps:
             for step in count():
                 if not alive or (limit is not None and step >= limit):
@@ -338,14 +371,21 @@ class _Scan(_Control):
 
         states = dict(zip(part.inputs, operands[: self._num_states], strict=False))
         given = at(0) | states | _captured(part, values)
-        with _Steps(self, self._piece, given, part.outputs[self._num_states :]) as steps:
-            for step in range(length):
-                steps.take(at(step))
-            joined = [
-                np.stack(rows[::-1] if back else rows, self._axis(axis, rows[0].ndim + 1))
-                for rows, (axis, back) in zip(steps.collected(), self._ways("output"), strict=True)
-            ]
-            return self.results([*steps.carried(), *joined])
+        collected = part.outputs[self._num_states :]
+        names = part.inputs[self._num_states : part.num_formal]
+        loop = self.driven(self._piece, given, length, dict(zip(names, scanned, strict=True)), collected)
+        if loop is not None:
+            carried, found = [*map(loop.carried, self._piece.pairs.values())], loop.collected()
+        else:
+            with _Steps(self, self._piece, given, collected) as steps:
+                for step in range(length):
+                    steps.take(at(step))
+                carried, found = steps.carried(), [np.stack(rows) for rows in steps.collected()]
+        joined = [
+            np.ascontiguousarray(np.moveaxis(rows[::-1] if back else rows, 0, self._axis(axis, rows.ndim)))
+            for rows, (axis, back) in zip(found, self._ways("output"), strict=True)
+        ]
+        return self.results([*carried, *joined])
 
     def _ways(self, side: str) -> list[tuple[int, int]]:
         """Return the axis and direction of every scanned input, or collected output."""

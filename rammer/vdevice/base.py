@@ -316,6 +316,36 @@ class KeepsState(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where a port is in each step of a loop: in step n, row `(n + shift) % len(array)`. Each row is contiguous."""
+
+    array: Array
+    shift: int = 0
+
+
+@runtime_checkable
+class TakesSteps(Protocol):
+    """A loaded program that can run as the body of a loop, many times in one call. Serialises its calls itself."""
+
+    def rows(self, kind: TensorType, count: int) -> Array:
+        """Return uninitialised rows, at which a port can be pointed."""
+
+    def take_steps(
+        self,
+        reads: Mapping[str, Rows],
+        writes: Mapping[str, Rows],
+        again: str | None,
+        progress: NDArray[np.int64],
+        end: int,
+    ) -> None:
+        """Take steps with all inputs in `reads`, until step `end`, or until the output `again` is false.
+
+        `progress` has the next step, and whether the loop goes on. A call may return early, to show signals to its
+        caller.
+        """
+
+
 @runtime_checkable
 class SharesRooms(Protocol):
     """A loaded program whose buffers may be used by other programs: those with the same `keeper`."""
