@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -26,11 +25,9 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
-from rammer.runtime.program import RepeatedRun
 from rammer.runtime.state import Stateful, StreamState, checked_pairs
 from rammer.session.buckets import Adjustment, Buckets, cut, fill, length_name, masked, require_prefix
 from rammer.session.cache import CachedProgram, ProgramCache
-from rammer.session.driven import DrivenLoop
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
 from rammer.session.inputs import Inputs, Request, SessionPort, content, host_value, is_flag, is_small, shape_text
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
@@ -139,6 +136,7 @@ class Session(Stateful, InferenceSession):
             tuple(name for name in self._inputs.ports if name not in pairs.values()),
             tuple(name for name in self._outputs if name not in pairs),
         )
+        self._admitted: tuple[object, ...] | None = None  # types and shapes of the last inputs of a cut model
         self._seen = SeenSignatures[_Made](self._cache.count)
         self._try_run = None if pairs or self._whole else self._seen.run
 
@@ -234,6 +232,18 @@ class Session(Stateful, InferenceSession):
 
     def _evaluate_cut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         assert self._stages is not None
+        types = tuple((name, type(v), getattr(v, "dtype", 0), getattr(v, "shape", 0)) for name, v in inputs.items())
+        values = inputs
+        if memory.pairs or types != self._admitted:
+            values = self._checked(memory, inputs)
+            same = values.keys() == inputs.keys() and all(values[name] is value for name, value in inputs.items())
+            self._admitted = types if same else None
+        found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
+        memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
+        return {name: found[name] for name in outputs}
+
+    def _checked(self, memory: StreamState, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return values of all inputs for a model that is cut. Raises InputError."""
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         kept = {name: deepcopy(value) for name in memory.inputs if (value := memory.value(name)) is not None}
         request = self._request(memory, {**kept, **inputs})
@@ -241,15 +251,12 @@ class Session(Stateful, InferenceSession):
             raise InputError(
                 f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
             )
-        values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
-        found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
-        memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
-        return {name: found[name] for name in outputs}
+        return {name: self._inputs.value(name, request) for name in self._inputs.ports}
 
     def held(self, inputs: Mapping[str, Any], changing: Collection[str]) -> CachedProgram[_Made] | None:
-        """Return the program of a loop's body, which stays open until `release`.
+        """Return the program of a loop's body, which stays open until it is released.
 
-        None if a step needs more than one run of it, or if inputs that are `changing` decide which program runs.
+        None if state does not stay inside one program, or if inputs that are `changing` decide which program runs.
         """
         if self._stages is None:
             try:
@@ -257,40 +264,11 @@ class Session(Stateful, InferenceSession):
             except ModelError as error:
                 self._cut(error)
             else:
-                if DrivenLoop.can_run(kept.program, self._memory.pairs) and self._deciding.isdisjoint(changing):
+                inside = kept.program and kept.program.state_pairs == self._memory.pairs
+                if inside and self._deciding.isdisjoint(changing):
                     return kept
                 self._cache.release(kept)
         return None
-
-    def release(self, kept: CachedProgram[_Made], steps: int) -> None:
-        """Report that a loop has ended after so many steps."""
-        self._cache.release(kept, max(steps - 1, 0))
-
-    @contextmanager
-    def again(
-        self, memory: StreamState, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
-    ) -> Iterator[RepeatedRun | None]:
-        """Yield a function that repeats the last run of a stream with other values of the `changing` inputs only.
-
-        Yields None if these inputs decide which program runs, or if state does not stay inside one program.
-        """
-        if self._stages is not None or not self._deciding.isdisjoint(changing):
-            yield None
-            return
-        state = {name: memory.value(name) for name in memory.inputs}
-        kept, _ = self._cache.acquire(self._request(memory, {**state, **inputs}), ahead=True)
-        again, runs = None, 0
-        try:
-            program = kept.program
-            if program and program.state_pairs == memory.pairs and {p.name for p in program.outputs} >= {*outputs}:
-                names = {p.name for p in program.inputs} - {*memory.inputs}
-                again = program.again(memory, {name: inputs[name] for name in names}, outputs)
-            yield again
-        finally:
-            if again:
-                again.finish()
-                runs = again.runs
-            self._cache.release(kept, runs)
 
     def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
         """Return the types of the outputs that are tensors, for these inputs."""

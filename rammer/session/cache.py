@@ -75,6 +75,14 @@ class ProgramCache(Generic[RequestT, InfoT]):
             kept = self._find(request, ahead)  # another thread may have compiled it
             return (kept, False) if kept is not None else (self._add(request, ahead), True)
 
+    def reacquire(self, kept: CachedProgram[InfoT]) -> bool:
+        """Acquire a program that was acquired before. False if it was evicted."""
+        with self._lock:
+            if not kept.evicted:
+                kept.users += 1
+                self._count(kept, 1)
+            return not kept.evicted
+
     def release(self, kept: CachedProgram[InfoT], more: int = 0) -> None:
         """Report that a run is done, and `more` like it."""
         with self._lock:

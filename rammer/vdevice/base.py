@@ -317,11 +317,24 @@ class KeepsState(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StepRows:
     """Where a port is in each step of a loop: in step n, row `(n + shift) % len(array)`. Each row is contiguous."""
 
     array: Array
     shift: int = 0
+
+
+class LoopBody(Protocol):
+    """A loaded program as the body of a loop. Used by one thread at a time."""
+
+    def move(self, name: str, rows: StepRows) -> None:
+        """Set the rows of a port. The caller keeps them alive."""
+
+    def take(self, progress: NDArray[np.int64], end: int) -> None:
+        """Take steps until `end`, or until the condition is false; maybe fewer, to show signals to the caller.
+
+        `progress` has the next step, and whether the loop goes on.
+        """
 
 
 @runtime_checkable
@@ -331,18 +344,10 @@ class TakesSteps(Protocol):
     def rows(self, kind: TensorType, count: int) -> Array:
         """Return uninitialised rows, at which a port can be pointed."""
 
-    def take_steps(
-        self,
-        reads: Mapping[str, Rows],
-        writes: Mapping[str, Rows],
-        again: str | None,
-        progress: NDArray[np.int64],
-        end: int,
-    ) -> None:
-        """Take steps with all inputs in `reads`, until step `end`, or until the output `again` is false.
+    def steps(self, rows: Mapping[str, StepRows], again: str | None) -> LoopBody:
+        """Return the program as the body of a loop, with rows of all inputs and of some outputs.
 
-        `progress` has the next step, and whether the loop goes on. A call may return early, to show signals to its
-        caller.
+        The loop goes on while the output `again` is true.
         """
 
 

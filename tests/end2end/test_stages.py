@@ -522,3 +522,64 @@ def test_small_sets_of_integers_are_signatures() -> None:
         misses = s.report().misses
         agrees(s, model, [*feeds, {"sr": np.array([77]), "x": draw(3, 6)}])
         assert s.report().misses == misses
+
+
+def test_steps_are_taken_in_one_call() -> None:
+    """Loops of many steps, whose number is not known; rows that are copied, and too large for it; several threads."""
+    text = """collect (float[n, 129] x, float[129] add, float limit)
+        => (float[n, 129] y, float[t, n, 129] rows, int64[t, 1] at) {
+      y, rows, at = Loop <body = step (int64[1] i, bool c, float[n, 129] h)
+          => (bool again, float[n, 129] g, float[n, 129] row, int64[1] j) {
+        g = Add (h, add)
+        row = Mul (g, g)
+        j = Add (i, i)
+        most = ReduceMax <keepdims = 0> (g)
+        again = Less (most, limit)
+      }> ("", "", x)
+    }"""
+    model = parsed(text)
+    step = np.full(129, 1, F32)
+    with session(model) as s:
+        feeds = [{"x": draw(n, 129), "add": step, "limit": np.array(m, F32)} for n in (3, 260) for m in (20, 0, 40)]
+        agrees(s, model, [*feeds, {"x": draw(3, 129), "add": step, "limit": np.array(1500, F32)}])
+        assert s._stages is not None
+        (body,) = [piece for piece in s._stages._whole.pieces() if "body" in piece.label]
+        assert len(body.ready) == 2  # both shapes had their steps in C
+
+        wrong: list[int] = []
+
+        def work(number: int) -> None:
+            x = np.full((3, 129), -number, F32)
+            for _ in range(20):
+                y, rows, at = s.run(None, {"x": x, "add": step, "limit": np.array(9, F32)})
+                if len(rows) != 9 + number or y[0, 0] != 9 or at[-1] != 2 * (8 + number):
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        with pytest.raises(ModelError, match=r"Loop '→y': collects more than"):
+            s._stages._model.max_bytes = 100
+            s.run(None, feeds[0])
+
+
+def test_a_step_that_fails_is_named() -> None:
+    model = parsed(
+        """pick (int64 m, float[7] x) => (float y) {
+          zero = Constant <value = float {0}> ()
+          y = Loop <body = step (int64 i, bool c, float h) => (bool again, float g) {
+            again = Identity (c)
+            one = Gather (x, i)
+            g = Add (h, one)
+          }> (m, "", zero)
+        }"""
+    )
+    with session(model) as s:
+        agrees(s, model, [{"m": np.array(7), "x": draw(7)}])
+        for _ in range(2):
+            with pytest.raises(ModelError, match=r"Loop '→y': step 7: .*index out of range"):
+                s.run(None, {"m": np.array(9), "x": draw(7)})
+        agrees(s, model, [{"m": np.array(7), "x": draw(7)}])

@@ -93,9 +93,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
+    "rammer.session.driven": ({"runtime.program", "vdevice.base", "ir", "errors"}, {"numpy"}),
     "rammer.session.seen": ({"session.cache"}, {"numpy"}),
     "rammer.session.report": ({"errors", "moved"}, set()),
-    "rammer.session.control_flow": ({"session.inputs", "runtime.state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
+    "rammer.session.control_flow": (
+        {"session.inputs", "session.driven", "runtime.state", "vdevice.base", "frontend", "ir", "errors"},
+        {"numpy", "onnx"},
+    ),
     "rammer.session": (
         {
             "runtime.call",

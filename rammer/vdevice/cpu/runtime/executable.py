@@ -18,12 +18,13 @@ from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
-from rammer.vdevice.base import Image, Rows, SlotTimes, Stepped
+from rammer.vdevice.base import Image, StepRows, SlotTimes, Stepped
 from rammer.vdevice.cpu.host import Host, known_arch
 from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, is_possible
 from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, leak, pool_for, runtime_for
+from rammer.vdevice.cpu.runtime.steps import CpuLoopBody
 from rammer.vdevice.cpu.runtime.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
-from rammer.vdevice.image.arena import ALIGNMENT, bound_ports
+from rammer.vdevice.image.arena import bound_ports
 from rammer.vdevice.image.memory import HostBuffers, allocate, gather, reused, tensor_at
 from rammer.vdevice.toolchain.library import Library
 
@@ -250,48 +251,17 @@ class CpuExecutable(HostBuffers):
             self._run([(view, given[name]) for name, view in self._inputs if name not in direct])
             return self.handed(self._outputs, rooms, direct, outputs)
 
-    def take_steps(
-        self,
-        reads: Mapping[str, Rows],
-        writes: Mapping[str, Rows],
-        again: str | None,
-        progress: NDArray[np.int64],
-        end: int,
-    ) -> None:
-        """Take steps of a loop with ports in rows. A row is copied where no argument can point at it."""
+    def steps(self, rows: Mapping[str, StepRows], again: str | None) -> CpuLoopBody:
+        """Return the program as the body of a loop."""
+        bound = self._bindings, self._direct, self._args
+        return CpuLoopBody(self._inputs, self._outputs, rows, again, *bound, self._take_steps)
+
+    def _take_steps(self, loop: int, progress: int, end: int, pointed: dict[str, int]) -> None:
         with self._lock if self._forks == forks.count else self._renewed():
-            self._point({})
-            pointed = [name for name, place in (*reads.items(), *writes.items()) if self._can_point(name, place.array)]
-            homes = {
-                view.ctypes.data for name, view in self._inputs if name in pointed
-            }  # also of what is changed there
-            ports = [
-                [*self._pointing(name, name in pointed), view.ctypes.data, *_numbers(place, view.nbytes)]
-                for views, places in ((self._inputs, reads), (self._outputs, writes))
-                for name, view in views
-                if (place := places.get(name)) and (name in pointed or name in reads or view.ctypes.data not in homes)
-            ]
-            table = np.array(ports, np.int64)
-            condition = next((view for name, view in self._outputs if name == again), self._arena[:0])
-            number = (self._args.ctypes.data, table.ctypes.data, len(reads), len(ports) - len(reads))
-            loop = np.array([*number, condition.ctypes.data, condition.nbytes], np.int64)
-            where = self._address, loop.ctypes.data, progress.ctypes.data, end
-            try:
-                self._run_by(lambda pool: self._runtime.steps(pool, *where))
-            finally:
-                self._pointed = dict.fromkeys(pointed, -1)
-
-    def _can_point(self, name: str, rows: Array) -> bool:
-        """Check whether arguments may point at each of these rows."""
-        free = name in self._direct and rows.flags.aligned
-        return name in self._bindings and (free or not any(n % ALIGNMENT for n in (rows.ctypes.data, rows.strides[0])))
-
-    def _pointing(self, name: str, points: bool) -> tuple[int, int, int]:
-        """Return `arguments` of steps.c."""
-        if not points:
-            return 0, 0, 0
-        bound = self._bindings[name]
-        return len(bound.args), bound.args.ctypes.data, bound.offsets.ctypes.data
+            if self._pointed is not pointed:
+                self._point({})
+                self._pointed = pointed
+            self._run_by(lambda pool: self._runtime.steps(pool, self._address, loop, progress, end))
 
     def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
         """Return the addresses of arrays that need no copy."""
@@ -443,12 +413,6 @@ class CpuExecutable(HostBuffers):
             self._inputs, self._outputs, self._weights, self._arrays = [], [], [], {}
             self._arena = self._scratch = allocate(0)
             self._memory = RunMemory(())
-
-
-def _numbers(rows: Rows, nbytes: int) -> tuple[int, ...]:
-    """Return the members of `rows` of steps.c behind its home."""
-    array = rows.array
-    return array.ctypes.data, nbytes, array.strides[0], rows.shift, len(array)
 
 
 def _checked_table(image: Image, host: Host) -> Table:
