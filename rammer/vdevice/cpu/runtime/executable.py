@@ -18,7 +18,7 @@ from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
-from rammer.vdevice.base import Image, StepRows, SlotTimes, Stepped
+from rammer.vdevice.base import Image, SlotTimes, Stepped, StepRows
 from rammer.vdevice.cpu.host import Host, known_arch
 from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, is_possible
 from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, leak, pool_for, runtime_for
