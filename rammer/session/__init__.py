@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
     from rammer.frontend.onnx.ports import Place
+    from rammer.frontend.onnx.values import ValuedNode
     from rammer.session.control_flow import Stages
 
 REMEMBERED = 4096  # maximal number of proofs in the table
@@ -136,6 +137,7 @@ class Session(Stateful, InferenceSession):
             tuple(name for name in self._inputs.ports if name not in pairs.values()),
             tuple(name for name in self._outputs if name not in pairs),
         )
+        self._valued: ValuedNode | None = None  # set once an import has checked such a model
         self._admitted: tuple[object, ...] | None = None  # types and shapes of the last inputs of a cut model
         self._seen = SeenSignatures[_Made](self._cache.count)
         self._try_run = None if pairs or self._whole else self._seen.run
@@ -196,7 +198,8 @@ class Session(Stateful, InferenceSession):
             return self._evaluate_growing(memory, inputs, outputs)
         kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
         given = {**kept, **inputs}
-        return self._run(self._request(memory, given), memory, inputs, outputs)
+        request = self._request(memory, given)
+        return self._valued.run(request.arrays) if self._valued else self._run(request, memory, inputs, outputs)
 
     def _request(self, memory: StreamState, given: Mapping[str, Any]) -> Request:
         """Return the request of a call, with zeros for state that it does not give."""
@@ -366,6 +369,7 @@ class Session(Stateful, InferenceSession):
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
             if self._try_run is not None:
                 self._seen.remember(kept, given, kept.info.values, self._called[1])
+                self._valued = self._valued or (self._source.valued() if kept.info.values else None)
         finally:
             self._cache.release(kept)
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}

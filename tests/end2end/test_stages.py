@@ -583,3 +583,28 @@ def test_a_step_that_fails_is_named() -> None:
             with pytest.raises(ModelError, match=r"Loop '→y': step 7: .*index out of range"):
                 s.run(None, {"m": np.array(9), "x": draw(7)})
         agrees(s, model, [{"m": np.array(7), "x": draw(7)}])
+
+
+def test_nodes_that_need_values_are_computed_without_a_compilation() -> None:
+    """Other boxes in each call, whose number stays: one import of the model."""
+    model = parsed(
+        """pick (float[1, n, 4] boxes, float[1, c, n] scores)
+            => (int64[k, 3] kept, int64[1, k] places, float[m] values) {
+          kept = NonMaxSuppression (boxes, scores, most, overlap, least)
+          places = NonZero (scale)
+          values, first = Unique (scale)
+          scale = Constant <value_floats = [3.0, 0.0, 3.0]> ()
+        }""",
+        most=np.array([5]),
+        overlap=np.array([0.4], F32),
+        least=np.array([0.2], F32),
+    )
+    random = np.random.default_rng(2)
+    alone = parsed("unique (float[n] x) => (float[k] y, int64[n] back) { y, first, back, number = Unique (x) }")
+    for tested, feeds in (
+        (model, [{"boxes": random.random((1, 29, 4)), "scores": random.random((1, 2, 29))} for _ in range(6)]),
+        (alone, [{"x": random.integers(0, 9, 29)} for _ in range(6)]),
+    ):
+        with session(tested) as s:
+            agrees(s, tested, [{name: value.astype(F32) for name, value in given.items()} for given in feeds])
+            assert s.report().misses == 1 + (tested is model)

@@ -20,7 +20,8 @@ from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.parts import Cutter
 from rammer.frontend.onnx.ports import Declared, Given, Place, declared
 from rammer.frontend.onnx.strings import require_utf8
-from rammer.frontend.onnx.tensors import ExternalData
+from rammer.frontend.onnx.tensors import ExternalData, decode
+from rammer.frontend.onnx.values import ValuedNode
 from rammer.frontend.onnx.wire import take_weights
 from rammer.ir.graph import Graph
 
@@ -130,6 +131,14 @@ class Source:
         names = {t.name for t in graph.initializer}
         weights = {name: data for name, data in self._weights.items() if name in names}
         return Source(model, limits=self._limits, base_dir=self._folder, weights=weights)
+
+    def valued(self) -> ValuedNode | None:
+        """Return the node of a model that has one only and computes values of values; None for any other model."""
+        graph, external = self._model.graph, ExternalData(self._folder, self._limits)
+        if not ValuedNode.suits(graph):
+            return None
+        weights = {t.name: decode(t, external, self._weights.get(t.name)) for t in graph.initializer}
+        return ValuedNode(graph, self.opset, self._limits, weights)
 
     def check(self) -> None:
         """Raise one ModelError that lists every unsupported operator."""
