@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -26,10 +26,31 @@ from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
 from rammer.runtime.state import Stateful, StreamState, checked_pairs
-from rammer.session.buckets import Adjustment, Buckets, cut, fill, length_name, masked, require_prefix
+from rammer.session.buckets import (
+    Adjustment,
+    Buckets,
+    MaskedSteps,
+    Proofs,
+    compared,
+    cut,
+    fill,
+    length_name,
+    masked,
+)
 from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
-from rammer.session.inputs import Inputs, Request, SessionPort, content, host_value, is_flag, is_small, shape_text
+from rammer.session.inputs import (
+    Inputs,
+    Request,
+    SessionPort,
+    content,
+    gathered,
+    host_value,
+    is_flag,
+    is_small,
+    shape_text,
+    tensors_of,
+)
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.session.report import SessionReport
 from rammer.session.seen import SeenSignatures
@@ -39,14 +60,10 @@ if TYPE_CHECKING:
     import onnx
 
     from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
-    from rammer.frontend.onnx.ports import Place
     from rammer.frontend.onnx.values import ValuedNode
     from rammer.session.control_flow import Stages
 
-REMEMBERED = 4096  # maximal number of proofs in the table
 CHOICES = 4  # most values of an integer that decides branches; with more of them the model is cut
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -115,7 +132,7 @@ class Session(Stateful, InferenceSession):
         self._outputs = {port.name: port for port in self._source.outputs}
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
         self._choices: dict[str, set[Hashable]] = {}  # values of integers that decide branches
-        self._proofs: dict[Hashable, Any] = {}  # by kind and signatures
+        self._proofs = Proofs()
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
             {name: (port.type, _fixed(port)) for name, port in ports.items()}
@@ -335,7 +352,7 @@ class Session(Stateful, InferenceSession):
             extents = self._inputs.symbols(request.shapes, self._growing.axes)
             return self._growing.fit(self._loads(request), grown, extents, self._buckets.extents(exact.shapes))
 
-        return self._once(lambda: ("fit", self._key(exact), self._key(request)), made)
+        return self._proofs.once(lambda: ("fit", self._key(exact), self._key(request)), made)
 
     def _loads(self, request: Request) -> Callable[[Mapping[str, int]], Imported]:
         """Return a function that imports the model for a request with some extents replaced."""
@@ -364,7 +381,7 @@ class Session(Stateful, InferenceSession):
             found = {name: value.copy() for name, value in kept.info.values.items()}
             if program:
                 names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
-                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
+                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in tensors_of(places[name])]
                 fed = {name: request.arrays[name] for name in names}
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
             if self._try_run is not None:
@@ -373,8 +390,8 @@ class Session(Stateful, InferenceSession):
         finally:
             self._cache.release(kept)
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
-        memory.advance({taker: deepcopy(_gathered(places[output], found)) for output, taker in outside.items()})
-        return {name: _gathered(places[name], found) for name in outputs}
+        memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
+        return {name: gathered(places[name], found) for name in outputs}
 
     def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
         """Return the request of the program that serves this one, and the outputs' true shapes if it is padded."""
@@ -405,7 +422,7 @@ class Session(Stateful, InferenceSession):
             except ModelError:
                 return ()  # each run raises the error itself
 
-        return self._once(lambda: ("masks", self._key(padded)), made)
+        return self._proofs.once(lambda: ("masks", self._key(padded)), made)
 
     def _proven(
         self, exact: Request, padded: Request, masks: tuple[Adjustment, ...]
@@ -420,26 +437,15 @@ class Session(Stateful, InferenceSession):
             shapes = {name: graph.types[name].shape for name in graph.outputs}
             return shapes, masks if set(needed) <= set(masks) else needed
 
-        return self._once(lambda: ("padding", self._key(exact)), made)
+        return self._proofs.once(lambda: ("padding", self._key(exact)), made)
 
     def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Adjustment, ...]]:
         """Return the exact graph, and what the padded one has to mask. Raises ModelError."""
-        graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
-        filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
-        return graph, require_prefix(graph, self._import(padded).graph, filled)
 
-    def _once(self, key: Callable[[], Hashable], make: Callable[[], T]) -> T:
-        """Return a proof from the table, which has a bounded size, or make it.
+        def load(masks: tuple[Adjustment, ...]) -> tuple[Imported, Imported]:
+            return self._import(replace(exact, masks=masks)), self._import(replace(padded, masks=masks))
 
-        Making it may find inputs that decide shapes, so `key` is asked again.
-        """
-        found: T | None = self._proofs.get(key())
-        if found is None:
-            found = make()
-            if len(self._proofs) >= REMEMBERED:
-                self._proofs.clear()
-            self._proofs[key()] = found
-        return found
+        return compared(load, self._buckets.extents(exact.shapes), self._buckets.extents(padded.shapes))
 
     # programs
 
@@ -472,11 +478,14 @@ class Session(Stateful, InferenceSession):
         """Import the graph for a signature, with the inputs that decide shapes as constants."""
         from rammer.frontend.onnx import NotConstant
 
+        lengths = {m.label: length_name(m.symbol) for m in request.masks if isinstance(m, MaskedSteps)}
         deciding = {name for name in self._deciding & request.arrays.keys() if self._may_fix(name, request)}
         while True:
             constants = {name: host_value(name, request.arrays[name]) for name in deciding}
             try:
-                imported = self._source.load(shapes=request.shapes, dims=self._inputs.dims, constants=constants)
+                imported = self._source.load(
+                    shapes=request.shapes, dims=self._inputs.dims, constants=constants, step_lengths=lengths
+                )
                 break
             except NotConstant as error:
                 found = set(error.inputs) & request.arrays.keys()
@@ -606,14 +615,3 @@ def _constants(graph: Graph) -> dict[str, Array] | None:
     if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
         return None
     return evaluate_graph(replace(graph, inputs=()), {})
-
-
-def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
-    """Return an output: an array, a list of arrays, or None."""
-    if place is None:
-        return None
-    return found[place] if isinstance(place, str) else [found[name] for name in place]
-
-
-def _tensors(place: Place) -> tuple[str, ...]:
-    return () if place is None else (place,) if isinstance(place, str) else place

@@ -16,6 +16,7 @@ from rammer.vdevice.base import DeviceBuffer, conversion_hint
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
+    from rammer.frontend.onnx.ports import Place
     from rammer.session.buckets import Adjustment
 
 Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # a list has the shapes of its elements, a missing value None
@@ -244,3 +245,14 @@ def shape_text(given: Any) -> str:
     return (
         f"[{', '.join(map(shape_text, given))}]" if given and isinstance(given[0], tuple) else "×".join(map(str, given))
     )
+
+
+def gathered(place: Place, found: Mapping[str, Any]) -> Any:
+    """Return an output: an array, a list of arrays, or None."""
+    if place is None:
+        return None
+    return found[place] if isinstance(place, str) else [found[name] for name in place]
+
+
+def tensors_of(place: Place) -> tuple[str, ...]:
+    return () if place is None else (place,) if isinstance(place, str) else place

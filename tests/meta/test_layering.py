@@ -85,7 +85,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.runtime.call": ({"ir", "errors"}, {"numpy"}),
     "rammer.runtime.state": ({"runtime.call", "ir", "errors"}, set()),
     "rammer.session.embedding": ({"ir"}, set()),
-    "rammer.session.buckets": ({"runtime.call", "session.embedding", "frontend.builder", "ir", "errors"}, {"numpy"}),
+    "rammer.session.specialize": ({"ir"}, {"numpy"}),
+    "rammer.session.buckets": (
+        {"runtime.call", "session.embedding", "session.specialize", "frontend.builder", "ir", "errors"},
+        {"numpy"},
+    ),
     "rammer.session.cache": ({"runtime.program", "errors"}, set()),
     "rammer.session.growing_cache": ({"ir", "errors", "session.buckets", "runtime.state"}, {"numpy"}),
     "rammer.session.inputs": (

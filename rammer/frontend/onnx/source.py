@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any
 
@@ -33,13 +33,14 @@ class Imported:
     """A graph, with the names of the model's inputs and outputs in it.
 
     A list maps to the names of its elements, an optional without value to None. Inputs fixed by `constants` have names
-    too, but are not inputs of the graph.
+    too, but are not inputs of the graph. `steps` are those of recurrent nodes, by label.
     """
 
     graph: Graph
     inputs: Mapping[str, Place]
     outputs: Mapping[str, Place]
     files: tuple[str, ...]
+    steps: Mapping[str, int] = field(default_factory=dict)
 
 
 class Source:
@@ -142,7 +143,8 @@ class Source:
 
     def check(self) -> None:
         """Raise one ModelError that lists every unsupported operator."""
-        Importer(self._model, self._weights, ExternalData(self._folder, self._limits), self._limits, {}, {}, {}).check()
+        external = ExternalData(self._folder, self._limits)
+        Importer(self._model, self._weights, external, self._limits, {}, {}, {}, {}).check()
 
     def load(
         self,
@@ -150,16 +152,18 @@ class Source:
         shapes: Mapping[str, Any] | None = None,
         dims: Mapping[str, int] | None = None,
         constants: Mapping[str, Any] | None = None,
+        step_lengths: Mapping[str, str] | None = None,
     ) -> Imported:
         """Import for these shapes of inputs, extents of symbolic dimensions, and values of inputs.
 
-        A list has a list of shapes, an optional without value None. Raises ModelError, and no other error, for a model
-        that cannot be imported.
+        A list has a list of shapes, an optional without value None. `step_lengths` maps labels of recurrent nodes to
+        inputs of the graph, int64 scalars: later steps of these nodes change no state. Raises ModelError, and no other
+        error, for a model that cannot be imported.
         """
         external = ExternalData(self._folder, self._limits)
         try:
             given = _shapes(shapes), _dims(dims), _by_name("constants", constants, "x")
-            importer = Importer(self._model, self._weights, external, self._limits, *given)
+            importer = Importer(self._model, self._weights, external, self._limits, *given, step_lengths or {})
             graph = importer.run()
         except ModelError as error:
             error.locate(path=self.path)
@@ -168,7 +172,8 @@ class Source:
             raise ModelError("the model is nested too deeply", path=self.path) from None
         except MemoryError:
             raise _too_large(self.path) from None
-        return Imported(graph, importer.inputs, importer.outputs, ((self.path,) if self.path else ()) + external.files)
+        paths = ((self.path,) if self.path else ()) + external.files
+        return Imported(graph, importer.inputs, importer.outputs, paths, importer.lengths.steps)
 
 
 def _too_large(path: str) -> ModelError:

@@ -58,6 +58,8 @@ class ValuedNode:
         values, nothing = _Values({**self._weights, **inputs}), cast("Any", None)
         assert self._handler is not None
         # its attributes have neither tensors nor graphs
-        found = self._handler(self._view(builder=cast("Any", values), decode=nothing, subgraph=nothing))
+        found = self._handler(
+            self._view(builder=cast("Any", values), decode=nothing, subgraph=nothing, lengths=nothing)
+        )
         names = cast("list[str]", [found] if isinstance(found, str) else found)
         return {name: values.values[tensor] for name, tensor in zip(self._results, names, strict=False) if name}
