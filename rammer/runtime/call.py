@@ -19,7 +19,7 @@ HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory: plain, pinned for CU
 class Runnable(ABC):
     """A network that computes named outputs from named inputs."""
 
-    _try_run: Callable[[Any], dict[str, Any] | None] | None = None  # fast path for exact inputs; None for others
+    _try_run: Callable[[Any], dict[str, Any] | None] | None = None  # returns all usual outputs, or None: not exact
 
     @abstractmethod
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -55,20 +55,20 @@ class Runnable(ABC):
         """
         if run_options is not None:
             raise InputError("a run has no options", hint="leave out run_options")
-        if input_feed is None:
-            if self._try_run is not None and (found := self._try_run(output_names)) is not None:
-                return found
-            return self._evaluate(_mapping(output_names), self._names()[1])
-        usual = self._names()[1]
-        names = (*usual, *self._named_only())
-        wanted = [output_names] if isinstance(output_names, str) else output_names or usual
-        if unknown := [n for n in wanted if n not in names]:
-            raise InputError(
-                f"no output named {unknown[0]!r}; outputs are {', '.join(names)}",
-                hint=did_you_mean(str(unknown[0]), names),
-            )
-        outputs = self._evaluate(_mapping(input_feed), wanted)
-        return [outputs[name] for name in wanted]
+        usual = wanted = self._names()[1]
+        inputs = output_names if input_feed is None else input_feed
+        if output_names and input_feed is not None:
+            wanted = [output_names] if isinstance(output_names, str) else output_names
+            names = (*usual, *self._named_only())
+            if unknown := [n for n in wanted if n not in names]:
+                raise InputError(
+                    f"no output named {unknown[0]!r}; outputs are {', '.join(names)}",
+                    hint=did_you_mean(str(unknown[0]), names),
+                )
+        outputs = self._try_run(inputs) if self._try_run is not None else None
+        if outputs is None:
+            outputs = self._evaluate(_mapping(inputs), wanted)
+        return outputs if input_feed is None else [outputs[name] for name in wanted]
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run with inputs in order or by name. Return the output, or a tuple of several."""

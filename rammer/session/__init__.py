@@ -6,16 +6,14 @@ those inputs that decide shapes.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -27,27 +25,45 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
-from rammer.runtime.program import RepeatedRun
 from rammer.runtime.state import Stateful, StreamState, checked_pairs
-from rammer.session.buckets import Adjustment, Buckets, cut, fill, length_name, masked, require_prefix
+from rammer.session.buckets import (
+    Adjustment,
+    Buckets,
+    MaskedSteps,
+    Proofs,
+    compared,
+    cut,
+    fill,
+    length_name,
+    masked,
+)
 from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
-from rammer.session.inputs import Inputs, Request, SessionPort, is_flag, is_small
+from rammer.session.inputs import (
+    Inputs,
+    Request,
+    SessionPort,
+    content,
+    gathered,
+    host_value,
+    is_flag,
+    is_small,
+    shape_text,
+    tensors_of,
+)
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.session.report import SessionReport
+from rammer.session.seen import SeenSignatures
 from rammer.vdevice.base import Progress, silent
 
 if TYPE_CHECKING:
     import onnx
 
     from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
-    from rammer.frontend.onnx.ports import Place
+    from rammer.frontend.onnx.values import ValuedNode
     from rammer.session.control_flow import Stages
 
-HASHED_BYTES = 64  # larger values are compared by digest
-REMEMBERED = 4096  # maximal number of proofs in the table
-
-T = TypeVar("T")
+CHOICES = 4  # most values of an integer that decides branches; with more of them the model is cut
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,8 @@ class Session(Stateful, InferenceSession):
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
-        self._proofs: dict[Hashable, Any] = {}  # by kind and signatures
+        self._choices: dict[str, set[Hashable]] = {}  # values of integers that decide branches
+        self._proofs = Proofs()
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
             {name: (port.type, _fixed(port)) for name, port in ports.items()}
@@ -140,6 +157,14 @@ class Session(Stateful, InferenceSession):
         self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
         self._buckets = Buckets(buckets or {}, self._inputs)
+        self._called = (  # looked up in every call
+            tuple(name for name in self._inputs.ports if name not in pairs.values()),
+            tuple(name for name in self._outputs if name not in pairs),
+        )
+        self._valued: ValuedNode | None = None  # set once an import has checked such a model
+        self._admitted: tuple[object, ...] | None = None  # types and shapes of the last inputs of a cut model
+        self._seen = SeenSignatures[_Made](self._cache.count)
+        self._try_run = None if pairs or self._whole else self._seen.run
 
     # ONNX Runtime's interface
 
@@ -174,9 +199,7 @@ class Session(Stateful, InferenceSession):
     # running
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        pairs = self._memory.pairs
-        inputs = tuple(name for name in self._inputs.ports if name not in pairs.values())
-        return inputs, tuple(name for name in self._outputs if name not in pairs)
+        return self._called
 
     def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.run_lock`."""
@@ -188,16 +211,19 @@ class Session(Stateful, InferenceSession):
         return self._evaluate_cut(memory, inputs, outputs)
 
     def evaluate_uncut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """Run once with one program, and return these outputs.
+        """Run once with one program, and return these outputs, maybe others too.
 
         Raises Undecided for a loop or a branch that one program cannot contain.
         """
+        if self._try_run is not None and (found := self._try_run(inputs)) is not None:
+            return found
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
         kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
         given = {**kept, **inputs}
-        return self._run(self._request(memory, given), memory, inputs, outputs)
+        request = self._request(memory, given)
+        return self._valued.run(request.arrays) if self._valued else self._run(request, memory, inputs, outputs)
 
     def _request(self, memory: StreamState, given: Mapping[str, Any]) -> Request:
         """Return the request of a call, with zeros for state that it does not give."""
@@ -233,6 +259,18 @@ class Session(Stateful, InferenceSession):
 
     def _evaluate_cut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         assert self._stages is not None
+        types = tuple((name, type(v), getattr(v, "dtype", 0), getattr(v, "shape", 0)) for name, v in inputs.items())
+        values = inputs
+        if memory.pairs or types != self._admitted:
+            values = self._checked(memory, inputs)
+            same = values.keys() == inputs.keys() and all(values[name] is value for name, value in inputs.items())
+            self._admitted = types if same else None
+        found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
+        memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
+        return {name: found[name] for name in outputs}
+
+    def _checked(self, memory: StreamState, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return values of all inputs for a model that is cut. Raises InputError."""
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         kept = {name: deepcopy(value) for name in memory.inputs if (value := memory.value(name)) is not None}
         request = self._request(memory, {**kept, **inputs})
@@ -240,36 +278,24 @@ class Session(Stateful, InferenceSession):
             raise InputError(
                 f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
             )
-        values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
-        found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
-        memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
-        return {name: found[name] for name in outputs}
+        return {name: self._inputs.value(name, request) for name in self._inputs.ports}
 
-    @contextmanager
-    def again(
-        self, memory: StreamState, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
-    ) -> Iterator[RepeatedRun | None]:
-        """Yield a function that repeats the last run of a stream with other values of the `changing` inputs only.
+    def held(self, inputs: Mapping[str, Any], changing: Collection[str]) -> CachedProgram[_Made] | None:
+        """Return the program of a loop's body, which stays open until it is released.
 
-        Yields None if these inputs decide which program runs, or if state does not stay inside one program.
+        None if state does not stay inside one program, or if inputs that are `changing` decide which program runs.
         """
-        if self._stages is not None or not self._deciding.isdisjoint(changing):
-            yield None
-            return
-        state = {name: memory.value(name) for name in memory.inputs}
-        kept, _ = self._cache.acquire(self._request(memory, {**state, **inputs}), ahead=True)
-        again, runs = None, 0
-        try:
-            program = kept.program
-            if program and program.state_pairs == memory.pairs and {p.name for p in program.outputs} >= {*outputs}:
-                names = {p.name for p in program.inputs} - {*memory.inputs}
-                again = program.again(memory, {name: inputs[name] for name in names}, outputs)
-            yield again
-        finally:
-            if again:
-                again.finish()
-                runs = again.runs
-            self._cache.release(kept, runs)
+        if self._stages is None:
+            try:
+                kept, _ = self._cache.acquire(self._request(self._memory, inputs))
+            except ModelError as error:
+                self._cut(error)
+            else:
+                inside = kept.program and kept.program.state_pairs == self._memory.pairs
+                if inside and self._deciding.isdisjoint(changing):
+                    return kept
+                self._cache.release(kept)
+        return None
 
     def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
         """Return the types of the outputs that are tensors, for these inputs."""
@@ -333,7 +359,7 @@ class Session(Stateful, InferenceSession):
             extents = self._inputs.symbols(request.shapes, self._growing.axes)
             return self._growing.fit(self._loads(request), grown, extents, self._buckets.extents(exact.shapes))
 
-        return self._once(lambda: ("fit", self._key(exact), self._key(request)), made)
+        return self._proofs.once(lambda: ("fit", self._key(exact), self._key(request)), made)
 
     def _loads(self, request: Request) -> Callable[[Mapping[str, int]], Imported]:
         """Return a function that imports the model for a request with some extents replaced."""
@@ -362,14 +388,17 @@ class Session(Stateful, InferenceSession):
             found = {name: value.copy() for name, value in kept.info.values.items()}
             if program:
                 names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
-                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
+                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in tensors_of(places[name])]
                 fed = {name: request.arrays[name] for name in names}
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
+            if self._try_run is not None:
+                self._seen.remember(kept, given, kept.info.values, self._called[1])
+                self._valued = self._valued or (self._source.valued() if kept.info.values else None)
         finally:
             self._cache.release(kept)
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
-        memory.advance({taker: deepcopy(_gathered(places[output], found)) for output, taker in outside.items()})
-        return {name: _gathered(places[name], found) for name in outputs}
+        memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
+        return {name: gathered(places[name], found) for name in outputs}
 
     def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
         """Return the request of the program that serves this one, and the outputs' true shapes if it is padded."""
@@ -400,7 +429,7 @@ class Session(Stateful, InferenceSession):
             except ModelError:
                 return ()  # each run raises the error itself
 
-        return self._once(lambda: ("masks", self._key(padded)), made)
+        return self._proofs.once(lambda: ("masks", self._key(padded)), made)
 
     def _proven(
         self, exact: Request, padded: Request, masks: tuple[Adjustment, ...]
@@ -415,31 +444,20 @@ class Session(Stateful, InferenceSession):
             shapes = {name: graph.types[name].shape for name in graph.outputs}
             return shapes, masks if set(needed) <= set(masks) else needed
 
-        return self._once(lambda: ("padding", self._key(exact)), made)
+        return self._proofs.once(lambda: ("padding", self._key(exact)), made)
 
     def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Adjustment, ...]]:
         """Return the exact graph, and what the padded one has to mask. Raises ModelError."""
-        graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
-        filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
-        return graph, require_prefix(graph, self._import(padded).graph, filled)
 
-    def _once(self, key: Callable[[], Hashable], make: Callable[[], T]) -> T:
-        """Return a proof from the table, which has a bounded size, or make it.
+        def load(masks: tuple[Adjustment, ...]) -> tuple[Imported, Imported]:
+            return self._import(replace(exact, masks=masks)), self._import(replace(padded, masks=masks))
 
-        Making it may find inputs that decide shapes, so `key` is asked again.
-        """
-        found: T | None = self._proofs.get(key())
-        if found is None:
-            found = make()
-            if len(self._proofs) >= REMEMBERED:
-                self._proofs.clear()
-            self._proofs[key()] = found
-        return found
+        return compared(load, self._buckets.extents(exact.shapes), self._buckets.extents(padded.shapes))
 
     # programs
 
     def _key(self, request: Request) -> Hashable:
-        values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
+        values = tuple((n, content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
         return tuple(sorted(request.shapes.items())), values, request.masks
 
     def _compile(self, request: Request) -> CachedProgram[_Made]:
@@ -460,35 +478,53 @@ class Session(Stateful, InferenceSession):
         program = None
         if graph.outputs and values is None:
             program = compile(graph, state=pairs, how=self._how, registry=self._registry)
-        text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
+        text = ", ".join(f"{n}: {shape_text(s)}" for n, s in request.shapes.items())
         return CachedProgram(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
 
     def _import(self, request: Request) -> Imported:
         """Import the graph for a signature, with the inputs that decide shapes as constants."""
         from rammer.frontend.onnx import NotConstant
 
-        deciding = self._deciding & request.arrays.keys()
+        lengths = {m.label: length_name(m.symbol) for m in request.masks if isinstance(m, MaskedSteps)}
+        deciding = {name for name in self._deciding & request.arrays.keys() if self._may_fix(name, request)}
         while True:
-            constants = {name: _host(name, request.arrays[name]) for name in deciding}
+            constants = {name: host_value(name, request.arrays[name]) for name in deciding}
             try:
-                imported = self._source.load(shapes=request.shapes, dims=self._inputs.dims, constants=constants)
+                imported = self._source.load(
+                    shapes=request.shapes, dims=self._inputs.dims, constants=constants, step_lengths=lengths
+                )
                 break
             except NotConstant as error:
                 found = set(error.inputs) & request.arrays.keys()
-                error.cuts = self._cuts(error, [request.arrays[name] for name in found])
+                error.cuts = self._cuts(error, found, request)
                 if error.cuts or not found - deciding:
                     raise
                 deciding |= found
         self._deciding = self._deciding | deciding  # a new set: other threads read the old one
         return imported
 
-    def _cuts(self, error: NotConstant, values: Sequence[Any]) -> bool:
+    def _cuts(self, error: NotConstant, names: Collection[str], request: Request) -> bool:
         """Check whether to cut the model, instead of compiling it for these values of inputs."""
         from rammer.frontend.onnx import Undecided
 
-        if isinstance(error, Undecided):
-            return not values or not all(map(is_flag, values))
-        return not (self._fixes or self._whole or all(map(is_small, values)))
+        values = {name: request.arrays[name] for name in names}
+        small = all(map(is_small, values.values()))
+        if not isinstance(error, Undecided):
+            return not (self._fixes or self._whole or small)
+        if error.op == "If" and small:
+            self._choices |= {n: set() for n, v in values.items() if not is_flag(v) and n not in self._choices}
+        chosen = all(is_flag(value) or name in self._choices for name, value in values.items())
+        return not (values and chosen and all(self._may_fix(name, request) for name in values))
+
+    def _may_fix(self, name: str, request: Request) -> bool:
+        """Check whether an input's value may be a constant: of integers that decide branches only a small set."""
+        known = self._choices.get(name)
+        if known is None:
+            return True
+        value = content(name, request.arrays[name])
+        if len(known) < CHOICES:
+            known.add(value)
+        return value in known
 
     # ahead of time
 
@@ -552,6 +588,7 @@ class Session(Stateful, InferenceSession):
     def close(self) -> None:
         """Close every program once its runs end. Later runs raise InputError."""
         self._cache.close()
+        self._seen.forget()
         if self._stages:
             self._stages.close()
 
@@ -585,36 +622,3 @@ def _constants(graph: Graph) -> dict[str, Array] | None:
     if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
         return None
     return evaluate_graph(replace(graph, inputs=()), {})
-
-
-def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
-    """Return an output: an array, a list of arrays, or None."""
-    if place is None:
-        return None
-    return found[place] if isinstance(place, str) else [found[name] for name in place]
-
-
-def _tensors(place: Place) -> tuple[str, ...]:
-    return () if place is None else (place,) if isinstance(place, str) else place
-
-
-def _host(name: str, value: Any) -> Array:
-    if on_gpu(value):
-        raise InputError(f"input {name!r} decides shapes, and lies on a GPU", hint="give it as a NumPy array")
-    return np.asarray(value)
-
-
-def _content(name: str, value: Any) -> Hashable:
-    """Return a key of the value: its bytes, or their digest if there are more than HASHED_BYTES."""
-    data = _host(name, value).tobytes()
-    return data if len(data) <= HASHED_BYTES else hashlib.sha256(data).digest()
-
-
-def _shape_text(given: Any) -> str:
-    if given is None:
-        return "none"
-    return (
-        f"[{', '.join(map(_shape_text, given))}]"
-        if given and isinstance(given[0], tuple)
-        else "×".join(map(str, given))
-    )

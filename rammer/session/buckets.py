@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,11 +26,15 @@ from rammer.ir.operator import Operation, ROperator
 from rammer.ir.tensor import Array, DType, Shape, TensorId
 from rammer.runtime.call import on_gpu
 from rammer.session.embedding import Different, Embedding, is_prefix, prefix, results
+from rammer.session.specialize import specialized
 
 if TYPE_CHECKING:
+    from rammer.frontend.onnx import Imported
     from rammer.session.inputs import Inputs
 
 
+REMEMBERED = 4096  # maximal number of proofs in a table
+T = TypeVar("T")
 _NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # neutral values of reductions; 0 for others
 
 
@@ -56,7 +60,17 @@ class ShiftedTable:
     table: Array = field(compare=False, repr=False)
 
 
-Adjustment: TypeAlias = Mask | ShiftedTable  # makes a padded graph's first elements those of the exact one
+@dataclass(frozen=True, slots=True)
+class MaskedSteps:
+    """The steps of a recurrent node that change no state behind the true extent of a symbol."""
+
+    label: str
+    symbol: str
+
+
+Adjustment: TypeAlias = (
+    Mask | ShiftedTable | MaskedSteps
+)  # makes a padded graph's first elements those of the exact one
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,26 @@ class Appended:
     symbol: str
 
 
+class Proofs:
+    """A table of what was proven, by kind and signatures, of a bounded size."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Any] = {}
+
+    def once(self, key: Callable[[], Hashable], make: Callable[[], T]) -> T:
+        """Return a proof from the table, or make it.
+
+        Making it may find inputs that decide shapes, so `key` is called again.
+        """
+        found: T | None = self._found.get(key())
+        if found is None:
+            found = make()
+            if len(self._found) >= REMEMBERED:
+                self._found.clear()
+            self._found[key()] = found
+        return found
+
+
 def place_name(symbol: str) -> str:
     """Return the name of the input for the position in a cache at which new rows go."""
     return f"place in {symbol}"
@@ -128,9 +162,10 @@ def require_prefix(
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
     inside: dict[TensorId, Embedding] = {}  # tensors that are not a prefix
     for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
-        if small.kind != large.kind or len(small.inputs) != len(large.inputs):
+        more = small.kind == "concat" and len(small.inputs) < len(large.inputs)  # parts behind the others
+        if small.kind != large.kind or not (more or len(small.inputs) == len(large.inputs)):
             raise _refusal(small, "it becomes another operator")
-        for operand, (a, b) in enumerate(zip(small.inputs, large.inputs, strict=True)):
+        for operand, (a, b) in enumerate(zip(small.inputs, large.inputs, strict=not more)):
             if a in exact.constants and b in padded.constants:
                 values = exact.constants[a], padded.constants[b]
                 if not _begins(*values):
@@ -143,7 +178,7 @@ def require_prefix(
         if set(small.outputs) & set(appended):
             same |= zip(small.outputs, large.outputs, strict=True)
             continue
-        kinds = zip(small.operation.inputs, large.operation.inputs, strict=True)
+        kinds = zip(small.operation.inputs, large.operation.inputs, strict=not more)
         operands = [inside.get(t) or prefix(a.shape, b.shape) for t, (a, b) in zip(small.inputs, kinds, strict=True)]
         needed = _masks(n, small.operation, large.operation, filled or {}) if all(map(is_prefix, operands)) else ()
         try:
@@ -166,6 +201,37 @@ def require_prefix(
     return tuple(masks)
 
 
+def compared(
+    load: Callable[[tuple[Adjustment, ...]], tuple[Imported, Imported]],
+    true: Mapping[str, int],
+    extents: Mapping[str, int],
+) -> tuple[Graph, tuple[Adjustment, ...]]:
+    """Return the exact graph, and what the padded one has to mask. Raises ModelError.
+
+    `load` imports both, with masked steps. `true` and `extents` are the exact and the padded extents of symbols.
+    """
+    small, large = load(())
+    filled = {symbol: (true[symbol], extents[symbol]) for symbol in true}
+    steps = step_masks(small.steps, large.steps, filled)
+    if not steps:
+        return small.graph, require_prefix(small.graph, large.graph, filled)
+    lengths = {length_name(s): np.asarray(true[s], np.int64) for s in {mask.symbol for mask in steps}}
+    exact, padded = (imported.graph for imported in load(steps))
+    return small.graph, (*steps, *require_specialized(exact, padded, lengths, filled))
+
+
+def require_specialized(
+    exact: Graph, padded: Graph, lengths: Mapping[TensorId, Array], filled: Mapping[str, tuple[int, int]]
+) -> tuple[Mask, ...]:
+    """Return what the padded graph needs if its inputs `lengths`, and those of the exact graph, have these values.
+
+    Of steps that are masked, exactly those of the exact graph are left then.
+    """
+    graph, numbers = specialized(padded, lengths)
+    needs = require_prefix(specialized(exact, lengths)[0], graph, filled)
+    return tuple(replace(need, operator=numbers[need.operator]) for need in needs if isinstance(need, Mask))
+
+
 def masked(graph: Graph, needs: Collection[Adjustment], appended: Collection[Appended] = ()) -> Graph:
     """Apply masks, moved constants and cache updates to a graph.
 
@@ -180,7 +246,11 @@ def masked(graph: Graph, needs: Collection[Adjustment], appended: Collection[App
         kind = wholes.get(tensor, graph.types[tensor])
         builder.input(tensor, kind.shape, kind.dtype)
     known = {t: t for t in graph.inputs} | {t: builder.constant(value, t) for t, value in graph.constants.items()}
-    lengths = {s: builder.input(length_name(s), (), DType.I64) for s in sorted({m.symbol for m in masks})}
+    known |= {t: t for t in builder.inputs}
+    lengths = {
+        s: known.get(name := length_name(s)) or builder.input(name, (), DType.I64)
+        for s in sorted({m.symbol for m in masks})
+    }
     places = {s: builder.input(place_name(s), (), DType.I64) for s in sorted({a.symbol for a in appended})}
     for n, op in enumerate(graph.operators):
         operands = [known[t] for t in op.inputs]
@@ -204,6 +274,21 @@ def masked(graph: Graph, needs: Collection[Adjustment], appended: Collection[App
     for tensor in graph.outputs:
         builder.output(known[tensor], tensor)
     return builder.build()
+
+
+def step_masks(
+    exact: Mapping[str, int], padded: Mapping[str, int], filled: Mapping[str, tuple[int, int]]
+) -> tuple[MaskedSteps, ...]:
+    """Return the recurrent nodes that take steps for padding, given the steps of each node by label.
+
+    A node whose steps are those of no symbol, or of two, is left out.
+    """
+    found = []
+    for label, steps in exact.items():
+        symbols = [s for s, pair in filled.items() if pair == (steps, padded.get(label)) and pair[0] < pair[1]]
+        if len(symbols) == 1:
+            found.append(MaskedSteps(label, symbols[0]))
+    return tuple(found)
 
 
 def _append(

@@ -6,7 +6,6 @@ Known as: an LRU cache.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -27,6 +26,7 @@ class CachedProgram(Generic[InfoT]):
     signature: str
     compile_s: float
     runs: int = 0
+    used: int = 0  # number of the last run, of all that the cache has seen
     users: int = 0  # threads that run it now
     evicted: bool = False
 
@@ -58,7 +58,8 @@ class ProgramCache(Generic[RequestT, InfoT]):
         self, limit: int, key: Callable[[RequestT], Hashable], compile: Callable[[RequestT], CachedProgram[InfoT]]
     ) -> None:
         self._limit, self._key, self._compile = limit, key, compile
-        self._kept: OrderedDict[Hashable, CachedProgram[InfoT]] = OrderedDict()
+        self._kept: dict[Hashable, CachedProgram[InfoT]] = {}
+        self._used = 0
         self._hits = self._misses = self._ahead = self._evictions = 0
         self._compile_s = 0.0
         self._lock = threading.Lock()  # guards everything above, held briefly
@@ -74,13 +75,30 @@ class ProgramCache(Generic[RequestT, InfoT]):
             kept = self._find(request, ahead)  # another thread may have compiled it
             return (kept, False) if kept is not None else (self._add(request, ahead), True)
 
+    def reacquire(self, kept: CachedProgram[InfoT]) -> bool:
+        """Acquire a program that was acquired before. False if it was evicted."""
+        with self._lock:
+            if not kept.evicted:
+                kept.users += 1
+                self._count(kept, 1)
+            return not kept.evicted
+
     def release(self, kept: CachedProgram[InfoT], more: int = 0) -> None:
         """Report that a run is done, and `more` like it."""
         with self._lock:
             kept.users -= 1
-            kept.runs += more
-            self._hits += more
+            self._count(kept, more)
         kept.close_unused()
+
+    def count(self, kept: CachedProgram[InfoT]) -> None:
+        """Report a run of a program that was not acquired."""
+        with self._lock:
+            self._count(kept, 1)
+
+    def _count(self, kept: CachedProgram[InfoT], runs: int) -> None:
+        kept.runs += runs
+        self._hits += runs
+        kept.used = self._used = self._used + 1
 
     def counts(self) -> Counts:
         """Return hits, misses, evictions and seconds of compilation."""
@@ -90,7 +108,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
     def kept(self) -> tuple[CachedProgram[InfoT], ...]:
         """Return the programs, the one used last at the end."""
         with self._lock:
-            return tuple(self._kept.values())
+            return tuple(sorted(self._kept.values(), key=lambda kept: kept.used))
 
     def close(self) -> None:
         """Close every program once its runs end. Later requests raise InputError."""
@@ -105,10 +123,8 @@ class ProgramCache(Generic[RequestT, InfoT]):
             key = self._key(request)
             kept = self._kept.get(key)
             if kept is not None:
-                self._kept.move_to_end(key)
                 kept.users += 1
-                kept.runs += not ahead
-                self._hits += not ahead
+                self._count(kept, int(not ahead))
             return kept
 
     def _add(self, request: RequestT, ahead: bool) -> CachedProgram[InfoT]:
@@ -118,6 +134,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
             self._compile_s += kept.compile_s
             self._misses += not ahead
             self._ahead += ahead
+            kept.used = self._used = self._used + 1
             self._kept[self._key(request)] = kept
             limit = 0 if self._closed else self._limit
         self._shrink(limit)
@@ -128,7 +145,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
         out = []
         with self._lock:
             while len(self._kept) > limit:
-                out.append(self._kept.popitem(last=False)[1])
+                out.append(self._kept.pop(min(self._kept, key=lambda key: self._kept[key].used)))
                 out[-1].evicted = True
                 self._evictions += 1
         for kept in out:

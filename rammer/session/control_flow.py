@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
@@ -25,11 +25,14 @@ from rammer.frontend.onnx.parts import SubgraphPart, label_of
 from rammer.frontend.onnx.ports import type_of
 from rammer.ir.tensor import Array
 from rammer.runtime.state import StreamState
+from rammer.session.driven import DrivenLoop
 from rammer.session.inputs import Request
+from rammer.vdevice.base import TakesSteps
 
 if TYPE_CHECKING:
     from rammer.runtime.program import RepeatedRun
     from rammer.session import Session
+    from rammer.session.cache import CachedProgram
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
 # (model, pairs of state, whether all values that decide shapes are part of a signature) -> session
@@ -108,6 +111,14 @@ class _Model:
         return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes)
 
 
+class _ReadyLoop(NamedTuple):
+    """A loop with buffers of its own, and the program that it runs."""
+
+    session: Session
+    kept: CachedProgram[Any]
+    loop: DrivenLoop
+
+
 class _Piece:
     """A part as a session, opened when the types of its inputs are first seen."""
 
@@ -116,15 +127,16 @@ class _Piece:
     ) -> None:
         self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
         self._model = model
-        self._opened: dict[tuple[bytes, ...], tuple[Session, dict[str, str]]] = {}
+        self.ready: dict[Hashable, _ReadyLoop] = {}  # loops over this body that do not run now, by shapes
+        self._opened: dict[tuple[Hashable, ...], tuple[Session, dict[str, str]]] = {}
         self._lock = threading.Lock()
 
     def session(self, values: Mapping[str, Any]) -> tuple[Session, dict[str, str]]:
         """Return the session for such values, and its state: output -> input. Lists and None are not state."""
-        types = {name: type_of(values[name]) for name in self.part.inputs}
-        key = tuple(kind.SerializeToString() for kind in types.values())
+        key = tuple(_kind(values[name]) for name in self.part.inputs)
         with self._lock:
             if key not in self._opened:
+                types = {name: type_of(values[name]) for name in self.part.inputs}
                 pairs = {o: n for o, n in self.pairs.items() if isinstance(values[n], np.ndarray)}
                 self._opened[key] = self._model.open(self.part, types, pairs, self._fixes), pairs
             return self._opened[key]
@@ -253,10 +265,45 @@ class _Control(_Step):
         given = self.value(values, position)
         if given is None or isinstance(given, list):
             raise self.fail(f"{what} is {'missing' if given is None else 'a list'}")
-        value = np.asarray(given)
+        value = given if type(given) is np.ndarray else np.asarray(given)
         if value.size != 1:
             raise self.fail(f"{what} has {value.size} elements instead of one")
         return int(value.item())
+
+    def driven(
+        self,
+        piece: _Piece,
+        given: Mapping[str, Any],
+        limit: int,
+        scanned: Mapping[str, Array],
+        collected: Sequence[str],
+        again: str | None = None,
+        counter: str | None = None,
+    ) -> list[Any] | None:
+        """Take all steps of a loop in one call. Return what is carried on, and what each output has collected.
+
+        Returns None if the body is not one program of fixed shapes.
+        """
+        key = tuple((_kind(value), getattr(value, "shape", None)) for value in given.values())
+        ready = piece.ready.pop(key, None)
+        if ready is None or not ready.session._cache.reacquire(ready.kept):
+            session, pairs = piece.session(given)
+            changing = {*pairs.values(), *scanned, *filter(None, (counter,))}
+            kept = session.held(given, changing) if pairs == piece.pairs else None
+            if kept is None or kept.program is None:
+                return None
+            if not isinstance(kept.program.executable, TakesSteps) or kept.program.image.signature:
+                session._cache.release(kept)
+                return None
+            ready = _ReadyLoop(session, kept, DrivenLoop(kept.program, given, scanned, collected, again, counter))
+        most = self.model.max_steps, self.model.max_bytes
+        try:
+            carried, rows = ready.loop.run(given, scanned, limit, most, self.fail)
+        finally:
+            ready.session._cache.release(ready.kept, max(ready.loop.steps - 1, 0))
+        if ready.session._deciding.isdisjoint(given):
+            piece.ready[key] = ready
+        return [*(carried[name] for name in piece.pairs.values()), *rows]
 
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names the node."""
@@ -290,6 +337,7 @@ class _LoopNode(_Control):
         self._piece = self.piece(part, "body", dict(pairs))
         counter = self.attributes["body"].input[0].type.tensor_type.shape
         self._counter_shape = (1,) * min(len(counter.dim), 1)
+        self._start = self._at(0)
 
     def run(self, values: Mapping[str, Any]) -> Values:
         limit = None if self.value(values, 0) is None else self.number(values, 0, "the trip count")
@@ -298,7 +346,12 @@ class _LoopNode(_Control):
         alive = self.value(values, 1) is None or bool(self.number(values, 1, "the condition"))
         part = self._piece.part
         first = {name: self.value(values, n) for n, name in enumerate(part.inputs[: part.num_formal])}
-        given = first | self._at(0) | _captured(part, values)
+        given = first | self._start | _captured(part, values)
+        if alive and limit != 0:
+            most = self.model.max_steps + 1 if limit is None else limit
+            found = self.driven(self._piece, given, most, {}, self._collected, self._again, part.inputs[0])
+            if found is not None:
+                return self.results(found)
         with _Steps(self, self._piece, given, self._collected, (self._again,)) as steps:
             for step in count():
                 if not alive or (limit is not None and step >= limit):
@@ -338,14 +391,19 @@ class _Scan(_Control):
 
         states = dict(zip(part.inputs, operands[: self._num_states], strict=False))
         given = at(0) | states | _captured(part, values)
-        with _Steps(self, self._piece, given, part.outputs[self._num_states :]) as steps:
-            for step in range(length):
-                steps.take(at(step))
-            joined = [
-                np.stack(rows[::-1] if back else rows, self._axis(axis, rows[0].ndim + 1))
-                for rows, (axis, back) in zip(steps.collected(), self._ways("output"), strict=True)
-            ]
-            return self.results([*steps.carried(), *joined])
+        collected = part.outputs[self._num_states :]
+        names = part.inputs[self._num_states : part.num_formal]
+        found = self.driven(self._piece, given, length, dict(zip(names, scanned, strict=True)), collected)
+        if found is None:
+            with _Steps(self, self._piece, given, collected) as steps:
+                for step in range(length):
+                    steps.take(at(step))
+                found = [*steps.carried(), *(np.stack(rows) for rows in steps.collected())]
+        joined = [
+            np.ascontiguousarray(np.moveaxis(rows[::-1] if back else rows, 0, self._axis(axis, rows.ndim)))
+            for rows, (axis, back) in zip(found[self._num_states :], self._ways("output"), strict=True)
+        ]
+        return self.results([*found[: self._num_states], *joined])
 
     def _ways(self, side: str) -> list[tuple[int, int]]:
         """Return the axis and direction of every scanned input, or collected output."""
@@ -420,9 +478,18 @@ class _Steps(ExitStack):
         self._given.update(changed)
         inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
         if self._taken == 1 and not self._handed:
-            held = self._session.again(self._memory, inputs, changed.keys(), self._wanted)
-            self._again = self.enter_context(held)
+            state = {name: self._memory.value(name) for name in self._memory.inputs}
+            kept = self._session.held({**state, **inputs}, changed.keys())
+            if kept is not None and kept.program is not None:
+                names = {p.name for p in kept.program.inputs} - state.keys()
+                self._again = kept.program.again(self._memory, {n: inputs[n] for n in names}, self._wanted)
+                self.callback(self._end, kept)
         return self._again(changed) if self._again else self._session.evaluate(self._memory, inputs, self._wanted)
+
+    def _end(self, kept: CachedProgram[Any]) -> None:
+        if self._again:
+            self._again.finish()
+        self._session._cache.release(kept, self._again.runs if self._again else 0)
 
     def carried(self) -> list[Any]:
         """Return the values that the last step carried on."""
@@ -438,6 +505,11 @@ class _Steps(ExitStack):
         """Return the collected outputs of a loop without steps: arrays of 0 rows."""
         types = self._session.output_types(self._given) if self._rows else {}
         return [np.zeros((0, *types[name].shape), types[name].dtype.numpy) for name in self._rows]
+
+
+def _kind(value: Any) -> Hashable:
+    """Return a key that is equal for values of one type, whatever their shapes."""
+    return tuple(map(_kind, value[:1])) if isinstance(value, list) else getattr(value, "dtype", None)
 
 
 def _captured(part: SubgraphPart, values: Mapping[str, Any]) -> Values:

@@ -129,7 +129,7 @@ def _moved(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -
             axis = exact.attr("axis") % len(shapes[0])
             if any(e[:axis] + e[axis + 1 :] != operands[0][:axis] + operands[0][axis + 1 :] for e in operands):
                 return None
-            joined = _joined([e[axis] for e in operands])
+            joined = _joined([e[axis] for e in operands], shapes[1][axis])
             return None if joined is None else (*operands[0][:axis], joined, *operands[0][axis + 1 :])
     return None
 
@@ -172,14 +172,21 @@ def _cut(digits: Dimension, exact: tuple[int, int, int], padded: tuple[int, int,
     return _normal([first, *digits[1:]]) if start // inner == at // wide and first[0] <= first[1] else None
 
 
-def _joined(parts: Sequence[Dimension]) -> Dimension | None:
-    """Concatenate dimensions: count the repetitions of their common last digits. None if these differ."""
+def _joined(parts: Sequence[Dimension], padded: int) -> Dimension | None:
+    """Concatenate dimensions: count the repetitions of their common last digits. None if these differ.
+
+    `padded` is the extent of the padded result, which may have more parts at its end.
+    """
     number, tails = 0, set()
     for digits in parts:
         whole = len(digits) > 1 and digits[0][0] == digits[0][1]
         number += digits[0][0] if whole else 1
         tails.add(digits[1:] if whole else digits)
-    return _normal([(number, number), *tails.pop()]) if len(tails) == 1 else None
+    if len(tails) != 1:
+        return None
+    tail = tails.pop()
+    repeated, rest = divmod(padded, _extents(tail)[1])
+    return _normal([(number, repeated), *tail]) if not rest and repeated >= number else None
 
 
 def _normal(digits: Sequence[Digit]) -> Dimension:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,11 +16,13 @@ from rammer.vdevice.base import DeviceBuffer, conversion_hint
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
+    from rammer.frontend.onnx.ports import Place
     from rammer.session.buckets import Adjustment
 
 Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # a list has the shapes of its elements, a missing value None
 Arrays: TypeAlias = "dict[str, Any]"  # elements of lists have names of their own
 
+HASHED_BYTES = 64  # larger values are compared by digest
 SMALL_BYTES = 128  # integers up to this size may be part of a signature
 
 
@@ -222,3 +225,34 @@ def is_small(value: Any) -> bool:
 def is_flag(value: Any) -> bool:
     """Check whether a value is a single boolean."""
     return str(value.dtype) == "bool" and value.size == 1
+
+
+def host_value(name: str, value: Any) -> Array:
+    if on_gpu(value):
+        raise InputError(f"input {name!r} decides shapes, and lies on a GPU", hint="give it as a NumPy array")
+    return np.asarray(value)
+
+
+def content(name: str, value: Any) -> Hashable:
+    """Return a key of the value: its bytes, or their digest if there are more than HASHED_BYTES."""
+    data = host_value(name, value).tobytes()
+    return data if len(data) <= HASHED_BYTES else hashlib.sha256(data).digest()
+
+
+def shape_text(given: Any) -> str:
+    if given is None:
+        return "none"
+    return (
+        f"[{', '.join(map(shape_text, given))}]" if given and isinstance(given[0], tuple) else "×".join(map(str, given))
+    )
+
+
+def gathered(place: Place, found: Mapping[str, Any]) -> Any:
+    """Return an output: an array, a list of arrays, or None."""
+    if place is None:
+        return None
+    return found[place] if isinstance(place, str) else [found[name] for name in place]
+
+
+def tensors_of(place: Place) -> tuple[str, ...]:
+    return () if place is None else (place,) if isinstance(place, str) else place

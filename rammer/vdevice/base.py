@@ -322,6 +322,41 @@ class KeepsState(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """Where a port is in each step of a loop: in step n, row `(n + shift) % len(array)`. Each row is contiguous."""
+
+    array: Array
+    shift: int = 0
+
+
+class LoopBody(Protocol):
+    """A loaded program as the body of a loop. Used by one thread at a time."""
+
+    def move(self, name: str, rows: StepRows) -> None:
+        """Set the rows of a port. The caller keeps them alive."""
+
+    def take(self, progress: NDArray[np.int64], end: int) -> None:
+        """Take steps until `end`, or until the condition is false; maybe fewer, to show signals to the caller.
+
+        `progress` has the next step, and whether the loop goes on.
+        """
+
+
+@runtime_checkable
+class TakesSteps(Protocol):
+    """A loaded program that can run as the body of a loop, many times in one call. Serialises its calls itself."""
+
+    def rows(self, kind: TensorType, count: int) -> Array:
+        """Return uninitialised rows, at which a port can be pointed."""
+
+    def steps(self, rows: Mapping[str, StepRows], again: str | None) -> LoopBody:
+        """Return the program as the body of a loop, with rows of all inputs and of some outputs.
+
+        The loop goes on while the output `again` is true.
+        """
+
+
 @runtime_checkable
 class SharesRooms(Protocol):
     """A loaded program whose buffers may be used by other programs: those with the same `keeper`."""

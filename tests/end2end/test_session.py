@@ -162,6 +162,41 @@ def test_inputs_that_decide_shapes() -> None:
         assert s.report().misses == 3
 
 
+def test_signatures_that_were_seen_are_run_at_once() -> None:
+    """The second call of a signature is a call of its program: right for other values, and errors stay."""
+    nodes = [node("ReduceSum", "x axes", "z", keepdims=0), node("Neg", "x", "y")]
+    ports = {"x": (TensorProto.FLOAT, ["n", 4]), "axes": (TensorProto.INT64, [1])}
+    model = network(nodes, ports, {"z": (TensorProto.FLOAT, ["c"]), "y": (TensorProto.FLOAT, ["n", 4])})
+    random = np.random.default_rng(3)
+    with session(model, max_programs=3) as s:
+        kept = None
+        for n, axis in ((5, 0), (5, 1), (75, 0), (5, 0), (5, 1), (75, 0), (75, 0)):
+            x, axes = random.standard_normal((n, 4)).astype(F32), np.array([axis])
+            z, y = s.run(None, {"x": x, "axes": axes})
+            np.testing.assert_allclose(z, x.sum(axis), rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(y, -x)
+            assert kept is None or not np.shares_memory(kept, y)
+            kept = y
+        assert (s.report().hits, s.report().misses) == (4, 3) and len(s._seen._seen) == 3
+        x, axes = random.standard_normal((4, 5)).astype(F32).T, np.array([1, 9])[:1]
+        for given in ({"x": x, "axes": axes}, {"axes": axes, "x": x.tolist()}, {"x": x, "axes": [1]}):
+            np.testing.assert_allclose(s.run(["z"], given)[0], x.sum(1), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(s.run("y", {"x": x, "axes": axes})[0], -x)
+        for wrong, message in (
+            ({"x": x}, "missing inputs: axes"),
+            ({"x": x, "axes": axes, "q": x}, "no input named 'q'"),
+        ):
+            with pytest.raises(InputError, match=message):
+                s.run(None, wrong)
+        with pytest.raises(InputError, match="float64, the model takes float32"):
+            s.run(None, {"x": x.astype(np.float64), "axes": axes})
+        s.run(None, {"x": np.ones((2, 4), F32), "axes": axes})
+        assert next(text for text, _, _ in s.report().programs) == "x: 75×4, axes: 1"
+        assert all(not seen.kept.evicted for seen in s._seen._seen)
+    with pytest.raises(InputError, match="closed"):
+        s.run(None, {"x": np.ones((2, 4), F32), "axes": axes})
+
+
 def test_a_loop_ends_when_its_condition_says() -> None:
     """The condition is computed from an input: the number of steps is that input's."""
     body = helper.make_graph(
@@ -473,7 +508,7 @@ def test_buckets_fill_a_dimension_up() -> None:
 
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_buckets_fill_the_batch_of_a_recurrent_network(op: str, gates: int) -> None:
-    """Rows of a batch never meet; the number of steps is another network, which is refused with the reason."""
+    """Rows of a batch never meet."""
     rng, hidden = np.random.default_rng(4), 24
     shapes = {"w": (1, gates * hidden, 10), "r": (1, gates * hidden, hidden), "v": (hidden, 3)}
     weights = {name: (rng.standard_normal(shape) / 5).astype(F32) for name, shape in shapes.items()}
@@ -487,11 +522,6 @@ def test_buckets_fill_the_batch_of_a_recurrent_network(op: str, gates: int) -> N
             x = rng.standard_normal((5, batch, 10)).astype(F32)
             np.testing.assert_allclose(s.run(None, {"x": x})[0], meaning.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
         assert s.report().misses == 1
-    with (
-        rammer.Session(model, "interpreter", buckets={"seq": [8]}) as s,
-        pytest.raises(ModelError, match="its results would depend on padding"),
-    ):
-        s.run(None, {"x": x})
 
 
 def test_buckets_are_refused_where_padding_matters() -> None:

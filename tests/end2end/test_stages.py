@@ -498,3 +498,113 @@ def test_what_a_model_that_is_cut_cannot_have() -> None:
             s.run(None, {"x": x[:, :6], "limit": np.array(1, F32)})
     with pytest.raises(InputError, match="closed"):
         s.run(None, {"x": x, "limit": np.array(1, F32)})
+
+
+def test_small_sets_of_integers_are_signatures() -> None:
+    """A sampling rate that chooses a branch is part of the signature; with many values the model is cut."""
+    model = parsed(
+        """detect (int64[one] sr, float[n, 6] x) => (float[n, k] y) {
+          high = Equal(sr, wide)
+          y = If (high) <
+            then_branch = a () => (float[p, q] u) { u = MatMul(x, w) },
+            else_branch = b () => (float[r, s] v) { v = Neg(x) }
+          >
+        }""",
+        wide=np.array([16000]),
+        w=draw(6, 3),
+    )
+    with session(model) as s:
+        feeds = [{"sr": np.array([rate]), "x": draw(3, 6, seed=rate)} for rate in (16000, 8000, 16000, 8000, 8000)]
+        agrees(s, model, feeds)
+        assert s._stages is None and (s.report().hits, s.report().misses) == (3, 2)
+        agrees(s, model, [{"sr": np.array([rate]), "x": draw(3, 6)} for rate in range(9)])
+        assert s._stages is not None and s.report().misses <= 4 + 3
+        misses = s.report().misses
+        agrees(s, model, [*feeds, {"sr": np.array([77]), "x": draw(3, 6)}])
+        assert s.report().misses == misses
+
+
+def test_steps_are_taken_in_one_call() -> None:
+    """Loops of many steps, whose number is not known; rows that are copied, and too large for it; several threads."""
+    text = """collect (float[n, 129] x, float[129] add, float limit)
+        => (float[n, 129] y, float[t, n, 129] rows, int64[t, 1] at) {
+      y, rows, at = Loop <body = step (int64[1] i, bool c, float[n, 129] h)
+          => (bool again, float[n, 129] g, float[n, 129] row, int64[1] j) {
+        g = Add (h, add)
+        row = Mul (g, g)
+        j = Add (i, i)
+        most = ReduceMax <keepdims = 0> (g)
+        again = Less (most, limit)
+      }> ("", "", x)
+    }"""
+    model = parsed(text)
+    step = np.full(129, 1, F32)
+    with session(model) as s:
+        feeds = [{"x": draw(n, 129), "add": step, "limit": np.array(m, F32)} for n in (3, 260) for m in (20, 0, 40)]
+        agrees(s, model, [*feeds, {"x": draw(3, 129), "add": step, "limit": np.array(1500, F32)}])
+        assert s._stages is not None
+        (body,) = [piece for piece in s._stages._whole.pieces() if "body" in piece.label]
+        assert len(body.ready) == 2  # both shapes had their steps in C
+
+        wrong: list[int] = []
+
+        def work(number: int) -> None:
+            x = np.full((3, 129), -number, F32)
+            for _ in range(20):
+                y, rows, at = s.run(None, {"x": x, "add": step, "limit": np.array(9, F32)})
+                if len(rows) != 9 + number or y[0, 0] != 9 or at[-1] != 2 * (8 + number):
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        with pytest.raises(ModelError, match=r"Loop '→y': collects more than"):
+            s._stages._model.max_bytes = 100
+            s.run(None, feeds[0])
+
+
+def test_a_step_that_fails_is_named() -> None:
+    model = parsed(
+        """pick (int64 m, float[7] x) => (float y) {
+          zero = Constant <value = float {0}> ()
+          y = Loop <body = step (int64 i, bool c, float h) => (bool again, float g) {
+            again = Identity (c)
+            one = Gather (x, i)
+            g = Add (h, one)
+          }> (m, "", zero)
+        }"""
+    )
+    with session(model) as s:
+        agrees(s, model, [{"m": np.array(7), "x": draw(7)}])
+        for _ in range(2):
+            with pytest.raises(ModelError, match=r"Loop '→y': step 7: .*index out of range"):
+                s.run(None, {"m": np.array(9), "x": draw(7)})
+        agrees(s, model, [{"m": np.array(7), "x": draw(7)}])
+
+
+def test_nodes_that_need_values_are_computed_without_a_compilation() -> None:
+    """Other boxes in each call, whose number stays: one import of the model."""
+    model = parsed(
+        """pick (float[1, n, 4] boxes, float[1, c, n] scores)
+            => (int64[k, 3] kept, int64[1, k] places, float[m] values) {
+          kept = NonMaxSuppression (boxes, scores, most, overlap, least)
+          places = NonZero (scale)
+          values, first = Unique (scale)
+          scale = Constant <value_floats = [3.0, 0.0, 3.0]> ()
+        }""",
+        most=np.array([5]),
+        overlap=np.array([0.4], F32),
+        least=np.array([0.2], F32),
+    )
+    random = np.random.default_rng(2)
+    alone = parsed("unique (float[n] x) => (float[k] y, int64[n] back) { y, first, back, number = Unique (x) }")
+    for tested, feeds in (
+        (model, [{"boxes": random.random((1, 29, 4)), "scores": random.random((1, 2, 29))} for _ in range(6)]),
+        (alone, [{"x": random.integers(0, 9, 29)} for _ in range(6)]),
+    ):
+        with session(tested) as s:
+            agrees(s, tested, [{name: value.astype(F32) for name, value in given.items()} for given in feeds])
+            assert s.report().misses == 1 + (tested is model)

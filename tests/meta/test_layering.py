@@ -90,7 +90,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.runtime.call": ({"ir", "errors"}, {"numpy"}),
     "rammer.runtime.state": ({"runtime.call", "ir", "errors"}, set()),
     "rammer.session.embedding": ({"ir"}, set()),
-    "rammer.session.buckets": ({"runtime.call", "session.embedding", "frontend.builder", "ir", "errors"}, {"numpy"}),
+    "rammer.session.specialize": ({"ir"}, {"numpy"}),
+    "rammer.session.buckets": (
+        {"runtime.call", "session.embedding", "session.specialize", "frontend.builder", "ir", "errors"},
+        {"numpy"},
+    ),
     "rammer.session.cache": ({"runtime.program", "errors"}, set()),
     "rammer.session.growing_cache": ({"ir", "errors", "session.buckets", "runtime.state"}, {"numpy"}),
     "rammer.session.inputs": (
@@ -98,8 +102,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
+    "rammer.session.driven": ({"runtime.program", "vdevice.base", "ir", "errors"}, {"numpy"}),
+    "rammer.session.seen": ({"session.cache"}, {"numpy"}),
     "rammer.session.report": ({"errors", "moved"}, set()),
-    "rammer.session.control_flow": ({"session.inputs", "runtime.state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
+    "rammer.session.control_flow": (
+        {"session.inputs", "session.driven", "runtime.state", "vdevice.base", "frontend", "ir", "errors"},
+        {"numpy", "onnx"},
+    ),
     "rammer.session": (
         {
             "runtime.call",
@@ -113,6 +122,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.program",
             "session.cache",
             "session.report",
+            "session.seen",
             "runtime.state",
             "plugins",
             "vdevice.base",

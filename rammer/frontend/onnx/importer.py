@@ -25,7 +25,7 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx import handlers as _handlers  # noqa: F401  (registers them)
 from rammer.frontend.onnx.functions import Functions, Opsets, domain_of, opsets_of
 from rammer.frontend.onnx.limits import Limits
-from rammer.frontend.onnx.node import Node, NotConstant, handler_for
+from rammer.frontend.onnx.node import Node, NotConstant, StepLengths, handler_for
 from rammer.frontend.onnx.parts import label_of, reads
 from rammer.frontend.onnx.ports import (
     Declared,
@@ -86,6 +86,7 @@ class Importer:
         shapes: Mapping[str, Given],
         dims: Mapping[str, int],
         constants: Mapping[str, Any],
+        step_lengths: Mapping[str, str],
     ) -> None:
         self.model, self.weights, self.external, self.limits = model, weights, external, limits
         self.shapes, self.dims, self.constants = shapes, dims, constants
@@ -100,6 +101,7 @@ class Importer:
             tensor_bytes=limits.tensor_bytes,
             operators=limits.operators,
         )
+        self.lengths = StepLengths(self.builder, step_lengths)
 
     def check(self) -> NameScope:
         """Return the outermost scope. Raises ModelError for unsupported operators, and for too many nodes."""
@@ -359,6 +361,7 @@ class Importer:
             self.limits,
             lambda tensor: decode(tensor, self.external),
             lambda graph, given: self._subgraph(graph, given, scope),
+            self.lengths,
         )
         result = handler(view)
         return (result,) if isinstance(result, str | TensorList) else result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -55,6 +55,20 @@ class Undecided(NotConstant):
     """Only run-time values decide how often a body runs, or which one."""
 
 
+class StepLengths:
+    """The recurrent nodes of a model: their numbers of steps, and inputs that say how many of these count, by label."""
+
+    def __init__(self, builder: GraphBuilder, names: Mapping[str, str]) -> None:
+        self._builder, self._names = builder, names
+        self.steps: dict[str, int] = {}
+
+    def of(self, label: str, steps: int) -> TensorId | None:
+        """Return the number of a node's steps that count, an int64 scalar; None if all of the `steps` do."""
+        self.steps[label] = steps if self.steps.get(label, steps) == steps else -1  # two nodes of one name
+        name = self._names.get(label)
+        return name if name is None or name in self._builder.types else self._builder.input(name, (), DType.I64)
+
+
 class Subgraphs(Protocol):
     """A function that imports a subgraph in the scope of its node, with values for its inputs."""
 
@@ -67,7 +81,10 @@ class Node:
     Missing optional inputs are None. `outputs` has one flag per declared output: true if it has a name in the model.
     """
 
-    __slots__ = ("attrs", "builder", "decode", "inputs", "label", "limits", "op", "opset", "outputs", "subgraph")
+    __slots__ = (
+        *("attrs", "builder", "decode", "inputs", "label", "lengths", "limits"),
+        *("op", "opset", "outputs", "subgraph"),
+    )
 
     def __init__(
         self,
@@ -81,10 +98,12 @@ class Node:
         limits: Limits,
         decode: Callable[[Any], Array],
         subgraph: Subgraphs,
+        lengths: StepLengths,
     ) -> None:
         self.op, self.label, self.opset = op, label, opset
         self.inputs, self.outputs, self.attrs = inputs, outputs, attrs
         self.builder, self.limits, self.decode, self.subgraph = builder, limits, decode, subgraph
+        self.lengths = lengths
 
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names this node."""

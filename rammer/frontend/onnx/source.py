@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any
 
@@ -20,7 +20,8 @@ from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.parts import Cutter
 from rammer.frontend.onnx.ports import Declared, Given, Place, declared
 from rammer.frontend.onnx.strings import require_utf8
-from rammer.frontend.onnx.tensors import ExternalData
+from rammer.frontend.onnx.tensors import ExternalData, decode
+from rammer.frontend.onnx.values import ValuedNode
 from rammer.frontend.onnx.wire import take_weights
 from rammer.ir.graph import Graph
 
@@ -32,13 +33,14 @@ class Imported:
     """A graph, with the names of the model's inputs and outputs in it.
 
     A list maps to the names of its elements, an optional without value to None. Inputs fixed by `constants` have names
-    too, but are not inputs of the graph.
+    too, but are not inputs of the graph. `steps` are those of recurrent nodes, by label.
     """
 
     graph: Graph
     inputs: Mapping[str, Place]
     outputs: Mapping[str, Place]
     files: tuple[str, ...]
+    steps: Mapping[str, int] = field(default_factory=dict)
 
 
 class Source:
@@ -131,9 +133,18 @@ class Source:
         weights = {name: data for name, data in self._weights.items() if name in names}
         return Source(model, limits=self._limits, base_dir=self._folder, weights=weights)
 
+    def valued(self) -> ValuedNode | None:
+        """Return the node of a model that has one only and computes values of values; None for any other model."""
+        graph, external = self._model.graph, ExternalData(self._folder, self._limits)
+        if not ValuedNode.suits(graph):
+            return None
+        weights = {t.name: decode(t, external, self._weights.get(t.name)) for t in graph.initializer}
+        return ValuedNode(graph, self.opset, self._limits, weights)
+
     def check(self) -> None:
         """Raise one ModelError that lists every unsupported operator."""
-        Importer(self._model, self._weights, ExternalData(self._folder, self._limits), self._limits, {}, {}, {}).check()
+        external = ExternalData(self._folder, self._limits)
+        Importer(self._model, self._weights, external, self._limits, {}, {}, {}, {}).check()
 
     def load(
         self,
@@ -141,16 +152,18 @@ class Source:
         shapes: Mapping[str, Any] | None = None,
         dims: Mapping[str, int] | None = None,
         constants: Mapping[str, Any] | None = None,
+        step_lengths: Mapping[str, str] | None = None,
     ) -> Imported:
         """Import for these shapes of inputs, extents of symbolic dimensions, and values of inputs.
 
-        A list has a list of shapes, an optional without value None. Raises ModelError, and no other error, for a model
-        that cannot be imported.
+        A list has a list of shapes, an optional without value None. `step_lengths` maps labels of recurrent nodes to
+        inputs of the graph, int64 scalars: later steps of these nodes change no state. Raises ModelError, and no other
+        error, for a model that cannot be imported.
         """
         external = ExternalData(self._folder, self._limits)
         try:
             given = _shapes(shapes), _dims(dims), _by_name("constants", constants, "x")
-            importer = Importer(self._model, self._weights, external, self._limits, *given)
+            importer = Importer(self._model, self._weights, external, self._limits, *given, step_lengths or {})
             graph = importer.run()
         except ModelError as error:
             error.locate(path=self.path)
@@ -159,7 +172,8 @@ class Source:
             raise ModelError("the model is nested too deeply", path=self.path) from None
         except MemoryError:
             raise _too_large(self.path) from None
-        return Imported(graph, importer.inputs, importer.outputs, ((self.path,) if self.path else ()) + external.files)
+        paths = ((self.path,) if self.path else ()) + external.files
+        return Imported(graph, importer.inputs, importer.outputs, paths, importer.lengths.steps)
 
 
 def _too_large(path: str) -> ModelError:

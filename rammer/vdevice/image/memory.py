@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.tensor import Array, TensorType
-from rammer.vdevice.image.arena import ARENA, aligned
+from rammer.vdevice.image.arena import ALIGNMENT, ARENA, aligned
 
 Bytes: TypeAlias = NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
@@ -48,6 +48,13 @@ class HostBuffers:
         """Return a new buffer of zeros."""
         found: Array = allocate(kind.nbytes).view(kind.dtype.numpy).reshape(kind.shape)
         return found
+
+    def rows(self, kind: TensorType, count: int) -> Array:
+        """Return uninitialised rows, each of them aligned."""
+        stride = aligned(kind.nbytes)
+        block = np.empty(count * stride + ALIGNMENT, np.uint8)
+        strides = stride, *np.empty(kind.shape, kind.dtype.numpy).strides
+        return np.ndarray((count, *kind.shape), kind.dtype.numpy, block.data, -block.ctypes.data % ALIGNMENT, strides)
 
     def fill(self, room: Array, value: Array) -> None:
         """Copy a value into a buffer of its type."""

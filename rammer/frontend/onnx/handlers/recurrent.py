@@ -39,6 +39,7 @@ class RecurrentNode:
     clip: float | None
     lengths: TensorId | None  # [B]; None: every sequence has all steps
     known_lengths: Array | None
+    length: TensorId | None  # steps that count of a padded sequence, a scalar; None: all
 
     @property
     def directions(self) -> int:
@@ -107,18 +108,24 @@ class RecurrentNode:
 
     def at(self, gx: TensorId, t: int) -> TensorId:
         """Return step t of the projected inputs."""
-        return self.node.cut(gx, 0, t * self.batch, self.batch)
+        n, rows = self.node, (self.batch, *self.node.type(gx).shape[1:])
+        starts = (t * self.batch, *(0 for _ in rows[1:]))
+        if self.length is None:
+            return n.slice(gx, starts, rows)
+        return n.add("slice", gx, starts=starts, steps=(1,) * len(rows), shape=rows)  # also of one step
 
     def order(self, d: int) -> range:
         return range(self.steps - 1, -1, -1) if self.reverse[d] else range(self.steps)
 
     def alive(self, t: int) -> TensorId | None:
-        """Return [B, 1]: true for sequences that have a step t; None if all do."""
-        if self.lengths is None or (self.known_lengths is not None and bool((self.known_lengths > t).all())):
-            return None
-        n = self.node
-        mask = n.add("less", n.constant(t, n.type(self.lengths).dtype), self.lengths)
-        return n.reshape(mask, (self.batch, 1))
+        """Return [B, 1] or a scalar: true for sequences that have a step t; None if all do."""
+        n, masks = self.node, list[TensorId]()
+        if self.lengths is not None and not (self.known_lengths is not None and bool((self.known_lengths > t).all())):
+            mask = n.add("less", n.constant(t, n.type(self.lengths).dtype), self.lengths)
+            masks.append(n.reshape(mask, (self.batch, 1)))
+        if self.length is not None:
+            masks.append(n.add("less", n.constant(t, n.type(self.length).dtype), self.length))
+        return n.add("and", *masks) if len(masks) > 1 else next(iter(masks), None)
 
     def run(
         self, step: Callable[[int, int, tuple[TensorId, ...]], tuple[TensorId, ...]], *states_of: str
@@ -147,7 +154,8 @@ class RecurrentNode:
         results: list[TensorId | None] = [None]
         if n.wants(0):
             rows = [pieces[t, d] for t in range(self.steps) for d in range(self.directions)]
-            y = n.reshape(n.concat(rows, 0), (self.steps, self.directions, self.batch, self.hidden))
+            whole = n.concat(rows, 0) if self.length is None else n.add("concat", *rows, axis=0)  # also of one step
+            y = n.reshape(whole, (self.steps, self.directions, self.batch, self.hidden))
             results[0] = n.transpose(y, (2, 0, 1, 3)) if n.attrs.get("layout") else y
         for p, _ in enumerate(finals[0]):
             if not n.wants(1 + p):
@@ -199,6 +207,7 @@ def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> 
         clip=clip,
         lengths=lengths,
         known_lengths=known,
+        length=n.lengths.of(n.label, steps),
     )
 
 

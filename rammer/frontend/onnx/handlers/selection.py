@@ -52,17 +52,18 @@ def non_max_suppression(n: Node) -> TensorId:
     bound = float(n.scalar(3, "iou_threshold")) if n.has(3) else 0.0
     least = float(n.scalar(4, "score_threshold")) if n.has(4) else -np.inf
     corners = _corners(boxes, bool(n.attrs["center_point_box"]))
+    areas = np.prod(corners[:, :, 1] - corners[:, :, 0], -1)
     chosen: list[tuple[int, int, int]] = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
         own = scores[batch, kind]
-        left = [box for box in np.argsort(-own, kind="stable").tolist() if own[box] > least or not n.has(4)]
-        kept: list[int] = []
-        for box in left:
-            if len(kept) >= most:
+        left = np.argsort(-own, kind="stable")
+        left = left[own[left] > least] if n.has(4) else left
+        for _ in range(most):
+            if not left.size:
                 break
-            if not (_overlap(corners[batch, kept], corners[batch, box]) > bound).any():
-                kept.append(box)
-        chosen += [(batch, kind, box) for box in kept]
+            box, left = left[0], left[1:]
+            chosen.append((batch, kind, box))
+            left = left[~(_overlap(corners[batch], areas[batch], left, box) > bound)]
     return n.constant(np.array(chosen, np.int64).reshape(-1, 3))
 
 
@@ -75,10 +76,12 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.sort(pairs, -2)
 
 
-def _overlap(some: Array, one: Array) -> Array:
-    """Return intersection over union of each of some boxes with one; 0 if either has no area."""
-    low, high = np.maximum(some[:, 0], one[0]), np.minimum(some[:, 1], one[1])
-    shared = np.prod(np.maximum(high - low, 0), -1)
-    area, other = np.prod(some[:, 1] - some[:, 0], -1), np.prod(one[1] - one[0])
-    whole = area + other - shared
-    return np.where((area > 0) & (other > 0) & (whole > 0), shared / np.where(whole > 0, whole, 1), 0.0)
+def _overlap(corners: Array, areas: Array, some: Array, one: int) -> Array:
+    """Return intersection over union of some boxes with one; 0 if either has no area."""
+    low, high = np.maximum(corners[some, 0], corners[one, 0]), np.minimum(corners[some, 1], corners[one, 1])
+    sides = np.maximum(high - low, 0)
+    shared, area = sides[:, 0] * sides[:, 1], areas[some]
+    whole = area + areas[one] - shared
+    counts = (area > 0) & (areas[one] > 0) & (whole > 0)
+    found: Array = np.divide(shared, whole, out=np.zeros_like(shared), where=counts)
+    return found

@@ -41,7 +41,7 @@ LONG_BYTES = 6000
 KERNEL_S = 20  # limit of CPU time for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
 RUNTIME, MEASURE = (
-    ("runtime/system.c", "runtime/runtime.c", "runtime/call.c"),
+    ("runtime/system.c", "runtime/runtime.c", "runtime/steps.c", "runtime/call.c"),
     ("tune/measure.c",),
 )  # C files of this backend, each tuple a library
 LIBRARIES = (RUNTIME, MEASURE)  # needed by every compilation that measures kernels: compiled in the background

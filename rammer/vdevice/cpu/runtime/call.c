@@ -1,5 +1,5 @@
 // A whole call from Python in one function: it looks up what is given, checks it, copies it to where the program has
-// it, runs, and returns copies of the results. It goes behind runtime.c. Python's functions come as pointers and the
+// it, runs, and returns copies of the results. It goes behind steps.c. Python's functions come as pointers and the
 // layout of NumPy's arrays as numbers (call.py), so that this needs the headers of neither, and suits any version.
 
 typedef struct object object;  // PyObject
@@ -18,9 +18,6 @@ typedef struct {
   object *none, *dict_type, *array_type;
   i64 type_at, data_at, rank_at, shape_at, dtype_at, flags_at;  // bytes from the begin of an object, of an array
 } python;
-
-// Arguments of rTasks that lie in a port, and how far behind its begin. None if the port is copied.
-typedef struct { i64 count; const i64 *at, *offset; } arguments;
 
 typedef struct {
   object *name, *dtype;
@@ -64,10 +61,6 @@ static int suits(const python *py, const given *port, object *array) {
   return (~FIELD(int, array, py->flags_at) & (CONTIGUOUS | ALIGNED)) == 0;
 }
 
-static void point(const call *c, const arguments *direct, char *to) {
-  for (i64 n = 0; n < direct->count; n++) c->args[direct->at[n]] = to + direct->offset[n];
-}
-
 static void drop_outputs(const call *c) {
   for (made *m = c->outputs; m < c->outputs + c->num_outputs; m++) {
     if (m->array) c->py->drop(m->array);
@@ -81,7 +74,7 @@ static int make_outputs(const call *c, int direct) {
     if ((m->direct.count > 0) != direct) continue;
     m->array = c->py->call(m->make);
     if (!m->array) return 0;
-    if (direct) point(c, &m->direct, FIELD(char *, m->array, c->py->data_at));
+    if (direct) point(c->args, &m->direct, FIELD(char *, m->array, c->py->data_at));
   }
   return 1;
 }
@@ -120,7 +113,7 @@ EXPORT object *rammer_call(object *self, object *inputs) {
     fits = suits(py, &c->inputs[n], array);
     if (!fits) break;
     char *data = FIELD(char *, array, py->data_at);
-    if (c->inputs[n].direct.count) point(c, &c->inputs[n].direct, data);
+    if (c->inputs[n].direct.count) point(c->args, &c->inputs[n].direct, data);
     else __builtin_memcpy(c->inputs[n].place, data, c->inputs[n].nbytes);
   }
   if (!fits) return nothing(py);

@@ -18,10 +18,11 @@ from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
-from rammer.vdevice.base import Image, SlotTimes, Stepped
+from rammer.vdevice.base import Image, SlotTimes, Stepped, StepRows
 from rammer.vdevice.cpu.host import Host, known_arch
 from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, is_possible
 from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, leak, pool_for, runtime_for
+from rammer.vdevice.cpu.runtime.steps import CpuLoopBody
 from rammer.vdevice.cpu.runtime.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
 from rammer.vdevice.image.arena import bound_ports
 from rammer.vdevice.image.memory import HostBuffers, allocate, gather, reused, tensor_at
@@ -250,6 +251,18 @@ class CpuExecutable(HostBuffers):
             self._run([(view, given[name]) for name, view in self._inputs if name not in direct])
             return self.handed(self._outputs, rooms, direct, outputs)
 
+    def steps(self, rows: Mapping[str, StepRows], again: str | None) -> CpuLoopBody:
+        """Return the program as the body of a loop."""
+        bound = self._bindings, self._direct, self._args
+        return CpuLoopBody(self._inputs, self._outputs, rows, again, *bound, self._take_steps)
+
+    def _take_steps(self, loop: int, progress: int, end: int, pointed: dict[str, int]) -> None:
+        with self._lock if self._forks == forks.count else self._renewed():
+            if self._pointed is not pointed:
+                self._point({})
+                self._pointed = pointed
+            self._run_by(lambda pool: self._runtime.steps(pool, self._address, loop, progress, end))
+
     def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
         """Return the addresses of arrays that need no copy."""
         return {
@@ -329,17 +342,21 @@ class CpuExecutable(HostBuffers):
 
     def _run(self, read: Sequence[tuple[Array, Array]], how: int = 0) -> None:
         """Copy `read` (pairs of view and array) into the program's memory, and run it in mode `how`."""
-        pool = self._pool
-        if pool is None:
-            raise closed()
-        if self._stuck:
-            raise self._stuck._failure(_STUCK)
         if self.poison:
             self._arena[:] = 0xFF
             self._scratch[:] = 0xFF
         for view, array in read:
             view[...] = array
-        while (code := self._runtime.run(pool.address, self._address, how)) == _LOST:
+        self._run_by(lambda pool: self._runtime.run(pool, self._address, how))
+
+    def _run_by(self, run: Callable[[int], int]) -> None:
+        """Run by a function of the pool's address that returns a code. Raises the error of a failed run."""
+        pool = self._pool
+        if pool is None:
+            raise closed()
+        if self._stuck:
+            raise self._stuck._failure(_STUCK)
+        while (code := run(pool.address)) == _LOST:
             pool.lost = True  # by another program
             pool = self._find_pool()
             self._use(pool)

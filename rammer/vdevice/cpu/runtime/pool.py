@@ -10,7 +10,8 @@ import hashlib
 import os
 import threading
 import weakref
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -74,6 +75,12 @@ class Runtime:
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
         run = self.library.function("rammer_run_slots", i64, pointer, pointer, i64)  # runtimes of old programs lack it
         return int(run(table, slots.ctypes.data, len(slots)))
+
+    @cached_property
+    def steps(self) -> Any:
+        """The function that takes steps of a loop; runtimes of old programs lack it."""
+        pointers = (ctypes.c_void_p,) * 4
+        return self.library.function("rammer_steps", ctypes.c_int, *pointers, ctypes.c_int64)
 
 
 class Pool:

@@ -1,0 +1,65 @@
+"""Compute a node whose operands are values, as a session has them at run time: by its handler, without an import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from onnx import GraphProto
+
+from rammer.frontend.onnx.limits import Limits
+from rammer.frontend.onnx.node import Node, handler_for
+from rammer.frontend.onnx.parts import label_of
+from rammer.frontend.onnx.signature import attribute_values, signature
+from rammer.ir.tensor import Array
+
+VALUED = ("NonZero", "NonMaxSuppression", "Unique")  # their handlers add no operators, and look at no types
+
+
+class _Values:
+    """What such a handler needs of a builder."""
+
+    def __init__(self, values: Mapping[str, Array]) -> None:
+        self.values = dict(values)
+
+    def value(self, tensor: str) -> Array:
+        return self.values[tensor]
+
+    def constant(self, array: Any) -> str:
+        name = f"result {len(self.values)}"
+        self.values[name] = np.asarray(array)
+        return name
+
+
+class ValuedNode:
+    """The node of a model that has one only. An import of the model has checked operands and attributes before."""
+
+    def __init__(self, graph: GraphProto, opset: int, limits: Limits, weights: Mapping[str, Array]) -> None:
+        (node,) = graph.node
+        self._handler, self._results = handler_for("", node.op_type, opset), tuple(node.output)
+        found = signature(node.op_type, opset, "")
+        attributes = attribute_values(node.attribute, found, limits.attribute_length)
+        inputs = tuple(name or None for name in node.input)
+        outputs = tuple(map(bool, node.output))
+        self._view = partial(Node, node.op_type, label_of(node), opset, inputs, outputs, attributes, limits=limits)
+        self._weights = weights
+
+    @staticmethod
+    def suits(graph: GraphProto) -> bool:
+        """Check whether a model can be computed so."""
+        if len(graph.node) != 1 or graph.node[0].op_type not in VALUED or graph.node[0].domain not in ("", "ai.onnx"):
+            return False
+        return all(v.name in graph.node[0].output for v in graph.output)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name. Raises ModelError for operands that do not fit each other."""
+        values, nothing = _Values({**self._weights, **inputs}), cast("Any", None)
+        assert self._handler is not None
+        # its attributes have neither tensors nor graphs
+        found = self._handler(
+            self._view(builder=cast("Any", values), decode=nothing, subgraph=nothing, lengths=nothing)
+        )
+        names = cast("list[str]", [found] if isinstance(found, str) else found)
+        return {name: values.values[tensor] for name, tensor in zip(self._results, names, strict=False) if name}

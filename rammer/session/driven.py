@@ -1,0 +1,123 @@
+"""Run a loop whose body is one program: the device takes all steps in one call, without Python between them.
+
+A step reads carried values in one row of two, and writes the next ones to the other row. What steps collect goes to one
+row after another of an array that grows as the loop goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rammer.errors import InputError, ModelError
+from rammer.ir.tensor import Array
+from rammer.runtime.program import Program
+from rammer.vdevice.base import StepRows, TakesSteps
+
+COPIED_BYTES = 128 << 10  # smaller inputs are copied to where a program can be pointed
+FIRST_BYTES = 1 << 20  # of collected rows, for which there is memory before it is known that so many steps come
+
+Fail = Callable[..., ModelError]
+
+
+class DrivenLoop:
+    """A loop over a program whose state pairs are the carried values. A loop is run by one thread at a time.
+
+    `given` are inputs of one step. `scanned` inputs have rows for one step each, `collected` are outputs, `again` is
+    the output that ends the loop, `counter` the input that counts steps.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        given: Mapping[str, Any],
+        scanned: Collection[str],
+        collected: Sequence[str],
+        again: str | None,
+        counter: str | None,
+    ) -> None:
+        assert isinstance(program.executable, TakesSteps)
+        self._progress = np.array([0, 1], np.int64)
+        kinds = {port.name: port.type for port in (*program.inputs, *program.outputs)}
+        names = [port.name for port in program.inputs]
+        self._counter = counter if counter in names else None
+        self._carried: dict[str, Array] = {}
+        rows: dict[str, StepRows] = {}
+        for output, name in program.state_pairs.items():
+            self._carried[name] = program.executable.rows(kinds[name], 1 if output in program.image.in_place else 2)
+            rows[name], rows[output] = StepRows(self._carried[name]), StepRows(self._carried[name], 1)
+        others = [name for name in names if name not in rows and name != self._counter]
+        self._fixed = {
+            name: program.executable.rows(kinds[name], 1)
+            for name in others
+            if name not in scanned and kinds[name].nbytes < COPIED_BYTES
+        }
+        self._moved = [name for name in others if name not in self._fixed]  # to where the caller has them
+        self._collected = {name: kinds[name] for name in collected}
+        self._row_bytes = sum(kind.nbytes for kind in self._collected.values())
+        rows |= {name: StepRows(array) for name, array in self._fixed.items()}
+        rows |= {name: StepRows(np.asarray(given[name])[np.newaxis]) for name in names if name not in rows}
+        self._kept = rows | {
+            name: StepRows(np.empty((1, *k.shape), k.dtype.numpy)) for name, k in self._collected.items()
+        }
+        self._body = program.executable.steps(self._kept, again)
+
+    @property
+    def steps(self) -> int:
+        return int(self._progress[0])
+
+    def run(
+        self,
+        given: Mapping[str, Any],
+        scanned: Mapping[str, Array],
+        limit: int,
+        most: tuple[int, int],
+        fail: Fail,
+    ) -> tuple[dict[str, Array], list[Array]]:
+        """Take at most `limit` steps. Return the values carried last, by input, and the rows that outputs collected.
+
+        Raises `fail(…)` for a failed step, and for a loop that goes beyond the `most` steps, or collected bytes.
+        """
+        self._progress[:] = 0, 1
+        for buffers in (self._carried, self._fixed):
+            for name, rows in buffers.items():
+                rows[0] = given[name]
+        for name in self._moved:
+            array = scanned[name] if name in scanned else given[name][np.newaxis]
+            self._move(name, array if array[0].flags.c_contiguous else np.ascontiguousarray(array))
+        end = min(limit, most[0])
+        room = min(end, max(64, FIRST_BYTES // (self._row_bytes + 8)))
+        self._grow(room)
+        while self._progress[1] and self.steps < end:
+            if self.steps == room:
+                room = min(end, 2 * room)
+                self._grow(room)
+            try:
+                self._body.take(self._progress, room)
+            except InputError as error:
+                raise fail(f"step {self.steps}: {error.what}") from error
+            if self.steps * self._row_bytes > most[1]:
+                raise fail(f"collects more than {most[1]} bytes", hint="take fewer steps")
+        if self._progress[1] and self.steps < limit:
+            hint = "Session(…, max_steps=…) lets it take more"
+            raise fail(f"has taken {self.steps:,} steps, and would go on", hint=hint)
+        found = [self._kept.pop(name).array for name in self._collected]  # the caller's from now on
+        carried = {name: rows[self.steps % len(rows)].copy() for name, rows in self._carried.items()}
+        return carried, [rows if len(rows) == self.steps else rows[: self.steps].copy() for rows in found]
+
+    def _move(self, name: str, array: Array) -> None:
+        self._kept[name] = StepRows(array)
+        self._body.move(name, self._kept[name])
+
+    def _grow(self, room: int) -> None:
+        """Make room for so many steps."""
+        if self._counter and len(self._kept[self._counter].array) < room:
+            shape = self._kept[self._counter].array.shape[1:]
+            self._move(self._counter, np.arange(room).reshape(room, *shape))
+        for name, kind in self._collected.items():
+            rows = np.empty((room, *kind.shape), kind.dtype.numpy)
+            if self.steps:
+                rows[: self.steps] = self._kept[name].array[: self.steps]
+            self._move(name, rows)
