@@ -89,7 +89,7 @@ def read(
     from rammer.frontend.onnx import Source
 
     imported = Source(model).load(shapes=shapes, dims=dims, constants=constants)
-    return imported.graph, imported.files
+    return imported.tensors_only(), imported.files
 
 
 def read_each(

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords
 from rammer.errors import InputError, ModelError, message, require_compiler
-from rammer.ir.graph import Graph
+from rammer.ir.graph import RANDOM_RUN, Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
@@ -34,6 +35,7 @@ from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
 from rammer.session.inputs import Inputs, Request, SessionPort, is_flag, is_small
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
+from rammer.session.outputs import gathered, tensors_of
 from rammer.session.report import SessionReport
 from rammer.vdevice.base import Progress, silent
 
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     import onnx
 
     from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
-    from rammer.frontend.onnx.ports import Place
     from rammer.session.control_flow import Stages
 
 HASHED_BYTES = 64  # larger values are compared by digest
@@ -133,6 +134,7 @@ class Session(Stateful, InferenceSession):
         self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
         self._buckets = Buckets(buckets or {}, self._inputs)
+        self._draws = count()  # runs that draw random numbers
 
     # ONNX Runtime's interface
 
@@ -234,6 +236,7 @@ class Session(Stateful, InferenceSession):
                 f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
             )
         values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
+        values |= {name: np.asarray(v, object) for name, v in inputs.items() if self._inputs.ports[name].is_text}
         found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
         memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
         return {name: found[name] for name in outputs}
@@ -244,18 +247,21 @@ class Session(Stateful, InferenceSession):
     ) -> Iterator[RepeatedRun | None]:
         """Yield a function that repeats the last run of a stream with other values of the `changing` inputs only.
 
-        Yields None if these inputs decide which program runs, or if state does not stay inside one program.
+        Yields None if these inputs decide which program runs, or if state does not stay inside one program; also if a
+        run draws random numbers, or has strings.
         """
-        if self._stages is not None or not self._deciding.isdisjoint(changing):
+        has_text = any(port.is_text for port in self._inputs.ports.values())
+        if self._stages is not None or not self._deciding.isdisjoint(changing) or has_text:
             yield None
             return
         state = {name: memory.value(name) for name in memory.inputs}
         kept, _ = self._cache.acquire(self._request(memory, {**state, **inputs}), ahead=True)
         again, runs = None, 0
         try:
-            program = kept.program
-            if program and program.state_pairs == memory.pairs and {p.name for p in program.outputs} >= {*outputs}:
-                names = {p.name for p in program.inputs} - {*memory.inputs}
+            program, places = kept.program, kept.info.imported.outputs
+            whole = program and program.state_pairs == memory.pairs and all(places[name] == name for name in outputs)
+            names = {p.name for p in program.inputs} - {*memory.inputs} if program and whole else {RANDOM_RUN}
+            if program and RANDOM_RUN not in names:
                 again = program.again(memory, {name: inputs[name] for name in names}, outputs)
             yield again
         finally:
@@ -267,7 +273,8 @@ class Session(Stateful, InferenceSession):
     def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
         """Return the types of the outputs that are tensors, for these inputs."""
         imported = self._import(Request(*self._inputs.flat(inputs)))
-        return {name: imported.graph.types[p] for name, p in imported.outputs.items() if isinstance(p, str)}
+        types, places = imported.graph.types, imported.outputs
+        return {name: types[tensor] for name, place in places.items() for tensor in tensors_of(place)[:1]}
 
     def _evaluate_growing(
         self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]
@@ -307,7 +314,7 @@ class Session(Stateful, InferenceSession):
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
             try:
-                found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
+                found = program.program.evaluate(memory, {name: self._fed(name, fed) for name in names}, outputs)
             except BaseException:
                 self._growing.tidy(memory, lengths)
                 raise
@@ -315,6 +322,10 @@ class Session(Stateful, InferenceSession):
             self._cache.release(program)
         memory.lengths = fit.after(lengths)
         return fit.cut(found, lengths)
+
+    def _fed(self, name: str, arrays: Mapping[str, Any]) -> Any:
+        """Return the value of a program's input. Each run that draws random numbers has a number of its own."""
+        return np.asarray(next(self._draws), np.int64) if name == RANDOM_RUN else arrays[name]
 
     def _fit(self, exact: Request, request: Request, grown: StepGraph) -> Fit:
         """Return how a run of the exact request uses a program of equal or larger extents.
@@ -355,14 +366,15 @@ class Session(Stateful, InferenceSession):
             found = {name: value.copy() for name, value in kept.info.values.items()}
             if program:
                 names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
-                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
-                fed = {name: request.arrays[name] for name in names}
+                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in tensors_of(places[name])]
+                fed = {name: self._fed(name, request.arrays) for name in names}
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
         finally:
             self._cache.release(kept)
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
-        memory.advance({taker: deepcopy(_gathered(places[output], found)) for output, taker in outside.items()})
-        return {name: _gathered(places[name], found) for name in outputs}
+        memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
+        known = kept.info.imported.words
+        return {name: gathered(places[name], found, lambda: self._inputs.words(given, known)) for name in outputs}
 
     def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
         """Return the request of the program that serves this one, and the outputs' true shapes if it is padded."""
@@ -578,17 +590,6 @@ def _constants(graph: Graph) -> dict[str, Array] | None:
     if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
         return None
     return evaluate_graph(replace(graph, inputs=()), {})
-
-
-def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
-    """Return an output: an array, a list of arrays, or None."""
-    if place is None:
-        return None
-    return found[place] if isinstance(place, str) else [found[name] for name in place]
-
-
-def _tensors(place: Place) -> tuple[str, ...]:
-    return () if place is None else (place,) if isinstance(place, str) else place
 
 
 def _host(name: str, value: Any) -> Array:

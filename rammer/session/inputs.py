@@ -124,9 +124,19 @@ class Inputs:
             shapes[name] = tuple(tuple(arrays[part].shape) for part in parts)
         return shapes, arrays
 
+    def words(self, inputs: Mapping[str, Any], known: Mapping[int, str]) -> Mapping[int, str]:
+        """Return known strings and those of the inputs, by code."""
+        words = dict(known)
+        for name, value in inputs.items():
+            if self.ports[name].is_text:
+                _encoded(value, words)
+        return words
+
     def _array(self, port: Declared, name: str, value: Any) -> Any:
         if on_gpu(value) or isinstance(value, DeviceBuffer):  # Room: state in a program's buffer
             return value
+        if port.is_text:
+            return _encoded(value, {})
         array = as_array(name, value, port.dtype)
         if array.dtype.newbyteorder("=") != port.dtype.numpy:
             raise InputError(
@@ -208,6 +218,14 @@ def _parts(name: str, number: int) -> tuple[str, ...]:
     from rammer.frontend.onnx.ports import element_names
 
     return element_names(name, number)
+
+
+def _encoded(value: Any, words: dict[int, str]) -> Array:
+    """Return the codes of strings, and add these to `words`."""
+    # onnx is imported by now
+    from rammer.frontend.onnx.text import encode
+
+    return encode(value, words)
 
 
 def _holds_arrays(value: Any) -> bool:

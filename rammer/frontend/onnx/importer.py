@@ -15,6 +15,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    TensorProto,
     TypeProto,
     ValueInfoProto,
     helper,
@@ -30,8 +31,10 @@ from rammer.frontend.onnx.parts import label_of, reads
 from rammer.frontend.onnx.ports import (
     Declared,
     Given,
+    Maps,
     Place,
     TensorList,
+    Text,
     Value,
     declared,
     element_names,
@@ -46,6 +49,7 @@ from rammer.frontend.onnx.signature import (
     signature,
 )
 from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode
+from rammer.frontend.onnx.text import TEXT_OPS, encode
 from rammer.ir.graph import Graph, topological_order
 from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
@@ -91,6 +95,7 @@ class Importer:
         self.inputs: dict[str, Place] = {}
         self.outputs: dict[str, Place] = {}
         self.functions = Functions(model.functions, limits)
+        self.words: dict[int, str] = {}  # the model's strings, by code
         self.lies: dict[str, str] = {}  # wrong declarations of shapes, by name of the value
         self.num_nodes = 0
         self.builder = GraphBuilder(
@@ -157,12 +162,15 @@ class Importer:
         given = self.shapes.get(port.name)
         if port.is_optional and port.name in self.shapes and given is None:
             return None, None
+        if port.key or (port.is_list and port.is_text):
+            raise ModelError(f"{port.what} is a {port.type}", hint="maps and lists of strings may only be results")
         if not port.is_list:
             shape = cast("Shape | None", given)
             tensor = self._tensor_input(port, port.name, shape)
+            made = Text(tensor) if port.is_text else tensor
             if port.name in self.constants and not port.is_optional:
-                self._check_declared(value, tensor)
-            return tensor, port.name
+                self._check_declared(value, made)
+            return made, Text(port.name) if port.is_text else port.name
         if port.name not in self.shapes:
             raise ModelError(
                 f"{port.what} is a list: how many tensors, of which shapes?",
@@ -187,6 +195,9 @@ class Importer:
         value = self._result(name, scope, "the graph")
         if value is None:
             return None
+        if isinstance(value, Text | Maps):
+            self.builder.output(value.tensor, name)
+            return replace(value, tensor=name)
         if not isinstance(value, TensorList):
             self.builder.output(value, name)
             return name
@@ -209,8 +220,13 @@ class Importer:
             if not tensor.name or tensor.name in names:
                 raise ModelError(f"initializer name {tensor.name!r} is {'used twice' if tensor.name else 'empty'}")
             names.add(tensor.name)
+            given = "" if scope.parent else tensor.name
+            if tensor.data_type == TensorProto.STRING:
+                codes = encode(list(tensor.string_data), self.words).reshape(tuple(tensor.dims))
+                scope.values[tensor.name] = Text(self.builder.constant(codes, given))
+                continue
             value = decode(tensor, self.external, self.weights.get(tensor.name) if scope.parent is None else None)
-            scope.values[tensor.name] = self.builder.constant(value, "" if scope.parent else tensor.name)
+            scope.values[tensor.name] = self.builder.constant(value, given)
         for value in graph.input:
             if value.name in names and scope.parent is None:
                 self._check_declared(value, scope.values[value.name])
@@ -222,11 +238,13 @@ class Importer:
         Raises ModelError for another element type or shape. For a tensor that a node computed, another shape is only
         noted: exporters declare wrong ones, and the computed shape is right.
         """
-        if tensor is None or isinstance(tensor, TensorList) or not value.type.HasField("tensor_type"):
+        if tensor is None or isinstance(tensor, TensorList | Maps) or not value.type.HasField("tensor_type"):
             return
-        kind, declared = self.builder.types[tensor], value.type.tensor_type
-        if declared.elem_type and ELEMENT_TYPES.get(declared.elem_type) is not kind.dtype:
-            said = ELEMENT_TYPES.get(declared.elem_type)
+        is_text = isinstance(tensor, Text)
+        declared = value.type.tensor_type
+        kind = self.builder.types[tensor.tensor if isinstance(tensor, Text) else tensor]
+        said = ELEMENT_TYPES.get(declared.elem_type)
+        if declared.elem_type and not (declared.elem_type == TensorProto.STRING if is_text else said is kind.dtype):
             name = said.value if said else f"element type {declared.elem_type}"
             raise ModelError(f"{value.name!r} is declared as {name} but is {kind}")
         if declared.HasField("shape"):
@@ -340,8 +358,7 @@ class Importer:
         handler = handler_for(domain, node.op_type, opset)
         attributes = self._resolved(node, scope)
         values = attribute_values(attributes, found, self.limits.attribute_length)
-        if found is not None:
-            self._check_operands(found, inputs, len(node.output))
+        bound = self._check_operands(found, inputs, len(node.output)) if found is not None else {}
         if handler is None:
             assert found is not None
             return self._inline_schema(node, found, attributes, inputs, scope)
@@ -356,19 +373,29 @@ class Importer:
             self.limits,
             lambda tensor: decode(tensor, self.external),
             lambda graph, given: self._subgraph(graph, given, scope),
+            self.words,
         )
         result = handler(view)
-        return (result,) if isinstance(result, str | TensorList) else result
+        results = (result,) if isinstance(result, str | TensorList | Text | Maps) else result
+        if found is None or None not in bound.values():
+            return results
+        kinds = [bound.get(found.outputs[min(k, len(found.outputs) - 1)], DType.I64) for k in range(len(results))]
+        return [Text(r) if kind is None and isinstance(r, str) else r for r, kind in zip(results, kinds, strict=True)]
 
-    def _check_operands(self, found: Signature, inputs: tuple[Value | None, ...], num_outputs: int) -> None:
-        """Check the number of operands, and the standard's type constraints. Raises ModelError."""
+    def _check_operands(
+        self, found: Signature, inputs: tuple[Value | None, ...], num_outputs: int
+    ) -> dict[str, DType | None]:
+        """Check the number of operands, and the standard's type constraints. Raises ModelError.
+
+        Return the type of each type variable, None for strings.
+        """
         least, most = found.schema.min_input, found.schema.max_input
         if not least <= len(inputs) <= most:
             wanted = f"{least}…{most}" if most < 1 << 30 else f"≥ {least}"
             raise ModelError(f"has {len(inputs)} inputs; opset {found.since} says {wanted}")
         if num_outputs > found.schema.max_output:
             raise ModelError(f"has {num_outputs} outputs; opset {found.since} says at most {found.schema.max_output}")
-        bound: dict[str, DType] = {}
+        bound: dict[str, DType | None] = {}
         for n, tensor in enumerate(inputs):
             name, variable, optional = found.operand(n)
             if tensor is None:
@@ -379,6 +406,15 @@ class Importer:
                 if variable not in found.lists:
                     raise ModelError(f"input {n} ({name!r}) is a sequence, which opset {found.since} does not allow")
                 continue
+            if isinstance(tensor, Maps):
+                raise ModelError(f"input {n} ({name!r}) is a list of maps", hint="maps may only be results")
+            if isinstance(tensor, Text):
+                if variable not in found.texts or found.schema.name not in TEXT_OPS:
+                    hint = "strings are compared, looked up and moved: compute them before the model, or after it"
+                    raise ModelError(f"input {n} ({name!r}) has strings", hint=hint)
+                if bound.setdefault(variable, None) is not None:
+                    raise ModelError(f"input {n} ({name!r}) has strings, another operand has none")
+                continue
             dtype = self.builder.types[tensor].dtype
             allowed = found.types.get(variable)
             if allowed is None:
@@ -387,8 +423,10 @@ class Importer:
                 raise ModelError(f"input {n} ({name!r}) is {dtype.value}, which opset {found.since} does not allow")
             if n >= len(found.inputs) - 1 and not found.homogeneous:
                 continue
-            if bound.setdefault(variable, dtype) is not dtype:
-                raise ModelError(f"input {n} ({name!r}) is {dtype.value}, another operand is {bound[variable].value}")
+            if (other := bound.setdefault(variable, dtype)) is not dtype:
+                seen = other.value if other else "string"
+                raise ModelError(f"input {n} ({name!r}) is {dtype.value}, another operand is {seen}")
+        return bound
 
     # nested graphs
 
@@ -466,8 +504,12 @@ class Importer:
 
     def _proto(self, value: Value | None) -> TypeProto:
         """Return a value's type as a TypeProto."""
+        if isinstance(value, Text):
+            return helper.make_tensor_type_proto(TensorProto.STRING, self.builder.types[value.tensor].shape)
+        if value is None or isinstance(value, Maps):
+            return TypeProto()
         if not isinstance(value, TensorList):
-            return _type_proto(self.builder.types[value]) if value is not None else TypeProto()
+            return _type_proto(self.builder.types[value])
         kinds = {self.builder.types[t] for t in value.tensors}
         if len(kinds) == 1:
             return helper.make_sequence_type_proto(_type_proto(kinds.pop()))

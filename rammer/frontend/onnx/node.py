@@ -11,7 +11,8 @@ from onnx import GraphProto
 from rammer.errors import ModelError
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx.limits import Limits
-from rammer.frontend.onnx.ports import TensorList, Value
+from rammer.frontend.onnx.ports import Maps, TensorList, Text, Value
+from rammer.frontend.onnx.text import encode
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
 
 Result: TypeAlias = "Value | Sequence[Value | None]"
@@ -67,7 +68,9 @@ class Node:
     Missing optional inputs are None. `outputs` has one flag per declared output: true if it has a name in the model.
     """
 
-    __slots__ = ("attrs", "builder", "decode", "inputs", "label", "limits", "op", "opset", "outputs", "subgraph")
+    __slots__ = (
+        *("attrs", "builder", "decode", "inputs", "label", "limits", "op", "opset", "outputs", "subgraph", "words"),
+    )
 
     def __init__(
         self,
@@ -81,10 +84,12 @@ class Node:
         limits: Limits,
         decode: Callable[[Any], Array],
         subgraph: Subgraphs,
+        words: dict[int, str],
     ) -> None:
         self.op, self.label, self.opset = op, label, opset
         self.inputs, self.outputs, self.attrs = inputs, outputs, attrs
         self.builder, self.limits, self.decode, self.subgraph = builder, limits, decode, subgraph
+        self.words = words
 
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names this node."""
@@ -103,10 +108,15 @@ class Node:
         return self.only_tensor(self.inputs[position] if position < len(self.inputs) else None, f"input {position}")
 
     def only_tensor(self, value: Value | None, what: str) -> TensorId:
-        """Return the value if it is a tensor. Raises ModelError for a sequence, and for a missing optional value."""
-        if not isinstance(value, str):
-            raise self.fail(f"{what} is {'missing' if value is None else 'a sequence, and no tensor'}")
-        return value
+        """Return the value if it is a tensor; strings are their codes. Raises ModelError for any other value."""
+        match value:
+            case str():
+                return value
+            case Text(tensor):
+                return tensor
+            case Maps():
+                raise self.fail(f"{what} is a list of maps, and no tensor")
+        raise self.fail(f"{what} is {'missing' if value is None else 'a sequence, and no tensor'}")
 
     def sequence(self, position: int) -> TensorList:
         """Return an operand that is a sequence. Raises ModelError for any other."""
@@ -201,6 +211,11 @@ class Node:
 
     def constant(self, value: Any, dtype: DType | None = None) -> TensorId:
         return self.builder.constant(np.asarray(value, dtype.numpy if dtype else None))
+
+    def text(self, texts: Any, shape: Sequence[int] | None = None) -> Text:
+        """Return constant strings, which may be UTF-8."""
+        codes = encode(texts, self.words)
+        return Text(self.constant(codes if shape is None else codes.reshape(shape)))
 
     def like(self, value: float, tensor: TensorId) -> TensorId:
         """Return a scalar constant of the element type of `tensor`."""

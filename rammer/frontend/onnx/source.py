@@ -18,7 +18,7 @@ from rammer.frontend import tensorflow
 from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.parts import Cutter
-from rammer.frontend.onnx.ports import Declared, Given, Place, declared
+from rammer.frontend.onnx.ports import Declared, Given, Place, Text, declared
 from rammer.frontend.onnx.strings import require_utf8
 from rammer.frontend.onnx.tensors import ExternalData
 from rammer.frontend.onnx.wire import take_weights
@@ -39,6 +39,17 @@ class Imported:
     inputs: Mapping[str, Place]
     outputs: Mapping[str, Place]
     files: tuple[str, ...]
+    words: Mapping[int, str]  # the model's strings, by code
+
+    def tensors_only(self) -> Graph:
+        """Return the graph of a program, which has no strings. Lists of maps are matrices with a column for each key.
+
+        Raises ModelError for strings.
+        """
+        for name, place in (*self.inputs.items(), *self.outputs.items()):
+            if isinstance(place, Text):
+                raise ModelError(f"{name!r} has strings, and a program has numbers", hint="use rammer.Session")
+        return self.graph
 
 
 class Source:
@@ -159,7 +170,8 @@ class Source:
             raise ModelError("the model is nested too deeply", path=self.path) from None
         except MemoryError:
             raise _too_large(self.path) from None
-        return Imported(graph, importer.inputs, importer.outputs, ((self.path,) if self.path else ()) + external.files)
+        read = ((self.path,) if self.path else ()) + external.files
+        return Imported(graph, importer.inputs, importer.outputs, read, importer.words)
 
 
 def _too_large(path: str) -> ModelError:

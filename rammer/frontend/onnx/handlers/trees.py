@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.classifiers import DOMAIN, best, chosen, classes, labelled, pair, transformed
 from rammer.frontend.onnx.node import Node, handles
+from rammer.frontend.onnx.ports import Value
 from rammer.ir.tensor import Array, DType, TensorId
 
-DOMAIN = "ai.onnx.ml"
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 # By mode: whether the true branch is taken if the number is less than the split, equal, or greater.
 _WAYS = ((1, 1, 0), (1, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 0), (1, 0, 1))
@@ -107,7 +108,7 @@ def tree_ensemble(n: Node) -> TensorId:
     if a["aggregate_function"] not in range(4) or a["post_transform"] not in range(5):
         raise n.fail(f"aggregate_function {a['aggregate_function']}, post_transform {a['post_transform']}")
     scores = _scores(n, forest, count, _AGGREGATES[a["aggregate_function"]], ())
-    return n.cast(_transformed(n, scores, _TRANSFORMS[a["post_transform"]]), n.dtype())
+    return n.cast(transformed(n, scores, _TRANSFORMS[a["post_transform"]]), n.dtype())
 
 
 def _members(n: Node, given: object) -> list[list[float]]:
@@ -126,21 +127,43 @@ def tree_ensemble_regressor(n: Node) -> TensorId:
     a = n.attrs
     count = a["n_targets"] or 1
     scores = _scores(n, _forest(n, "target"), count, a["aggregate_function"], _numbers(n, "base_values"))
-    return n.cast(_transformed(n, scores, a["post_transform"]), DType.F32)
+    return n.cast(transformed(n, scores, a["post_transform"]), DType.F32)
 
 
 @handles("TreeEnsembleClassifier", domain=DOMAIN)
-def tree_ensemble_classifier(n: Node) -> list[TensorId]:
+def tree_ensemble_classifier(n: Node) -> list[Value]:
     """Return the label with the highest score (the first of equal ones), and the scores of every class."""
-    a, labels = n.attrs, n.attrs["classlabels_int64s"]
-    if not labels:
-        raise n.fail("labels are strings", hint="export with labels that are integers")
-    if len(labels) <= 2 and len(set(a["class_ids"] or ())) < 2:
-        raise n.fail("two classes share one score", hint="export a score for each class")
-    scores = _scores(n, _forest(n, "class"), len(labels), "SUM", _numbers(n, "base_values"))
-    best = n.add("arg_max", scores, axis=1, keepdims=False, select_last_index=False)
-    label = n.add("gather", n.constant(labels, DType.I64), best, axis=0)
-    return [label, n.cast(_transformed(n, scores, a["post_transform"]), DType.F32)]
+    count, base = classes(n), _numbers(n, "base_values")
+    if count <= 2 and len(set(n.attrs["class_ids"] or ())) < 2:
+        return _one_score(n, count, base)
+    scores = _scores(n, _forest(n, "class"), count, "SUM", base)
+    shown = n.cast(transformed(n, scores, n.attrs["post_transform"]), DType.F32)
+    return [labelled(n, best(n, scores)), shown]
+
+
+def _one_score(n: Node, count: int, base: Array) -> list[Value]:
+    """Decide between two labels by the one score that leaves give: above 0, or above 0.5 if no leaf takes from it.
+
+    What the scores of both are is ONNX Runtime's choice. Without two labels there is one score.
+    """
+    forest, transform = _forest(n, "class"), n.attrs["post_transform"]
+    second, positive = set(n.attrs["class_ids"] or ()) == {1}, bool((_numbers(n, "class_weights") >= 0).all())
+    lonely = count == 2 and not second and len(base) < 2
+    if len(base) > (2 if count == 2 and not second else 1) or (lonely and transform == "PROBIT"):
+        raise n.fail(f"{len(base)} base values and post_transform {transform!r} of one score for {count} labels")
+    forest.weights = [[(0, weight) for _, weight in pairs] for pairs in forest.weights]
+    score = n.cast(_scores(n, forest, 1, "SUM", () if second else base[:1]), DType.F32)
+    bound = n.like(0.5 if positive and count == 2 else 0, score)
+    label = chosen(n, n.reshape(n.add("less", bound, score), n.type(score).shape[:1]))
+    if count < 2:
+        return [label, transformed(n, score, transform if transform == "PROBIT" else "NONE")]
+    if not lonely:
+        nothing = n.like_array(np.zeros(n.type(score).shape), score)
+        return [label, transformed(n, pair(n, *((nothing, score) if second else (score, nothing))), transform)]
+    opposite = n.add("neg", score)
+    if transform == "LOGISTIC":
+        return [label, n.add("sigmoid", pair(n, opposite, score))]
+    return [label, pair(n, n.add("sub", n.like(1, score), score) if positive else opposite, score)]
 
 
 def _numbers(n: Node, name: str) -> Array:
@@ -220,14 +243,3 @@ def _scores(n: Node, forest: Forest, count: int, aggregate: str, base: Sequence[
     fn = {"MIN": "min", "MAX": "max", "AVERAGE": "mean"}.get(aggregate, "sum")
     total = n.reduce(found, fn, (1,), keepdims=False)
     return n.add("add", total, n.like_array(np.asarray(base), total)) if len(base) else total
-
-
-def _transformed(n: Node, scores: TensorId, transform: str) -> TensorId:
-    match transform:
-        case "NONE":
-            return scores
-        case "SOFTMAX":
-            return n.add("softmax", scores, axis=1)
-        case "LOGISTIC":
-            return n.add("sigmoid", scores)
-    raise n.fail(f"post_transform {transform!r} is not supported", hint="NONE, SOFTMAX or LOGISTIC")
