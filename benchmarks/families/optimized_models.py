@@ -15,7 +15,7 @@ from onnxruntime.transformers import optimizer
 from torch import nn
 
 from benchmarks.families.__main__ import Made
-from benchmarks.families.torchvision_models import exported
+from benchmarks.families.exported import exported
 
 LEVELS = {"basic": 1, "extended": 2}
 

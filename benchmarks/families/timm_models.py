@@ -8,7 +8,7 @@ import timm
 import torch
 
 from benchmarks.families.__main__ import Made
-from benchmarks.families.torchvision_models import exported
+from benchmarks.families.exported import exported
 
 MOST = 12_000_000  # parameters
 

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from typing import Any
 
-import numpy as np
-import onnx
 import torch
 import torchvision
 
 from benchmarks.families.__main__ import Made
+from benchmarks.families.exported import exported
 
 SIDE = 96  # of an image; some networks need more
 _LARGER = {"inception_v3": 128, "googlenet": 128, "maxvit_t": 224, "alexnet": 96}
 _FIXED = ("vit_", "maxvit")  # of the size that they were made for
 _NO_IMAGES = ("raft", "mc3", "mvit", "r2plus1d", "r3d", "s3d", "swin3d", "quantized", "keypointrcnn")
-
-
-def exported(network: torch.nn.Module, example: tuple[Any, ...], names: tuple[str, ...], opset: int = 17) -> Made:
-    """Return a network as torch.onnx.export writes it."""
-    file = BytesIO()
-    with torch.no_grad():
-        torch.onnx.export(network.eval(), example, file, input_names=list(names), opset_version=opset, dynamo=False)
-    values = {name: np.asarray(value) for name, value in zip(names, example, strict=True)}
-    return onnx.load_model_from_string(file.getvalue()), values
 
 
 def _made(name: str) -> Made:

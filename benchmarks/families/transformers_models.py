@@ -10,7 +10,7 @@ from transformers import AutoModel, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from benchmarks.families.__main__ import Made
-from benchmarks.families.torchvision_models import exported
+from benchmarks.families.exported import exported
 
 TEXT = """
     albert bert big_bird bloom camembert canine codegen cohere convbert ctrl data2vec-text deberta deberta-v2

@@ -115,6 +115,7 @@ class Session(Stateful, InferenceSession):
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
+        self._named_outputs = [port.name for port in self._source.outputs]  # one may be named twice
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
         self._proofs: dict[Hashable, Any] = {}  # by kind and signatures
         self._cache = ProgramCache(max_programs, self._key, self._compile)
@@ -171,7 +172,7 @@ class Session(Stateful, InferenceSession):
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         pairs = self._memory.pairs
         inputs = tuple(name for name in self._inputs.ports if name not in pairs.values())
-        return inputs, tuple(name for name in self._outputs if name not in pairs)
+        return inputs, tuple(name for name in self._named_outputs if name not in pairs)
 
     def evaluate(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once on the stream that owns `memory`, and return these outputs. The caller holds `memory.run_lock`."""

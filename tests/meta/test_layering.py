@@ -93,6 +93,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
+    "rammer.session.outputs": ({"frontend"}, set()),
     "rammer.session.report": ({"errors", "moved"}, set()),
     "rammer.session.control_flow": ({"session.inputs", "runtime.state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
@@ -103,6 +104,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "session.inputs",
             "session.growing_cache",
             "session.onnxruntime",
+            "session.outputs",
             "session.control_flow",
             "session.buckets",
             "runtime.program",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -15,6 +16,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    SparseTensorProto,
     TensorProto,
     TypeProto,
     ValueInfoProto,
@@ -43,13 +45,14 @@ from rammer.frontend.onnx.ports import (
     fixed_type,
 )
 from rammer.frontend.onnx.signature import (
+    NEWEST_OPSETS,
     Signature,
     attribute_values,
     schema_function,
     signature,
 )
-from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode
-from rammer.frontend.onnx.text import TEXT_OPS, encode
+from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode, decode_sparse
+from rammer.frontend.onnx.text import TEXT_OPS, codes_of
 from rammer.ir.graph import Graph, topological_order
 from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
@@ -96,7 +99,8 @@ class Importer:
         self.outputs: dict[str, Place] = {}
         self.functions = Functions(model.functions, limits)
         self.words: dict[int, str] = {}  # the model's strings, by code
-        self.lies: dict[str, str] = {}  # wrong declarations of shapes, by name of the value
+        self.lies: dict[str, str] = {}  # what the model says wrongly, by name of the value
+        self.lacking: dict[str, str] = {}  # outputs of nodes that no handler computes
         self.num_nodes = 0
         self.builder = GraphBuilder(
             model.graph.name or "graph",
@@ -107,7 +111,7 @@ class Importer:
 
     def check(self) -> NameScope:
         """Return the outermost scope. Raises ModelError for unsupported operators, and for too many nodes."""
-        scope = NameScope(opsets_of(self.model.opset_import, "the model"))
+        scope = NameScope(NEWEST_OPSETS | opsets_of(self.model.opset_import, "the model"))
         self.functions.require_small(self.model.graph.node)
         self.functions.require_supported(self.model.graph.node, scope.opsets)
         return scope
@@ -126,20 +130,18 @@ class Importer:
                 raise ModelError(f"two inputs are named {port.name!r}")
             scope.values[port.name], self.inputs[port.name] = self._input(port, value)
         self._nodes(graph.node, scope)
-        for value in graph.output:
-            self.outputs[value.name] = self._output(value.name, scope)
+        for name in dict.fromkeys(value.name for value in graph.output):
+            self.outputs[name] = self._output(name, scope)
         self._warn()
         built = self.builder.build()
         return replace(built, symbols=_symbols(built, [*ports, *map(declared, graph.output)]))
 
     def _warn(self) -> None:
-        """Warn of declared shapes that are wrong. ONNX Runtime runs such models with a warning, too."""
+        """Warn of what the model says wrongly about itself. ONNX Runtime runs such models with a warning, too."""
         if self.lies:
             more = f"; and {len(self.lies) - 5} more" * (len(self.lies) > 5)
             said = "; ".join([*self.lies.values()][:5])
-            warnings.warn(
-                message(f"the model declares shapes that do not hold: {said}{more}"), ModelWarning, stacklevel=2
-            )
+            warnings.warn(message(f"the model says what does not hold: {said}{more}"), ModelWarning, stacklevel=2)
 
     def _check_given(self, ports: Sequence[Declared]) -> None:
         """Raise ModelError for a name in `shapes`, `constants` or `dims` that the model does not have."""
@@ -195,6 +197,9 @@ class Importer:
         value = self._result(name, scope, "the graph")
         if value is None:
             return None
+        if name in self.builder.inputs:  # a graph needs another name
+            self.lies[name] = f"{name!r} is an input and an output: a program calls the output {f'{name}#1'!r}"
+            name = f"{name}#1"
         if isinstance(value, Text | Maps):
             self.builder.output(value.tensor, name)
             return replace(value, tensor=name)
@@ -213,24 +218,29 @@ class Importer:
             scope.declared[value.name] = value
 
     def _initializers(self, graph: GraphProto, scope: NameScope) -> set[str]:
-        if graph.sparse_initializer:
-            raise ModelError("the model has sparse initializers", hint="store them as dense tensors")
-        names: set[str] = set()
-        for tensor in graph.initializer:
-            if not tensor.name or tensor.name in names:
-                raise ModelError(f"initializer name {tensor.name!r} is {'used twice' if tensor.name else 'empty'}")
-            names.add(tensor.name)
-            given = "" if scope.parent else tensor.name
-            if tensor.data_type == TensorProto.STRING:
-                codes = encode(list(tensor.string_data), self.words).reshape(tuple(tensor.dims))
-                scope.values[tensor.name] = Text(self.builder.constant(codes, given))
-                continue
-            value = decode(tensor, self.external, self.weights.get(tensor.name) if scope.parent is None else None)
-            scope.values[tensor.name] = self.builder.constant(value, given)
+        latest = {tensor.name: tensor for tensor in graph.initializer}
+        sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+        if "" in latest or "" in sparse:
+            raise ModelError("an initializer has no name")
+        if twice := [name for name, count in Counter(t.name for t in graph.initializer).items() if count > 1]:
+            self.lies[twice[0]] = f"{twice[0]!r} names several initializers: the last one counts"
+        for name, tensor in latest.items():
+            taken = self.weights.get(name) if scope.parent is None else None
+            scope.values[name] = self._literal(tensor, taken, "" if scope.parent else name)
+        for name, parts in sparse.items():
+            scope.values[name] = self.builder.constant(
+                decode_sparse(parts, self.external), "" if scope.parent else name
+            )
         for value in graph.input:
-            if value.name in names and scope.parent is None:
+            if value.name in latest and scope.parent is None:
                 self._check_declared(value, scope.values[value.name])
-        return names
+        return {*latest, *sparse}
+
+    def _literal(self, tensor: TensorProto, taken: memoryview | None = None, name: str = "") -> Value:
+        """Return a constant, which may have strings."""
+        if tensor.data_type != TensorProto.STRING:
+            return self.builder.constant(decode(tensor, self.external, taken), name)
+        return Text(self.builder.constant(codes_of(tensor, self.words), name))
 
     def _check_declared(self, value: ValueInfoProto, tensor: Value | None, *, computed: bool = False) -> None:
         """Compare a tensor's type with its declaration; symbolic dimensions match any extent.
@@ -259,6 +269,8 @@ class Importer:
                 self.lies[value.name] = lie
 
     def _result(self, name: str, scope: NameScope, what: str) -> Value | None:
+        if name in self.lacking:
+            raise ModelError(self.lacking[name])
         if not scope.knows(name):
             raise ModelError(f"output {name!r} of {what} is produced by no node", hint=did_you_mean(name, scope.values))
         return scope.find(name)
@@ -318,6 +330,8 @@ class Importer:
 
     def _node(self, node: NodeProto, label: str, scope: NameScope) -> None:
         domain = domain_of(node.domain)
+        if lacking := [name for name in node.input if name in self.lacking]:
+            raise ModelError(self.lacking[lacking[0]])
         inputs = tuple(scope.find(name) if name else None for name in node.input)
         if (function := self.functions.called(node)) is not None:
             defaults = {a.name: a for a in function.attribute_proto}
@@ -327,8 +341,9 @@ class Importer:
             results: Sequence[Value | None] = self._inline(function, inputs, node.output, {**defaults, **given}, scope)
         else:
             results = self._operator(node, label, domain, inputs, scope)
-        if len(results) < len(node.output):
-            raise ModelError(f"has {len(node.output)} outputs, only {len(results)} are supported")
+        for name in node.output[len(results) :]:  # whoever reads one is refused
+            scope.values[name] = None
+            self.lacking[name] = f"{name!r} is an output of {label!r}, of which only {len(results)} are supported"
         for name, tensor in zip(node.output, results, strict=False):
             if name:
                 scope.values[name] = tensor
@@ -371,7 +386,7 @@ class Importer:
             values,
             self.builder,
             self.limits,
-            lambda tensor: decode(tensor, self.external),
+            lambda tensor: (decode_sparse if isinstance(tensor, SparseTensorProto) else decode)(tensor, self.external),
             lambda graph, given: self._subgraph(graph, given, scope),
             self.words,
         )
@@ -419,6 +434,8 @@ class Importer:
             allowed = found.types.get(variable)
             if allowed is None:
                 continue
+            if dtype not in allowed and self._newer_allows(found, n, dtype, name):
+                continue
             if dtype not in allowed:
                 raise ModelError(f"input {n} ({name!r}) is {dtype.value}, which opset {found.since} does not allow")
             if n >= len(found.inputs) - 1 and not found.homogeneous:
@@ -427,6 +444,16 @@ class Importer:
                 seen = other.value if other else "string"
                 raise ModelError(f"input {n} ({name!r}) is {dtype.value}, another operand is {seen}")
         return bound
+
+    def _newer_allows(self, found: Signature, position: int, dtype: DType, name: str) -> bool:
+        """Check whether the newest opset allows this type for an operand. It is noted as wrong in this one."""
+        domain = found.schema.domain
+        newest = signature(found.schema.name, NEWEST_OPSETS.get(domain, found.since), domain)
+        if newest is None or not newest.inputs or dtype not in newest.types.get(newest.operand(position)[1], ()):
+            return False
+        said = f"input {position} ({name!r}) of {found.schema.name} is {dtype.value}, which opset {found.since} has not"
+        self.lies[f"{found.schema.name} {position}"] = said
+        return True
 
     # nested graphs
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from onnx import GraphProto
+from onnx import GraphProto, TensorProto
 
 from rammer.errors import ModelError
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.ports import Maps, TensorList, Text, Value
-from rammer.frontend.onnx.text import encode
+from rammer.frontend.onnx.text import codes_of, encode
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
 
 Result: TypeAlias = "Value | Sequence[Value | None]"
@@ -212,10 +212,15 @@ class Node:
     def constant(self, value: Any, dtype: DType | None = None) -> TensorId:
         return self.builder.constant(np.asarray(value, dtype.numpy if dtype else None))
 
-    def text(self, texts: Any, shape: Sequence[int] | None = None) -> Text:
-        """Return constant strings, which may be UTF-8."""
-        codes = encode(texts, self.words)
-        return Text(self.constant(codes if shape is None else codes.reshape(shape)))
+    def text(self, texts: str | Sequence[str]) -> Text:
+        """Return a constant string, or a list of them."""
+        return Text(self.constant(encode(texts, self.words)))
+
+    def literal(self, tensor: TensorProto) -> Value:
+        """Return the constant that a message holds."""
+        if tensor.data_type == TensorProto.STRING:
+            return Text(self.constant(codes_of(tensor, self.words)))
+        return self.constant(self.decode(tensor))
 
     def like(self, value: float, tensor: TensorId) -> TensorId:
         """Return a scalar constant of the element type of `tensor`."""

@@ -110,7 +110,7 @@ def declared(value: ValueInfoProto) -> Declared:
         kind = kind.sequence_type.elem_type
     if kind.WhichOneof("value") is None:  # outputs need no type
         return Declared(value.name, TensorProto.UNDEFINED, None, is_list, optional)
-    key = TensorProto.UNDEFINED
+    key: int = TensorProto.UNDEFINED
     if kind.HasField("map_type"):
         key, kind = kind.map_type.key_type, kind.map_type.value_type
     if not kind.HasField("tensor_type"):

@@ -22,6 +22,8 @@ OPSETS = {
     "ai.onnx.preview.training": (1, 1),
 }
 
+# of domains that a model uses without importing them, as in ONNX Runtime
+NEWEST_OPSETS = {domain: newest for domain, (_, newest) in OPSETS.items()} | {"com.microsoft": 1}
 _EARLY = {"LayerNormalization": 17}  # ONNX Runtime's optimizer writes it for older opsets, too
 
 # type of an attribute -> the field that has its value

@@ -137,6 +137,7 @@ class Source:
     def part(self, graph: GraphProto) -> Source:
         """Return a part of the graph as a model of its own, with the weights of this one."""
         model = ModelProto(ir_version=self._model.ir_version, graph=graph)
+        model.functions.extend(self._model.functions)  # those of another opset, which were not inlined
         model.opset_import.extend(self._model.opset_import)
         names = {t.name for t in graph.initializer}
         weights = {name: data for name, data in self._weights.items() if name in names}

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from hashlib import blake2b
+from math import prod
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
-from rammer.errors import InputError
+from rammer.errors import InputError, ModelError
 from rammer.ir.tensor import Array
 
 # operators that only compare, look up or move elements
@@ -30,18 +32,28 @@ def encode(texts: Any, words: MutableMapping[int, str]) -> Array:
     codes = np.empty(given.shape, np.int64)
     for place, text in enumerate(given.ravel()):
         if isinstance(text, bytes):
-            text = text.decode()
+            text = text.decode(errors="surrogateescape")
         if not isinstance(text, str):
             raise InputError(f"{text!r} is a {type(text).__name__}", hint="an array of strings is expected")
-        code = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+        code = int.from_bytes(
+            blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "little", signed=True
+        )
         if words.setdefault(code, text) != text:
             raise InputError(f"{text!r} and {words[code]!r} have the same code", hint="rename one of them")
         codes.flat[place] = code
     return codes
 
 
+def codes_of(tensor: TensorProto, words: MutableMapping[int, str]) -> Array:
+    """Return the codes of a message's strings, and add them to `words`. Raises ModelError for inconsistent data."""
+    shape, texts = tuple(tensor.dims), list(tensor.string_data)
+    if any(d < 0 for d in shape) or prod(shape) != len(texts):
+        raise ModelError(f"tensor {tensor.name!r} has {len(texts)} strings; its shape is {list(shape)[:20]}")
+    return encode(texts, words).reshape(shape)
+
+
 def decode(codes: Array, words: Mapping[int, str]) -> Array:
     """Return the strings that have these codes, as an array of objects."""
-    texts = np.empty(codes.shape, object)
-    texts.flat = [words[code] for code in codes.ravel().tolist()]
-    return texts
+    texts = np.empty(codes.size, object)
+    texts[:] = [words[code] for code in codes.ravel().tolist()]
+    return texts.reshape(codes.shape)

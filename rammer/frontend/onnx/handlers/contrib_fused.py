@@ -89,8 +89,8 @@ def fused_conv(n: Node) -> TensorId:
 )
 def fused_gemm(n: Node) -> TensorId:
     kind = n.attrs["activation"]
-    given = (n.attrs[f"activation_{name}"] for name in ("alpha", "beta", "gamma"))
-    return _activated(n, gemm(n), kind or "", tuple(v for v in given if v is not None))
+    given = [n.attrs[f"activation_{name}"] for name in ("alpha", "beta", "gamma")]
+    return _activated(n, _standard(gemm, n, *n.inputs), kind or "", tuple(v for v in given if v is not None))
 
 
 def _activated(n: Node, x: TensorId, kind: str, parameters: tuple[float, ...]) -> TensorId:

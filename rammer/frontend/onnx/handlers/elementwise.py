@@ -10,6 +10,7 @@ from onnx import TensorProto
 from rammer.frontend.onnx.handlers.casts import narrow_float
 from rammer.frontend.onnx.handlers.random import kept
 from rammer.frontend.onnx.node import Handler, Node, handles
+from rammer.frontend.onnx.ports import Value
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, Shape, TensorId
 
@@ -245,7 +246,7 @@ def prelu_per_channel(n: Node) -> TensorId:
 
 
 @handles("Constant")
-def constant(n: Node) -> TensorId:
+def constant(n: Node) -> Value:
     given = {name: value for name, value in n.attrs.items() if value is not None}
     if len(given) != 1:
         raise n.fail(f"has {len(given)} values ({', '.join(given)})", hint="exactly one value attribute is needed")
@@ -253,7 +254,11 @@ def constant(n: Node) -> TensorId:
     match name:
         case "value":
             assert isinstance(value, TensorProto)
-            return n.constant(n.decode(value))
+            return n.literal(value)
+        case "sparse_value":
+            return n.constant(n.decode(value.sparse_tensor))
+        case "value_string" | "value_strings":
+            return n.text(value)
         case "value_float" | "value_floats":
             return n.constant(value, DType.F32)
         case "value_int" | "value_ints":

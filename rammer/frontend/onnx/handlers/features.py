@@ -8,7 +8,7 @@ from onnx import TensorProto
 from rammer.frontend.onnx.handlers.indexing import inside
 from rammer.frontend.onnx.node import Node, handles
 from rammer.frontend.onnx.ports import Text, Value
-from rammer.frontend.onnx.text import encode
+from rammer.frontend.onnx.text import codes_of, encode
 from rammer.ir.tensor import Array, DType, TensorId
 
 DOMAIN = "ai.onnx.ml"
@@ -159,5 +159,5 @@ def _listed(n: Node, name: str) -> Array:
 
 def _elements(n: Node, tensor: TensorProto) -> Array:
     if tensor.data_type == TensorProto.STRING:
-        return encode(list(tensor.string_data), n.words)
+        return codes_of(tensor, n.words).ravel()
     return n.decode(tensor).ravel()
