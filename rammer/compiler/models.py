@@ -152,7 +152,7 @@ def read(
     from rammer.frontend.onnx import Source
 
     imported = Source(model).load(shapes=shapes, dims=dims, constants=constants)
-    return renamed_ports(imported.graph, **names), imported.files
+    return renamed_ports(imported.tensors_only(), **names), imported.files
 
 
 def refuse_names(*names: Sequence[str] | None) -> None:

@@ -16,6 +16,8 @@ from rammer.errors import ModelError
 from rammer.ir.operator import Attrs, Operations, ROperator
 from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
 
+RANDOM_RUN = "random_run"  # int64 input of a graph that draws random numbers: another number, another draw
+
 
 class View(NamedTuple):
     """A tensor inside another one: its physical elements are those of `base` from `offset` on."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords, Target
 from rammer.errors import InputError, ModelError, message
-from rammer.ir.graph import Graph
+from rammer.ir.graph import RANDOM_RUN, Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
@@ -44,14 +45,13 @@ from rammer.session.inputs import (
     Request,
     SessionPort,
     content,
-    gathered,
     host_value,
     is_flag,
     is_small,
     shape_text,
-    tensors_of,
 )
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
+from rammer.session.outputs import gathered, tensors_of
 from rammer.session.report import SessionReport
 from rammer.session.seen import SeenSignatures
 from rammer.vdevice.base import Progress, silent
@@ -137,6 +137,7 @@ class Session(Stateful, InferenceSession):
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
+        self._named_outputs = [port.name for port in self._source.outputs]  # one may be named twice
         self._deciding: frozenset[str] = frozenset()  # inputs whose values decide shapes
         self._choices: dict[str, set[Hashable]] = {}  # values of integers that decide branches
         self._proofs = Proofs()
@@ -159,12 +160,13 @@ class Session(Stateful, InferenceSession):
         self._buckets = Buckets(buckets or {}, self._inputs)
         self._called = (  # looked up in every call
             tuple(name for name in self._inputs.ports if name not in pairs.values()),
-            tuple(name for name in self._outputs if name not in pairs),
+            tuple(name for name in self._named_outputs if name not in pairs),
         )
         self._valued: ValuedNode | None = None  # set once an import has checked such a model
         self._admitted: tuple[object, ...] | None = None  # types and shapes of the last inputs of a cut model
         self._seen = SeenSignatures[_Made](self._cache.count)
         self._try_run = None if pairs or self._whole else self._seen.run
+        self._draws = count()  # runs that draw random numbers
 
     # ONNX Runtime's interface
 
@@ -278,21 +280,24 @@ class Session(Stateful, InferenceSession):
             raise InputError(
                 f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
             )
-        return {name: self._inputs.value(name, request) for name in self._inputs.ports}
+        values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
+        return values | {name: np.asarray(v, object) for name, v in inputs.items() if self._inputs.ports[name].is_text}
 
     def held(self, inputs: Mapping[str, Any], changing: Collection[str]) -> CachedProgram[_Made] | None:
         """Return the program of a loop's body, which stays open until it is released.
 
-        None if state does not stay inside one program, or if inputs that are `changing` decide which program runs.
+        None if state does not stay inside one program, or if inputs that are `changing` decide which program runs; also
+        if a run draws random numbers, or has strings.
         """
-        if self._stages is None:
+        if self._stages is None and not any(port.is_text for port in self._inputs.ports.values()):
             try:
                 kept, _ = self._cache.acquire(self._request(self._memory, inputs))
             except ModelError as error:
                 self._cut(error)
             else:
                 inside = kept.program and kept.program.state_pairs == self._memory.pairs
-                if inside and self._deciding.isdisjoint(changing):
+                draws = kept.program and any(port.name == RANDOM_RUN for port in kept.program.inputs)
+                if inside and not draws and self._deciding.isdisjoint(changing):
                     return kept
                 self._cache.release(kept)
         return None
@@ -300,7 +305,8 @@ class Session(Stateful, InferenceSession):
     def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
         """Return the types of the outputs that are tensors, for these inputs."""
         imported = self._import(Request(*self._inputs.flat(inputs)))
-        return {name: imported.graph.types[p] for name, p in imported.outputs.items() if isinstance(p, str)}
+        types, places = imported.graph.types, imported.outputs
+        return {name: types[tensor] for name, place in places.items() for tensor in tensors_of(place)[:1]}
 
     def _evaluate_growing(
         self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]
@@ -340,7 +346,7 @@ class Session(Stateful, InferenceSession):
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
             try:
-                found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
+                found = program.program.evaluate(memory, {name: self._fed(name, fed) for name in names}, outputs)
             except BaseException:
                 self._growing.tidy(memory, lengths)
                 raise
@@ -348,6 +354,10 @@ class Session(Stateful, InferenceSession):
             self._cache.release(program)
         memory.lengths = fit.after(lengths)
         return fit.cut(found, lengths)
+
+    def _fed(self, name: str, arrays: Mapping[str, Any]) -> Any:
+        """Return the value of a program's input. Each run that draws random numbers has a number of its own."""
+        return np.asarray(next(self._draws), np.int64) if name == RANDOM_RUN else arrays[name]
 
     def _fit(self, exact: Request, request: Request, grown: StepGraph) -> Fit:
         """Return how a run of the exact request uses a program of equal or larger extents.
@@ -389,16 +399,17 @@ class Session(Stateful, InferenceSession):
             if program:
                 names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
                 tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in tensors_of(places[name])]
-                fed = {name: request.arrays[name] for name in names}
+                fed = {name: self._fed(name, request.arrays) for name in names}
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
-            if self._try_run is not None:
+            if self._try_run is not None and all(places[name] == name for name in self._called[1]):
                 self._seen.remember(kept, given, kept.info.values, self._called[1])
                 self._valued = self._valued or (self._source.valued() if kept.info.values else None)
         finally:
             self._cache.release(kept)
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
         memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
-        return {name: gathered(places[name], found) for name in outputs}
+        known = kept.info.imported.words
+        return {name: gathered(places[name], found, lambda: self._inputs.words(given, known)) for name in outputs}
 
     def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
         """Return the request of the program that serves this one, and the outputs' true shapes if it is padded."""

@@ -16,7 +16,6 @@ from rammer.vdevice.base import DeviceBuffer, conversion_hint
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
-    from rammer.frontend.onnx.ports import Place
     from rammer.session.buckets import Adjustment
 
 Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # a list has the shapes of its elements, a missing value None
@@ -127,9 +126,19 @@ class Inputs:
             shapes[name] = tuple(tuple(arrays[part].shape) for part in parts)
         return shapes, arrays
 
+    def words(self, inputs: Mapping[str, Any], known: Mapping[int, str]) -> Mapping[int, str]:
+        """Return known strings and those of the inputs, by code."""
+        words = dict(known)
+        for name, value in inputs.items():
+            if self.ports[name].is_text:
+                _encoded(value, words)
+        return words
+
     def _array(self, port: Declared, name: str, value: Any) -> Any:
         if on_gpu(value) or isinstance(value, DeviceBuffer):  # Room: state in a program's buffer
             return value
+        if port.is_text:
+            return _encoded(value, {})
         array = as_array(name, value, port.dtype)
         if array.dtype.newbyteorder("=") != port.dtype.numpy:
             raise InputError(
@@ -213,6 +222,14 @@ def _parts(name: str, number: int) -> tuple[str, ...]:
     return element_names(name, number)
 
 
+def _encoded(value: Any, words: dict[int, str]) -> Array:
+    """Return the codes of strings, and add these to `words`."""
+    # onnx is imported by now
+    from rammer.frontend.onnx.text import encode
+
+    return encode(value, words)
+
+
 def _holds_arrays(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(v, np.ndarray) for v in value)
 
@@ -245,14 +262,3 @@ def shape_text(given: Any) -> str:
     return (
         f"[{', '.join(map(shape_text, given))}]" if given and isinstance(given[0], tuple) else "×".join(map(str, given))
     )
-
-
-def gathered(place: Place, found: Mapping[str, Any]) -> Any:
-    """Return an output: an array, a list of arrays, or None."""
-    if place is None:
-        return None
-    return found[place] if isinstance(place, str) else [found[name] for name in place]
-
-
-def tensors_of(place: Place) -> tuple[str, ...]:
-    return () if place is None else (place,) if isinstance(place, str) else place

@@ -104,6 +104,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
     "rammer.session.driven": ({"runtime.program", "vdevice.base", "ir", "errors"}, {"numpy"}),
     "rammer.session.seen": ({"session.cache"}, {"numpy"}),
+    "rammer.session.outputs": ({"frontend"}, set()),
     "rammer.session.report": ({"errors", "moved"}, set()),
     "rammer.session.control_flow": (
         {"session.inputs", "session.driven", "runtime.state", "vdevice.base", "frontend", "ir", "errors"},
@@ -117,6 +118,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "session.inputs",
             "session.growing_cache",
             "session.onnxruntime",
+            "session.outputs",
             "session.control_flow",
             "session.buckets",
             "runtime.program",

@@ -33,4 +33,4 @@ def load(
     `base_dir` for bytes and messages. Raises ModelError, and no other error, for a model that cannot be imported.
     """
     opened = Source(source, limits=limits, base_dir=base_dir)
-    return opened.load(shapes=shapes, dims=dims, constants=constants).graph
+    return opened.load(shapes=shapes, dims=dims, constants=constants).tensors_only()

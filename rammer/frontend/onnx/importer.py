@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -15,6 +16,8 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    SparseTensorProto,
+    TensorProto,
     TypeProto,
     ValueInfoProto,
     helper,
@@ -30,8 +33,10 @@ from rammer.frontend.onnx.parts import label_of, reads
 from rammer.frontend.onnx.ports import (
     Declared,
     Given,
+    Maps,
     Place,
     TensorList,
+    Text,
     Value,
     declared,
     element_names,
@@ -41,12 +46,14 @@ from rammer.frontend.onnx.ports import (
     require_closed,
 )
 from rammer.frontend.onnx.signature import (
+    NEWEST_OPSETS,
     Signature,
     attribute_values,
     schema_function,
     signature,
 )
-from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode
+from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode, decode_sparse
+from rammer.frontend.onnx.text import TEXT_OPS, codes_of
 from rammer.ir.graph import Graph, topological_order
 from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
@@ -93,7 +100,9 @@ class Importer:
         self.inputs: dict[str, Place] = {}
         self.outputs: dict[str, Place] = {}
         self.functions = Functions(model.functions, limits)
-        self.lies: dict[str, str] = {}  # wrong declarations of shapes, by name of the value
+        self.words: dict[int, str] = {}  # the model's strings, by code
+        self.lies: dict[str, str] = {}  # what the model says wrongly, by name of the value
+        self.lacking: dict[str, str] = {}  # outputs of nodes that no handler computes
         self.num_nodes = 0
         self.builder = GraphBuilder(
             model.graph.name or "graph",
@@ -105,7 +114,7 @@ class Importer:
 
     def check(self) -> NameScope:
         """Return the outermost scope. Raises ModelError for unsupported operators, and for too many nodes."""
-        scope = NameScope(opsets_of(self.model.opset_import, "the model"))
+        scope = NameScope(NEWEST_OPSETS | opsets_of(self.model.opset_import, "the model"))
         self.functions.require_small(self.model.graph.node)
         self.functions.require_supported(self.model.graph.node, scope.opsets)
         return scope
@@ -126,20 +135,18 @@ class Importer:
                 raise ModelError(f"two inputs are named {port.name!r}")
             scope.values[port.name], self.inputs[port.name] = self._input(port, value)
         self._nodes(graph.node, scope)
-        for value in graph.output:
-            self.outputs[value.name] = self._output(value.name, scope)
+        for name in dict.fromkeys(value.name for value in graph.output):
+            self.outputs[name] = self._output(name, scope)
         self._warn()
         built = self.builder.build()
         return replace(built, symbols=_symbols(built, [*ports, *map(declared, graph.output)]))
 
     def _warn(self) -> None:
-        """Warn of declared shapes that are wrong. ONNX Runtime runs such models with a warning, too."""
+        """Warn of what the model says wrongly about itself. ONNX Runtime runs such models with a warning, too."""
         if self.lies:
             more = f"; and {len(self.lies) - 5} more" * (len(self.lies) > 5)
             said = "; ".join([*self.lies.values()][:5])
-            warnings.warn(
-                message(f"the model declares shapes that do not hold: {said}{more}"), ModelWarning, stacklevel=2
-            )
+            warnings.warn(message(f"the model says what does not hold: {said}{more}"), ModelWarning, stacklevel=2)
 
     def _check_given(self, ports: Sequence[Declared]) -> None:
         """Raise ModelError for a name in `shapes`, `constants` or `dims` that the model does not have."""
@@ -162,12 +169,15 @@ class Importer:
         given = self.shapes.get(port.name)
         if port.is_optional and port.name in self.shapes and given is None:
             return None, None
+        if port.key or (port.is_list and port.is_text):
+            raise ModelError(f"{port.what} is a {port.type}", hint="maps and lists of strings may only be results")
         if not port.is_list:
             shape = cast("Shape | None", given)
             tensor = self._tensor_input(port, port.name, shape)
+            made = Text(tensor) if port.is_text else tensor
             if port.name in self.constants and not port.is_optional:
-                self._check_declared(value, tensor)
-            return tensor, port.name
+                self._check_declared(value, made)
+            return made, Text(port.name) if port.is_text else port.name
         if port.name not in self.shapes:
             raise ModelError(
                 f"{port.what} is a list: how many tensors, of which shapes?",
@@ -192,6 +202,12 @@ class Importer:
         value = self._result(name, scope, "the graph")
         if value is None:
             return None
+        if name in self.builder.inputs:  # a graph needs another name
+            self.lies[name] = f"{name!r} is an input and an output: a program calls the output {f'{name}#1'!r}"
+            name = f"{name}#1"
+        if isinstance(value, Text | Maps):
+            self.builder.output(value.tensor, name)
+            return replace(value, tensor=name)
         if not isinstance(value, TensorList):
             self.builder.output(value, name)
             return name
@@ -207,19 +223,29 @@ class Importer:
             scope.declared[value.name] = value
 
     def _initializers(self, graph: GraphProto, scope: NameScope) -> set[str]:
-        if graph.sparse_initializer:
-            raise ModelError("the model has sparse initializers", hint="store them as dense tensors")
-        names: set[str] = set()
-        for tensor in graph.initializer:
-            if not tensor.name or tensor.name in names:
-                raise ModelError(f"initializer name {tensor.name!r} is {'used twice' if tensor.name else 'empty'}")
-            names.add(tensor.name)
-            value = decode(tensor, self.external, self.weights.get(tensor.name) if scope.parent is None else None)
-            scope.values[tensor.name] = self.builder.constant(value, "" if scope.parent else tensor.name)
+        latest = {tensor.name: tensor for tensor in graph.initializer}
+        sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+        if "" in latest or "" in sparse:
+            raise ModelError("an initializer has no name")
+        if twice := [name for name, count in Counter(t.name for t in graph.initializer).items() if count > 1]:
+            self.lies[twice[0]] = f"{twice[0]!r} names several initializers: the last one counts"
+        for name, tensor in latest.items():
+            taken = self.weights.get(name) if scope.parent is None else None
+            scope.values[name] = self._literal(tensor, taken, "" if scope.parent else name)
+        for name, parts in sparse.items():
+            scope.values[name] = self.builder.constant(
+                decode_sparse(parts, self.external), "" if scope.parent else name
+            )
         for value in graph.input:
-            if value.name in names and scope.parent is None:
+            if value.name in latest and scope.parent is None:
                 self._check_declared(value, scope.values[value.name])
-        return names
+        return {*latest, *sparse}
+
+    def _literal(self, tensor: TensorProto, taken: memoryview | None = None, name: str = "") -> Value:
+        """Return a constant, which may have strings."""
+        if tensor.data_type != TensorProto.STRING:
+            return self.builder.constant(decode(tensor, self.external, taken), name)
+        return Text(self.builder.constant(codes_of(tensor, self.words), name))
 
     def _check_declared(self, value: ValueInfoProto, tensor: Value | None, *, computed: bool = False) -> None:
         """Compare a tensor's type with its declaration; symbolic dimensions match any extent.
@@ -227,11 +253,13 @@ class Importer:
         Raises ModelError for another element type or shape. For a tensor that a node computed, another shape is only
         noted: exporters declare wrong ones, and the computed shape is right.
         """
-        if tensor is None or isinstance(tensor, TensorList) or not value.type.HasField("tensor_type"):
+        if tensor is None or isinstance(tensor, TensorList | Maps) or not value.type.HasField("tensor_type"):
             return
-        kind, declared = self.builder.types[tensor], value.type.tensor_type
-        if declared.elem_type and ELEMENT_TYPES.get(declared.elem_type) is not kind.dtype:
-            said = ELEMENT_TYPES.get(declared.elem_type)
+        is_text = isinstance(tensor, Text)
+        declared = value.type.tensor_type
+        kind = self.builder.types[tensor.tensor if isinstance(tensor, Text) else tensor]
+        said = ELEMENT_TYPES.get(declared.elem_type)
+        if declared.elem_type and not (declared.elem_type == TensorProto.STRING if is_text else said is kind.dtype):
             name = said.value if said else f"element type {declared.elem_type}"
             raise ModelError(f"{value.name!r} is declared as {name} but is {kind}")
         if declared.HasField("shape"):
@@ -246,6 +274,8 @@ class Importer:
                 self.lies[value.name] = lie
 
     def _result(self, name: str, scope: NameScope, what: str) -> Value | None:
+        if name in self.lacking:
+            raise ModelError(self.lacking[name])
         if not scope.knows(name):
             raise ModelError(f"output {name!r} of {what} is produced by no node", hint=did_you_mean(name, scope.values))
         return scope.find(name)
@@ -305,6 +335,8 @@ class Importer:
 
     def _node(self, node: NodeProto, label: str, scope: NameScope) -> None:
         domain = domain_of(node.domain)
+        if lacking := [name for name in node.input if name in self.lacking]:
+            raise ModelError(self.lacking[lacking[0]])
         inputs = tuple(scope.find(name) if name else None for name in node.input)
         if (function := self.functions.called(node)) is not None:
             defaults = {a.name: a for a in function.attribute_proto}
@@ -314,8 +346,9 @@ class Importer:
             results: Sequence[Value | None] = self._inline(function, inputs, node.output, {**defaults, **given}, scope)
         else:
             results = self._operator(node, label, domain, inputs, scope)
-        if len(results) < len(node.output):
-            raise ModelError(f"has {len(node.output)} outputs, only {len(results)} are supported")
+        for name in node.output[len(results) :]:  # whoever reads one is refused
+            scope.values[name] = None
+            self.lacking[name] = f"{name!r} is an output of {label!r}, of which only {len(results)} are supported"
         for name, tensor in zip(node.output, results, strict=False):
             if name:
                 scope.values[name] = tensor
@@ -345,8 +378,7 @@ class Importer:
         handler = handler_for(domain, node.op_type, opset)
         attributes = self._resolved(node, scope)
         values = attribute_values(attributes, found, self.limits.attribute_length)
-        if found is not None:
-            self._check_operands(found, inputs, len(node.output))
+        bound = self._check_operands(found, inputs, len(node.output)) if found is not None else {}
         if handler is None:
             assert found is not None
             return self._inline_schema(node, found, attributes, inputs, scope)
@@ -359,22 +391,32 @@ class Importer:
             values,
             self.builder,
             self.limits,
-            lambda tensor: decode(tensor, self.external),
+            lambda tensor: (decode_sparse if isinstance(tensor, SparseTensorProto) else decode)(tensor, self.external),
             lambda graph, given: self._subgraph(graph, given, scope),
             self.lengths,
+            self.words,
         )
         result = handler(view)
-        return (result,) if isinstance(result, str | TensorList) else result
+        results = (result,) if isinstance(result, str | TensorList | Text | Maps) else result
+        if found is None or None not in bound.values():
+            return results
+        kinds = [bound.get(found.outputs[min(k, len(found.outputs) - 1)], DType.I64) for k in range(len(results))]
+        return [Text(r) if kind is None and isinstance(r, str) else r for r, kind in zip(results, kinds, strict=True)]
 
-    def _check_operands(self, found: Signature, inputs: tuple[Value | None, ...], num_outputs: int) -> None:
-        """Check the number of operands, and the standard's type constraints. Raises ModelError."""
+    def _check_operands(
+        self, found: Signature, inputs: tuple[Value | None, ...], num_outputs: int
+    ) -> dict[str, DType | None]:
+        """Check the number of operands, and the standard's type constraints. Raises ModelError.
+
+        Return the type of each type variable, None for strings.
+        """
         least, most = found.schema.min_input, found.schema.max_input
         if not least <= len(inputs) <= most:
             wanted = f"{least}…{most}" if most < 1 << 30 else f"≥ {least}"
             raise ModelError(f"has {len(inputs)} inputs; opset {found.since} says {wanted}")
         if num_outputs > found.schema.max_output:
             raise ModelError(f"has {num_outputs} outputs; opset {found.since} says at most {found.schema.max_output}")
-        bound: dict[str, DType] = {}
+        bound: dict[str, DType | None] = {}
         for n, tensor in enumerate(inputs):
             name, variable, optional = found.operand(n)
             if tensor is None:
@@ -385,16 +427,39 @@ class Importer:
                 if variable not in found.lists:
                     raise ModelError(f"input {n} ({name!r}) is a sequence, which opset {found.since} does not allow")
                 continue
+            if isinstance(tensor, Maps):
+                raise ModelError(f"input {n} ({name!r}) is a list of maps", hint="maps may only be results")
+            if isinstance(tensor, Text):
+                if variable not in found.texts or found.schema.name not in TEXT_OPS:
+                    hint = "strings are compared, looked up and moved: compute them before the model, or after it"
+                    raise ModelError(f"input {n} ({name!r}) has strings", hint=hint)
+                if bound.setdefault(variable, None) is not None:
+                    raise ModelError(f"input {n} ({name!r}) has strings, another operand has none")
+                continue
             dtype = self.builder.types[tensor].dtype
             allowed = found.types.get(variable)
             if allowed is None:
+                continue
+            if dtype not in allowed and self._newer_allows(found, n, dtype, name):
                 continue
             if dtype not in allowed:
                 raise ModelError(f"input {n} ({name!r}) is {dtype.value}, which opset {found.since} does not allow")
             if n >= len(found.inputs) - 1 and not found.homogeneous:
                 continue
-            if bound.setdefault(variable, dtype) is not dtype:
-                raise ModelError(f"input {n} ({name!r}) is {dtype.value}, another operand is {bound[variable].value}")
+            if (other := bound.setdefault(variable, dtype)) is not dtype:
+                seen = other.value if other else "string"
+                raise ModelError(f"input {n} ({name!r}) is {dtype.value}, another operand is {seen}")
+        return bound
+
+    def _newer_allows(self, found: Signature, position: int, dtype: DType, name: str) -> bool:
+        """Check whether the newest opset allows this type for an operand. It is noted as wrong in this one."""
+        domain = found.schema.domain
+        newest = signature(found.schema.name, NEWEST_OPSETS.get(domain, found.since), domain)
+        if newest is None or not newest.inputs or dtype not in newest.types.get(newest.operand(position)[1], ()):
+            return False
+        said = f"input {position} ({name!r}) of {found.schema.name} is {dtype.value}, which opset {found.since} has not"
+        self.lies[f"{found.schema.name} {position}"] = said
+        return True
 
     # nested graphs
 
@@ -472,8 +537,12 @@ class Importer:
 
     def _proto(self, value: Value | None) -> TypeProto:
         """Return a value's type as a TypeProto."""
+        if isinstance(value, Text):
+            return helper.make_tensor_type_proto(TensorProto.STRING, self.builder.types[value.tensor].shape)
+        if value is None or isinstance(value, Maps):
+            return TypeProto()
         if not isinstance(value, TensorList):
-            return _type_proto(self.builder.types[value]) if value is not None else TypeProto()
+            return _type_proto(self.builder.types[value])
         kinds = {self.builder.types[t] for t in value.tensors}
         if len(kinds) == 1:
             return helper.make_sequence_type_proto(_type_proto(kinds.pop()))

@@ -6,12 +6,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from onnx import GraphProto
+from onnx import GraphProto, TensorProto
 
 from rammer.errors import ModelError
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx.limits import Limits
-from rammer.frontend.onnx.ports import TensorList, Value
+from rammer.frontend.onnx.ports import Maps, TensorList, Text, Value
+from rammer.frontend.onnx.text import codes_of, encode
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
 
 Result: TypeAlias = "Value | Sequence[Value | None]"
@@ -83,7 +84,7 @@ class Node:
 
     __slots__ = (
         *("attrs", "builder", "decode", "inputs", "label", "lengths", "limits"),
-        *("op", "opset", "outputs", "subgraph"),
+        *("op", "opset", "outputs", "subgraph", "words"),
     )
 
     def __init__(
@@ -99,11 +100,13 @@ class Node:
         decode: Callable[[Any], Array],
         subgraph: Subgraphs,
         lengths: StepLengths,
+        words: dict[int, str],
     ) -> None:
         self.op, self.label, self.opset = op, label, opset
         self.inputs, self.outputs, self.attrs = inputs, outputs, attrs
         self.builder, self.limits, self.decode, self.subgraph = builder, limits, decode, subgraph
         self.lengths = lengths
+        self.words = words
 
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names this node."""
@@ -122,10 +125,15 @@ class Node:
         return self.only_tensor(self.inputs[position] if position < len(self.inputs) else None, f"input {position}")
 
     def only_tensor(self, value: Value | None, what: str) -> TensorId:
-        """Return the value if it is a tensor. Raises ModelError for a sequence, and for a missing optional value."""
-        if not isinstance(value, str):
-            raise self.fail(f"{what} is {'missing' if value is None else 'a sequence, and no tensor'}")
-        return value
+        """Return the value if it is a tensor; strings are their codes. Raises ModelError for any other value."""
+        match value:
+            case str():
+                return value
+            case Text(tensor):
+                return tensor
+            case Maps():
+                raise self.fail(f"{what} is a list of maps, and no tensor")
+        raise self.fail(f"{what} is {'missing' if value is None else 'a sequence, and no tensor'}")
 
     def sequence(self, position: int) -> TensorList:
         """Return an operand that is a sequence. Raises ModelError for any other."""
@@ -220,6 +228,16 @@ class Node:
 
     def constant(self, value: Any, dtype: DType | None = None) -> TensorId:
         return self.builder.constant(np.asarray(value, dtype.numpy if dtype else None))
+
+    def text(self, texts: str | Sequence[str]) -> Text:
+        """Return a constant string, or a list of them."""
+        return Text(self.constant(encode(texts, self.words)))
+
+    def literal(self, tensor: TensorProto) -> Value:
+        """Return the constant that a message holds."""
+        if tensor.data_type == TensorProto.STRING:
+            return Text(self.constant(codes_of(tensor, self.words)))
+        return self.constant(self.decode(tensor))
 
     def like(self, value: float, tensor: TensorId) -> TensorId:
         """Return a scalar constant of the element type of `tensor`."""

@@ -16,7 +16,7 @@ from rammer.ir.tensor import DType, Shape, TensorId, TensorType
 
 Extent: TypeAlias = int | str | None  # known, symbolic, or unknown
 Given: TypeAlias = "Shape | tuple[Shape, ...] | None"  # a tensor's shape, those of a list, or an optional without value
-Place: TypeAlias = "TensorId | tuple[TensorId, ...] | None"  # a port's names in a graph
+Place: TypeAlias = "TensorId | tuple[TensorId, ...] | Text | Maps | None"  # a port's names in a graph
 
 
 _SAYS_NOTHING = re.compile(r"\??|-1|None|unk__\d+")  # meaningless names of dimensions; the last one is tf2onnx's
@@ -33,7 +33,22 @@ class TensorList:
     dtype: DType | None = None
 
 
-Value: TypeAlias = "TensorId | TensorList"  # an optional value is itself, or None
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A tensor of strings: its elements' codes (`text.py`)."""
+
+    tensor: TensorId
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """A list of maps, one for each row of a matrix: from these keys to the numbers of the row."""
+
+    tensor: TensorId
+    keys: tuple[int | str, ...]
+
+
+Value: TypeAlias = "TensorId | TensorList | Text | Maps"  # an optional value is itself, or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +60,13 @@ class Declared:
     shape: tuple[Extent, ...] | None
     is_list: bool = False
     is_optional: bool = False
+    key: int = TensorProto.UNDEFINED  # of a map: ONNX's number of the keys' type
 
     @property
     def type(self) -> str:
-        """Name of the type in ONNX: "tensor(float)", "optional(seq(tensor(int64)))"."""
-        known = self.element in TensorProto.DataType.values()
-        name = f"tensor({TensorProto.DataType.Name(self.element).lower() if known else self.element})"
+        """Name of the type in ONNX: "tensor(float)", "optional(seq(tensor(int64)))", "seq(map(int64,…))"."""
+        name = f"tensor({_type_name(self.element)})"
+        name = f"map({_type_name(self.key)},{name})" if self.key else name
         name = f"seq({name})" if self.is_list else name
         return f"optional({name})" if self.is_optional else name
 
@@ -59,9 +75,17 @@ class Declared:
         return f"input {self.name!r}"
 
     @property
+    def is_text(self) -> bool:
+        return self.element == TensorProto.STRING
+
+    @property
     def dtype(self) -> DType:
-        """Element type. Raises ModelError for an unsupported one."""
-        return element_type(self.element, self.what)
+        """Element type; strings have codes. Raises ModelError for an unsupported one."""
+        return DType.I64 if self.is_text else element_type(self.element, self.what)
+
+
+def _type_name(code: int) -> str:
+    return TensorProto.DataType.Name(code).lower() if code in TensorProto.DataType.values() else str(code)
 
 
 def extent_of(dimension: Any) -> Extent:
@@ -76,7 +100,7 @@ def extent_of(dimension: Any) -> Extent:
 
 
 def declared(value: ValueInfoProto) -> Declared:
-    """Return the declaration of an input or output. Raises ModelError for maps, sparse tensors and deeper nesting."""
+    """Return the declaration of an input or output. Raises ModelError for sparse tensors and deeper nesting."""
     if not value.name:
         raise ModelError("an input or output has no name")
     kind: TypeProto = value.type
@@ -86,6 +110,9 @@ def declared(value: ValueInfoProto) -> Declared:
         kind = kind.sequence_type.elem_type
     if kind.WhichOneof("value") is None:  # outputs need no type
         return Declared(value.name, TensorProto.UNDEFINED, None, is_list, optional)
+    key: int = TensorProto.UNDEFINED
+    if kind.HasField("map_type"):
+        key, kind = kind.map_type.key_type, kind.map_type.value_type
     if not kind.HasField("tensor_type"):
         seen = kind.WhichOneof("value")
         raise ModelError(f"{value.name!r} is not a tensor, but {seen}", hint="lists and optional tensors are supported")
@@ -93,7 +120,7 @@ def declared(value: ValueInfoProto) -> Declared:
     shape = None
     if tensor.HasField("shape"):
         shape = tuple(map(extent_of, tensor.shape.dim))
-    return Declared(value.name, tensor.elem_type, shape, is_list, optional)
+    return Declared(value.name, tensor.elem_type, shape, is_list, optional, key)
 
 
 def type_of(value: Any) -> TypeProto:
@@ -102,7 +129,8 @@ def type_of(value: Any) -> TypeProto:
     if value is None:
         return helper.make_optional_type_proto(unknown)
     if not isinstance(value, list):
-        return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.dtype), None)
+        code = TensorProto.STRING if value.dtype.kind == "O" else helper.np_dtype_to_tensor_dtype(value.dtype)
+        return helper.make_tensor_type_proto(code, None)
     return helper.make_sequence_type_proto(type_of(value[0]) if value else unknown)
 
 

@@ -22,6 +22,10 @@ OPSETS = {
     "ai.onnx.preview.training": (1, 1),
 }
 
+# of domains that a model uses without importing them, as in ONNX Runtime
+NEWEST_OPSETS = {domain: newest for domain, (_, newest) in OPSETS.items()} | {"com.microsoft": 1}
+_EARLY = {"LayerNormalization": 17}  # ONNX Runtime's optimizer writes it for older opsets, too
+
 # type of an attribute -> the field that has its value
 _SINGLE = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g"}
 
@@ -39,6 +43,8 @@ class Signature:
     attributes: dict[str, tuple[int, bool, Any]]  # name -> AttributeProto type, required, default (None: none)
     types: dict[str, frozenset[DType]]  # type variable -> element types of tensors
     lists: frozenset[str]  # type variables that may be sequences
+    texts: frozenset[str]  # type variables that may be strings
+    outputs: tuple[str, ...]  # type variables of results; the last one repeats if variadic
     defaults: tuple[tuple[str, AttributeProto], ...]  # attributes that have a default
     is_function: bool
 
@@ -55,7 +61,7 @@ class Signature:
 def signature(op: str, opset: int, domain: str) -> Signature | None:
     """Return the signature of a standard operator at an opset; None if there is no such operator."""
     try:
-        schema: Any = defs.get_schema(op, opset, domain)
+        schema: Any = defs.get_schema(op, opset if domain else max(opset, _EARLY.get(op, 0)), domain)
     except defs.SchemaError:
         return None
     options: Any = defs.OpSchema.FormalParameterOption
@@ -76,6 +82,8 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
         lists=frozenset(
             c.type_param_str for c in schema.type_constraints if any(t.startswith("seq(") for t in _values(c))
         ),
+        texts=frozenset(c.type_param_str for c in schema.type_constraints if "tensor(string)" in _values(c)),
+        outputs=tuple(p.type_str for p in schema.outputs),
         defaults=tuple(
             (name, a.default_value)
             for name, a in schema.attributes.items()

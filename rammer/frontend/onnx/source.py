@@ -18,7 +18,7 @@ from rammer.frontend import tensorflow
 from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.parts import Cutter
-from rammer.frontend.onnx.ports import Declared, Given, Place, declared
+from rammer.frontend.onnx.ports import Declared, Given, Place, Text, declared
 from rammer.frontend.onnx.strings import require_utf8
 from rammer.frontend.onnx.tensors import ExternalData, decode
 from rammer.frontend.onnx.values import ValuedNode
@@ -40,7 +40,18 @@ class Imported:
     inputs: Mapping[str, Place]
     outputs: Mapping[str, Place]
     files: tuple[str, ...]
+    words: Mapping[int, str] = field(default_factory=dict)  # the model's strings, by code
     steps: Mapping[str, int] = field(default_factory=dict)
+
+    def tensors_only(self) -> Graph:
+        """Return the graph of a program, which has no strings. Lists of maps are matrices with a column for each key.
+
+        Raises ModelError for strings.
+        """
+        for name, place in (*self.inputs.items(), *self.outputs.items()):
+            if isinstance(place, Text):
+                raise ModelError(f"{name!r} has strings, and a program has numbers", hint="use rammer.Session")
+        return self.graph
 
 
 class Source:
@@ -128,6 +139,7 @@ class Source:
     def part(self, graph: GraphProto) -> Source:
         """Return a part of the graph as a model of its own, with the weights of this one."""
         model = ModelProto(ir_version=self._model.ir_version, graph=graph)
+        model.functions.extend(self._model.functions)  # those of another opset, which were not inlined
         model.opset_import.extend(self._model.opset_import)
         names = {t.name for t in graph.initializer}
         weights = {name: data for name, data in self._weights.items() if name in names}
@@ -173,7 +185,7 @@ class Source:
         except MemoryError:
             raise _too_large(self.path) from None
         paths = ((self.path,) if self.path else ()) + external.files
-        return Imported(graph, importer.inputs, importer.outputs, paths, importer.lengths.steps)
+        return Imported(graph, importer.inputs, importer.outputs, paths, importer.words, importer.lengths.steps)
 
 
 def _too_large(path: str) -> ModelError:

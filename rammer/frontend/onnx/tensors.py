@@ -11,7 +11,7 @@ from math import gcd, prod
 from pathlib import PurePosixPath
 
 import numpy as np
-from onnx import TensorProto
+from onnx import SparseTensorProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_field
 
 from rammer.errors import ModelError
@@ -202,6 +202,28 @@ def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | Non
     if in_bytes:
         return _from_bytes(_patterns(values, 8, what).tobytes(), dtype, shape)
     return _from_field(values, dtype, what).reshape(shape)
+
+
+def decode_sparse(tensor: SparseTensorProto, external: ExternalData) -> Array:
+    """Decode a SparseTensorProto into a dense array. Raises ModelError for inconsistent data."""
+    what, shape = f"sparse tensor {tensor.values.name!r}", tuple(tensor.dims)
+    values, places = decode(tensor.values, external), decode(tensor.indices, external)
+    size = prod(shape)
+    if any(d < 0 for d in shape) or len(shape) > external.limits.rank or values.ndim != 1:
+        raise ModelError(f"{what} has dimensions {list(shape)[:20]} and values of rank {values.ndim}")
+    if size * values.itemsize > external.limits.tensor_bytes:
+        raise ModelError(f"{what} has {size * values.itemsize} bytes", hint="raise Limits.tensor_bytes")
+    if places.dtype != np.int64 or places.shape not in (values.shape, (*values.shape, len(shape))):
+        raise ModelError(f"{what} has indices {places.dtype}{list(places.shape)} of {values.size} values")
+    axes = places.T if places.ndim == 2 else [places]
+    if any((a < 0).any() or (a >= e).any() for a, e in zip(axes, shape if places.ndim == 2 else [size], strict=True)):
+        raise ModelError(f"{what} has indices outside of {list(shape)[:20]}")
+    dense = np.zeros(shape, values.dtype)
+    if places.ndim == 2:
+        dense[tuple(axes)] = values
+    else:
+        dense.reshape(-1)[places] = values
+    return dense
 
 
 def _packed_bytes(count: int, dtype: DType) -> int:

@@ -59,7 +59,7 @@ class ValuedNode:
         assert self._handler is not None
         # its attributes have neither tensors nor graphs
         found = self._handler(
-            self._view(builder=cast("Any", values), decode=nothing, subgraph=nothing, lengths=nothing)
+            self._view(builder=cast("Any", values), decode=nothing, subgraph=nothing, lengths=nothing, words=nothing)
         )
         names = cast("list[str]", [found] if isinstance(found, str) else found)
         return {name: values.values[tensor] for name, tensor in zip(self._results, names, strict=False) if name}

@@ -21,6 +21,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from rammer.errors import RammerError
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
+from rammer_testing.errors import Result
 from rammer_testing.onnx_backend import RammerBackend, RammerRep
 
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
@@ -50,15 +51,6 @@ DIFFERENCES = {
 
 class _Differs(Exception):
     """Raised for a case of DIFFERENCES that deviates as much as is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The outcome of a case; `reason` is empty if it passes."""
-
-    name: str
-    outcome: str
-    reason: str = ""
 
 
 class Directed(RammerBackend):

@@ -9,93 +9,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import queue
 import re
 import sys
 import tempfile
-import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 
-from rammer_testing.onnx_cases import KINDS, NAMES, Result, element_type, operators, run_case
+from rammer_testing import model_folder
+from rammer_testing.children import run
+from rammer_testing.errors import Result
+from rammer_testing.onnx_cases import KINDS, NAMES, element_type, operators, run_case
 
 OUTCOMES = ("passes", "differs", "refused", "wrong", "error", "crash", "timeout")
 FINE = OUTCOMES[:3]
-
-
-def run(
-    names: Sequence[str],
-    *,
-    device: str = "CPU",
-    jobs: int = 1,
-    seconds: float = 120,
-    show: Callable[[Result], None] = lambda result: None,
-) -> list[Result]:
-    """Run cases in `jobs` processes, each case within `seconds`; return results in the order of the names."""
-    waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    for name in [*names, *[None] * jobs]:
-        waiting.put(name)
-    results: dict[str, Result] = {}
-
-    def work() -> None:
-        worker: _Worker | None = None
-        while (name := waiting.get()) is not None:
-            worker = worker or _Worker(device)
-            results[name], alive = worker.result(name, seconds)
-            worker = worker if alive else None
-            show(results[name])
-        if worker:
-            worker.close()
-
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [results[name] for name in names]
-
-
-class _Worker:
-    """A process that runs one case after another."""
-
-    def __init__(self, device: str) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([run_case.__module__])
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, device))
-        self._process.start()
-        other.close()
-
-    def result(self, name: str, seconds: float) -> tuple[Result, bool]:
-        """Return the case's result, and whether the process is alive."""
-        try:
-            self._pipe.send(name)
-            if self._pipe.poll(seconds):
-                return self._pipe.recv(), True
-            self._process.kill()
-            outcome = Result(name, "timeout", f"no result after {seconds:g} s")
-        except (EOFError, OSError):
-            self._process.join()
-            outcome = Result(name, "crash", f"the process ended with {self._process.exitcode}")
-        self.close()
-        return outcome, False
-
-    def close(self) -> None:
-        self._pipe.close()
-        self._process.join()
-
-
-def _serve(pipe: Connection, device: str) -> None:
-    try:
-        while True:
-            pipe.send(run_case(pipe.recv(), device))
-    except EOFError:
-        return  # the parent is done
 
 
 def sample(names: Sequence[str]) -> list[str]:
@@ -136,15 +65,16 @@ def read_failures(path: Path) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in lines)
 
 
-def _print_table(head: str, table: dict[str, Counter[str]]) -> None:
-    print(f"{head:40}" + "".join(f"{outcome:>9}" for outcome in OUTCOMES))
+def _print_table(head: str, table: dict[str, Counter[str]], outcomes: Sequence[str] = OUTCOMES) -> None:
+    print(f"{head:40}" + "".join(f"{outcome:>13}" for outcome in outcomes))
     for name, row in table.items():
-        print(f"{name:40}" + "".join(f"{row[outcome] or '-':>9}" for outcome in OUTCOMES))
+        print(f"{name:40}" + "".join(f"{row[outcome] or '-':>13}" for outcome in outcomes))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if a case was wrong, crashed, failed otherwise or took too long."""
     parser = argparse.ArgumentParser(prog="python -m rammer.testing.onnx_suite", description=__doc__)
+    parser.add_argument("--models", type=Path, help="run all models below this folder instead: see `model_folder.py`")
     parser.add_argument("--only", default="", help="cases whose name has this regular expression in it")
     parser.add_argument("--operator", help="cases of this operator alone: Add, com.microsoft.FusedMatMul")
     parser.add_argument("--type", help="cases whose first input has this element type: float16")
@@ -158,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="list operators of which all cases pass, too")
     given = parser.parse_args(arguments)
     os.environ.setdefault("RAMMER_TUNE_SECONDS", "0")  # results matter, not times
+    if given.models:
+        return _run_folder(given)
     names = [name for name in NAMES if re.search(given.only, name)]
     if given.operator:
         names = [name for name in names if operators(name) == (given.operator,)]
@@ -168,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ONNX_HOME"] = folder  # BackendTest writes made-up inputs of whole networks there
         show = _show_all if given.verbose else _show_bad
-        results = run(names, device=given.device, jobs=given.jobs, seconds=given.seconds, show=show)
+        results = run(run_case, names, device=given.device, jobs=given.jobs, seconds=given.seconds, show=show)
     _print_table("kind", counts(results))
     print(f"{sum(r.outcome == 'passes' for r in results)} of {len(results)} pass\n")
     table = by_operator(results)
@@ -182,12 +114,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(r.outcome not in FINE for r in results))
 
 
+def _run_folder(given: argparse.Namespace) -> int:
+    """Run the models of a folder, and print counts by family."""
+    names = [name for name in model_folder.models_of(given.models) if re.search(given.only, name)]
+    show = _show_all if given.verbose else _show_bad
+    results = run(model_folder.run_model, names, device=given.device, jobs=given.jobs, seconds=given.seconds, show=show)
+    table = model_folder.counts(results, given.models)
+    _print_table("family", table, model_folder.OUTCOMES)
+    right = sum(row["right"] + row["random"] for row in table.values())
+    print(f"{right} of {len(results)} are right")
+    if given.json:
+        rows = [{**asdict(r), "family": model_folder.family(r.name, given.models)} for r in results]
+        given.json.write_text(json.dumps({"device": given.device, "families": table, "results": rows}, indent=1))
+    return int(any(r.outcome not in model_folder.FINE for r in results))
+
+
 def _show_all(result: Result) -> None:
     print(f"{result.name}: {result.outcome}{': ' * bool(result.reason)}{result.reason}", flush=True)
 
 
 def _show_bad(result: Result) -> None:
-    if result.outcome not in ("passes", "refused"):  # what differs is named
+    if result.outcome not in ("passes", "refused", "right", "random"):  # what differs is named
         _show_all(result)
 
 

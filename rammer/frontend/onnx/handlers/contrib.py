@@ -72,7 +72,7 @@ def quick_gelu(n: Node) -> TensorId:
     return n.add("mul", x, n.add("sigmoid", n.add("mul", x, n.like(n.attrs["alpha"], x))))
 
 
-@contrib("FusedMatMul", inputs=(2, 2), alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
+@contrib("FusedMatMul", "TransposeMatMul", inputs=(2, 2), alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
 def fused_matmul(n: Node) -> TensorId:
     """Multiply, after swapping operands' last axes, or moving their first axis behind the other batch axes."""
     operands = []
@@ -94,13 +94,15 @@ def skip_layer_normalization(n: Node) -> list[TensorId | None]:
     total = _skipped(n, 4)
     axis = n.type(total).rank - 1
     parameters = [n.tensor(p) for p in (2, 3) if n.has(p)]
-    return _sums(n, n.add("layer_norm", total, *parameters, axis=axis, epsilon=n.attrs["epsilon"]), total)
+    normal = n.add("layer_norm", total, *parameters, axis=axis, epsilon=n.attrs["epsilon"])
+    mean = n.reduce(n.cast(total, DType.F32), "mean", (axis,)) if n.wants(1) or n.wants(2) else None
+    return _sums(n, normal, total, mean)
 
 
 @contrib("SkipSimplifiedLayerNormalization", inputs=(3, 4), outputs=4, epsilon=1e-12)
 def skip_rms_normalization(n: Node) -> list[TensorId | None]:
     total = _skipped(n, 3)
-    return _sums(n, rms_norm(n, total, n.tensor(2), n.attrs["epsilon"]), total)
+    return _sums(n, rms_norm(n, total, n.tensor(2), n.attrs["epsilon"]), total, None)
 
 
 @contrib("SimplifiedLayerNormalization", inputs=(2, 2), plain=True, axis=-1, epsilon=1e-5, stash_type=1)
@@ -126,10 +128,14 @@ def _skipped(n: Node, bias: int) -> TensorId:
     return n.add("add", total, n.tensor(bias)) if n.has(bias) else total
 
 
-def _sums(n: Node, normal: TensorId, total: TensorId) -> list[TensorId | None]:
-    if n.wants(1) or n.wants(2):
-        raise n.fail("mean and deviation are outputs of training only", hint="leave them out")
-    return [normal, None, None, total]
+def _sums(n: Node, normal: TensorId, total: TensorId, mean: TensorId | None) -> list[TensorId | None]:
+    """Return the results of a norm: also the mean, one over the deviation (from 0 without a mean), and the sum."""
+    inverse = None
+    if n.wants(2):
+        apart = n.cast(total, DType.F32) if mean is None else n.add("sub", n.cast(total, DType.F32), mean)
+        variance = n.reduce(square(n, apart), "mean", (n.type(total).rank - 1,))
+        inverse = n.add("reciprocal", n.add("sqrt", n.add("add", variance, n.like(n.attrs["epsilon"], variance))))
+    return [normal, mean, inverse, total]
 
 
 @contrib("EmbedLayerNormalization", inputs=(7, 9), outputs=3, epsilon=1e-12, mask_index_type=0)

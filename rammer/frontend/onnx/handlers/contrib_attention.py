@@ -8,6 +8,7 @@ import numpy as np
 
 from rammer.frontend.onnx.handlers.contrib import contrib, rotated
 from rammer.frontend.onnx.handlers.indexing import inside
+from rammer.frontend.onnx.handlers.quantized import scaled, shifted
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
@@ -55,23 +56,45 @@ def multi_head_attention(n: Node) -> list[TensorId]:
 )
 def attention(n: Node) -> list[TensorId]:
     """Compute attention whose queries, keys and values are one product of the input."""
+    made = n.product(n.tensor(0), n.tensor(1))
+    return _attention(n, n.add("add", made, n.tensor(2)) if n.has(2) else made, 3, 4, 5)
+
+
+@contrib(
+    "QAttention",
+    inputs=(5, 9),
+    outputs=2,
+    num_heads=int,
+    unidirectional=0,
+    mask_filter_value=-10000.0,
+    scale=0.0,
+    do_rotary=0,
+    past_present_share_buffer=0,
+)
+def q_attention(n: Node) -> list[TensorId]:
+    """Compute attention like Attention, with a product of bytes."""
+    total = n.product(shifted(n, n.tensor(0), n.optional(6), -2), shifted(n, n.tensor(1), n.optional(7), -1))
+    made = n.add("add", scaled(n, total, (n.tensor(3), -2), (n.tensor(4), -1)), n.tensor(2))
+    return _attention(n, made, 5, 8, None)
+
+
+def _attention(n: Node, made: TensorId, mask: int, past: int, bias: int | None) -> list[TensorId]:
+    """Compute attention from queries, keys and values side by side. Others are places of operands."""
     heads, (batch, _, _), weight = n.attrs["num_heads"] or 0, n.shape(), n.shape(1)
-    sizes = n.attrs["qkv_hidden_sizes"] or (weight[1] // 3,) * 3
+    sizes = n.attrs.get("qkv_hidden_sizes") or (weight[1] // 3,) * 3
     unfit = len(sizes) != 3 or min(sizes) < 1 or sum(sizes) != weight[1] or sizes[0] != sizes[1]
     other = n.attrs["do_rotary"] or n.attrs["past_present_share_buffer"]
     if heads < 1 or unfit or any(s % heads for s in sizes) or other:
         raise n.fail(f"{heads} heads of sizes {list(sizes)} from weight {n.type(n.tensor(1))} are not supported")
-    made = n.product(n.tensor(0), n.tensor(1))
-    made = n.add("add", made, n.tensor(2)) if n.has(2) else made
     starts = (0, sizes[0], 2 * sizes[0])
     q, k, v = (_heads(n, n.cut(made, 2, start, size), heads, None) for start, size in zip(starts, sizes, strict=True))
     old = 0
-    if n.has(4):
-        _, _, _, old, size = n.shape(4)
+    if n.has(past):
+        _, _, _, old, size = n.shape(past)
         cut = (1, batch, heads, old, size)
-        past = [n.reshape(n.slice(n.tensor(4), (p, 0, 0, 0, 0), cut), cut[1:]) for p in range(2)]
-        k, v = n.concat([past[0], k], 2), n.concat([past[1], v], 2)
-    results = [_attended(n, q, k, v, _scores_mask(n, 3, 5, q, k, old))]
+        before = [n.reshape(n.slice(n.tensor(past), (p, 0, 0, 0, 0), cut), cut[1:]) for p in range(2)]
+        k, v = n.concat([before[0], k], 2), n.concat([before[1], v], 2)
+    results = [_attended(n, q, k, v, _scores_mask(n, mask, bias, q, k, old))]
     if n.wants(1):
         results.append(n.concat([n.reshape(t, (1, *n.type(t).shape)) for t in (k, v)], 0))
     return results
@@ -164,10 +187,10 @@ def _attended(n: Node, q: TensorId, k: TensorId, v: TensorId, masks: list[Tensor
     return _rows(n, n.product(n.add("softmax", scores, axis=3), v))
 
 
-def _scores_mask(n: Node, mask: int, bias: int, q: TensorId, k: TensorId, old: int) -> list[TensorId]:
+def _scores_mask(n: Node, mask: int, bias: int | None, q: TensorId, k: TensorId, old: int) -> list[TensorId]:
     """Return what is added to scores: the bias, `mask_filter_value` where the mask is zero, -inf above the diagonal."""
     (batch, _, length, _), extent = n.type(q).shape, n.type(k).shape[2]
-    found = [n.tensor(bias)] if n.has(bias) else []
+    found = [n.tensor(bias)] if bias is not None and n.has(bias) else []
     if n.has(mask):
         kept, shape = n.tensor(mask), n.shape(mask)
         if shape == (batch,):  # lengths

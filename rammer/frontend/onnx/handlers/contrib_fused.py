@@ -6,17 +6,18 @@ from math import prod
 from typing import Any
 
 from rammer.frontend.onnx.handlers.contrib import contrib
-from rammer.frontend.onnx.handlers.contrib_quantized import quantized, real, require_numbers
-from rammer.frontend.onnx.handlers.neural import average_pool, conv
-from rammer.frontend.onnx.handlers.quantized import quantize, shifted, spread
+from rammer.frontend.onnx.handlers.contrib_quantized import channels_first, quantized, real, require_numbers
+from rammer.frontend.onnx.handlers.neural import average_pool, conv, gemm, max_pool
+from rammer.frontend.onnx.handlers.quantized import qlinear_conv, quantize, shifted, spread
 from rammer.frontend.onnx.handlers.recurrent import ACTIVATIONS, activated
 from rammer.frontend.onnx.node import Handler, Node
+from rammer.frontend.onnx.ports import Value
 from rammer.ir.tensor import DType, TensorId
 
 WINDOW: dict[str, Any] = {"auto_pad": "NOTSET", "kernel_shape": tuple, "pads": tuple, "strides": tuple}
 
 
-def _standard(handler: Handler, n: Node, *operands: TensorId) -> TensorId:
+def _standard(handler: Handler, n: Node, *operands: Value | None) -> TensorId:
     """Call the handler of a standard operator with these operands, and the attributes that the node has."""
     n.inputs = operands
     n.attrs = {name: value for name, value in n.attrs.items() if value is not None}
@@ -48,14 +49,21 @@ def qlinear_where(n: Node) -> TensorId:
 
 @contrib("QLinearAveragePool", inputs=(4, 5), **WINDOW, ceil_mode=0, channels_last=0, count_include_pad=0)
 def qlinear_average_pool(n: Node) -> TensorId:
-    if n.attrs["channels_last"] or n.attrs["kernel_shape"] is None:
-        raise n.fail("needs kernel_shape, and channels in dimension 1")
     require_numbers(n, 3)
     dtype, scale, zero, x = n.dtype(), n.tensor(3), n.optional(4), real(n, 0)
-    return quantize(n, _standard(average_pool, n, x), scale, zero, 0, dtype)
+    pooled = channels_first(n, x, lambda found: _standard(average_pool, n, found))
+    return quantize(n, pooled, scale, zero, 0, dtype)
 
 
-_FUSED = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
+@contrib("NhwcMaxPool", inputs=(1, 1), **WINDOW, ceil_mode=0, dilations=tuple, channels_last=1)
+def nhwc_max_pool(n: Node) -> TensorId:
+    return channels_first(n, n.tensor(0), lambda found: _standard(max_pool, n, found))
+
+
+@contrib("QLinearConv", inputs=(8, 9), **WINDOW, dilations=tuple, group=1, channels_last=0)
+def nhwc_qlinear_conv(n: Node) -> TensorId:
+    rest = n.inputs[1:]
+    return channels_first(n, n.tensor(0), lambda found: _standard(qlinear_conv, n, found, *rest))
 
 
 @contrib("FusedConv", inputs=(2, 4), **WINDOW, dilations=tuple, group=1, activation=str, activation_params=tuple)
@@ -64,14 +72,38 @@ def fused_conv(n: Node) -> TensorId:
     more, kind, parameters = n.optional(3), n.attrs["activation"], tuple(n.attrs["activation_params"] or ())
     found = _standard(conv, n, *(n.tensor(p) for p in range(3) if n.has(p)))
     found = found if more is None else n.add("add", found, more)
-    if kind is None:
-        return found
-    if kind not in _FUSED or (kind in ("Clip", "HardSigmoid") and len(parameters) != 2):
-        raise n.fail(f"activation {kind!r} of {len(parameters)} parameters", hint=", ".join(_FUSED))
-    if kind == "Clip":
-        return n.add("clip", found, low=parameters[0], high=parameters[1])
+    return found if kind is None else _activated(n, found, kind, parameters)
+
+
+@contrib(
+    "FusedGemm",
+    inputs=(2, 3),
+    alpha=1.0,
+    beta=1.0,
+    transA=0,
+    transB=0,
+    activation=str,
+    activation_alpha=float,
+    activation_beta=float,
+    activation_gamma=float,
+)
+def fused_gemm(n: Node) -> TensorId:
+    kind = n.attrs["activation"]
+    given = [n.attrs[f"activation_{name}"] for name in ("alpha", "beta", "gamma")]
+    return _activated(n, _standard(gemm, n, *n.inputs), kind or "", tuple(v for v in given if v is not None))
+
+
+def _activated(n: Node, x: TensorId, kind: str, parameters: tuple[float, ...]) -> TensorId:
+    if kind == "Clip" and len(parameters) == 2:
+        return n.add("clip", x, low=parameters[0], high=parameters[1])
+    if kind == "Selu":
+        named = dict(zip(("alpha", "gamma"), parameters, strict=False))
+        return n.add("selu", x, **({"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875} | named))
+    if kind.lower() not in ACTIVATIONS:
+        known = ", ".join(sorted((*ACTIVATIONS, "clip", "selu")))
+        raise n.fail(f"activation {kind!r} of {len(parameters)} parameters", hint=known)
     function, defaults = ACTIVATIONS[kind.lower()]
-    return activated(n, (function, *(parameters or defaults)[: len(defaults)]), found)
+    return activated(n, (function, *(parameters or defaults)[: len(defaults)]), x)
 
 
 @contrib("QGemm", inputs=(6, 9), alpha=1.0, transA=0, transB=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rammer.frontend.onnx.handlers.contrib import contrib
@@ -51,10 +53,20 @@ def qlinear_leaky_relu(n: Node) -> TensorId:
 
 @contrib("QLinearGlobalAveragePool", inputs=(5, 5), channels_last=0)
 def qlinear_global_average_pool(n: Node) -> TensorId:
-    if n.attrs["channels_last"] or len(n.shape()) < 3:
-        raise n.fail(f"{n.type(n.tensor(0))} with channels_last={n.attrs['channels_last']} is not supported")
-    mean = n.reduce(real(n, 0), "mean", tuple(range(2, len(n.shape()))))
+    axes = tuple(range(2, len(n.shape())))
+    mean = channels_first(n, real(n, 0), lambda x: n.reduce(x, "mean", axes))
     return quantized(n, mean, 3, n.dtype())
+
+
+def channels_first(n: Node, x: TensorId, compute: Callable[[TensorId], TensorId]) -> TensorId:
+    """Compute on channels in dimension 1. With the attribute `channels_last`, they are last in x and in the result."""
+    rank = n.type(x).rank
+    if rank < 3:
+        raise n.fail(f"{n.type(x)} has no batch, channels and spatial dimensions")
+    if not n.attrs["channels_last"]:
+        return compute(x)
+    found = compute(n.transpose(x, (0, rank - 1, *range(1, rank - 1))))
+    return n.transpose(found, (0, *range(2, rank), 1))
 
 
 @contrib("QLinearConcat", inputs=(5, 1 << 20), axis=int)

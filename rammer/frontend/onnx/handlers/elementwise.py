@@ -8,7 +8,9 @@ import numpy as np
 from onnx import TensorProto
 
 from rammer.frontend.onnx.handlers.casts import narrow_float
+from rammer.frontend.onnx.handlers.random import kept
 from rammer.frontend.onnx.node import Handler, Node, handles
+from rammer.frontend.onnx.ports import Value
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, Shape, TensorId
 
@@ -244,7 +246,7 @@ def prelu_per_channel(n: Node) -> TensorId:
 
 
 @handles("Constant")
-def constant(n: Node) -> TensorId:
+def constant(n: Node) -> Value:
     given = {name: value for name, value in n.attrs.items() if value is not None}
     if len(given) != 1:
         raise n.fail(f"has {len(given)} values ({', '.join(given)})", hint="exactly one value attribute is needed")
@@ -252,7 +254,11 @@ def constant(n: Node) -> TensorId:
     match name:
         case "value":
             assert isinstance(value, TensorProto)
-            return n.constant(n.decode(value))
+            return n.literal(value)
+        case "sparse_value":
+            return n.constant(n.decode(value.sparse_tensor))
+        case "value_string" | "value_strings":
+            return n.text(value)
         case "value_float" | "value_floats":
             return n.constant(value, DType.F32)
         case "value_int" | "value_ints":
@@ -262,10 +268,13 @@ def constant(n: Node) -> TensorId:
 
 @handles("Dropout")
 def dropout(n: Node) -> list[TensorId]:
-    """Import Dropout for inference: the input itself, and a mask that keeps everything."""
-    training = n.has(2) and bool(n.scalar(2, "training_mode"))
-    if training and (not n.has(1) or n.scalar(1, "ratio") != 0):
-        raise n.fail("training mode is not supported", hint="export the model for inference")
+    """Import Dropout. For inference it is the input itself, and a mask that keeps everything."""
+    if n.has(2) and bool(n.scalar(2, "training_mode")):
+        x, ratio = n.tensor(0), n.tensor(1) if n.has(1) else n.constant(0.5, DType.F32)
+        mask = kept(n, n.shape(), n.reshape(ratio, ()))
+        scale = n.add("sub", n.like(1, ratio), ratio)
+        stays = n.add("div", x, n.reshape(n.cast(scale, n.dtype()), ()))
+        return [n.add("where", mask, stays, n.like(0, x)), mask]
     results = [n.tensor(0)]
     if n.wants(1):
         dtype = DType.BOOL if n.opset >= 10 else n.dtype()

@@ -1,10 +1,14 @@
-"""Import numeric feature operators of ai.onnx.ml: scale, encode, select and join."""
+"""Import feature operators of ai.onnx.ml: scale, encode, look up, select and join."""
 
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
+from rammer.frontend.onnx.handlers.indexing import inside
 from rammer.frontend.onnx.node import Node, handles
+from rammer.frontend.onnx.ports import Text, Value
+from rammer.frontend.onnx.text import codes_of, encode
 from rammer.ir.tensor import Array, DType, TensorId
 
 DOMAIN = "ai.onnx.ml"
@@ -76,53 +80,84 @@ def feature_vectorizer(n: Node) -> TensorId:
     return n.concat(parts, 1)
 
 
-@handles("LinearRegressor", domain=DOMAIN)
-def linear_regressor(n: Node) -> TensorId:
-    a, targets = n.attrs, n.attrs["targets"]
-    x, (weights, bias) = n.cast(n.tensor(0), DType.F32), (np.array(a[k] or ()) for k in ("coefficients", "intercepts"))
-    if len(n.shape()) != 2 or targets < 1 or weights.size != targets * n.shape()[1] or bias.size not in (0, targets):
-        raise n.fail(f"{weights.size} coefficients and {bias.size} intercepts of {targets} targets for {n.type(x)}")
-    if a["post_transform"] != "NONE":
-        raise n.fail(f"post_transform {a['post_transform']!r} is not supported", hint="NONE is")
-    found = n.product(x, n.like_array(weights.reshape(targets, -1).T, x))
-    return n.add("add", found, n.like_array(bias, x)) if bias.size else found
-
-
 @handles("OneHotEncoder", domain=DOMAIN)
 def one_hot_encoder(n: Node) -> TensorId:
-    """Encode as one-hot rows. An unknown category gives zeros."""
-    x, known = n.tensor(0), n.attrs["cats_int64s"]
-    if not known or not n.attrs["zeros"]:
-        raise n.fail("categories are strings, or none may be missing", hint="cats_int64s with zeros=1 is supported")
-    places = n.cast(n.reshape(x, (*n.shape(), 1)), DType.I64)
-    return n.cast(n.add("equal", places, n.constant(known, DType.I64)), DType.F32)
+    """Encode as one-hot rows. An unknown category gives zeros; it is an error at run time if `zeros` is 0."""
+    known = _listed(n, "cats")
+    _require_kind(n, "cats")
+    place = _looked_up(n, known, known.size)
+    if not n.attrs["zeros"]:
+        place = inside(n, place, known.size)
+    places = n.reshape(n.cast(place, DType.I64), (*n.shape(), 1))
+    return n.cast(n.add("equal", places, n.constant(np.arange(known.size))), DType.F32)
+
+
+@handles("CategoryMapper", domain=DOMAIN)
+@handles("LabelEncoder", domain=DOMAIN)
+def category_mapper(n: Node) -> Value:
+    """Map strings to numbers, or numbers to strings."""
+    names = n.attrs.get("cats_strings") or n.attrs.get("classes_strings") or ()
+    numbers = np.array(n.attrs.get("cats_int64s") or range(len(names)), np.int64)
+    texts = encode(names, n.words)
+    pairs = (texts, numbers) if isinstance(n.inputs[0], Text) else (numbers, texts)
+    return _mapped(n, *pairs, to_text=pairs[1] is texts)
 
 
 @handles("LabelEncoder", domain=DOMAIN, since=2)
-def label_encoder(n: Node) -> TensorId:
-    """Map each number through a table of keys and values. The last of equal keys counts."""
-    x, keys, values = n.tensor(0), _listed(n, "keys"), _listed(n, "values")
+def label_encoder(n: Node) -> Value:
+    """Map each element through a table of keys and values."""
+    _require_kind(n, "keys")
+    return _mapped(n, _listed(n, "keys"), _listed(n, "values"), to_text=_has_text(n, "values"))
+
+
+def _mapped(n: Node, keys: Array, values: Array, *, to_text: bool) -> Value:
     if keys.size != values.size or keys.ndim != 1 or not keys.size:
         raise n.fail(f"{keys.size} keys and {values.size} values", hint="as many of the one as of the other are needed")
-    default = n.attrs.get("default_tensor")
+    place, default = _looked_up(n, keys, keys.size), n.attrs.get("default_tensor")
     if default is not None:
-        other = n.decode(default).ravel()[:1]
+        other = _elements(n, default)[:1]
+    elif to_text:
+        other = encode([n.attrs["default_string"]], n.words)
     else:
         other = np.array([n.attrs["default_float" if values.dtype.kind == "f" else "default_int64"]])
+    found = n.add("gather", n.constant(np.concatenate([values, other.astype(values.dtype)])), place, axis=0)
+    return Text(found) if to_text else found
+
+
+def _looked_up(n: Node, keys: Array, unknown: int) -> TensorId:
+    """Return the place of each element among the keys, the last of equal ones; `unknown` for all other elements."""
+    x = n.tensor(0)
     columns = n.reshape(x, (*n.shape(), 1))
     met = n.add("equal", columns, n.like_array(keys, x))
     if n.dtype().is_float:
         met = n.add("or", met, n.add("and", n.add("is_nan", columns), n.constant(np.isnan(keys.astype(np.float64)))))
     place = n.add("where", met, n.constant(np.arange(keys.size)), n.constant(-1))
     found = n.reduce(place, "max", (len(n.shape()),), keepdims=False)
-    return n.add("gather", n.constant(np.concatenate([values, other.astype(values.dtype)])), found, axis=0)
+    return n.add("where", n.add("less", found, n.constant(0)), n.constant(unknown), found)
+
+
+def _require_kind(n: Node, name: str) -> None:
+    """Raise ModelError if only one of the input and the table has strings."""
+    if isinstance(n.inputs[0], Text) is not _has_text(n, name):
+        raise n.fail(f"the input and {name} are not both strings")
+
+
+def _has_text(n: Node, name: str) -> bool:
+    tensor = n.attrs.get(f"{name}_tensor")
+    return bool(n.attrs.get(f"{name}_strings")) or (tensor is not None and tensor.data_type == TensorProto.STRING)
 
 
 def _listed(n: Node, name: str) -> Array:
-    """Return keys or values, from the attribute that has them as numbers."""
+    """Return categories, keys or values, from the attribute that has them. Strings are codes."""
     if (tensor := n.attrs.get(f"{name}_tensor")) is not None:
-        return n.decode(tensor).ravel()
+        return _elements(n, tensor)
     for kind, dtype in (("int64s", np.int64), ("floats", np.float32)):
         if given := n.attrs.get(f"{name}_{kind}"):
             return np.array(given, dtype)
-    raise n.fail(f"{name} are strings", hint="numbers are supported")
+    return encode(n.attrs.get(f"{name}_strings") or (), n.words)
+
+
+def _elements(n: Node, tensor: TensorProto) -> Array:
+    if tensor.data_type == TensorProto.STRING:
+        return codes_of(tensor, n.words).ravel()
+    return n.decode(tensor).ravel()

@@ -1,4 +1,4 @@
-"""Evaluate ensembles of decision trees: every row descends all trees at once, by gathers from tables of nodes."""
+"""Evaluate ensembles of decision trees: every row descends all trees at once, through tables of nodes."""
 
 from __future__ import annotations
 
@@ -7,64 +7,87 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.classifiers import DOMAIN, best, chosen, classes, labelled, pair, transformed
 from rammer.frontend.onnx.node import Node, handles
+from rammer.frontend.onnx.ports import Value
 from rammer.ir.tensor import Array, DType, TensorId
 
-DOMAIN = "ai.onnx.ml"
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-# By mode: whether the true branch is taken if the number is less than the split, equal, or greater.
-_WAYS = ((1, 1, 0), (1, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 0), (1, 0, 1))
-MEMBER = 6
+LEQ, LT, GTE, GT, EQ, NEQ = range(6)
+MEMBER, LEAF = 6, 7
+DEEPEST = 10_000  # levels; each is an operator
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 @dataclass
 class Forest:
-    """Nodes of all trees. A leaf follows itself, and has pairs of a target and its weight."""
+    """Nodes of all trees, and for each weight of a leaf its node and target. `missing`: NaN takes the true branch."""
 
     features: list[int] = field(default_factory=list)
     splits: list[float] = field(default_factory=list)
-    follows: list[list[int]] = field(default_factory=list)  # next nodes for less, equal, greater and NaN
-    weights: list[list[tuple[int, float]]] = field(default_factory=list)
+    modes: list[int] = field(default_factory=list)
+    true: list[int] = field(default_factory=list)
+    false: list[int] = field(default_factory=list)
+    missing: list[bool] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
 
-    def leaf(self, pairs: Sequence[tuple[int, float]]) -> int:
-        place = len(self.features)
-        self._add(0, 0.0, [place] * 4, pairs)
+    def add(self, mode: int, feature: int = 0, split: float = 0.0, missing: bool = False) -> int:
+        """Add a node, whose successors are set later, and return its place. A leaf follows itself."""
+        place = len(self.modes)
+        for column, value in zip(
+            (self.features, self.splits, self.modes, self.true, self.false, self.missing),
+            (feature, split, mode, place, place, missing),
+            strict=True,
+        ):
+            column.append(value)  # type: ignore[attr-defined]
         return place
 
-    def branch(self, feature: int, split: float) -> int:
-        """Add a node whose successors are set later."""
-        self._add(feature, split, [], ())
-        return len(self.features) - 1
+    def tables(self, dtype: DType) -> tuple[Array, Array, Array, Array]:
+        """Return feature, split, left and child of all nodes, as `descend` takes them.
 
-    def lead(self, place: int, mode: int, true: int, false: int, missing: bool) -> None:
-        self.follows[place] = [true if way else false for way in (*_WAYS[mode], missing)]
+        All modes become "at most the split": equality is two nodes, and "less" compares with the number before it.
+        """
+        modes, true, false = (np.array(v, np.int64) for v in (self.modes, self.true, self.false))
+        split, missing = np.array(self.splits).astype(dtype.numpy), np.array(self.missing, bool)
+        never, other = np.isnan(split), np.isin(modes, (NEQ,))
+        true, false, missing = np.where(other, false, true), np.where(other, true, false), missing ^ other
+        modes = np.where(other, EQ, np.where(modes == LEAF, LEQ, modes))
+        modes = np.where(never, LEQ, modes)  # no number is at most NaN
+        tiny = dtype.numpy.type(np.finfo(dtype.numpy).tiny)  # smaller numbers count as zero
+        split = np.where(abs(split) < tiny, 0, split)
+        below = np.nextafter(split, dtype.numpy.type(-np.inf))
+        below = np.where(abs(below) < tiny, np.where(split > 0, 0, -tiny), below)
+        below[np.isneginf(split)] = np.nan
+        equal = np.flatnonzero(modes == EQ)
+        extra = len(split) + np.arange(equal.size)  # asks whether the number is less
+        swapped = np.isin(modes, (GTE, GT))
+        first, second = np.where(swapped, false, true), np.where(swapped, true, false)
+        first[equal] = extra
+        left = missing ^ swapped
+        features = np.array(self.features)
+        child = np.stack([np.append(first, false[equal]), np.append(second, true[equal])], 1)
+        return (
+            np.append(features, features[equal]).astype(np.int32),
+            np.append(np.where(np.isin(modes, (LT, GTE)), below, split), below[equal]),
+            np.append(left, np.zeros(equal.size, bool)),
+            child.ravel().astype(np.int32),
+        )
 
-    def _add(self, feature: int, split: float, follows: list[int], pairs: Sequence[tuple[int, float]]) -> None:
-        self.features.append(feature)
-        self.splits.append(split)
-        self.follows.append(follows)
-        self.weights.append(list(pairs))
 
-    def depth(self, n: Node) -> int:
-        """Return the longest path from a root. Raises ModelError for a cycle."""
-        below: dict[int, int | None] = {}  # node -> longest path below; None: on the current path
-        stack = list(self.roots)
-        while stack:
-            place = stack[-1]
-            further = [p for p in dict.fromkeys(self.follows[place]) if p != place]
-            if place in below:
-                stack.pop()
-                if below[place] is None:
-                    below[place] = max((1 + (below[p] or 0) for p in further), default=0)
-                continue
-            below[place] = None
-            if any(p in below and below[p] is None for p in further):
-                raise n.fail(f"a way from node {place} leads back to it", hint="trees have no cycles")
-            stack += [p for p in further if p not in below]
-        return max(below[root] or 0 for root in self.roots)
+def _depth(n: Node, child: Array, roots: Sequence[int]) -> int:
+    """Return the number of steps after which all rows are at leaves. Raises ModelError for a cycle."""
+    pairs, own = child.reshape(-1, 2), np.arange(child.size // 2)
+    is_leaf, here = (pairs == own[:, None]).all(1), np.unique(roots)
+    for depth in range(min(len(pairs), DEEPEST) + 1):
+        here = here[~is_leaf[here]]
+        if not here.size:
+            return depth
+        here = np.unique(pairs[here])
+    raise n.fail("a way from a node leads back to it, or is too long", hint=f"trees have at most {DEEPEST} levels")
 
 
 @handles("TreeEnsemble", domain=DOMAIN)
@@ -77,17 +100,19 @@ def tree_ensemble(n: Node) -> TensorId:
     count = a["n_targets"] or 1
     if len({len(modes), len(splits), len(missing), *map(len, lists)}) != 1 or len(weights) != len(targets):
         raise n.fail("lists of nodes, or of leaves, have different lengths")
-    leaves = [forest.leaf([(target, float(weight))]) for target, weight in zip(targets, weights, strict=True)]
+    leaves = [forest.add(LEAF) for _ in targets]
+    forest.owners, forest.targets, forest.weights = leaves, list(targets), weights.tolist()
     members = iter(_members(n, a["membership_values"]))
     feature, *ways = lists
     nodes = []
-    for k, mode in enumerate(modes):
+    for k, mode in enumerate(modes.tolist()):
         if mode > MEMBER:
             raise n.fail(f"node {k} has mode {mode}", hint=f"0 … {MEMBER}")
         wanted = next(members, None) if mode == MEMBER else [float(splits[k])]
         if wanted is None:
             raise n.fail("membership_values has fewer sets than there are nodes that ask for one")
-        nodes.append([forest.branch(feature[k], value) for value in wanted or [np.nan]])
+        kind = EQ if mode == MEMBER else mode
+        nodes.append([forest.add(kind, feature[k], value, bool(missing[k])) for value in wanted or [np.nan]])
 
     def place(kind: int, index: int) -> int:
         known = leaves if kind else [first for first, *_ in nodes]
@@ -97,17 +122,13 @@ def tree_ensemble(n: Node) -> TensorId:
 
     for k, chain in enumerate(nodes):
         true, false = place(ways[2][k], ways[0][k]), place(ways[3][k], ways[1][k])
-        if true == false:  # a tree of one leaf
-            forest.follows[chain[0]] = [true] * 4
-            continue
         for at, following in zip(chain, [*chain[1:], false], strict=True):  # a chain of tests, one per member
-            mode = MODES.index("BRANCH_EQ") if modes[k] == MEMBER else int(modes[k])
-            forest.lead(at, mode, true, following, bool(missing[k]))
+            forest.true[at], forest.false[at] = true, following
     forest.roots = [place(0, root) for root in a["tree_roots"]]
     if a["aggregate_function"] not in range(4) or a["post_transform"] not in range(5):
         raise n.fail(f"aggregate_function {a['aggregate_function']}, post_transform {a['post_transform']}")
     scores = _scores(n, forest, count, _AGGREGATES[a["aggregate_function"]], ())
-    return n.cast(_transformed(n, scores, _TRANSFORMS[a["post_transform"]]), n.dtype())
+    return n.cast(transformed(n, scores, _TRANSFORMS[a["post_transform"]]), n.dtype())
 
 
 def _members(n: Node, given: object) -> list[list[float]]:
@@ -126,21 +147,43 @@ def tree_ensemble_regressor(n: Node) -> TensorId:
     a = n.attrs
     count = a["n_targets"] or 1
     scores = _scores(n, _forest(n, "target"), count, a["aggregate_function"], _numbers(n, "base_values"))
-    return n.cast(_transformed(n, scores, a["post_transform"]), DType.F32)
+    return n.cast(transformed(n, scores, a["post_transform"]), DType.F32)
 
 
 @handles("TreeEnsembleClassifier", domain=DOMAIN)
-def tree_ensemble_classifier(n: Node) -> list[TensorId]:
+def tree_ensemble_classifier(n: Node) -> list[Value]:
     """Return the label with the highest score (the first of equal ones), and the scores of every class."""
-    a, labels = n.attrs, n.attrs["classlabels_int64s"]
-    if not labels:
-        raise n.fail("labels are strings", hint="export with labels that are integers")
-    if len(labels) <= 2 and len(set(a["class_ids"] or ())) < 2:
-        raise n.fail("two classes share one score", hint="export a score for each class")
-    scores = _scores(n, _forest(n, "class"), len(labels), "SUM", _numbers(n, "base_values"))
-    best = n.add("arg_max", scores, axis=1, keepdims=False, select_last_index=False)
-    label = n.add("gather", n.constant(labels, DType.I64), best, axis=0)
-    return [label, n.cast(_transformed(n, scores, a["post_transform"]), DType.F32)]
+    count, base = classes(n), _numbers(n, "base_values")
+    if count <= 2 and len(set(n.attrs["class_ids"] or ())) < 2:
+        return _one_score(n, count, base)
+    scores = _scores(n, _forest(n, "class"), count, "SUM", base)
+    shown = n.cast(transformed(n, scores, n.attrs["post_transform"]), DType.F32)
+    return [labelled(n, best(n, scores)), shown]
+
+
+def _one_score(n: Node, count: int, base: Array) -> list[Value]:
+    """Decide between two labels by the one score that leaves give: above 0, or above 0.5 if no leaf takes from it.
+
+    What the scores of both are is ONNX Runtime's choice. Without two labels there is one score.
+    """
+    forest, transform = _forest(n, "class"), n.attrs["post_transform"]
+    second, positive = set(n.attrs["class_ids"] or ()) == {1}, bool((_numbers(n, "class_weights") >= 0).all())
+    lonely = count == 2 and not second and len(base) < 2
+    if len(base) > (2 if count == 2 and not second else 1) or (lonely and transform == "PROBIT"):
+        raise n.fail(f"{len(base)} base values and post_transform {transform!r} of one score for {count} labels")
+    forest.targets = [0] * len(forest.targets)
+    score = n.cast(_scores(n, forest, 1, "SUM", () if second else base[:1]), DType.F32)
+    bound = n.like(0.5 if positive and count == 2 else 0, score)
+    label = chosen(n, n.reshape(n.add("less", bound, score), n.type(score).shape[:1]))
+    if count < 2:
+        return [label, transformed(n, score, transform if transform == "PROBIT" else "NONE")]
+    if not lonely:
+        nothing = n.like_array(np.zeros(n.type(score).shape), score)
+        return [label, transformed(n, pair(n, *((nothing, score) if second else (score, nothing))), transform)]
+    opposite = n.add("neg", score)
+    if transform == "LOGISTIC":
+        return [label, n.add("sigmoid", pair(n, opposite, score))]
+    return [label, pair(n, n.add("sub", n.like(1, score), score) if positive else opposite, score)]
 
 
 def _numbers(n: Node, name: str) -> Array:
@@ -162,23 +205,27 @@ def _forest(n: Node, what: str) -> Forest:
         raise n.fail("lists of nodes have different lengths")
     if len({len(weights), *map(len, owners)}) != 1:
         raise n.fail("lists of leaves have different lengths")
-    pairs: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for tree, number, target, weight in zip(*owners, weights, strict=True):
-        pairs.setdefault((tree, number), []).append((target, float(weight)))
+    codes = {name: code for code, name in enumerate(MODES)} | {"LEAF": LEAF}
+    if unknown := set(modes) - codes.keys():
+        raise n.fail(f"a node has mode {min(unknown)!r}")
     places: dict[tuple[int, int], int] = {}
     for k, key in enumerate(zip(trees, numbers, strict=True)):
         if key in places:
             raise n.fail(f"tree {key[0]} has two nodes {key[1]}")
-        places[key] = forest.leaf(pairs.get(key, ())) if modes[k] == "LEAF" else forest.branch(ways[0][k], splits[k])
-        if key[0] not in trees[:k]:
-            forest.roots.append(places[key])
-    for k, key in enumerate(zip(trees, numbers, strict=True)):
-        if modes[k] == "LEAF":
+        mode = codes[modes[k]]
+        feature = 0 if mode == LEAF else ways[0][k]
+        places[key] = forest.add(mode, feature, splits[k], bool(missing[k]) and mode != LEAF)
+    for k, (tree, mode) in enumerate(zip(trees, forest.modes, strict=True)):
+        if mode == LEAF:
             continue
-        true, false = ((key[0], ways[w][k]) for w in (1, 2))
-        if modes[k] not in MODES or true not in places or false not in places:
-            raise n.fail(f"node {key[1]} of tree {key[0]} has mode {modes[k]!r} and leads to {true[1]} and {false[1]}")
-        forest.lead(places[key], MODES.index(modes[k]), places[true], places[false], bool(missing[k]))
+        try:
+            forest.true[k], forest.false[k] = places[tree, ways[1][k]], places[tree, ways[2][k]]
+        except KeyError as error:
+            raise n.fail(f"node {numbers[k]} of tree {tree} leads to one that does not exist") from error
+    forest.roots = list({tree: k for k, tree in reversed([*enumerate(trees)])}.values())[::-1]
+    kept = [k for k, key in enumerate(zip(*owners[:2], strict=True)) if key in places]
+    forest.owners = [places[owners[0][k], owners[1][k]] for k in kept]
+    forest.targets, forest.weights = [owners[2][k] for k in kept], weights[kept].tolist()
     return forest
 
 
@@ -188,46 +235,24 @@ def _scores(n: Node, forest: Forest, count: int, aggregate: str, base: Sequence[
         raise n.fail(f"{len(forest.roots)} trees for {n.type(n.tensor(0))}", hint="a matrix, and a tree, are needed")
     if aggregate not in _AGGREGATES or len(base) not in (0, 1, count) or count < 1:
         raise n.fail(f"aggregate_function {aggregate!r} with {len(base)} base values of {count} targets")
-    (rows, columns), used = n.shape(), {t for pairs in forest.weights for t, _ in pairs}
+    (rows, columns), used = n.shape(), forest.targets
     if used and not 0 <= min(used) <= max(used) < count:
         raise n.fail(f"targets {min(used)} … {max(used)} of {count}")
     if not 0 <= min(forest.features) <= max(forest.features) < columns:
         raise n.fail(f"features {min(forest.features)} … {max(forest.features)} of {columns}")
     if len(forest.features) * count * 8 > n.limits.fold_bytes:
         raise n.fail(f"{len(forest.features)} nodes of {count} targets", hint="raise Limits.fold_bytes")
-    depth = forest.depth(n)
     x = n.cast(n.tensor(0), n.dtype() if n.dtype() is DType.F64 else DType.F32)
-    flat = n.reshape(x, (rows * columns,))
-    first = n.constant(np.arange(rows)[:, None] * columns)
-    features, splits = n.constant(forest.features, DType.I64), n.like_array(np.array(forest.splits), x)
-    follows = n.constant(np.array(forest.follows).ravel(), DType.I64)
-    at: TensorId = n.constant(np.broadcast_to(np.array(forest.roots), (rows, len(forest.roots))), DType.I64)
-    for _ in range(depth):
-        value = n.add("gather", flat, n.add("add", first, n.add("gather", features, at, axis=0)), axis=0)
-        split = n.add("gather", splits, at, axis=0)
-        greater = n.add("where", n.add("less", split, value), n.constant(2), n.constant(3))
-        equal = n.add("where", n.add("equal", value, split), n.constant(1), greater)
-        way = n.add("where", n.add("less", value, split), n.constant(0), equal)
-        at = n.add("gather", follows, n.add("add", n.add("mul", at, n.constant(4)), way), axis=0)
+    feature, split, left, child = forest.tables(n.type(x).dtype)
+    tables = [n.constant(table) for table in (feature, split, child, left)[: 3 + left.any()]]
+    at: TensorId = n.constant(np.broadcast_to(np.array(forest.roots), (rows, len(forest.roots))), DType.I32)
+    for _ in range(_depth(n, child, forest.roots)):
+        at = n.add("descend", x, at, *tables)
     limit = np.finfo(np.float32).max
-    nothing = {"MIN": limit, "MAX": -limit}.get(aggregate, 0.0)
-    table = np.full((len(forest.features), count), nothing)
-    combine = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
-    for place, pairs in enumerate(forest.weights):
-        for target, weight in pairs:
-            table[place, target] = combine(table[place, target], weight)
+    table = np.full((len(feature), count), {"MIN": limit, "MAX": -limit}.get(aggregate, 0.0))
+    combine: np.ufunc = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+    combine.at(table, (forest.owners, forest.targets), forest.weights)
     found = n.add("gather", n.like_array(table, x), at, axis=0)
     fn = {"MIN": "min", "MAX": "max", "AVERAGE": "mean"}.get(aggregate, "sum")
     total = n.reduce(found, fn, (1,), keepdims=False)
     return n.add("add", total, n.like_array(np.asarray(base), total)) if len(base) else total
-
-
-def _transformed(n: Node, scores: TensorId, transform: str) -> TensorId:
-    match transform:
-        case "NONE":
-            return scores
-        case "SOFTMAX":
-            return n.add("softmax", scores, axis=1)
-        case "LOGISTIC":
-            return n.add("sigmoid", scores)
-    raise n.fail(f"post_transform {transform!r} is not supported", hint="NONE, SOFTMAX or LOGISTIC")

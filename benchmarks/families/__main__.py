@@ -1,0 +1,76 @@
+"""Write models of families to a folder: `python -m benchmarks.families FOLDER --only sklearn`.
+
+Each model is FAMILY/NAME/model.onnx with test_data_set_0/input_N.pb, as in ONNX's own test data. A family needs its
+packages: scikit-learn and skl2onnx; xgboost, lightgbm and onnxmltools; transformers; timm; torchvision. A model whose
+exporter fails is named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+FAMILIES = ("sklearn", "boosted", "optimized", "torchvision", "timm", "transformers")
+Made = tuple[onnx.ModelProto, Mapping[str, Any]]  # a model, and arrays by input
+
+
+def write(folder: Path, made: Made) -> None:
+    """Write a model and its inputs."""
+    model, inputs = made
+    data = folder / "test_data_set_0"
+    data.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, folder / "model.onnx")
+    known = {t.name for t in model.graph.initializer}
+    for number, port in enumerate(v for v in model.graph.input if v.name not in known):
+        tensor = numpy_helper.from_array(np.asarray(inputs[port.name]), port.name)
+        (data / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+
+
+def make(family: str, models: Iterable[tuple[str, Callable[[], Made]]], folder: Path, only: str) -> tuple[int, int]:
+    """Write the models of a family. Return how many were made, and how many exporters failed."""
+    made = failed = 0
+    for name, build in models:
+        place = folder / family / name
+        if not re.search(only, name) or (place / "model.onnx").exists():
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                write(place, build())
+            made += 1
+        except Exception as error:  # exporters raise anything
+            failed += 1
+            print(f"{family}/{name}: {type(error).__name__}: {' '.join(str(error).split())[:160]}", flush=True)
+    return made, failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=FAMILIES, choices=FAMILIES, help="families")
+    parser.add_argument("--models", default="", help="models whose name has this regular expression in it")
+    given = parser.parse_args(arguments)
+    for family in given.only:
+        try:
+            module = importlib.import_module(f"benchmarks.families.{family}_models")
+        except ImportError as error:
+            print(f"{family}: {error}")
+            continue
+        made, failed = make(family, module.models(), given.folder, given.models)
+        print(f"{family}: {made} made, {failed} exporters failed", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

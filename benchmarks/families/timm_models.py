@@ -1,0 +1,37 @@
+"""Make one network of each of timm's families by torch.onnx.export, the smallest of its family, with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import timm
+import torch
+
+from benchmarks.families.__main__ import Made
+from benchmarks.families.exported import exported
+
+MOST = 12_000_000  # parameters
+
+
+def _made(name: str) -> Made:
+    torch.manual_seed(0)
+    network = timm.create_model(name, pretrained=False, num_classes=100, exportable=True, scriptable=True)
+    if sum(p.numel() for p in network.parameters()) > MOST:
+        raise ValueError(f"more than {MOST} parameters")
+    channels, *_ = network.default_cfg["input_size"]
+    side = network.default_cfg["input_size"][1] if network.default_cfg.get("fixed_input_size") else 128
+    return exported(network, (torch.rand(1, channels, side, side),), ("x",))
+
+
+_SMALL = "atto femto pico nano zepto micro tiny xxs xs _s small 0 050 lcnet mini 18 lite"
+
+
+def models() -> Iterator[tuple[str, Callable[[], Made]]]:
+    """Yield names, and functions that make the models."""
+    for module in timm.list_modules():
+        names = timm.list_models(module=module)
+        if not names:
+            continue
+        ranks = _SMALL.split()
+        best = min(names, key=lambda n: (next((k for k, word in enumerate(ranks) if word in n), len(ranks)), len(n)))
+        yield best, lambda n=best: _made(n)

@@ -1,0 +1,85 @@
+"""Make small networks of each architecture of transformers by torch.onnx.export, with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from transformers import AutoModel, PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from benchmarks.families.__main__ import Made
+from benchmarks.families.exported import exported
+
+TEXT = """
+    albert bert big_bird bloom camembert canine codegen cohere convbert ctrl data2vec-text deberta deberta-v2
+    distilbert electra ernie esm falcon flaubert fnet funnel gemma gemma2 glm gpt2 gpt_bigcode gpt_neo gpt_neox
+    gptj granite ibert llama longformer luke megatron-bert mistral mobilebert modernbert mpnet mpt nemotron
+    nystromformer olmo olmo2 openai-gpt opt phi phi3 qwen2 qwen3 rembert roberta roberta-prelayernorm roc_bert
+    roformer smollm3 splinter squeezebert stablelm starcoder2 xglm xlm xlm-roberta xlnet xmod yoso
+"""
+VISION = """
+    beit bit convnext convnextv2 cvt data2vec-vision deit dinov2 efficientnet focalnet glpn hiera levit
+    mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 poolformer pvt pvt_v2 regnet resnet segformer swiftformer
+    swin swinv2 vit vit_mae vit_msn yolos
+"""
+SOUND = """
+    audio-spectrogram-transformer hubert sew unispeech wav2vec2 wavlm
+"""
+SMALL = {
+    "vocab_size": 120,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+    "image_size": 64,
+    "pad_token_id": 0,
+    "embedding_size": 64,
+}
+
+
+class _First(torch.nn.Module):
+    """A network of which only the first result counts."""
+
+    def __init__(self, network: torch.nn.Module, name: str) -> None:
+        super().__init__()
+        self.network, self.name = network, name
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Return the first result."""
+        return self.network(**{self.name: x}, return_dict=False)[0]
+
+
+def _config(name: str) -> PretrainedConfig:
+    config = CONFIG_MAPPING[name]()
+    for key, value in SMALL.items():
+        if isinstance(getattr(config, key, None), int):
+            setattr(config, key, value)
+    for key in ("use_cache", "output_attentions"):
+        if hasattr(config, key):
+            setattr(config, key, False)
+    config._attn_implementation = "eager"
+    return config
+
+
+def _made(name: str, kind: str) -> Made:
+    torch.manual_seed(0)
+    config = _config(name)
+    network = AutoModel.from_config(config).eval()
+    if kind == "text":
+        return exported(_First(network, "input_ids"), (torch.arange(2 * 28).reshape(2, 28) % 100 + 3,), ("x",))
+    if kind == "vision":
+        side = getattr(config, "image_size", 64)
+        return exported(_First(network, "pixel_values"), (torch.rand(1, 3, side, side),), ("x",))
+    return exported(_First(network, "input_values"), (torch.randn(1, 4000),), ("x",))
+
+
+def models() -> Iterator[tuple[str, Callable[[], Made]]]:
+    """Yield names, and functions that make the models."""
+    for kind, names in (("text", TEXT), ("vision", VISION), ("sound", SOUND)):
+        for name in names.split():
+            yield name, lambda n=name, k=kind: _made(n, k)
