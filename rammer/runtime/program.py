@@ -30,7 +30,6 @@ from rammer.vdevice.base import (
     DeviceArrays,
     DeviceBuffer,
     Executable,
-    ExportsProjects,
     Image,
     KeepsState,
     Port,
@@ -366,15 +365,16 @@ class Program(Stateful):
         """Write a project that runs the model without Python: C sources, weights, a header and a self-check.
 
         `folder` is new or empty. `name` is the model's in C, by default that of its file. `others` are programs of the
-        same model for other CPUs: `rammer_open` chooses the best that the CPU runs. docs/export.md has all files.
-        Raises ArtifactError, also for a loaded program, which keeps no sources; DeviceError for a target without.
+        same model for other CPUs and GPUs: `rammer_open` chooses the best that runs. docs/export-format.md specifies
+        all files. Raises ArtifactError, also for a loaded program, which keeps no sources; DeviceError for a target
+        whose programs cannot be exported.
         """
         if self.is_loaded:
             raise ArtifactError("a loaded program keeps no sources", hint="export the model it was compiled from")
-        if not isinstance(self._vdevice, ExportsProjects):
-            raise DeviceError(f"programs for {self.target!r} cannot be exported", hint="target='cpu' can")
+        from rammer.vdevice.export.project import write_project  # running needs none of it
+
         name = name or self._name
-        self._vdevice.export(self._models(name, others), Path(folder), name)
+        write_project(self._models(name, others), Path(folder), name)
 
     def _models(self, name: str, others: Sequence[Program]) -> dict[str, list[tuple[VDevice, Image]]]:
         """Return the programs of each model to export by name, the best first."""

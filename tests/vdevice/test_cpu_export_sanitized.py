@@ -7,10 +7,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cpus import runnable
 from exports import WARNINGS, build, compiled, gcc, include
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.vdevice.cpu.host import host
@@ -60,6 +61,27 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("under", ["memory", "threads"])
 def test_a_voice_detector_runs_clean(detector: Path, under: str, tmp_path: Path) -> None:
     runs_clean(detector, "detector", under, tmp_path)
+
+
+@pytest.mark.parametrize("under", ["memory", "threads"])
+def test_hosts_with_fewer_threads_than_lanes(under: str, tmp_path: Path) -> None:
+    """No lane counts on another one's thread: export_stress.c runs hosts of one thread, of two, and of none."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"]),
+        helper.make_node("Transpose", ["q"], ["k"]),
+        helper.make_node("MatMul", ["q", "k"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"]),
+        helper.make_node("MatMul", ["p", "q"], ["y"]),
+    ]
+    w = numpy_helper.from_array(np.random.default_rng(0).standard_normal((160, 160)).astype(np.float32) / 16, "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [75, 160]) for name in "xy")
+    graph = helper.make_graph(nodes, "attention", [x], [y], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with rammer.compile(model, device=5, tune_seconds=0) as program:
+        program.export(tmp_path / "project", name="attention")
+        table = Table.from_bytes(program.image.file(TABLE))
+        assert np.all(np.diff(table.bounds) > 0) and np.any(table.slots[:, 0] < 0)  # lanes, and waits
+    runs_clean(tmp_path / "project", "attention", under, tmp_path)
 
 
 def test_large_arrays_that_are_not_aligned_are_copied(tmp_path: Path) -> None:

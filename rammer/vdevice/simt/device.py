@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
@@ -19,10 +20,13 @@ from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
-from rammer.vdevice.simt.runtime.driver import Driver
+from rammer.vdevice.simt.runtime.driver import Driver, NativeDriver
 from rammer.vdevice.simt.runtime.executable import GpuExecutable
 from rammer.vdevice.simt.tune.profile import measure_kernels
 from rammer.vdevice.simt.tune.registers import read_registers
+
+if TYPE_CHECKING:
+    from rammer.vdevice.simt.export.tables import GpuExport
 
 EMULATED_VEUS = 8
 EMULATE = 'device="emulator" runs the program on the host'
@@ -45,6 +49,7 @@ class Platform:
     check_fits: Callable[[int, int, int, Gpu, KernelResources], None]  # vEUs, threads, shared bytes
     check_code: Callable[[bytes, KernelResources, Gpu], None]  # whether this GPU and its driver take machine code
     driver: Callable[[int], Driver]  # of a GPU, for one program
+    native: NativeDriver  # of exported projects
 
 
 class GpuVDevice(VDevice):
@@ -138,6 +143,13 @@ class GpuVDevice(VDevice):
     def decode(self, image: Image) -> DecodedImage:
         """Decode the streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
+
+    def exported(self, image: Image) -> GpuExport:
+        """Return the machine code and streams of a program for a project."""
+        from rammer.vdevice.simt.export.tables import GpuExport  # running and compiling needs none of it
+
+        assert image.plan is not None  # it was compiled here
+        return GpuExport(image, image.plan, self.platform.code_file, self.platform.native)
 
     def load(self, image: Image) -> Executable:
         """Return the image ready to run; without a matching GPU, an executable that raises when it is run."""

@@ -9,54 +9,70 @@ from importlib.resources import files as resources
 from itertools import chain, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
 from rammer import config
-from rammer.errors import ArtifactError, InputError
+from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.expected import expected
 from rammer.ir.semantics.rounding import Bounded, bounded_as, factor_step
 from rammer.ir.tensor import Array, DType
-from rammer.vdevice.base import Image, random_inputs
-from rammer.vdevice.cpu.codegen.compile import Unit
-from rammer.vdevice.cpu.export.tables import kernel_names, manifest, model_source, plan_source
-from rammer.vdevice.cpu.host import find_arch
-from rammer.vdevice.cpu.runtime.table import TABLE, Table
-from rammer.vdevice.toolchain import CLANG_REPAIR, FLAGS, INCLUDE
+from rammer.vdevice.base import ExportsProjects, Image, VDevice, random_inputs
+from rammer.vdevice.export.tables import manifest, model_source
+from rammer.vdevice.toolchain import CLANG_REPAIR, FLAGS
 
 HEADER_BYTES = 128  # of weights.bin; also the alignment of each weight
 STEPS = 256.0  # least tolerance of the self-check, in roundings of an output's largest element
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_]{0,63}")
-_LONG = re.compile(r"\b(?<!long )(unsigned )?long\b(?! long)")  # 32 bits on Windows and WebAssembly
+TARGETS = "targets cpu, cuda and rocm can be; an emulator's programs cannot"
+RUNTIME = (  # files of the project that other packages hold
+    ("src/cpu.c", "rammer.vdevice.cpu.export", "cpu.c"),
+    ("src/system.h", "rammer.vdevice.cpu.runtime", "system.c"),
+    ("src/runtime.h", "rammer.vdevice.cpu.runtime", "runtime.c"),
+    ("src/half.h", "rammer.vdevice.toolchain", "include/half.h"),
+    ("src/bare/math.h", "rammer.vdevice.toolchain", "include/math.h"),
+    ("src/bare/string.h", "rammer.vdevice.toolchain", "include/string.h"),
+)
 _ONLY_SHARED = {"-fPIC", "-shared", "-w", "-g0", "-std=gnu11", "-O3"}
 
 
-class ExportedProgram(NamedTuple):
-    """A program to be exported: its sealed image, its plan, and the C files of its kernels."""
+class ExportedPlan(Protocol):
+    """A program to be exported, by its vDevice."""
 
-    image: Image
+    image: Image  # sealed
     plan: ExecutionPlan
-    units: Sequence[Unit]
+
+    @property
+    def weights(self) -> Sequence[str]:
+        """The names of the image's constants, in the order in which the plan counts them."""
+
+    def files(self, name: str, offsets: Sequence[int]) -> Mapping[str, str | bytes]:
+        """Return the files of the plan `name` by path: src/NAME.c defines it.
+
+        `offsets` are the bytes of weights.bin at which its constants begin.
+        """
+
+    def cmake(self, name: str) -> str:
+        """Return CMake lines that say how those files are compiled, or ""."""
 
 
-def write_project(
-    models: Mapping[str, Sequence[tuple[Image, ExecutionPlan, Sequence[Unit]]]], folder: Path, name: str
-) -> None:
+def write_project(models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder: Path, name: str) -> None:
     """Write the project of some models' programs, the best first. The folder must be new or empty.
 
     The first model is checked by the self-check; `name` is the project's. Raises InputError for a name that C does not
-    take, and for a model whose programs have other ports; ArtifactError if the folder cannot be written.
+    take, and for a model whose programs have other ports; DeviceError for a vDevice whose programs cannot be exported;
+    ArtifactError if the folder cannot be written.
     """
-    exported = {model: list(starmap(ExportedProgram, programs)) for model, programs in models.items()}
-    for model, programs in exported.items():
+    for model, programs in models.items():
         if not _NAME.fullmatch(model):
             raise InputError(f"{model!r} is no name for C", hint="letters, digits and _, beginning with a letter")
-        if len({(p.image.inputs, p.image.outputs, *p.image.state.items()) for p in programs}) > 1:
+        if len({(image.inputs, image.outputs, *image.state.items()) for _, image in programs}) > 1:
             raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
-    content = _sources(exported, name)
+    content = _sources({model: list(starmap(_exported, programs)) for model, programs in models.items()}, name)
     try:
         if folder.is_dir() and any(folder.iterdir()):
             raise ArtifactError(f"{folder}: cannot be written: it is not empty", hint="name a new folder")
@@ -65,55 +81,54 @@ def write_project(
             whole = Path(beside, "project")
             for path, data in content.items():
                 (whole / path).parent.mkdir(parents=True, exist_ok=True)
-                (whole / path).write_bytes(data if isinstance(data, bytes) else data.encode())
+                (whole / path).write_bytes(_bytes(data))
             whole.replace(folder)  # all of it, or nothing
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-def _sources(models: Mapping[str, Sequence[ExportedProgram]], name: str) -> dict[str, str | bytes]:
+def _exported(device: VDevice, image: Image) -> ExportedPlan:
+    if not isinstance(device, ExportsProjects):
+        raise DeviceError(f"programs for {device.spec.name!r} ({device.spec.arch}) cannot be exported", hint=TARGETS)
+    return device.exported(image)
+
+
+def _sources(models: Mapping[str, Sequence[ExportedPlan]], name: str) -> dict[str, str | bytes]:
     """Return all files by path."""
     plans = {model: [f"{model}_plan_{n}" for n in range(len(programs))] for model, programs in models.items()}
     every = [program for programs in models.values() for program in programs]
-    weights, offsets = _weights([p.image for p in every])
+    weights, offsets = _weights(every)
     found: dict[str, str | bytes] = {"weights.bin": weights}
-    arches: dict[str, list[str]] = {}
+    cmake: list[str] = []
     for plan, program, constants in zip(chain.from_iterable(plans.values()), every, offsets, strict=True):
-        image, spec = program.image, program.plan.spec
-        table = Table.from_bytes(image.file(TABLE))
-        names = kernel_names(plan, table)
-        found[f"src/{plan}.c"] = plan_source(plan, image, table, find_arch(spec.arch), constants)
-        for m, unit in enumerate(program.units):
-            path = f"src/{plan}_kernels_{m}.c"
-            found[path] = _unit(unit, {s: names[s] for s in unit.symbols})
-            arches.setdefault(spec.arch, []).append(path)
-    digest = hashlib.sha256("".join(str(found[p]) for p in sorted(found) if p != "weights.bin").encode() + weights)
+        found |= program.files(plan, constants)
+        cmake += filter(None, [program.cmake(plan)])
+    digest = hashlib.sha256(b"".join(_bytes(found[p]) for p in sorted(found) if p != "weights.bin") + weights)
     images = {model: programs[0].image for model, programs in models.items()}
     for model, image in images.items():
         found[f"src/{model}.c"] = model_source(
             model, image, plans[model], digest.hexdigest(), (name, weights[:HEADER_BYTES], len(weights))
         )
-    found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), images, list(arches))
+    arches = list(dict.fromkeys(p.plan.spec.arch for p in every))
+    found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), images, arches)
     check, words = _check(every[0])
     found["check.bin"] = check
     words |= {
         "NAME": name,
-        "SOURCES": " ".join(p for p in found if p.startswith("src/") and p != f"src/{name}.c"),
+        "SOURCES": " ".join(p for p in found if p.startswith("src/") and p.endswith(".c") and p != f"src/{name}.c"),
+        "EMBEDDED": " ".join(["src/weights.c", "src/check.c", *(p for p in found if p.endswith("_code.c"))]),
         "FLAGS": " ".join(f for f in FLAGS if f not in _ONLY_SHARED),
         "CLANG": " ".join(CLANG_REPAIR),
-        "ARCHES": "\n".join(_flags(arch, paths) for arch, paths in arches.items()),
+        "ARCHES": "\n".join(cmake),
     }
-    for template, path in (("main.c", "main.c"), ("CMakeLists.txt", "CMakeLists.txt")):
-        found[path] = _filled(template, words)
+    for template in ("main.c", "CMakeLists.txt"):
+        found[template] = filled(template, words)
     for file in ("weights", "check"):
-        symbol = {"SYMBOL": f"{name}_{file}", "FILE": f"{file}.bin"}
-        found[f"src/{file}.c"] = _filled("embed.c", symbol)
-    for header in ("rammer.h", "model.h", "memory.h", "memory.c", "rammer.c"):
-        found[f"{'include' if header == 'rammer.h' else 'src'}/{header}"] = _filled(header, {})
-    runtime = resources("rammer.vdevice.cpu").joinpath("runtime")
-    found["src/runtime.h"] = "\n".join(runtime.joinpath(n).read_text("utf-8") for n in ("system.c", "runtime.c"))
-    for path, header in (("half.h", "half.h"), ("bare/math.h", "math.h"), ("bare/string.h", "string.h")):
-        found[f"src/{path}"] = (INCLUDE / header).read_text("utf-8")
+        found[f"src/{file}.c"] = embedded(f"{name}_{file}", f"{file}.bin")
+    for header in ("rammer.h", "model.h", "engine.h", "memory.h", "memory.c", "rammer.c"):
+        found[f"{'include' if header == 'rammer.h' else 'src'}/{header}"] = filled(header)
+    for path, package, file in RUNTIME:
+        found[path] = resources(package).joinpath(file).read_text("utf-8")
     found[f"include/{name}.h"] = (
         f"/* The model {name}, exported by rammer {config.VERSION}: see rammer.h. */\n"
         f'#ifndef {name.upper()}_H\n#define {name.upper()}_H\n#include "rammer.h"\n'
@@ -126,39 +141,31 @@ def _sources(models: Mapping[str, Sequence[ExportedProgram]], name: str) -> dict
     return found
 
 
-def _filled(template: str, words: Mapping[str, str]) -> str:
-    text = resources("rammer.vdevice.cpu.export").joinpath("project", template).read_text("utf-8")
+def filled(template: str, words: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a file of project/ with values in place of @WORDS@."""
+    text = resources("rammer.vdevice.export").joinpath("project", template).read_text("utf-8")
     for word, value in words.items():
         text = text.replace(f"@{word}@", value)
     return text
 
 
-def _unit(unit: Unit, names: Mapping[str, str]) -> str:
-    """Return a translation unit that exports its kernels under the project's names, with 64-bit integers everywhere."""
-    renamed = "".join(f"#define {symbol} {name}\n" for symbol, name in names.items())
-    text = _LONG.sub(lambda m: "uint64_t" if m[1] else "int64_t", unit.text)
-    helpers = '\n#include "half.h"\n' if "_Float16" in text else ""
-    return f"#include <stdint.h>\n{renamed}{text}{helpers}"
+def embedded(symbol: str, file: str) -> str:
+    """Return C that defines the bytes of a project's file as a constant array."""
+    return filled("embed.c", {"SYMBOL": symbol, "FILE": file})
 
 
-def _flags(arch: str, paths: Sequence[str]) -> str:
-    """Return CMake lines that compile an arch's kernels for it."""
-    target = find_arch(arch)
-    return (
-        f"set(ARCH_FLAGS {' '.join(target.cc)})\nif(ZIG)\n  set(ARCH_FLAGS {' '.join(target.zig)})\nendif()\n"
-        f"set_source_files_properties(\n  {' '.join(paths)}\n"
-        '  PROPERTIES COMPILE_OPTIONS "${KERNEL_FLAGS};${ARCH_FLAGS}")'
-    )
+def _bytes(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode()
 
 
-def _weights(images: Sequence[Image]) -> tuple[bytes, list[list[int]]]:
-    """Return weights.bin, and the offsets of each image's weights in it. Equal weights are stored once."""
+def _weights(programs: Sequence[ExportedPlan]) -> tuple[bytes, list[list[int]]]:
+    """Return weights.bin, and the offsets of each program's weights in it. Equal weights are stored once."""
     parts, at, known = [], HEADER_BYTES, dict[bytes, int]()
     offsets = []
-    for image in images:
+    for program in programs:
         mine = []
-        for name in Table.from_bytes(image.file(TABLE)).header["weights"]:
-            data = np.ascontiguousarray(image.weight(name)).tobytes()
+        for name in program.weights:
+            data = np.ascontiguousarray(program.image.weight(name)).tobytes()
             key = hashlib.sha256(data).digest()
             if key not in known:
                 known[key] = at
@@ -171,7 +178,7 @@ def _weights(images: Sequence[Image]) -> tuple[bytes, list[list[int]]]:
     return header.encode() + body, offsets
 
 
-def _check(program: ExportedProgram) -> tuple[bytes, dict[str, str]]:
+def _check(program: ExportedPlan) -> tuple[bytes, dict[str, str]]:
     """Return seeded inputs with the outputs that their definition gives, and the words of main.c that describe them."""
     plan, image = program.plan, program.image
 

@@ -1,0 +1,92 @@
+"""Write the programs of GPUs into a C project: machine code, its text, and the streams that vEUs walk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files as resources
+from pathlib import PurePath
+
+from rammer.ir.plan import ExecutionPlan
+from rammer.vdevice.base import Image
+from rammer.vdevice.export.project import embedded
+from rammer.vdevice.export.tables import array, homes, places, rows, text
+from rammer.vdevice.simt.codegen.image import SOURCE, checked_streams
+from rammer.vdevice.simt.codegen.megakernel import ENTRY
+from rammer.vdevice.simt.codegen.table import Streams
+from rammer.vdevice.simt.runtime.driver import NativeDriver
+
+
+@dataclass(frozen=True)
+class GpuExport:
+    """A program of a GPU to be exported. `code_file` of the image is its machine code, which `driver` loads."""
+
+    image: Image
+    plan: ExecutionPlan
+    code_file: str
+    driver: NativeDriver
+
+    @cached_property
+    def _streams(self) -> Streams:
+        return checked_streams(self.image)
+
+    @property
+    def weights(self) -> Sequence[str]:
+        """The names of the image's constants, in the order of the plan's."""
+        return list(self._streams.header["weights"])
+
+    def files(self, name: str, offsets: Sequence[int]) -> dict[str, str | bytes]:
+        """Return the plan's files by path; `offsets` are those of the weights in weights.bin."""
+        code = f"{name}{PurePath(self.code_file).suffix}"
+        return {
+            code: self.image.file(self.code_file),
+            f"{name}.{self.driver.suffix}": self.image.file(SOURCE),
+            f"src/{name}_code.c": embedded(f"{name}_code", code),
+            f"src/{name}.c": self._source(name, offsets),
+            "src/gpu.c": resources("rammer.vdevice.simt.export").joinpath("gpu.c").read_text("utf-8"),
+        }
+
+    def cmake(self, name: str) -> str:
+        """Return "": all files of the plan are plain C."""
+        return ""
+
+    def _source(self, name: str, offsets: Sequence[int]) -> str:
+        """Return the C file of the plan."""
+        streams, header = self._streams, self._streams.header
+        sizes = [self.image.weight(weight).nbytes for weight in self.weights]
+        begin = min(offsets, default=0)
+        end = max((at + size for at, size in zip(offsets, sizes, strict=True)), default=begin)
+
+        def listed(name: str, words: Sequence[str]) -> str:
+            return array("char *const", name, map(text, words))
+
+        parts = [
+            '#include "model.h"\n',
+            f"extern const unsigned char {name}_code[];",
+            *homes(self.image, header, streams.arg_base, streams.arg_offset),
+            listed("names", header["operators"]),
+            array("char *const", "libraries", [*map(text, self.driver.libraries), "0"]),
+            listed("functions", self.driver.functions),
+            array("rammer_place", "args", places(streams.arg_base, streams.arg_offset)),
+            array("long long", "constants", map(str, offsets)),
+            array("int", "operators", rows(streams.operators)),
+            array("int", "instructions", rows(streams.instructions), "[8]"),
+            array("int", "bounds", rows(streams.bounds)),
+            array("rammer_position", "waits", rows(streams.waits)),
+            array("int", "spans", [str(streams.span(program)) for program in range(streams.num_programs)]),
+        ]
+        driver = self.driver.multiprocessors, self.driver.clock_khz, self.driver.shared_bytes
+        parts.append(f"static const rammer_driver driver = {{libraries, functions, {', '.join(map(str, driver))}}};")
+        numbers = len(streams.instructions), len(streams.waits), header["threads"], header["shared_bytes"]
+        parts.append(
+            f"static const rammer_gpu_plan gpu = {{&driver, {name}_code, {text(ENTRY)}, instructions, bounds, waits, "
+            f"spans, {', '.join(map(str, numbers))}, {begin}, {end - begin}}};"
+        )
+        counts = streams.num_veus, streams.num_programs, len(streams.arg_base), 0, len(offsets), 0
+        fields = (
+            *(text(str(header["arch"])), "0", "0", *map(str, counts), "0, 0, 0, 0, args, 0, constants, 0, operators"),
+            *("names", "inputs", "outputs", str(header["arena_bytes"]), "0", "0", "&rammer_gpu", "&gpu"),
+        )
+        parts.append(f"extern const rammer_plan {name};\nconst rammer_plan {name} = {{{', '.join(fields)}}};")
+        return "\n".join(parts) + "\n"
