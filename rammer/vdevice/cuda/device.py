@@ -8,25 +8,12 @@ from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.device import Platform, open_gpu
-from rammer.vdevice.simt.runtime.driver import NativeDriver
 
-NATIVE = NativeDriver(
-    suffix="cu",
-    libraries=("libcuda.so.1", "nvcuda.dll"),
-    functions=(
-        *("cuInit", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"),
-        *("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize"),
-        *("cuMemAlloc_v2", "cuMemFree_v2", "cuMemsetD8Async", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"),
-        *("cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuOccupancyMaxActiveBlocksPerMultiprocessor"),
-        *("cuLaunchCooperativeKernel", "cuFuncSetAttribute"),
-    ),
-    multiprocessors=16,  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    shared_bytes=8,  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-)
 PLATFORM = Platform(
     label="CUDA",
     brand="NVIDIA",
     code_file=CUBIN,
+    text_suffix=".cu",
     probe=probe,
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
@@ -37,7 +24,6 @@ PLATFORM = Platform(
     check_fits=check_fits,
     check_code=lambda code, needs, gpu: check_driver(load_cupy(), needs.compiler),
     driver=CudaDriver,
-    native=NATIVE,
 )
 
 

@@ -8,25 +8,12 @@ from rammer.vdevice.rocm.driver import RocmDriver, find_gpu, probe
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.device import Platform, open_gpu
-from rammer.vdevice.simt.runtime.driver import NativeDriver
 
-NATIVE = NativeDriver(
-    suffix="hip",
-    libraries=("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "amdhip64_7.dll", "amdhip64_6.dll"),
-    functions=(
-        *("hipInit", "hipDeviceGet", "hipDeviceGetAttribute", "hipDevicePrimaryCtxRetain"),
-        *("hipDevicePrimaryCtxRelease", "hipCtxPushCurrent", "hipCtxPopCurrent", "hipStreamCreateWithFlags"),
-        *("hipStreamDestroy", "hipStreamSynchronize", "hipMalloc", "hipFree", "hipMemsetD8Async"),
-        *("hipMemcpyHtoDAsync", "hipMemcpyDtoHAsync", "hipModuleLoadData", "hipModuleUnload", "hipModuleGetFunction"),
-        *("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", "hipModuleLaunchCooperativeKernel", ""),
-    ),
-    multiprocessors=63,  # hipDeviceAttributeMultiprocessorCount
-    clock_khz=10017,  # hipDeviceAttributeWallClockRate
-)
 PLATFORM = Platform(
     label="ROCm",
     brand="AMD",
     code_file=HSACO,
+    text_suffix=".hip",
     probe=probe,
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
@@ -37,7 +24,6 @@ PLATFORM = Platform(
     check_fits=check_fits,
     check_code=check_code,
     driver=RocmDriver,
-    native=NATIVE,
 )
 
 

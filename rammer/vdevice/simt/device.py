@@ -20,7 +20,7 @@ from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
-from rammer.vdevice.simt.runtime.driver import Driver, NativeDriver
+from rammer.vdevice.simt.runtime.driver import Driver
 from rammer.vdevice.simt.runtime.executable import GpuExecutable
 from rammer.vdevice.simt.tune.profile import measure_kernels
 from rammer.vdevice.simt.tune.registers import read_registers
@@ -39,6 +39,7 @@ class Platform:
     label: str  # the target's name in lower case
     brand: str  # of the GPUs
     code_file: str  # of an image: its machine code
+    text_suffix: str  # of the text that it is compiled from
     probe: Callable[[], Availability]  # whether a GPU and its software are present
     find_gpu: Callable[[int], Gpu]  # of this machine, by number
     choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
@@ -49,7 +50,6 @@ class Platform:
     check_fits: Callable[[int, int, int, Gpu, KernelResources], None]  # vEUs, threads, shared bytes
     check_code: Callable[[bytes, KernelResources, Gpu], None]  # whether this GPU and its driver take machine code
     driver: Callable[[int], Driver]  # of a GPU, for one program
-    native: NativeDriver  # of exported projects
 
 
 class GpuVDevice(VDevice):
@@ -149,7 +149,8 @@ class GpuVDevice(VDevice):
         from rammer.vdevice.simt.export.tables import GpuExport  # running and compiling needs none of it
 
         assert image.plan is not None  # it was compiled here
-        return GpuExport(image, image.plan, self.platform.code_file, self.platform.native)
+        platform = self.platform
+        return GpuExport(image, image.plan, platform.label.lower(), platform.code_file, platform.text_suffix)
 
     def load(self, image: Image) -> Executable:
         """Return the image ready to run; without a matching GPU, an executable that raises when it is run."""

@@ -27,7 +27,7 @@ typedef struct {
   const rammer_arg *args;
 } rammer_home;
 
-/* The driver of a platform's GPUs: CUDA's, or HIP's. */
+/* How the driver of a platform's GPUs is called. */
 typedef struct {
   const char *const *libraries; /* by which the system finds it, up to NULL */
   const char *const *functions; /* in the order of gpu.c's `api`; "": it has none */

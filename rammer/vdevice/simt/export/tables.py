@@ -15,17 +15,20 @@ from rammer.vdevice.export.tables import array, homes, places, rows, text
 from rammer.vdevice.simt.codegen.image import SOURCE, checked_streams
 from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.codegen.table import Streams
-from rammer.vdevice.simt.runtime.driver import NativeDriver
 
 
 @dataclass(frozen=True)
 class GpuExport:
-    """A program of a GPU to be exported. `code_file` of the image is its machine code, which `driver` loads."""
+    """A program of a GPU to be exported: its machine code is in the image's `code_file`, its text ends with a suffix.
+
+    The package of the `target` has driver.c, which defines `rammer_TARGET`: how gpu.c calls the platform's driver.
+    """
 
     image: Image
     plan: ExecutionPlan
+    target: str
     code_file: str
-    driver: NativeDriver
+    text_suffix: str
 
     @cached_property
     def _streams(self) -> Streams:
@@ -38,13 +41,14 @@ class GpuExport:
 
     def files(self, name: str, offsets: Sequence[int]) -> dict[str, str | bytes]:
         """Return the plan's files by path; `offsets` are those of the weights in weights.bin."""
-        code = f"{name}{PurePath(self.code_file).suffix}"
+        code = name + PurePath(self.code_file).suffix
         return {
             code: self.image.file(self.code_file),
-            f"{name}.{self.driver.suffix}": self.image.file(SOURCE),
+            name + self.text_suffix: self.image.file(SOURCE),
             f"src/{name}_code.c": embedded(f"{name}_code", code),
             f"src/{name}.c": self._source(name, offsets),
             "src/gpu.c": resources("rammer.vdevice.simt.export").joinpath("gpu.c").read_text("utf-8"),
+            f"src/{self.target}.c": resources(f"rammer.vdevice.{self.target}").joinpath("driver.c").read_text("utf-8"),
         }
 
     def cmake(self, name: str) -> str:
@@ -57,17 +61,15 @@ class GpuExport:
         sizes = [self.image.weight(weight).nbytes for weight in self.weights]
         begin = min(offsets, default=0)
         end = max((at + size for at, size in zip(offsets, sizes, strict=True)), default=begin)
-
-        def listed(name: str, words: Sequence[str]) -> str:
-            return array("char *const", name, map(text, words))
-
+        numbers = (
+            *(len(streams.instructions), len(streams.waits), header["threads"], header["shared_bytes"]),
+            *(begin, end - begin),
+        )
         parts = [
             '#include "model.h"\n',
-            f"extern const unsigned char {name}_code[];",
+            f"extern const unsigned char {name}_code[];\nextern const rammer_driver rammer_{self.target};",
             *homes(self.image, header, streams.arg_base, streams.arg_offset),
-            listed("names", header["operators"]),
-            array("char *const", "libraries", [*map(text, self.driver.libraries), "0"]),
-            listed("functions", self.driver.functions),
+            array("char *const", "names", map(text, header["operators"])),
             array("rammer_place", "args", places(streams.arg_base, streams.arg_offset)),
             array("long long", "constants", map(str, offsets)),
             array("int", "operators", rows(streams.operators)),
@@ -75,14 +77,9 @@ class GpuExport:
             array("int", "bounds", rows(streams.bounds)),
             array("rammer_position", "waits", rows(streams.waits)),
             array("int", "spans", [str(streams.span(program)) for program in range(streams.num_programs)]),
+            f"static const rammer_gpu_plan gpu = {{&rammer_{self.target}, {name}_code, {text(ENTRY)}, instructions, "
+            f"bounds, waits, spans, {', '.join(map(str, numbers))}}};",
         ]
-        driver = self.driver.multiprocessors, self.driver.clock_khz, self.driver.shared_bytes
-        parts.append(f"static const rammer_driver driver = {{libraries, functions, {', '.join(map(str, driver))}}};")
-        numbers = len(streams.instructions), len(streams.waits), header["threads"], header["shared_bytes"]
-        parts.append(
-            f"static const rammer_gpu_plan gpu = {{&driver, {name}_code, {text(ENTRY)}, instructions, bounds, waits, "
-            f"spans, {', '.join(map(str, numbers))}, {begin}, {end - begin}}};"
-        )
         counts = streams.num_veus, streams.num_programs, len(streams.arg_base), 0, len(offsets), 0
         fields = (
             *(text(str(header["arch"])), "0", "0", *map(str, counts), "0, 0, 0, 0, args, 0, constants, 0, operators"),

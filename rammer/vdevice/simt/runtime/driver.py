@@ -27,23 +27,6 @@ class Resident:
 Way: TypeAlias = Literal["HostToDevice", "DeviceToHost", "DeviceToDevice"]
 
 
-@dataclass(frozen=True, slots=True)
-class NativeDriver:
-    """The driver's library as exported projects call it, without Python.
-
-    `functions` are in the order of `api` in export/gpu.c, "" where the platform needs none. The others are the driver's
-    numbers of attributes: of a device, its multiprocessors and the rate of the clock that kernels read (0: it counts
-    nanoseconds); of a function, its shared memory.
-    """
-
-    suffix: str  # of a program's text
-    libraries: tuple[str, ...]
-    functions: tuple[str, ...]
-    multiprocessors: int
-    clock_khz: int = 0
-    shared_bytes: int = 0
-
-
 class Kernel(Protocol):
     """The entry of a program."""
 
