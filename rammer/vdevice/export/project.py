@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files as resources
 from itertools import chain, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
-from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.semantics.expected import expected
-from rammer.ir.semantics.rounding import Bounded, bounded_as, factor_step
-from rammer.ir.tensor import Array, DType
+from rammer.ir.semantics.expected import expected, of_kernels, without_indices
+from rammer.ir.tensor import DType
 from rammer.vdevice.base import ExportsProjects, Image, VDevice, random_inputs
 from rammer.vdevice.export.tables import manifest, model_source
+from rammer.vdevice.image.tables import TableFile
 from rammer.vdevice.toolchain import CLANG_REPAIR, FLAGS
 
 HEADER_BYTES = 128  # of weights.bin; also the alignment of each weight
@@ -40,24 +40,33 @@ RUNTIME = (  # files of the project that other packages hold
 _ONLY_SHARED = {"-fPIC", "-shared", "-w", "-g0", "-std=gnu11", "-O3"}
 
 
-class ExportedPlan(Protocol):
-    """A program to be exported, by its vDevice."""
+@dataclass(frozen=True)
+class ExportedPlan(ABC):
+    """A program to be exported, by its vDevice: its sealed image, and its plan."""
 
-    image: Image  # sealed
+    image: Image
     plan: ExecutionPlan
 
     @property
-    def weights(self) -> Sequence[str]:
-        """The names of the image's constants, in the order in which the plan counts them."""
+    @abstractmethod
+    def table(self) -> TableFile:
+        """Return the image's table. Raises ArtifactError."""
 
-    def files(self, name: str, offsets: Sequence[int]) -> Mapping[str, str | bytes]:
+    @property
+    def weights(self) -> list[str]:
+        """The names of the image's constants, in the order in which the plan counts them."""
+        return list(self.table.header["weights"])
+
+    @abstractmethod
+    def files(self, name: str, offsets: Sequence[int]) -> dict[str, str | bytes]:
         """Return the files of the plan `name` by path: src/NAME.c defines it.
 
         `offsets` are the bytes of weights.bin at which its constants begin.
         """
 
     def cmake(self, name: str) -> str:
-        """Return CMake lines that say how those files are compiled, or ""."""
+        """Return CMake lines that say how those files are compiled. Without, they are plain C."""
+        return ""
 
 
 def write_project(models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder: Path, name: str) -> None:
@@ -182,10 +191,7 @@ def _check(program: ExportedPlan) -> tuple[bytes, dict[str, str]]:
     """Return seeded inputs with the outputs that their definition gives, and the words of main.c that describe them."""
     plan, image = program.plan, program.image
 
-    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
-        kernel = plan.kernels[n]
-        return bounded_as(op.operation.expr, kernel.form, given, factor_step=factor_step(kernel), careful=True)
-
+    local = of_kernels(plan)
     state = set(image.state.values())
     seeded = {
         name: np.zeros_like(array) if name in state else array for name, array in random_inputs(image.inputs, 0).items()
@@ -193,7 +199,7 @@ def _check(program: ExportedPlan) -> tuple[bytes, dict[str, str]]:
     try:
         meant = expected(plan.graph, seeded, local)
     except InputError:  # random indices are out of range
-        seeded = {n: a if DType(a.dtype.name).is_float else np.zeros_like(a) for n, a in seeded.items()}
+        seeded = without_indices(seeded)
         meant = expected(plan.graph, seeded, local)
     taken = [seeded[p.name] for p in image.inputs if p.name not in state]
     given = [meant[p.name] for p in image.outputs if p.name not in image.state]

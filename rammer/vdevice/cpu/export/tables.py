@@ -9,11 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Image
+from rammer.ir.verify.replay import in_order
 from rammer.vdevice.cpu.codegen.compile import Unit
 from rammer.vdevice.cpu.host import Arch, find_arch
 from rammer.vdevice.cpu.runtime.table import TABLE, Table
+from rammer.vdevice.export.project import ExportedPlan
 from rammer.vdevice.export.tables import array, homes, places, rows, text
 
 _LONG = re.compile(r"\b(?<!long )(unsigned )?long\b(?! long)")  # 32 bits on Windows and WebAssembly
@@ -39,27 +39,20 @@ STATES = {"avx2": 0x6, "avx512f": 0xE6, "amx_tile": 0x60000}  # of registers, wh
 
 
 @dataclass(frozen=True)
-class CpuExport:
-    """A program of a CPU to be exported: its sealed image, its plan, and the C files of its rKernels."""
+class CpuExport(ExportedPlan):
+    """A program of a CPU to be exported. `units` are the C files of its rKernels."""
 
-    image: Image
-    plan: ExecutionPlan
     units: Sequence[Unit]
 
     @cached_property
-    def _table(self) -> Table:
+    def table(self) -> Table:
         return Table.from_bytes(self.image.file(TABLE))
-
-    @property
-    def weights(self) -> Sequence[str]:
-        """The names of the image's constants, in the order of the plan's."""
-        return list(self._table.header["weights"])
 
     def files(self, name: str, offsets: Sequence[int]) -> dict[str, str | bytes]:
         """Return the plan's files by path; `offsets` are those of the weights in weights.bin."""
-        names = kernel_names(name, self._table)
+        names = kernel_names(name, self.table)
         arch = find_arch(self.plan.spec.arch)
-        found: dict[str, str | bytes] = {f"src/{name}.c": plan_source(name, self.image, self._table, arch, offsets)}
+        found: dict[str, str | bytes] = {f"src/{name}.c": plan_source(name, self, arch, offsets)}
         for n, unit in enumerate(self.units):
             found[f"src/{name}_kernels_{n}.c"] = _unit(unit, {s: names[s] for s in unit.symbols})
         return found
@@ -82,23 +75,15 @@ def _unit(unit: Unit, names: Mapping[str, str]) -> str:
     return f"#include <stdint.h>\n{renamed}{text}{helpers}"
 
 
-def in_order(table: Table) -> list[tuple[int, int]]:
+def steps(exported: CpuExport) -> list[tuple[int, int]]:
     """Return all rTasks as (slot, vEU), in an order in which one thread can run them: none before what it waits for."""
-    num_veus = int(table.header["num_veus"])
-    found: list[tuple[int, int]] = []
-    for program in range(int(table.header["num_programs"])):
-        bounds = table.bounds[program * num_veus : (program + 1) * num_veus + 1].tolist()
-        at = list(bounds[:-1])
-        while at != bounds[1:]:
-            for veu in range(num_veus):
-                while at[veu] < bounds[veu + 1]:
-                    kernel, count, first, *_ = table.slots[at[veu]].tolist()
-                    if kernel >= 0:
-                        found.append((at[veu], veu))
-                    elif any(at[on] - bounds[on] <= order for on, order in table.waits[first : first + count].tolist()):
-                        break
-                    at[veu] += 1
-    return found
+    lanes = exported.table.bounds.tolist()
+    num_veus = exported.table.header["num_veus"]
+    return [
+        (lanes[n * num_veus + at.veu] + at.order, at.veu)
+        for n, program in enumerate(exported.plan.programs)
+        for at, _ in in_order(program)
+    ]
 
 
 def kernel_names(name: str, table: Table) -> dict[str, str]:
@@ -107,13 +92,13 @@ def kernel_names(name: str, table: Table) -> dict[str, str]:
     return {symbol: f"{name}_k{n}" for n, symbol in enumerate(symbols)}
 
 
-def plan_source(name: str, image: Image, table: Table, arch: Arch, constants: Sequence[int]) -> str:
+def plan_source(name: str, exported: CpuExport, arch: Arch, constants: Sequence[int]) -> str:
     """Return the C file of one schedule, `name`. `constants` has the offset of each weight in weights.bin."""
-    header = table.header
+    table, header = exported.table, exported.table.header
     names = kernel_names(name, table)
     parts = ['#include "model.h"\n']
     parts += [f"void {k}(char *const *, char *, long long, int *);" for k in names.values()]
-    parts += homes(image, header, table.arg_base, table.arg_offset, header["direct"])
+    parts += homes(exported.image, header, table.arg_base, table.arg_offset, header["direct"])
     bits_of = {feature: (*word, bit) for word, bits in CPU_BITS.items() for feature, bit in bits.items()}
     bits = [bits_of[f] for f in sorted(arch.features)]
     xcr0 = 0
@@ -121,7 +106,7 @@ def plan_source(name: str, image: Image, table: Table, arch: Arch, constants: Se
         xcr0 |= states if feature in arch.features else 0
     bits += [bits_of["osxsave"]] if xcr0 else []
     ahead = [f"{{{{{base}, {offset}}}, {lines}}}" for base, offset, lines in table.aheads.tolist()]
-    steps = np.array(in_order(table), np.int64).reshape(-1, 2)
+    order = np.array(steps(exported), np.int64).reshape(-1, 2)
     parts += [
         array("rammer_cpu_bit", "bits", [*(f"{{{', '.join(map(str, b))}}}" for b in bits), "{0}"]),
         array("long long", "bounds", rows(table.bounds)),
@@ -131,12 +116,12 @@ def plan_source(name: str, image: Image, table: Table, arch: Arch, constants: Se
         array("rammer_place", "args", places(table.arg_base, table.arg_offset)),
         array("rammer_prefetch", "prefetches", ahead),
         array("long long", "constants", map(str, constants)),
-        array("long long", "steps", rows(steps) or ["{0}"], "[2]"),
+        array("long long", "steps", rows(order) or ["{0}"], "[2]"),
         array("int", "operators", rows(table.operators)),
         array("char *const", "names", map(text, header["operators"])),
     ]
     numbers = (
-        *(header["num_veus"], header["num_programs"], len(table.arg_base), len(ahead), len(constants), len(steps)),
+        *(header["num_veus"], header["num_programs"], len(table.arg_base), len(ahead), len(constants), len(order)),
         "bounds, slots, waits, kernels, args, prefetches, constants, steps, operators, names, inputs, outputs",
         *(header["arena_bytes"], header["scratch_stride"], int(bool(header.get("keeps_subnormals"))), "&rammer_cpu", 0),
     )

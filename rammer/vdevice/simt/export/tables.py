@@ -8,9 +8,7 @@ from functools import cached_property
 from importlib.resources import files as resources
 from pathlib import PurePath
 
-from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Image
-from rammer.vdevice.export.project import embedded
+from rammer.vdevice.export.project import ExportedPlan, embedded
 from rammer.vdevice.export.tables import array, homes, places, rows, text
 from rammer.vdevice.simt.codegen.image import SOURCE, checked_streams
 from rammer.vdevice.simt.codegen.megakernel import ENTRY
@@ -18,26 +16,19 @@ from rammer.vdevice.simt.codegen.table import Streams
 
 
 @dataclass(frozen=True)
-class GpuExport:
+class GpuExport(ExportedPlan):
     """A program of a GPU to be exported: its machine code is in the image's `code_file`, its text ends with a suffix.
 
     The package of the `target` has driver.c, which defines `rammer_TARGET`: how gpu.c calls the platform's driver.
     """
 
-    image: Image
-    plan: ExecutionPlan
     target: str
     code_file: str
     text_suffix: str
 
     @cached_property
-    def _streams(self) -> Streams:
+    def table(self) -> Streams:
         return checked_streams(self.image)
-
-    @property
-    def weights(self) -> Sequence[str]:
-        """The names of the image's constants, in the order of the plan's."""
-        return list(self._streams.header["weights"])
 
     def files(self, name: str, offsets: Sequence[int]) -> dict[str, str | bytes]:
         """Return the plan's files by path; `offsets` are those of the weights in weights.bin."""
@@ -51,13 +42,9 @@ class GpuExport:
             f"src/{self.target}.c": resources(f"rammer.vdevice.{self.target}").joinpath("driver.c").read_text("utf-8"),
         }
 
-    def cmake(self, name: str) -> str:
-        """Return "": all files of the plan are plain C."""
-        return ""
-
     def _source(self, name: str, offsets: Sequence[int]) -> str:
         """Return the C file of the plan."""
-        streams, header = self._streams, self._streams.header
+        streams, header = self.table, self.table.header
         sizes = [self.image.weight(weight).nbytes for weight in self.weights]
         begin = min(offsets, default=0)
         end = max((at + size for at, size in zip(offsets, sizes, strict=True)), default=begin)
