@@ -74,6 +74,22 @@ static int is_stream(const int *stream) {
   return 0;
 }
 
+static int is_busy(const int *stream) {
+  for (int n = 0; n < MOST; n++)
+    if (stream == &streams[n].used) return streams[n].jobs;
+  return 0;
+}
+
+/* Whether work that has not begun copies from or to a block. */
+static int is_used(const char *begin, size_t bytes) {
+  for (int n = 0; n < MOST; n++)
+    for (const job *j = streams[n].queue; j < streams[n].queue + streams[n].jobs; j++) {
+      const char *to = j->to, *from = j->from;
+      if ((to >= begin && to < begin + bytes) || (from >= begin && from < begin + bytes)) return 1;
+    }
+  return 0;
+}
+
 static int enqueue(int *stream, job one) {
   for (int n = 0; n < MOST; n++)
     if (stream == &streams[n].used && streams[n].jobs < MOST) return streams[n].queue[streams[n].jobs++] = one, 0;
@@ -119,7 +135,7 @@ int NAME(cuStreamCreate, hipStreamCreateWithFlags)(void **stream, unsigned flags
   return 0;
 }
 int NAME(cuStreamDestroy_v2, hipStreamDestroy)(void *stream) {
-  CHECK(entered && is_stream(stream));
+  CHECK(entered && is_stream(stream) && !is_busy(stream));
   *(int *)stream = 0;
   return 0;
 }
@@ -155,7 +171,7 @@ int NAME(cuMemAlloc_v2, hipMalloc)(address *at, size_t bytes) {
 int NAME(cuMemFree_v2, hipFree)(address at) {
   CHECK(entered);
   for (int n = 0; n < MOST; n++)
-    if ((address)memory[n].at == at && at) {
+    if ((address)memory[n].at == at && at && !is_used(memory[n].at, memory[n].bytes)) {
       munmap(memory[n].at, memory[n].bytes);
       memory[n].at = NULL;
       return 0;
@@ -173,6 +189,10 @@ int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(address to, const void *from,
 int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void *to, address from, size_t bytes, void *stream) {
   CHECK(entered && bytes && is_stream(stream) && on_gpu(from, bytes) && !on_gpu((address)to, 1));
   return enqueue(stream, (job){.what = COPY, .to = to, .from = (const void *)from, .bytes = bytes});
+}
+int NAME(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(address to, address from, size_t bytes, void *stream) {
+  CHECK(entered && bytes && is_stream(stream) && on_gpu(from, bytes) && on_gpu(to, bytes));
+  return enqueue(stream, (job){.what = COPY, .to = (void *)to, .from = (const void *)from, .bytes = bytes});
 }
 int NAME(cuModuleLoadData, hipModuleLoadData)(void **module, const void *code) {
   void *library = (dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL), dlopen(getenv("FAKE_CODE"), RTLD_NOW));

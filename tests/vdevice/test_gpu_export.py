@@ -19,13 +19,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from exports import build, compiled, detector
-from test_cpu_export_sanitized import STRESS
+from test_cpu_export_sanitized import hand_written_files_are_clean, runs_clean
 
 import rammer
 from rammer.errors import DeviceError
+from rammer.ir.tensor import Array
 from rammer.runtime.program import Program
+from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device as cuda
 from rammer.vdevice.rocm import device as rocm
+from rammer.vdevice.simt.codegen.image import checked_streams
 from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
@@ -35,6 +38,7 @@ from rammer.vdevice.toolchain import c_compiler
 HERE = Path(__file__).parent
 ARCHS = {"cuda": "sm_90", "rocm": "gfx1100"}
 NUM_VEUS = 3
+GOOD = 7  # runs whose index is in range
 CLOSING = ("Pop", "Release", "Free", "Unload", "StreamDestroy")  # functions whose errors come when all is done
 
 
@@ -71,33 +75,51 @@ def for_gpu(target: str) -> Program:
     return rammer.compile(detector(), target, arch=ARCHS[target], state={"h_out": "h"}, tune_seconds=0)
 
 
-@pytest.fixture(scope="module", params=["cuda", "rocm"])
-def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    where = tmp_path_factory.mktemp(request.param)
+def exported_to(where: Path, compile: Callable[[], Program]) -> Exported:
+    """Export a program, and compile what stands in for the driver and the machine code."""
     with pytest.MonkeyPatch.context() as patch:
         small_gpus(patch)
-        program = for_gpu(request.param)
+        program = compile()
         program.export(where / "project", name="detector")
-    suffix, name = {"cuda": ("cu", "libcuda.so.1"), "rocm": ("hip", "libamdhip64.so")}[request.param]
+    suffix, name = {"cuda": ("cu", "libcuda.so.1"), "rocm": ("hip", "libamdhip64.so")}[program.target]
     driver, code = where / "driver" / name, where / "code.so"
     driver.parent.mkdir()
-    flags = ("-shared", "-fPIC", "-O1", "-w", *(("-DHIP",) if request.param == "rocm" else ()))
+    flags = ("-shared", "-fPIC", "-O1", "-w", *(("-DHIP",) if program.target == "rocm" else ()))
     command = (*c_compiler().command, *flags, HERE / "fake_driver.c", "-lpthread", "-ldl", "-o", driver)
     subprocess.run(command, check=True)
     code.write_bytes(compile_host((where / "project" / f"detector_plan_0.{suffix}").read_text()))
     return Exported(where / "project", program, driver, code)
 
 
+@pytest.fixture(scope="module", params=["cuda", "rocm"])
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return exported_to(tmp_path_factory.mktemp(request.param), lambda: for_gpu(request.param))
+
+
+def self_check(exported: Exported) -> Path:
+    flags = ("-DRAMMER_CHECK_RUNS=2",)
+    return build(exported.folder, exported.folder.parent / "check", "-lm", "-ldl", "-lpthread", flags=flags)
+
+
 @pytest.fixture(scope="module")
 def check(exported: Exported) -> Path:
-    flags = ("-DRAMMER_CHECK_RUNS=2", "-DMODEL=detector_model")
-    return build(exported.folder, exported.folder.parent / "check", "-lm", "-ldl", "-lpthread", flags=flags)
+    return self_check(exported)
 
 
 def test_the_self_check_finds_its_outputs_right(exported: Exported, check: Path) -> None:
     done = exported.run(check)
     assert done.returncode == 0 and f"1 of 1 outputs right ({ARCHS[exported.program.target]})" in done.stdout, done
     assert exported.run(check, exported.folder / "weights.bin").returncode == 0
+
+
+def test_resident_weights_and_lanes_that_wait(tmp_path: Path) -> None:
+    how = {"arch": "sm_90", "policy": "stationary", "tune_seconds": 0}
+    found = exported_to(tmp_path, lambda: rammer.compile(lstm_stack(1, 8, 32), "cuda", **how))  # type: ignore[arg-type]
+    streams = checked_streams(found.program.image)
+    assert int(streams.header["resident_bytes"]) and np.all(np.diff(streams.bounds) > 0) and len(streams.waits)
+    assert np.any(streams.arg_offset[streams.arg_base >= 0])  # parts of constants
+    done = found.run(self_check(found))
+    assert done.returncode == 0 and "1 of 1 outputs right" in done.stdout, done
 
 
 RUN = """
@@ -109,7 +131,8 @@ class Newer(Options):
     _fields_ = ("parallel", ctypes.c_void_p), ("host", ctypes.c_void_p), ("device", ctypes.c_int)
 
 library = ctypes.CDLL(sys.argv[1])
-library.rammer_own_stream.restype = library.rammer_failed.restype = ctypes.c_void_p
+for name in ("rammer_own_stream", "rammer_failed", "rammer_value"):
+    getattr(library, name).restype = ctypes.c_void_p
 status, program = opened(library)
 second = ctypes.c_void_p()
 assert status == 0 and library.rammer_open_stream(program, None, ctypes.byref(second)) == 0
@@ -117,9 +140,16 @@ streams = ctypes.c_void_p(library.rammer_own_stream(program)), second
 found = []
 for n, x in enumerate(np.load(sys.argv[2])):
     status, y = run(library.rammer_run_stream, streams[n % 3 == 2], x, n)
-    assert status == (n > 6)
+    assert status == (n >= 7)
     found += [y] * (status == 0)
 print(ctypes.string_at(library.rammer_failed(program)).decode())
+states = [(ctypes.c_float * 288).from_address(library.rammer_value(stream, 0)) for stream in streams]
+np.save(sys.argv[4], [np.ctypeslib.as_array(state).reshape(3, 96) for state in states])
+states[0][7] = 3.0
+status, y = run(library.rammer_run, program, x, 0)
+found.append(y)
+library.rammer_reset(streams[0])
+found += [run(library.rammer_run, program, x, 0)[1] for _ in range(2)]
 library.rammer_close_stream(second)
 library.rammer_close(program)
 for device, wanted in ((1, 0), (2, 10), (-1, 10)):
@@ -138,27 +168,36 @@ def test_streams_give_what_the_emulator_gives(exported: Exported) -> None:
     x = np.random.default_rng(0).standard_normal((9, 3, 65)).astype(np.float32)
     np.save(where / "x.npy", x)
     paths = os.pathsep.join([str(HERE), str(HERE.parent), *sys.path])
-    done = exported.run(*(sys.executable, "-c", RUN, library, where / "x.npy", where / "y.npy"), PYTHONPATH=paths)
+    files = [where / f"{name}.npy" for name in "xyh"]
+    done = exported.run(sys.executable, "-c", RUN, library, *files, PYTHONPATH=paths)
     assert done.returncode == 0 and "gather" in done.stdout.lower(), done
     emulator, states = EmulatorExecutable(exported.program.image), [np.zeros((3, 96), np.float32)] * 2
-    for n, found in enumerate(np.load(where / "y.npy")):
-        wanted = emulator.run({"x": x[n], "speaker": np.array([n], np.int64), "h": states[n % 3 == 2]})
-        states[n % 3 == 2] = wanted["h_out"]
+
+    def check(found: Array, x: Array, speaker: int, stream: int) -> None:
+        wanted = emulator.run({"x": x, "speaker": np.array([speaker], np.int64), "h": states[stream]})
+        states[stream] = wanted["h_out"]
         np.testing.assert_array_equal(found, wanted["y"])
+
+    *found, set_value, first, second = np.load(files[1])
+    assert len(found) == GOOD
+    for n, y in enumerate(found):
+        check(y, x[n], n, n % 3 == 2)
+    np.testing.assert_array_equal(np.load(files[2]), states)
+    states[0] = states[0].copy()
+    states[0].flat[7] = 3
+    check(set_value, x[-1], 0, 0)
+    states[0] = np.zeros_like(states[0])
+    check(first, x[-1], 0, 0)
+    check(second, x[-1], 0, 0)
     emulator.close()
 
 
-def test_threads_and_streams_at_once(exported: Exported, check: Path) -> None:
-    """Of programs that share a GPU; memory and arrays may be the caller's."""
-    flags = ("-DRAMMER_CHECK_RUNS=2", "-DMODEL=detector_model")
-    stress = build(
-        *(exported.folder, exported.folder.parent / "stress", "-lm", "-ldl", "-lpthread"),
-        flags=flags,
-        main=STRESS,
-        objects=exported.folder.parent / "check.objects",
-    )
-    done = exported.run(stress, exported.folder / "weights.bin")
-    assert done.returncode == 0, done
+@pytest.mark.parametrize("under", ["memory", "threads"])
+def test_it_runs_clean(exported: Exported, under: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also from several threads at once, with streams and memory of the caller's."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(exported.driver.parent))
+    monkeypatch.setenv("FAKE_CODE", str(exported.code))
+    runs_clean(exported.folder, "detector", under, tmp_path)
 
 
 def test_what_a_driver_refuses_is_told_and_given_back(exported: Exported, check: Path) -> None:
@@ -173,6 +212,11 @@ def test_what_a_driver_refuses_is_told_and_given_back(exported: Exported, check:
             assert done.returncode == 2 and done.stdout.startswith("detector: "), (name, done)
     done = exported.run(check, FAKE_MULTIPROCESSORS=str(NUM_VEUS - 1))
     assert done.returncode == 2 and "no code for this CPU or GPU" in done.stdout, done
+
+
+@pytest.mark.parametrize("family", ["gcc", "clang"])
+def test_hand_written_files_compile_without_warnings(exported: Exported, family: str, tmp_path: Path) -> None:
+    hand_written_files_are_clean(exported.folder, family, tmp_path)
 
 
 def test_a_machine_without_the_driver_takes_the_cpus_plan(exported: Exported, check: Path, tmp_path: Path) -> None:

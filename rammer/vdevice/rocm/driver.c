@@ -6,7 +6,8 @@ static const char *const libraries[] = {"libamdhip64.so",   "libamdhip64.so.7", 
 static const char *const functions[] = {
     "hipInit", "hipDeviceGet", "hipDeviceGetAttribute", "hipDevicePrimaryCtxRetain", "hipDevicePrimaryCtxRelease",
     "hipCtxPushCurrent", "hipCtxPopCurrent", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize",
-    "hipMalloc", "hipFree", "hipMemsetD8Async", "hipMemcpyHtoDAsync", "hipMemcpyDtoHAsync", "hipModuleLoadData",
+    "hipMalloc", "hipFree", "hipMemsetD8Async", "hipMemcpyHtoDAsync", "hipMemcpyDtoHAsync",
+    "hipMemcpyDtoDAsync", "hipModuleLoadData",
     "hipModuleUnload", "hipModuleGetFunction", "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor",
     "hipModuleLaunchCooperativeKernel", ""};
 /* hipDeviceAttributeMultiprocessorCount, hipDeviceAttributeWallClockRate; kernels need no leave for shared memory */

@@ -225,4 +225,4 @@ static rammer_status run_cpu(rammer_program *p) {
   return RAMMER_OK;
 }
 
-const rammer_engine rammer_cpu = {suits_cpu, lay_out, open_cpu, close_cpu, run_cpu};
+const rammer_engine rammer_cpu = {suits_cpu, lay_out, open_cpu, close_cpu, run_cpu, 0};

@@ -10,14 +10,8 @@ static const rammer_engine *engine_of(const rammer_model *m, const rammer_plan *
   return m->version > 1000 * RAMMER_MAJOR ? plan->engine : &rammer_cpu;
 }
 
-static size_t state_bytes(const rammer_model *m) {
-  size_t total = 0;
-  for (i64 n = 0; n < m->num_state; n++) total += (m->state[n].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  return total;
-}
-
 static size_t lay_out_stream(const rammer_model *m, rammer_stream *s, char *memory, size_t used) {
-  char *first = rammer_part(memory, &used, 1, state_bytes(m)), *second = rammer_part(memory, &used, 1, state_bytes(m));
+  char *first = rammer_part(memory, &used, 1, rammer_value_at(m, m->num_state)), *second = rammer_part(memory, &used, 1, rammer_value_at(m, m->num_state));
   if (memory) s->values[0] = first, s->values[1] = second;
   return used;
 }
@@ -150,10 +144,17 @@ size_t rammer_state(const rammer_model *m, const rammer_port **ports) { return l
 /* ---- runs ---- */
 
 static char *value(const rammer_stream *s, int which, int number) {
-  const rammer_model *m = s->program->model;
-  char *at = s->values[which];
-  for (int n = 0; n < number; n++) at += (m->state[n].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  return at;
+  return s->values[which] + rammer_value_at(s->program->model, number);
+}
+
+static rammer_status settle(rammer_stream *s) {
+  const rammer_program *p = s->program;
+  rammer_status status;
+  if (!p->engine->settle) return RAMMER_OK;
+  take((turn *)p->turns);
+  status = p->engine->settle(s);
+  give((turn *)p->turns);
+  return status;
 }
 
 static rammer_status run_in_turn(rammer_stream *s, const void *const *inputs, void *const *outputs) {
@@ -170,6 +171,7 @@ static rammer_status run_in_turn(rammer_stream *s, const void *const *inputs, vo
     const char *to = state < 0 ? outputs[given++] : value(s, !s->now, state);
     if (!(p->at[m->num_inputs + n] = to)) return RAMMER_BAD_ARGUMENT;
   }
+  p->running = s;
   if ((status = p->engine->run(p)) == RAMMER_OK) s->now = !s->now;
   return status;
 }
@@ -214,13 +216,19 @@ rammer_status rammer_open_stream(rammer_program *p, void *memory, rammer_stream 
 }
 
 void rammer_close_stream(rammer_stream *s) {
-  if (s && s->bytes) rammer_system_give(s, s->bytes);
+  if (!s) return;
+  settle(s);
+  if (s->bytes) rammer_system_give(s, s->bytes);
 }
 
 rammer_stream *rammer_own_stream(rammer_program *p) { return &p->own; }
 
-void rammer_reset(rammer_stream *s) { __builtin_memset(s->values[s->now], 0, state_bytes(s->program->model)); }
+void rammer_reset(rammer_stream *s) {
+  settle(s);
+  __builtin_memset(s->values[s->now], 0, rammer_value_at(s->program->model, s->program->model->num_state));
+}
 
 void *rammer_value(rammer_stream *s, size_t number) {
-  return number < (size_t)s->program->model->num_state ? value(s, s->now, (int)number) : NULL;
+  if (number >= (size_t)s->program->model->num_state || settle(s)) return NULL;
+  return value(s, s->now, (int)number);
 }

@@ -28,6 +28,7 @@ typedef struct {
   int (*clear)(address, unsigned char, size_t, void *);
   int (*write)(address, const void *, size_t, void *);
   int (*read)(void *, address, size_t, void *);
+  int (*copy)(address, address, size_t, void *);
   int (*load)(void **, const void *);
   int (*unload)(void *);
   int (*find)(void **, void *, const char *);
@@ -40,11 +41,12 @@ typedef struct {
   api driver;
   int device;
   void *context, *stream, *module, *kernel;
-  address memory, weights, arena, instructions, bounds, waits, args, state; /* all in `memory` */
+  address memory, weights, arena, instructions, bounds, waits, args, state, values; /* all in `memory` */
   size_t bytes;
   unsigned long long limit; /* of a wait, in ticks of the clock that kernels read */
   long long *addresses;     /* the host's copy of the arguments */
   unsigned *report;         /* and of the state */
+  rammer_stream *held;      /* the stream whose values the GPU holds, or NULL: then all are the host's */
 } gpu;
 
 static gpu *gpu_of(const rammer_program *p) { return p->machine; }
@@ -107,7 +109,7 @@ static address room(gpu *g, long long count, size_t each) {
   return found;
 }
 
-static void lay_out_memory(gpu *g, const rammer_plan *plan) {
+static void lay_out_memory(gpu *g, const rammer_model *m, const rammer_plan *plan) {
   const rammer_gpu_plan *on = plan->gpu;
   g->bytes = 0;
   g->weights = room(g, on->weights_bytes, 1);
@@ -117,6 +119,7 @@ static void lay_out_memory(gpu *g, const rammer_plan *plan) {
   g->waits = room(g, on->num_waits + 1, sizeof *on->waits);
   g->args = room(g, plan->num_args, sizeof(long long));
   g->state = room(g, (long long)state_words(plan), sizeof(unsigned));
+  g->values = room(g, (long long)rammer_value_at(m, m->num_state), 1);
 }
 
 static int wrote(const gpu *g, address to, const void *from, size_t bytes) {
@@ -145,12 +148,12 @@ static rammer_status load(rammer_program *p) {
     return RAMMER_NO_CPU;
   if (on->driver->clock_khz && (driver->attribute(&khz, on->driver->clock_khz, g->device) || !khz)) khz = CLOCK_KHZ;
   g->limit = (unsigned long long)WATCHDOG_NS / CLOCK_KHZ * (unsigned)khz;
-  lay_out_memory(g, plan);
+  lay_out_memory(g, p->model, plan);
   if (driver->allocate(&g->memory, g->bytes)) {
     g->memory = 0;
     return RAMMER_NO_MEMORY;
   }
-  lay_out_memory(g, plan);
+  lay_out_memory(g, p->model, plan);
   for (n = 0; n < plan->num_args; n++) g->addresses[n] = (long long)placed(g, plan, plan->args[n]);
   if (driver->clear(g->memory, 0, g->bytes, g->stream) ||
       !wrote(g, g->weights, p->weights + on->weights_begin, (size_t)on->weights_bytes) ||
@@ -184,6 +187,7 @@ static void close_gpu(rammer_program *p) {
   void *left;
   if (!g->context) return;
   if (!g->driver.enter(g->context)) {
+    if (g->stream) g->driver.finish(g->stream);
     if (g->memory) g->driver.free(g->memory);
     if (g->module) g->driver.unload(g->module);
     if (g->stream) g->driver.end_stream(g->stream);
@@ -237,21 +241,44 @@ static int launched(const gpu *g, const rammer_plan *plan, int program) {
                            (unsigned)on->shared_bytes, g->stream, arguments);
 }
 
+/* Copy a stream's values from the GPU, if it holds them, to the host, where they may change. */
+static int gave_back(gpu *g, rammer_stream *s) {
+  const rammer_model *m = s->program->model;
+  int going = 1;
+  if (g->held != s) return 1;
+  for (long long n = 0; going && n < m->num_state; n++)
+    going = !g->driver.read(s->values[s->now] + rammer_value_at(m, n), g->values + rammer_value_at(m, n),
+                            m->state[n].bytes, g->stream);
+  g->held = NULL;
+  return !g->driver.finish(g->stream) && going;
+}
+
 static rammer_status run_entered(rammer_program *p) {
   const rammer_model *m = p->model;
   const rammer_plan *plan = p->plan;
   gpu *g = gpu_of(p);
-  int going = 1;
-  long long n;
-  for (n = 0; going && n < m->num_inputs; n++)
-    going = wrote(g, placed(g, plan, plan->inputs[n].at), p->at[n], m->inputs[n].port.bytes);
-  for (n = 0; going && n < plan->num_programs; n++) going = launched(g, plan, (int)n);
-  for (n = 0; going && n < m->num_outputs; n++)
-    going = !g->driver.read((void *)(size_t)p->at[m->num_inputs + n], placed(g, plan, plan->outputs[n].at),
-                            m->outputs[n].port.bytes, g->stream);
+  int going = !g->held || g->held == p->running || gave_back(g, g->held);
+  for (long long n = 0; going && n < m->num_inputs; n++) {
+    const address to = placed(g, plan, plan->inputs[n].at);
+    const size_t bytes = m->inputs[n].port.bytes;
+    const int state = m->inputs[n].state;
+    going = state >= 0 && g->held ? !g->driver.copy(to, g->values + rammer_value_at(m, state), bytes, g->stream)
+                                  : wrote(g, to, p->at[n], bytes);
+  }
+  for (long long n = 0; going && n < plan->num_programs; n++) going = launched(g, plan, (int)n);
+  for (long long n = 0; going && n < m->num_outputs; n++)
+    if (m->outputs[n].state < 0)
+      going = !g->driver.read((void *)(size_t)p->at[m->num_inputs + n], placed(g, plan, plan->outputs[n].at),
+                              m->outputs[n].port.bytes, g->stream);
   if (going) going = !g->driver.read(g->report, g->state, HEAD * sizeof(unsigned), g->stream);
   if (g->driver.finish(g->stream) || !going) return RAMMER_DEVICE_FAILED;
-  return g->report[STALLED] || g->report[BAD_INDEX] ? failure(p) : RAMMER_OK;
+  if (g->report[STALLED] || g->report[BAD_INDEX]) return failure(p);
+  for (long long n = 0; going && n < m->num_outputs; n++)
+    if (m->outputs[n].state >= 0)
+      going = !g->driver.copy(g->values + rammer_value_at(m, m->outputs[n].state), placed(g, plan, plan->outputs[n].at),
+                              m->outputs[n].port.bytes, g->stream);
+  g->held = m->num_state ? p->running : NULL;
+  return going ? RAMMER_OK : RAMMER_DEVICE_FAILED;
 }
 
 static rammer_status run_gpu(rammer_program *p) {
@@ -264,4 +291,15 @@ static rammer_status run_gpu(rammer_program *p) {
   return status;
 }
 
-const rammer_engine rammer_gpu = {suits_gpu, lay_out, open_gpu, close_gpu, run_gpu};
+static rammer_status settle_gpu(rammer_stream *s) {
+  gpu *g = gpu_of(s->program);
+  int going;
+  void *left;
+  if (g->held != s) return RAMMER_OK;
+  if (g->driver.enter(g->context)) return RAMMER_DEVICE_FAILED;
+  going = gave_back(g, s);
+  g->driver.leave(&left);
+  return going ? RAMMER_OK : RAMMER_DEVICE_FAILED;
+}
+
+const rammer_engine rammer_gpu = {suits_gpu, lay_out, open_gpu, close_gpu, run_gpu, settle_gpu};
