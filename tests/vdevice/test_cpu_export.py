@@ -214,6 +214,9 @@ def test_what_cannot_be_exported_is_refused(exported: tuple[Program, Path], tmp_
         program.export(folder)
     with pytest.raises(InputError, match="no name for C"):
         program.export(tmp_path / "a", name="2d")
+    for name in ("weights", "cpu", "Rammer"):  # which the project has for itself, on some systems in any case
+        with pytest.raises(InputError, match="twice"):
+            program.export(tmp_path / "a", name=name)
     program.save(tmp_path / "saved.rammer")
     with pytest.raises(ArtifactError, match="sources"):
         rammer.load_program(tmp_path / "saved.rammer").export(tmp_path / "b")

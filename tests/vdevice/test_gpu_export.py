@@ -230,6 +230,8 @@ def test_a_machine_without_the_driver_takes_the_cpus_plan(exported: Exported, ch
     done = subprocess.run([both], capture_output=True, text=True)
     assert done.returncode == 0 and f"1 of 1 outputs right ({here.plan.spec.arch})" in done.stdout
     assert f"({ARCHS[exported.program.target]})" in exported.run(both).stdout
+    load = {"cuda": "cuModuleLoadData", "rocm": "hipModuleLoadData"}[exported.program.target]
+    assert f"({here.plan.spec.arch})" in exported.run(both, FAKE_FAIL=load).stdout  # a GPU of another arch
 
 
 def test_programs_of_emulators_are_refused(tmp_path: Path) -> None:

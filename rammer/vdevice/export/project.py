@@ -11,7 +11,6 @@ from importlib.resources import files as resources
 from itertools import chain, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 import numpy as np
 
@@ -29,14 +28,17 @@ HEADER_BYTES = 128  # of weights.bin; also the alignment of each weight
 STEPS = 256.0  # least tolerance of the self-check, in roundings of an output's largest element
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_]{0,63}")
 TARGETS = "targets cpu, cuda and rocm can be; an emulator's programs cannot"
-RUNTIME = (  # files of the project that other packages hold
-    ("src/cpu.c", "rammer.vdevice.cpu.export", "cpu.c"),
-    ("src/system.h", "rammer.vdevice.cpu.runtime", "system.c"),
-    ("src/runtime.h", "rammer.vdevice.cpu.runtime", "runtime.c"),
-    ("src/half.h", "rammer.vdevice.toolchain", "include/half.h"),
-    ("src/bare/math.h", "rammer.vdevice.toolchain", "include/math.h"),
-    ("src/bare/string.h", "rammer.vdevice.toolchain", "include/string.h"),
-)
+TEMPLATES = {path: path.rpartition("/")[2] for path in ("main.c", "CMakeLists.txt", "include/rammer.h")} | {
+    f"src/{file}": file for file in ("model.h", "engine.h", "memory.h", "memory.c", "rammer.c")
+}
+RUNTIME = {  # files of the project that other packages hold
+    "src/cpu.c": ("rammer.vdevice.cpu.export", "cpu.c"),
+    "src/system.h": ("rammer.vdevice.cpu.runtime", "system.c"),
+    "src/runtime.h": ("rammer.vdevice.cpu.runtime", "runtime.c"),
+    "src/half.h": ("rammer.vdevice.toolchain", "include/half.h"),
+    "src/bare/math.h": ("rammer.vdevice.toolchain", "include/math.h"),
+    "src/bare/string.h": ("rammer.vdevice.toolchain", "include/string.h"),
+}
 _ONLY_SHARED = {"-fPIC", "-shared", "-w", "-g0", "-std=gnu11", "-O3"}
 
 
@@ -107,50 +109,45 @@ def _sources(models: Mapping[str, Sequence[ExportedPlan]], name: str) -> dict[st
     plans = {model: [f"{model}_plan_{n}" for n in range(len(programs))] for model, programs in models.items()}
     every = [program for programs in models.values() for program in programs]
     weights, offsets = _weights(every)
-    found: dict[str, str | bytes] = {"weights.bin": weights}
-    cmake: list[str] = []
-    for plan, program, constants in zip(chain.from_iterable(plans.values()), every, offsets, strict=True):
-        found |= program.files(plan, constants)
-        cmake += filter(None, [program.cmake(plan)])
-    digest = hashlib.sha256(b"".join(_bytes(found[p]) for p in sorted(found) if p != "weights.bin") + weights)
+    found: dict[str, str | bytes] = {}
+
+    def add(files: Mapping[str, str | bytes]) -> None:
+        for path, content in files.items():
+            if any(other.lower() == path.lower() and found[other] != content for other in found):
+                raise InputError(f"a model's name makes {path} a file of the project twice", hint="give another name=")
+            found[path] = content
+
+    names = [*chain.from_iterable(plans.values())]
+    for plan, program, constants in zip(names, every, offsets, strict=True):
+        add(program.files(plan, constants))
+    digest = hashlib.sha256(b"".join(_bytes(found[p]) for p in sorted(found)) + weights).hexdigest()
     images = {model: programs[0].image for model, programs in models.items()}
+    described = name, weights[:HEADER_BYTES], len(weights)
     for model, image in images.items():
-        found[f"src/{model}.c"] = model_source(
-            model, image, plans[model], digest.hexdigest(), (name, weights[:HEADER_BYTES], len(weights))
-        )
+        add({f"src/{model}.c": model_source(model, image, plans[model], digest, described)})
     arches = list(dict.fromkeys(p.plan.spec.arch for p in every))
-    found["manifest.json"] = manifest(name, config.VERSION, digest.hexdigest(), images, arches)
     check, words = _check(every[0])
-    found["check.bin"] = check
     words |= {
         "NAME": name,
         "SOURCES": " ".join(p for p in found if p.startswith("src/") and p.endswith(".c") and p != f"src/{name}.c"),
         "EMBEDDED": " ".join(["src/weights.c", "src/check.c", *(p for p in found if p.endswith("_code.c"))]),
         "FLAGS": " ".join(f for f in FLAGS if f not in _ONLY_SHARED),
         "CLANG": " ".join(CLANG_REPAIR),
-        "ARCHES": "\n".join(cmake),
+        "ARCHES": "\n".join(filter(None, [program.cmake(plan) for plan, program in zip(names, every, strict=True)])),
+        "GUARD": f"{name.upper()}_H",
+        "VERSION": config.VERSION,
+        "MODELS": "\n".join(f"extern const rammer_model {model}_model;" for model in models),
     }
-    for template in ("main.c", "CMakeLists.txt"):
-        found[template] = filled(template, words)
-    for file in ("weights", "check"):
-        found[f"src/{file}.c"] = embedded(f"{name}_{file}", f"{file}.bin")
-    for header in ("rammer.h", "model.h", "engine.h", "memory.h", "memory.c", "rammer.c"):
-        found[f"{'include' if header == 'rammer.h' else 'src'}/{header}"] = filled(header)
-    for path, package, file in RUNTIME:
-        found[path] = resources(package).joinpath(file).read_text("utf-8")
-    found[f"include/{name}.h"] = (
-        f"/* The model {name}, exported by rammer {config.VERSION}: see rammer.h. */\n"
-        f'#ifndef {name.upper()}_H\n#define {name.upper()}_H\n#include "rammer.h"\n'
-        + "".join(
-            f'#ifdef __cplusplus\nextern "C"\n#else\nextern\n#endif\nconst rammer_model {model}_model;\n'
-            for model in models
-        )
-        + "#endif\n"
-    )
+    add({"weights.bin": weights, "check.bin": check})
+    add({"manifest.json": manifest(name, config.VERSION, digest, images, arches)})
+    add({path: filled(template, words) for path, template in TEMPLATES.items()})
+    add({f"include/{name}.h": filled("models.h", words)})
+    add({f"src/{file}.c": embedded(f"{name}_{file}", f"{file}.bin") for file in ("weights", "check")})
+    add({path: resources(package).joinpath(file).read_text("utf-8") for path, (package, file) in RUNTIME.items()})
     return found
 
 
-def filled(template: str, words: Mapping[str, str] = MappingProxyType({})) -> str:
+def filled(template: str, words: Mapping[str, str]) -> str:
     """Return a file of project/ with values in place of @WORDS@."""
     text = resources("rammer.vdevice.export").joinpath("project", template).read_text("utf-8")
     for word, value in words.items():

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.tensor import Array, DType
+from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port
 from rammer.vdevice.image.arena import bound_ports
 
 ROW = 12  # numbers per line
-TYPES = {
-    DType.F32: "FLOAT32",
-    DType.U8: "UINT8",
-    DType.I8: "INT8",
-    DType.U16: "UINT16",
-    DType.I16: "INT16",
-    DType.I32: "INT32",
-    DType.I64: "INT64",
-    DType.BOOL: "BOOL",
-    DType.F16: "FLOAT16",
-    DType.F64: "FLOAT64",
-    DType.U32: "UINT32",
-    DType.U64: "UINT64",
-    DType.C64: "COMPLEX64",
-    DType.C128: "COMPLEX128",
-    DType.BF16: "BFLOAT16",
-}
+NAMED = re.compile("bool|u?int(8|16|32|64)|b?float(16|32|64)|complex(64|128)")  # types that rammer.h names
 
 
 def text(value: str) -> str:
@@ -84,7 +69,7 @@ def places(base: Array, offset: Array) -> list[str]:
 
 
 def _port(port: Port, shape: str) -> str:
-    kind = TYPES.get(port.dtype, "OTHER")
+    kind = port.dtype.value.upper() if NAMED.fullmatch(port.dtype.value) else "OTHER"
     return f"{text(port.name)}, RAMMER_{kind}, {len(port.shape)}, {shape}, {port.type.nbytes}u"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
@@ -19,16 +20,8 @@ from rammer.vdevice.export.tables import array, homes, places, rows, text
 _LONG = re.compile(r"\b(?<!long )(unsigned )?long\b(?! long)")  # 32 bits on Windows and WebAssembly
 # Leaf, subleaf, register (EAX to EDX) and bit of CPUID, by the names of /proc/cpuinfo.
 CPU_BITS = {  # by leaf, subleaf and register of CPUID
-    (1, 0, 2): {
-        "ssse3": 9,
-        "fma": 12,
-        "sse4_1": 19,
-        "sse4_2": 20,
-        "movbe": 22,
-        "popcnt": 23,
-        "osxsave": 27,
-        "f16c": 29,
-    },
+    (1, 0, 2): {"ssse3": 9, "fma": 12, "sse4_1": 19, "sse4_2": 20, "movbe": 22, "popcnt": 23}
+    | {"osxsave": 27, "f16c": 29},
     (7, 0, 1): {"bmi1": 3, "avx2": 5, "bmi2": 8}
     | {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
     (7, 0, 2): {"avx512_vnni": 11},
@@ -101,9 +94,7 @@ def plan_source(name: str, exported: CpuExport, arch: Arch, constants: Sequence[
     parts += homes(exported.image, header, table.arg_base, table.arg_offset, header["direct"])
     bits_of = {feature: (*word, bit) for word, bits in CPU_BITS.items() for feature, bit in bits.items()}
     bits = [bits_of[f] for f in sorted(arch.features)]
-    xcr0 = 0
-    for feature, states in STATES.items():
-        xcr0 |= states if feature in arch.features else 0
+    xcr0 = reduce(or_, (states for feature, states in STATES.items() if feature in arch.features), 0)
     bits += [bits_of["osxsave"]] if xcr0 else []
     ahead = [f"{{{{{base}, {offset}}}, {lines}}}" for base, offset, lines in table.aheads.tolist()]
     order = np.array(steps(exported), np.int64).reshape(-1, 2)
