@@ -41,7 +41,7 @@ typedef struct {
 static struct { char *at; size_t bytes; } memory[MOST];
 static struct { int used, jobs; job queue[MOST]; } streams[MOST];
 static int contexts, modules;
-static __thread int entered;
+static __thread void *current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int (*run)(const arguments *, long, long, long, long, long);
 
@@ -119,29 +119,32 @@ int NAME(cuDevicePrimaryCtxRelease_v2, hipDevicePrimaryCtxRelease)(int device) {
   contexts--;
   return 0;
 }
-int NAME(cuCtxPushCurrent_v2, hipCtxPushCurrent)(void *context) { CHECK(context == &contexts); entered++; return 0; }
-int NAME(cuCtxPopCurrent_v2, hipCtxPopCurrent)(void **context) {
-  CHECK(entered > 0);
-  *context = &contexts;
-  entered--;
+int NAME(cuCtxGetCurrent, hipCtxGetCurrent)(void **context) {
+  CHECK(contexts);
+  *context = current;
+  return 0;
+}
+int NAME(cuCtxSetCurrent, hipCtxSetCurrent)(void *context) {
+  CHECK(!context || (context == &contexts && contexts));
+  current = context;
   return 0;
 }
 int NAME(cuStreamCreate, hipStreamCreateWithFlags)(void **stream, unsigned flags) {
   int n = 0;
-  CHECK(entered && flags == 1);
+  CHECK(current && flags == 1);
   while (streams[n].used) n++;
   streams[n].used = 1;
   *stream = &streams[n].used;
   return 0;
 }
 int NAME(cuStreamDestroy_v2, hipStreamDestroy)(void *stream) {
-  CHECK(entered && is_stream(stream) && !is_busy(stream));
+  CHECK(current && is_stream(stream) && !is_busy(stream));
   *(int *)stream = 0;
   return 0;
 }
 int NAME(cuStreamSynchronize, hipStreamSynchronize)(void *stream) {
   int failed = 0, at = 0;
-  CHECK(entered && is_stream(stream));
+  CHECK(current && is_stream(stream));
   while (stream != &streams[at].used) at++;
   const int count = streams[at].jobs;
   streams[at].jobs = 0;
@@ -156,7 +159,7 @@ int NAME(cuStreamSynchronize, hipStreamSynchronize)(void *stream) {
   return failed ? FAILED : 0;
 }
 int NAME(cuMemAlloc_v2, hipMalloc)(address *at, size_t bytes) {
-  CHECK(entered && bytes);
+  CHECK(current && bytes);
   for (int n = 0; n < MOST; n++) {
     if (memory[n].at) continue;
     memory[n].bytes = bytes;
@@ -169,7 +172,7 @@ int NAME(cuMemAlloc_v2, hipMalloc)(address *at, size_t bytes) {
   return FAILED;
 }
 int NAME(cuMemFree_v2, hipFree)(address at) {
-  CHECK(entered);
+  CHECK(current);
   for (int n = 0; n < MOST; n++)
     if ((address)memory[n].at == at && at && !is_used(memory[n].at, memory[n].bytes)) {
       munmap(memory[n].at, memory[n].bytes);
@@ -179,24 +182,24 @@ int NAME(cuMemFree_v2, hipFree)(address at) {
   return FAILED;
 }
 int NAME(cuMemsetD8Async, hipMemsetD8Async)(address to, unsigned char value, size_t bytes, void *stream) {
-  CHECK(entered && !value && is_stream(stream) && on_gpu(to, bytes));
+  CHECK(current && !value && is_stream(stream) && on_gpu(to, bytes));
   return enqueue(stream, (job){.what = CLEAR, .to = (void *)to, .bytes = bytes});
 }
 int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(address to, const void *from, size_t bytes, void *stream) {
-  CHECK(entered && bytes && is_stream(stream) && on_gpu(to, bytes) && !on_gpu((address)from, 1));
+  CHECK(current && bytes && is_stream(stream) && on_gpu(to, bytes) && !on_gpu((address)from, 1));
   return enqueue(stream, (job){.what = COPY, .to = (void *)to, .from = from, .bytes = bytes});
 }
 int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void *to, address from, size_t bytes, void *stream) {
-  CHECK(entered && bytes && is_stream(stream) && on_gpu(from, bytes) && !on_gpu((address)to, 1));
+  CHECK(current && bytes && is_stream(stream) && on_gpu(from, bytes) && !on_gpu((address)to, 1));
   return enqueue(stream, (job){.what = COPY, .to = to, .from = (const void *)from, .bytes = bytes});
 }
 int NAME(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(address to, address from, size_t bytes, void *stream) {
-  CHECK(entered && bytes && is_stream(stream) && on_gpu(from, bytes) && on_gpu(to, bytes));
+  CHECK(current && bytes && is_stream(stream) && on_gpu(from, bytes) && on_gpu(to, bytes));
   return enqueue(stream, (job){.what = COPY, .to = (void *)to, .from = (const void *)from, .bytes = bytes});
 }
 int NAME(cuModuleLoadData, hipModuleLoadData)(void **module, const void *code) {
   void *library = (dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL), dlopen(getenv("FAKE_CODE"), RTLD_NOW));
-  CHECK(entered && !memcmp(code, "\177ELF", 4) && library);
+  CHECK(current && !memcmp(code, "\177ELF", 4) && library);
   void *found = dlsym(library, "simt_run");
   memcpy(&run, &found, sizeof run);
   modules++;
@@ -204,31 +207,31 @@ int NAME(cuModuleLoadData, hipModuleLoadData)(void **module, const void *code) {
   return 0;
 }
 int NAME(cuModuleUnload, hipModuleUnload)(void *module) {
-  CHECK(entered);
+  CHECK(current);
   modules--;
   return dlclose(module);
 }
 int NAME(cuModuleGetFunction, hipModuleGetFunction)(void **function, void *module, const char *name) {
-  CHECK(entered && module && !strcmp(name, "rammer_run"));
+  CHECK(current && module && !strcmp(name, "rammer_run"));
   *function = &run;
   return 0;
 }
 int NAME(cuOccupancyMaxActiveBlocksPerMultiprocessor, hipModuleOccupancyMaxActiveBlocksPerMultiprocessor)(
     int *blocks, void *function, int threads, size_t shared) {
-  CHECK(entered && function == &run && threads > 0 && shared < 1 << 20);
+  CHECK(current && function == &run && threads > 0 && shared < 1 << 20);
   *blocks = 1;
   return 0;
 }
 #ifndef HIP
 int cuFuncSetAttribute(void *function, int which, int value) {
-  CHECK(entered && function == &run && which == DYNAMIC_SHARED && value >= 0);
+  CHECK(current && function == &run && which == DYNAMIC_SHARED && value >= 0);
   return 0;
 }
 #endif
 int NAME(cuLaunchCooperativeKernel, hipModuleLaunchCooperativeKernel)(
     void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
     void *stream, void **given) {
-  CHECK(entered && function == &run && y == 1 && z == 1 && ty == 1 && tz == 1 && is_stream(stream));
+  CHECK(current && function == &run && y == 1 && z == 1 && ty == 1 && tz == 1 && is_stream(stream));
   job one = {.what = LAUNCH, .blocks = x, .threads = threads, .shared = shared};
   one.given = (arguments){*(void **)given[0], *(void **)given[1], *(void **)given[2], *(void **)given[3],
                           *(void **)given[4], *(int *)given[5],   *(int *)given[6],
@@ -239,8 +242,8 @@ int NAME(cuLaunchCooperativeKernel, hipModuleLaunchCooperativeKernel)(
 __attribute__((destructor)) static void tell(void) {
   int blocks = 0, open = 0;
   for (int n = 0; n < MOST; n++) blocks += memory[n].at != NULL, open += streams[n].used;
-  if (!contexts && !modules && !blocks && !open && !entered) return;
-  fprintf(stderr, "left: %d contexts, %d entered, %d streams, %d modules, %d blocks of memory\n", contexts, entered, open,
+  if (!contexts && !modules && !blocks && !open && !current) return;
+  fprintf(stderr, "left: %d contexts, %d current, %d streams, %d modules, %d blocks of memory\n", contexts, current != NULL, open,
           modules, blocks);
   fflush(NULL);
   _exit(7);

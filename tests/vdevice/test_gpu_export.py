@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 ARCHS = {"cuda": "sm_90", "rocm": "gfx1100"}
 NUM_VEUS = 3
 GOOD = 7  # runs whose index is in range
-CLOSING = ("Pop", "Release", "Free", "Unload", "StreamDestroy")  # functions whose errors come when all is done
+CLOSING = ("Release", "Free", "Unload", "StreamDestroy")  # functions whose errors come when all is done
 
 
 class Exported(NamedTuple):

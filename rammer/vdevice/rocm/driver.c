@@ -5,7 +5,7 @@ static const char *const libraries[] = {"libamdhip64.so",   "libamdhip64.so.7", 
                                         "amdhip64_7.dll", "amdhip64_6.dll",   0};
 static const char *const functions[] = {
     "hipInit", "hipDeviceGet", "hipDeviceGetAttribute", "hipDevicePrimaryCtxRetain", "hipDevicePrimaryCtxRelease",
-    "hipCtxPushCurrent", "hipCtxPopCurrent", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize",
+    "hipCtxGetCurrent", "hipCtxSetCurrent", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize",
     "hipMalloc", "hipFree", "hipMemsetD8Async", "hipMemcpyHtoDAsync", "hipMemcpyDtoHAsync",
     "hipMemcpyDtoDAsync", "hipModuleLoadData",
     "hipModuleUnload", "hipModuleGetFunction", "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor",

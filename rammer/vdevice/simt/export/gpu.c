@@ -18,8 +18,8 @@ typedef struct {
   int (*attribute)(int *, int, int);
   int (*retain)(void **, int);
   int (*release)(int);
+  int (*context)(void **); /* of this thread */
   int (*enter)(void *);
-  int (*leave)(void **);
   int (*stream)(void **, unsigned);
   int (*end_stream)(void *);
   int (*finish)(void *);
@@ -52,6 +52,11 @@ typedef struct {
 static gpu *gpu_of(const rammer_program *p) { return p->machine; }
 
 static size_t state_words(const rammer_plan *plan) { return (size_t)(LINE * (1 + 2 * plan->num_veus)); }
+
+/* Let the GPU be the current one of this thread; `before` was it. */
+static int entered(const gpu *g, void **before) {
+  return !g->driver.context(before) && !g->driver.enter(g->context);
+}
 
 /* ---- opening ---- */
 
@@ -169,29 +174,29 @@ static rammer_status open_gpu(rammer_program *p, const rammer_options *o) {
   gpu *g = gpu_of(p);
   const api *driver = &g->driver;
   rammer_status status;
-  void *left;
+  void *before;
   if (!found_driver(&g->driver, p->plan->gpu->driver) || driver->init(0) || driver->device(&g->device, o->device))
     return RAMMER_NO_DEVICE;
   if (driver->retain(&g->context, g->device)) {
     g->context = NULL;
     return RAMMER_DEVICE_FAILED;
   }
-  if (driver->enter(g->context)) return RAMMER_DEVICE_FAILED;
+  if (!entered(g, &before)) return RAMMER_DEVICE_FAILED;
   status = load(p);
-  driver->leave(&left);
+  driver->enter(before);
   return status;
 }
 
 static void close_gpu(rammer_program *p) {
   gpu *g = gpu_of(p);
-  void *left;
+  void *before;
   if (!g->context) return;
-  if (!g->driver.enter(g->context)) {
+  if (entered(g, &before)) {
     if (g->stream) g->driver.finish(g->stream);
     if (g->memory) g->driver.free(g->memory);
     if (g->module) g->driver.unload(g->module);
     if (g->stream) g->driver.end_stream(g->stream);
-    g->driver.leave(&left);
+    g->driver.enter(before);
   }
   g->driver.release(g->device);
   g->context = NULL;
@@ -284,21 +289,21 @@ static rammer_status run_entered(rammer_program *p) {
 static rammer_status run_gpu(rammer_program *p) {
   gpu *g = gpu_of(p);
   rammer_status status;
-  void *left;
-  if (g->driver.enter(g->context)) return RAMMER_DEVICE_FAILED;
+  void *before;
+  if (!entered(g, &before)) return RAMMER_DEVICE_FAILED;
   status = run_entered(p);
-  g->driver.leave(&left);
+  g->driver.enter(before);
   return status;
 }
 
 static rammer_status settle_gpu(rammer_stream *s) {
   gpu *g = gpu_of(s->program);
   int going;
-  void *left;
+  void *before;
   if (g->held != s) return RAMMER_OK;
-  if (g->driver.enter(g->context)) return RAMMER_DEVICE_FAILED;
+  if (!entered(g, &before)) return RAMMER_DEVICE_FAILED;
   going = gave_back(g, s);
-  g->driver.leave(&left);
+  g->driver.enter(before);
   return going ? RAMMER_OK : RAMMER_DEVICE_FAILED;
 }
 
