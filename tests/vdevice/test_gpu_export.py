@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,17 +19,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 from exports import build, compiled, detector
 from test_cpu_export_sanitized import hand_written_files_are_clean, runs_clean
 
 import rammer
+from rammer.cli.commands import main
 from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
 from rammer.runtime.program import Program
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device as cuda
 from rammer.vdevice.rocm import device as rocm
+from rammer.vdevice.rocm.elf import arch_of
 from rammer.vdevice.simt.codegen.image import checked_streams
 from rammer.vdevice.simt.codegen.megakernel import ENTRY
 from rammer.vdevice.simt.emulator.compile import compile_host
@@ -240,3 +246,39 @@ def test_programs_of_emulators_are_refused(tmp_path: Path) -> None:
         pytest.raises(DeviceError, match="cannot be exported"),
     ):
         program.export(tmp_path / "project", name="detector")
+
+
+def test_the_command_line_takes_several_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one project; a library takes the first whose machine code the driver loads."""
+    small_gpus(monkeypatch)
+    onnx.save(detector(), tmp_path / "vad.onnx")
+    how = ("--target", "rocm", "--arch", "gfx906,gfx1100", "--tune-seconds", "0", "--state", "h_out=h")
+    done = CliRunner().invoke(main, ["export", str(tmp_path / "vad.onnx"), "-o", str(tmp_path / "project"), *how])
+    assert done.exit_code == 0, done.output
+    manifest = json.loads((tmp_path / "project/manifest.json").read_text())
+    assert sorted(manifest["arches"]) == ["gfx1100", "gfx906"] and manifest["name"] == "vad"
+    for n, arch in enumerate(manifest["arches"]):
+        assert arch_of((tmp_path / f"project/vad_plan_{n}.hsaco").read_bytes()) == arch
+
+
+def test_it_is_built_for_windows(exported: Exported, tmp_path: Path) -> None:
+    """Wine runs it, and has no GPU."""
+    if c_compiler().family != "zig":
+        pytest.skip("only zig compiles for other systems")
+    program = build(exported.folder, tmp_path / "check.exe", "-lntdll", flags=("-target", "x86_64-windows-gnu"))
+    if shutil.which("wine") is None:
+        pytest.skip("no wine here")
+    done = subprocess.run(["wine", program], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 2 and "no such GPU, or no driver" in done.stdout, done
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None or sys.platform != "linux", reason="needs CMake")
+def test_cmake_builds_and_checks_it(exported: Exported, tmp_path: Path) -> None:
+    for command in (
+        ["cmake", "-S", exported.folder, "-B", tmp_path, "-DCMAKE_C_FLAGS=-DRAMMER_CHECK_RUNS=2"],
+        ["cmake", "--build", tmp_path],
+        ["ctest", "--test-dir", tmp_path],
+    ):
+        done = exported.run(*command)
+        assert done.returncode == 0, done
