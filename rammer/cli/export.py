@@ -34,7 +34,8 @@ def export(
 ) -> None:
     """Export MODEL (ONNX) as a C project: sources, weights, a header, CMake files and a self-check.
 
-    --arch takes several, A,B: the library then chooses the best that the CPU runs. Several models, NAME=MODEL, become
+    --target cuda and rocm export for a GPU. --arch takes several, A,B: the library then chooses the best that the CPU
+    or GPU runs. Several models, NAME=MODEL, become
     one model with ports NAME.PORT.
     """
     arches = (options.pop("arch") or "").split(",")

@@ -32,9 +32,9 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, ROperator, flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.evaluate import evaluate_graph, sampled_places, stored_at
-from rammer.ir.semantics.expected import Expected, expected
+from rammer.ir.semantics.expected import Expected, expected, of_kernels, without_indices
 from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded, bounded_as, differs, factor_step, unexplained
-from rammer.ir.tensor import Array, DType, TensorId, element
+from rammer.ir.tensor import Array, TensorId, element
 from rammer.ir.tile import TileProgram
 from rammer.ir.verify.replay import Replay, Snapshot
 from rammer.runtime.report import CHECKED
@@ -370,20 +370,16 @@ def _usual(value: Array, steps: float, has_float64: bool) -> Array:
     return np.full(value.shape, steps * step * float(finite.max(initial=0.0)))
 
 
-def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the inputs with zeros for integers, as random indices may be out of range."""
-    return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
-
-
 def _of_plan(
     plan: ExecutionPlan, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]
 ) -> Expected:
     """Return the values that a plan's operators compute, with the error that rounding in its rKernels may cause."""
 
+    rounded = of_kernels(plan)
+
     def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
         tick()
-        kernel = plan.kernels[n]
-        return bounded_as(op.operation.expr, kernel.form, given, factor_step=factor_step(kernel), careful=True)
+        return rounded(n, op, given)
 
     return expected(plan.graph, inputs, local, tensors)
 

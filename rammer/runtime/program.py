@@ -31,7 +31,6 @@ from rammer.vdevice.base import (
     DeviceArrays,
     DeviceBuffer,
     Executable,
-    ExportsProjects,
     Image,
     KeepsState,
     Port,
@@ -414,12 +413,12 @@ class Program(Stateful):
     ) -> None:
         """Write a project that runs the model without Python: C sources, weights, a header and a self-check.
 
-        docs/export.md describes all files.
+        docs/export-format.md specifies all files.
 
         Args:
             folder: A new or an empty folder.
             name: The model's name in C; by default that of its file.
-            others: Programs of the same model for other CPUs: `rammer_open` chooses the best that the CPU runs.
+            others: Programs of the same model for other CPUs and GPUs: `rammer_open` chooses the best that runs.
 
         Raises:
             ArtifactError: The folder cannot be written; or the program was loaded, and keeps no sources.
@@ -427,10 +426,10 @@ class Program(Stateful):
         """
         if self.is_loaded:
             raise ArtifactError("a loaded program keeps no sources", hint="export the model it was compiled from")
-        if not isinstance(self._vdevice, ExportsProjects):
-            raise DeviceError(f"programs for {self.target!r} cannot be exported", hint="target='cpu' can")
+        from rammer.vdevice.export.project import write_project  # running needs none of it
+
         name = name or self._name
-        self._vdevice.export(self._models(name, others), Path(folder), name)
+        write_project(self._models(name, others), Path(folder), name)
 
     def _models(self, name: str, others: Sequence[Program]) -> dict[str, list[tuple[VDevice, Image]]]:
         """Return the programs of each model to export by name, the best first."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -23,6 +22,7 @@ if TYPE_CHECKING:  # running programs needs none of these
     from rammer.ir.graph import Graph
     from rammer.ir.kernel import RKernel
     from rammer.ir.plan import ExecutionPlan, States
+    from rammer.vdevice.export.project import ExportedPlan
     from rammer.vdevice.profiles import ProfileStore
     from rammer.vdevice.proof.decoded import DecodedImage
     from rammer.vdevice.proof.flow import DecodedFlow
@@ -377,13 +377,10 @@ class DeviceArrays(Protocol):
 
 @runtime_checkable
 class ExportsProjects(Protocol):
-    """A vDevice whose programs can become a project of sources that needs no Python."""
+    """A vDevice whose programs can become a part of a C project that needs no Python."""
 
-    def export(self, models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder: Path, name: str) -> None:
-        """Write the project `name` of some models' programs, the best of each first, to a new or empty folder.
-
-        Models are by name in C. Raises ArtifactError, InputError.
-        """
+    def exported(self, image: Image) -> ExportedPlan:
+        """Return what a project needs of an image that was compiled here. Raises DeviceError, ToolchainError."""
 
 
 class CompiledOnly:

@@ -170,6 +170,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.report",
             "runtime.usage",
             "vdevice.base",
+            "vdevice.export",
             "vdevice.forks",
             "vdevice.proof",
             "ir",

@@ -1,10 +1,11 @@
 /* Run the exported model MODEL from several threads at once: programs that share the pool, streams of one program, one
- * thread alone. Each must give what the first program gave. Every array is a block of its own, so that a sanitizer sees
+ * thread alone; and over the threads of hosts, with as many as there are lanes, fewer, or none. Each must give what the first program gave. Every array is a block of its own, so that a sanitizer sees
  * an access beyond its end; some are not aligned. Argument: weights.bin. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "rammer.h"
 
@@ -63,6 +64,54 @@ static void follow(rammer_stream *stream, size_t off, int is_first) {
   }
 }
 
+/* ---- hosts ---- */
+
+enum { IN_TURN, BACKWARDS, A_THREAD_EACH, SECOND_LATE, TWO_THREADS, LAST_ALONE, NOTHING, HOSTS };
+typedef struct { rammer_work work; void *argument; int first, step, count, wait_us; } calls;
+
+static void *make_calls(void *of) {
+  const calls *c = of;
+  int n;
+  if (c->wait_us) usleep((useconds_t)c->wait_us);
+  for (n = c->first; n < c->count; n += c->step) c->work(c->argument, n);
+  return NULL;
+}
+
+static void offer(void *host, int count, rammer_work work, void *argument) {
+  const int kind = *(const int *)host;
+  pthread_t made[64];
+  calls all[64];
+  int n, threads = kind == TWO_THREADS ? 2 : kind == A_THREAD_EACH || kind == SECOND_LATE ? count : 0;
+  for (n = 0; n < threads; n++) {
+    all[n].work = work;
+    all[n].argument = argument;
+    all[n].first = n;
+    all[n].step = threads;
+    all[n].count = count;
+    all[n].wait_us = kind == SECOND_LATE && n == 1 ? 3000 : 0;
+    must(!pthread_create(made + n, NULL, make_calls, all + n), "no thread");
+  }
+  for (n = 0; n < threads; n++) pthread_join(made[n], NULL);
+  for (n = 0; kind == IN_TURN && n < count; n++) work(argument, n);
+  for (n = count; kind == BACKWARDS && n; n--) work(argument, n - 1);
+  if (kind == LAST_ALONE) work(argument, count - 1);
+}
+
+static void follow_hosts(void) {
+  int kind;
+  for (kind = 0; kind < HOSTS; kind++) {
+    rammer_options options = RAMMER_DEFAULTS;
+    rammer_program *program;
+    options.parallel = offer;
+    options.host = &kind;
+    must(rammer_open(&MODEL, &options, &program) == RAMMER_OK, "a program cannot be opened");
+    follow(rammer_own_stream(program), 0, 0);
+    rammer_reset(rammer_own_stream(program));
+    follow(rammer_own_stream(program), 1, 0);
+    rammer_close(program);
+  }
+}
+
 static void *work(void *argument) {
   const int mine = *(int *)argument;
   int turn;
@@ -114,6 +163,7 @@ int main(int count, char **arguments) {
     follow(rammer_own_stream(shared), 0, !run);
     if (!run) rammer_close(shared);
   }
+  follow_hosts();
   for (n = 0; n < THREADS; n++) numbers[n] = n;
   for (n = 0; n < THREADS; n++) must(!pthread_create(threads + n, NULL, work, numbers + n), "no thread");
   for (n = 0; n < THREADS; n++) pthread_join(threads[n], NULL);

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cpus import runnable
 from exports import WARNINGS, build, compiled, gcc, include
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.vdevice.cpu.host import host
@@ -62,6 +63,27 @@ def test_a_voice_detector_runs_clean(detector: Path, under: str, tmp_path: Path)
     runs_clean(detector, "detector", under, tmp_path)
 
 
+@pytest.mark.parametrize("under", ["memory", "threads"])
+def test_hosts_with_fewer_threads_than_lanes(under: str, tmp_path: Path) -> None:
+    """No lane counts on another one's thread: export_stress.c runs hosts of one thread, of two, and of none."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"]),
+        helper.make_node("Transpose", ["q"], ["k"]),
+        helper.make_node("MatMul", ["q", "k"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"]),
+        helper.make_node("MatMul", ["p", "q"], ["y"]),
+    ]
+    w = numpy_helper.from_array(np.random.default_rng(0).standard_normal((160, 160)).astype(np.float32) / 16, "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [75, 160]) for name in "xy")
+    graph = helper.make_graph(nodes, "attention", [x], [y], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with rammer.compile(model, device=5, tune_seconds=0) as program:
+        program.export(tmp_path / "project", name="attention")
+        table = Table.from_bytes(program.image.file(TABLE))
+        assert np.all(np.diff(table.bounds) > 0) and np.any(table.slots[:, 0] < 0)  # lanes, and waits
+    runs_clean(tmp_path / "project", "attention", under, tmp_path)
+
+
 def test_large_arrays_that_are_not_aligned_are_copied(tmp_path: Path) -> None:
     """Kernels read and write large arrays where the caller has them."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [75, 640]) for name in "xy")
@@ -73,16 +95,20 @@ def test_large_arrays_that_are_not_aligned_are_copied(tmp_path: Path) -> None:
     runs_clean(tmp_path / "project", "relu", "memory", tmp_path)
 
 
-@pytest.mark.parametrize("family", ["gcc", "clang"])
-def test_hand_written_files_compile_without_warnings(detector: Path, family: str, tmp_path: Path) -> None:
-    """With optimisation, which some warnings need; `build` compiles them without."""
+def hand_written_files_are_clean(folder: Path, family: str, tmp_path: Path) -> None:
+    """Compile them with optimisation, which some warnings need; `build` compiles them without."""
     compiler: Compiler = gcc() if family == "gcc" else c_compiler()
     if family == "clang" and compiler.family not in ("clang", "zig"):
         pytest.skip("no clang here")
-    for path in (*detector.glob("src/*.c"), detector / "main.c", STRESS):
+    for path in (*folder.glob("src/*.c"), folder / "main.c", STRESS):
         if "kernels" not in path.name:
             command = (*compiler.command, "-std=gnu11", "-O2", "-DMODEL=detector_model", *WARNINGS)
-            subprocess.run([*command, *include(detector), "-c", path, "-o", tmp_path / "o"], check=True, cwd=detector)
+            subprocess.run([*command, *include(folder), "-c", path, "-o", tmp_path / "o"], check=True, cwd=folder)
+
+
+@pytest.mark.parametrize("family", ["gcc", "clang"])
+def test_hand_written_files_compile_without_warnings(detector: Path, family: str, tmp_path: Path) -> None:
+    hand_written_files_are_clean(detector, family, tmp_path)
 
 
 @pytest.mark.slow

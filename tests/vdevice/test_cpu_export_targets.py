@@ -143,4 +143,4 @@ def test_real_models_run_there(name: str, model: str, tmp_path: Path) -> None:
 
 def test_the_page_of_targets_has_a_row_for_each() -> None:
     rows = re.findall(r"^\| `([\w.-]+)` \| .* \| (?:run|built).* \|$", (ROOT / "docs/targets.md").read_text(), re.M)
-    assert rows == [*TARGETS, "node", "chromium"]
+    assert rows == [*TARGETS, "node", "chromium", "cuda", "rocm"]

@@ -25,8 +25,8 @@ def later(project: Path, where: Path, *, major: int, minor: int) -> Path:
     copy = where / f"project-{major}.{minor}"
     shutil.copytree(project, copy)
     header = (copy / "include/rammer.h").read_text()
-    header = header.replace("RAMMER_MAJOR 1\n", f"RAMMER_MAJOR {major}\n")
-    header = header.replace("RAMMER_MINOR 0\n", f"RAMMER_MINOR {minor}\n")
+    header = re.sub(r"RAMMER_MAJOR \d+\n", f"RAMMER_MAJOR {major}\n", header)
+    header = re.sub(r"RAMMER_MINOR \d+\n", f"RAMMER_MINOR {minor}\n", header)
     header = header.replace("} rammer_options;", "  double priority, more[9];\n} rammer_options;")
     (copy / "include/rammer.h").write_text(re.sub(r"(DEFAULTS \{.*)\}", r"\1, 0, {0}}", header))
     tables = (copy / "src/model.h").read_text()
@@ -79,3 +79,15 @@ def test_a_new_model_is_refused_by_an_old_runtime(project: Path, tmp_path: Path,
     model.write_text(re.sub(r'#include "detector.h"\n#include "model.h"\n', inlined, model.read_text()))
     done = checked(project, shared(mixed, tmp_path), tmp_path)
     assert done.returncode == 2 and "the model was exported for another version of rammer.h" in done.stdout
+
+
+def test_a_model_of_version_1_0_runs_with_a_later_runtime(project: Path, tmp_path: Path) -> None:
+    """Its plans name no engine."""
+    old = tmp_path / "old"
+    shutil.copytree(project, old)
+    plan, model = old / "src/detector_plan_0.c", old / "src/detector.c"
+    assert ", &rammer_cpu, 0}" in plan.read_text() and "{RAMMER_VERSION, " in model.read_text()
+    plan.write_text(plan.read_text().replace(", &rammer_cpu, 0}", "}"))
+    model.write_text(model.read_text().replace("{RAMMER_VERSION, ", "{1000, "))
+    done = checked(old, shared(old, tmp_path), tmp_path)
+    assert done.returncode == 0 and "1 of 1 outputs right" in done.stdout

@@ -19,8 +19,9 @@ from rammer.errors import InputError
 from rammer.ir.expr import COMPARISONS, Call, Cast, Load, TensorExpr, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.evaluate import Memory, evaluate_expr
-from rammer.ir.semantics.rounding import Bounded, differs, moved_by
+from rammer.ir.semantics.rounding import Bounded, bounded_as, differs, factor_step, moved_by
 from rammer.ir.tensor import Array, DType, TensorId
 
 MOVES = 2.0  # tolerance, in multiples of what moving results did to outputs
@@ -28,6 +29,21 @@ SOME = 2  # elements of an output that may jump although moving results moved no
 USUAL = 0.9  # share of a tensor's elements that are off by at most `usual`
 STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
 Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
+
+
+def of_kernels(plan: ExecutionPlan) -> Local:
+    """Return the function for `expected` that gives each operator's results with the rounding of its rKernel."""
+
+    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+        kernel = plan.kernels[n]
+        return bounded_as(op.operation.expr, kernel.form, given, factor_step=factor_step(kernel), careful=True)
+
+    return local
+
+
+def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the inputs with zeros for integers, as random indices may be out of range."""
+    return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
 
 
 class Expectation(NamedTuple):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from itertools import starmap
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rammer.errors import InputError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
-from rammer.vdevice.base import Image, Progress, VDevice, silent
+from rammer.vdevice.base import Image, Progress, silent
 from rammer.vdevice.cpu.codegen.build import build_image, seal_image
-from rammer.vdevice.cpu.codegen.compile import KernelCompiler, Unit
+from rammer.vdevice.cpu.codegen.compile import KernelCompiler
 from rammer.vdevice.cpu.decode import decode
 from rammer.vdevice.cpu.runtime.runner import CpuRunner
 from rammer.vdevice.cpu.spec import default_rates, make_spec
@@ -22,6 +20,9 @@ from rammer.vdevice.cpu.tune.check import check_kernels, untested
 from rammer.vdevice.cpu.tune.profile import measure_kernels, refused_kernels
 from rammer.vdevice.profiles import ProfileStore, profile_store
 from rammer.vdevice.proof.decoded import DecodedImage
+
+if TYPE_CHECKING:
+    from rammer.vdevice.cpu.export.tables import CpuExport
 
 
 class CpuVDevice(CpuRunner):
@@ -120,16 +121,9 @@ class CpuVDevice(CpuRunner):
         """Return the image with objects of exactly the plan's rKernels. Raises ToolchainError."""
         return image if image.plan is None else seal_image(image, image.plan, self._compiler, progress)
 
-    def export(self, models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder: Path, name: str) -> None:
-        """Write a C project of models' programs, the best first. Raises ArtifactError, InputError, ToolchainError."""
-        from rammer.vdevice.cpu.export.project import write_project  # running and compiling needs none of it
+    def exported(self, image: Image) -> CpuExport:
+        """Return the tables and C of a program for a project. Raises ToolchainError."""
+        from rammer.vdevice.cpu.export.tables import CpuExport  # running and compiling needs none of it
 
-        def unit(device: VDevice, image: Image) -> tuple[Image, ExecutionPlan, Sequence[Unit]]:
-            if not isinstance(device, CpuVDevice):
-                raise InputError(f"a program for {image.target!r} goes into no C project for CPUs")
-            assert image.plan is not None  # it was compiled here
-            kernels = list(dict.fromkeys(image.plan.kernels))
-            return device.seal(image), image.plan, device._compiler.units(kernels)
-
-        found = {model: list(starmap(unit, programs)) for model, programs in models.items()}
-        write_project(found, folder, name)
+        assert image.plan is not None  # it was compiled here
+        return CpuExport(self.seal(image), image.plan, self._compiler.units(list(dict.fromkeys(image.plan.kernels))))

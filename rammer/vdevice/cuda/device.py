@@ -13,6 +13,7 @@ PLATFORM = Platform(
     label="CUDA",
     brand="NVIDIA",
     code_file=CUBIN,
+    text_suffix=".cu",
     probe=probe,
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,

@@ -13,6 +13,7 @@ PLATFORM = Platform(
     label="ROCm",
     brand="AMD",
     code_file=HSACO,
+    text_suffix=".hip",
     probe=probe,
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
@@ -24,6 +25,9 @@ from rammer.vdevice.simt.runtime.executable import GpuExecutable
 from rammer.vdevice.simt.tune.profile import measure_kernels
 from rammer.vdevice.simt.tune.registers import read_registers
 
+if TYPE_CHECKING:
+    from rammer.vdevice.simt.export.tables import GpuExport
+
 EMULATED_VEUS = 8
 EMULATE = 'device="emulator" runs the program on the host'
 
@@ -35,6 +39,7 @@ class Platform:
     label: str  # the target's name in lower case
     brand: str  # of the GPUs
     code_file: str  # of an image: its machine code
+    text_suffix: str  # of the text that it is compiled from
     probe: Callable[[], Availability]  # whether a GPU and its software are present
     find_gpu: Callable[[int], Gpu]  # of this machine, by number
     choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
@@ -138,6 +143,14 @@ class GpuVDevice(VDevice):
     def decode(self, image: Image) -> DecodedImage:
         """Decode the streams and the text of an image. Raises ValueError, KeyError."""
         return decode(image, self.dialect)
+
+    def exported(self, image: Image) -> GpuExport:
+        """Return the machine code and streams of a program for a project."""
+        from rammer.vdevice.simt.export.tables import GpuExport  # running and compiling needs none of it
+
+        assert image.plan is not None  # it was compiled here
+        platform = self.platform
+        return GpuExport(image, image.plan, platform.label.lower(), platform.code_file, platform.text_suffix)
 
     def load(self, image: Image) -> Executable:
         """Return the image ready to run; without a matching GPU, an executable that raises when it is run."""

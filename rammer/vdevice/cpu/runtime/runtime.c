@@ -43,14 +43,6 @@ typedef struct {
   i64 keeps_subnormals;  // else vEUs take numbers below the normal ones for zero: many CPUs need a hundred times as long
 } table;
 
-// Runs that would compute on the same CPUs go one at a time, first come first served. Runtimes of several builds may
-// share this struct, so it is part of the ABI.
-typedef struct {
-  _Alignas(128) unsigned next;     // the ticket of whoever comes next
-  _Alignas(128) unsigned serving;  // the ticket whose turn it is
-  _Alignas(128) const void *holder;  // the pool of the last turn: idle vEUs of other pools sleep
-} turn;
-
 // One per vEU. What another vEU polls has a cache line of its own (and its neighbour, which CPUs fetch along).
 typedef struct {
   _Alignas(128) i64 step;  // slots completed, counted on from the base of the dispatch
@@ -77,6 +69,9 @@ typedef struct {
   u64 idle;  // the dispatch in which it waits, in timed runs
 } lane;
 
+// What a host offers: call work(p, v) once for each v < count, on any threads, and return when all have returned.
+typedef void parallel(void *host, int count, void (*work)(void *p, int v), void *p);
+
 typedef struct pool {
   turn *turn;
   _Alignas(128) u64 go;  // number of the dispatch, and in CALLED the number of vEUs that it calls
@@ -87,6 +82,8 @@ typedef struct pool {
   _Alignas(128) int sleepers;
   int abort, lost, running, closing;
   i64 num_veus;  // vEU 0 included, which has no thread here
+  parallel *parallel;  // of a host, whose threads walk the lanes; or NULL
+  void *host;
   i64 claimed;   // lanes that the caller walks
   i64 rests_until;  // the same of the worker that rests longest
   lane lanes[];
@@ -122,10 +119,10 @@ static void stall(pool *p, i64 veu, i64 order, position on, i64 begun) {
     set_report(p, veu, order, on, begun);
 }
 
-// Whether a lane has begun no slot for too long. A pause of the whole process counts little.
+// Whether no slot was begun for too long. A pause of the whole process counts little.
 typedef struct { i64 begun, last, waited; } watchdog;
-static int overdue(watchdog *w, const lane *l, i64 limit) {
-  i64 begun = LOAD_ALONE(&l->begun), now = now_ns(), passed = now - w->last;
+static int overdue(watchdog *w, i64 begun, i64 limit) {
+  i64 now = now_ns(), passed = now - w->last;
   w->waited = begun != w->begun || !w->last ? 0 : w->waited + (passed < limit / 16 ? passed : limit / 16);
   w->begun = begun;
   w->last = now;
@@ -171,13 +168,15 @@ INLINE const i64 *bounds_of(const pool *p, i64 veu) { return p->t->bounds + p->p
 
 INLINE int is_over(const pool *p, position on) { return LOAD(&p->lanes[on.veu].step) - p->base > on.order; }
 
-// Claim a lane for the caller, unless its worker has begun.
-static void claim(pool *p, lane *l, u64 go) {
-  if (!claims(l, go)) return;
+// Claim a lane for this thread, unless another one has begun. False: it has.
+static int begin_lane(pool *p, lane *l, u64 go) {
+  if (!claims(l, go)) return 0;
   l->scratch = p->t->scratch + (l - p->lanes) * p->t->scratch_stride;
   l->next = p->t->slots + bounds_of(p, l - p->lanes)[0];
-  p->claimed++;
+  return 1;
 }
+
+static void claim(pool *p, lane *l, u64 go) { p->claimed += begin_lane(p, l, go); }
 
 // Claim the lanes of all workers that rest.
 static void claim_resting(pool *p, u64 go) {
@@ -188,29 +187,33 @@ static void claim_resting(pool *p, u64 go) {
       if (now < LOAD(&p->lanes[v].rests_until)) claim(p, &p->lanes[v], go);
 }
 
-// Compute at most one slot of each claimed lane. False: none could be.
-static int walk_claimed(pool *p) {
+// Compute the next slot of a lane that this thread has claimed. False: it has to wait.
+static int step_lane(pool *p, i64 v) {
   const table *t = p->t;
-  int walked = 0;
-  for (i64 v = 1; v < t->num_veus; v++) {
-    lane *l = &p->lanes[v];
-    const slot *s = l->next, *first = t->slots + bounds_of(p, v)[0], *end = t->slots + bounds_of(p, v)[1];
-    if (s && LOAD(&p->abort)) s = end;
-    int ready = s != 0;
-    for (int w = 0; ready && s < end && s->kernel < 0 && w < s->rtask; w++) ready = is_over(p, t->waits[s->args + w]);
-    if (!ready) continue;
-    walked = 1;
-    if (s < end) {
-      STORE_ALONE(&l->begun, p->base + (s - first) + 1);
-      l->now.next = t->aheads[s->ahead];
-      if (s->kernel >= 0) compute(t, l, s);
-      if (s->flags & PUBLISH) STORE(&l->step, p->base + (s - first) + 1);
-    }
-    l->next = s + 1 < end ? s + 1 : 0;
-    if (l->next) continue;
-    p->claimed--;
-    STORE(&l->done, p->go);
+  lane *l = &p->lanes[v];
+  const slot *s = l->next, *first = t->slots + bounds_of(p, v)[0], *end = t->slots + bounds_of(p, v)[1];
+  if (LOAD(&p->abort)) s = end;
+  for (int w = 0; s < end && s->kernel < 0 && w < s->rtask; w++)
+    if (!is_over(p, t->waits[s->args + w])) return 0;
+  if (s < end) {
+    STORE_ALONE(&l->begun, p->base + (s - first) + 1);
+    l->now.next = t->aheads[s->ahead];
+    if (s->kernel >= 0) compute(t, l, s);
+    if (s->flags & PUBLISH) STORE(&l->step, p->base + (s - first) + 1);
   }
+  l->next = s + 1 < end ? s + 1 : 0;
+  if (!l->next) STORE(&l->done, p->go);
+  return 1;
+}
+
+// Compute at most one slot of each lane that the caller has claimed. False: none could be.
+static int walk_claimed(pool *p) {
+  int walked = 0;
+  for (i64 v = 1; v < p->t->num_veus; v++)
+    if (p->lanes[v].next && step_lane(p, v)) {
+      walked = 1;
+      p->claimed -= !p->lanes[v].next;
+    }
   return walked;
 }
 
@@ -263,7 +266,7 @@ static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, p
     if (LOAD(&p->abort)) return 0;
     if (LOAD(&other->open)) help(p, veu, other);
     if (veu || !stand_in(p, other, &since)) give_way(p, other, &got);
-    if (overdue(&dog, other, p->t->watchdog_ns)) {
+    if (overdue(&dog, LOAD_ALONE(&other->begun), p->t->watchdog_ns)) {
       stall(p, veu, order, on, dog.begun);
       return 0;
     }
@@ -299,7 +302,7 @@ static int __attribute__((noinline)) compute_openly(pool *p, i64 veu, const slot
     if (i % p->t->patience) continue;
     yield();
     if (LOAD(&p->abort)) return 0;
-    if (overdue(&dog, me, p->t->watchdog_ns)) {
+    if (overdue(&dog, LOAD_ALONE(&me->begun), p->t->watchdog_ns)) {
       stall(p, veu, order, (position){(int)veu, (int)order}, dog.begun);
       return 0;
     }
@@ -364,19 +367,6 @@ static void run_lane(pool *p, i64 veu) {
   if (p->timed) walk(p, veu, 1);
   else walk(p, veu, 0);
   end_rtasks(before);
-}
-
-// ---- turns ----
-
-INLINE void take(turn *of) {
-  unsigned mine = ADD_IN_ORDER(&of->next, 1);
-  for (unsigned now; (now = LOAD_IN_ORDER(&of->serving)) != mine;) sleep_while(&of->serving, now, 1u << mine % 32);
-}
-
-INLINE void give(turn *of) {
-  unsigned next = of->serving + 1;
-  STORE_IN_ORDER(&of->serving, next);
-  if (LOAD_IN_ORDER(&of->next) != next) wake(&of->serving, 1u << next % 32);
 }
 
 // ---- workers ----
@@ -485,13 +475,58 @@ static int join(pool *p, i64 veu) {
   while (LOAD(&other->done) != p->go) {
     help_worker(p, other);
     if (!stand_in_for_worker(p, other, &since)) give_way(p, other, &got);
-    if (overdue(&dog, other, 2 * p->t->watchdog_ns)) {  // a waiting worker's own watchdog comes first
+    if (overdue(&dog, LOAD_ALONE(&other->begun), 2 * p->t->watchdog_ns)) {  // a waiting worker's own watchdog comes first
       set_report(p, veu, -1, (position){-1, -1}, dog.begun);
       p->lost = 1;
       return 0;
     }
   }
   return 1;
+}
+
+// ---- threads of a host ----
+//
+// A host may have fewer threads than a program has vEUs, or call all work from one. So no thread counts on another one's
+// coming: while its lanes wait, it begins those that nobody has begun.
+
+enum { MOST_OF_HOST = 64 };  // vEUs of a program
+
+// Walk lanes until each is begun, and those that this thread has begun are over. The first is that of vEU `v`.
+static void take_part(void *of, int v) {
+  pool *p = of;
+  const table *t = p->t;
+  const control before = begin_rtasks(t);
+  watchdog dog = {0, 0, 0};
+  u64 mine = 0;
+  for (i64 idle = 0;;) {
+    u64 left = 0;
+    int walked = 0;
+    for (i64 n = 0; n < t->num_veus; n++)
+      if (mine >> n & 1) {
+        walked |= step_lane(p, n);
+        if (p->lanes[n].next) left |= 1ull << n;
+      }
+    mine = left;
+    if (walked) {
+      idle = 0;
+      continue;
+    }
+    idle++;
+    for (i64 n = 0; !walked && n < t->num_veus && (!mine || idle % LONG_LOOK == 0); n++) {
+      const i64 other = (v + n) % t->num_veus;
+      if ((walked = begin_lane(p, &p->lanes[other], p->go))) mine |= 1ull << other;
+    }
+    if (!mine) break;
+    if (walked || idle % LONG_LOOK) {
+      pause();
+      continue;
+    }
+    yield();
+    i64 begun = 0;
+    for (i64 n = 0; n < t->num_veus; n++) begun += LOAD_ALONE(&p->lanes[n].begun);
+    if (overdue(&dog, begun, t->watchdog_ns)) stall(p, v, -1, (position){-1, -1}, p->base);
+  }
+  end_rtasks(before);
 }
 
 // ---- entry points ----
@@ -545,9 +580,15 @@ static int run_all(pool *p) {
     if (bounds[1] == bounds[t->num_veus]) {  // all in lane 0: a plain call
       run_lane(p, 0);
     } else {
-      dispatch(p, (u64)t->num_veus, t->num_veus);
-      run_lane(p, 0);
-      for (i64 v = 1; v < t->num_veus; v++)
+      if (p->parallel) {
+        p->go += CALLED + 1;
+        p->parallel(p->host, (int)t->num_veus, take_part, p);
+        take_part(p, 0);  // what the host left out
+      } else {
+        dispatch(p, (u64)t->num_veus, t->num_veus);
+        run_lane(p, 0);
+      }
+      for (i64 v = !p->parallel; v < t->num_veus; v++)
         if (!join(p, v)) return STUCK;
     }
     p->base += bounds[t->num_veus] - bounds[0] + 1;  // counters only grow: no reset, no stale value

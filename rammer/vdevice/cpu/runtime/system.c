@@ -268,3 +268,23 @@ INLINE u64 ticks(void) {
 #endif
 }
 
+// ---- turns ----
+
+// Runs that would compute on the same CPUs go one at a time, first come first served. Runtimes of several builds may
+// share this struct, so it is part of the ABI.
+typedef struct {
+  _Alignas(128) unsigned next;     // the ticket of whoever comes next
+  _Alignas(128) unsigned serving;  // the ticket whose turn it is
+  _Alignas(128) const void *holder;  // the pool of the last turn: idle vEUs of other pools sleep
+} turn;
+
+INLINE void take(turn *of) {
+  unsigned mine = ADD_IN_ORDER(&of->next, 1);
+  for (unsigned now; (now = LOAD_IN_ORDER(&of->serving)) != mine;) sleep_while(&of->serving, now, 1u << mine % 32);
+}
+
+INLINE void give(turn *of) {
+  unsigned next = of->serving + 1;
+  STORE_IN_ORDER(&of->serving, next);
+  if (LOAD_IN_ORDER(&of->next) != next) wake(&of->serving, 1u << next % 32);
+}

@@ -19,7 +19,7 @@ extern "C" {
 /* A program built with one minor version runs with libraries of the same major version and a later minor one: structs
  * below keep their fields, and only rammer_options gets new ones, behind the others. */
 #define RAMMER_MAJOR 1
-#define RAMMER_MINOR 0
+#define RAMMER_MINOR 1
 #define RAMMER_VERSION (1000 * RAMMER_MAJOR + RAMMER_MINOR)
 
 typedef enum rammer_status {
@@ -29,10 +29,12 @@ typedef enum rammer_status {
   RAMMER_BAD_ARGUMENT = 3,
   RAMMER_NO_MEMORY = 4,
   RAMMER_NO_THREAD = 5,
-  RAMMER_NO_CPU = 6,     /* the library holds no code for this CPU */
+  RAMMER_NO_CPU = 6,     /* the library holds no code for this CPU or GPU, or the GPU cannot hold all blocks at once */
   RAMMER_NO_WEIGHTS = 7, /* their file cannot be read, or is another model's */
   RAMMER_BAD_MODEL = 8,  /* the model was exported for another major version than the library's, or a later minor one */
-  RAMMER_BAD_VERSION = 9 /* the calling program was built for such a version */
+  RAMMER_BAD_VERSION = 9, /* the calling program was built for such a version */
+  RAMMER_NO_DEVICE = 10, /* no GPU of this number, or no driver for it (since 1.1) */
+  RAMMER_DEVICE_FAILED = 11 /* the GPU's driver reports an error (since 1.1) */
 } rammer_status;
 
 /* Element types, with ONNX's numbers. */
@@ -55,6 +57,11 @@ typedef struct rammer_model rammer_model;     /* constant data, in the library t
 typedef struct rammer_program rammer_program; /* a model with memory to run in */
 typedef struct rammer_stream rammer_stream;   /* runs of a program that share a state */
 
+/* Threads of the host's, for lanes that run side by side: call work(argument, n) once for each n < count, on any threads,
+ * also in turn on one, and return when all calls have returned. */
+typedef void (*rammer_work)(void *argument, int n);
+typedef void (*rammer_parallel)(void *host, int count, rammer_work work, void *argument);
+
 typedef struct rammer_options {
   size_t size;              /* sizeof(rammer_options) */
   int version;              /* RAMMER_VERSION */
@@ -64,8 +71,11 @@ typedef struct rammer_options {
   size_t weights_bytes;
   void *memory;             /* rammer_memory() bytes, aligned to 128; NULL: taken from the system */
   size_t memory_bytes;
+  rammer_parallel parallel; /* since 1.1: the host's threads in place of the library's; NULL: those */
+  void *host;               /* the first argument of `parallel` */
+  int device;               /* since 1.1: the number of the GPU */
 } rammer_options;
-#define RAMMER_DEFAULTS {sizeof(rammer_options), RAMMER_VERSION, 1, 0, 0, 0, 0, 0} /* rammer_options o = RAMMER_DEFAULTS; */
+#define RAMMER_DEFAULTS {sizeof(rammer_options), RAMMER_VERSION, 1, 0, 0, 0, 0, 0, 0, 0, 0} /* rammer_options o = RAMMER_DEFAULTS; */
 
 int rammer_version(void);                        /* RAMMER_VERSION of the library */
 const char *rammer_text(rammer_status);          /* what a status means */

@@ -7,7 +7,10 @@
 #include "@NAME@.h"
 
 extern const unsigned char @NAME@_check[];
-enum { INPUTS = @INPUTS@, OUTPUTS = @OUTPUTS@, RUNS = 100 };
+#ifndef RAMMER_CHECK_RUNS /* that are timed */
+#define RAMMER_CHECK_RUNS 100
+#endif
+enum { INPUTS = @INPUTS@, OUTPUTS = @OUTPUTS@, RUNS = RAMMER_CHECK_RUNS };
 static const size_t input_at[INPUTS + 1] = {@INPUT_AT@}, output_at[OUTPUTS + 1] = {@OUTPUT_AT@};
 static const double tolerance[OUTPUTS + 1] = {@TOLERANCES@};
 static _Alignas(128) unsigned char results[@RESULT_BYTES@];

@@ -1,0 +1,1 @@
+"""Write compiled programs as projects of C sources that need no Python."""

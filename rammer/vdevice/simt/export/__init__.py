@@ -1,0 +1,1 @@
+"""Write programs as C projects that need no Python."""
