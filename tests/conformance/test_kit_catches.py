@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-
-from rammer.cli.new_plugin import contents
+from rammer_testing.new_plugin import contents
 
 TOY = contents("toy", "device")["rammer_toy.py"]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import thresholds
+from rammer_testing.new_plugin import KINDS, contents
 
 import rammer
 from rammer import config, hookspecs, plugin, testing
 from rammer.about import VERSION
-from rammer.cli.new_plugin import KINDS, contents
 from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.listing import print_rkernels
 from rammer.ir.verify import kernel

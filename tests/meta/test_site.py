@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rammer_testing.new_plugin import contents
 
 import rammer
-from rammer.cli.new_plugin import contents
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
