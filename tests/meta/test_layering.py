@@ -136,7 +136,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "rammer.runtime.load": (
-        {"runtime", "plugins", "vdevice.base", "errors"}
+        {"runtime", "plugins", "vdevice.base", "files", "errors"}
         | {"compiler.models"},  # for the old meaning of `load`, until 0.7
         set(),
     ),
