@@ -86,13 +86,14 @@ def test_every_exception_is_explained() -> None:
 
 
 def test_plugins_need_public_modules_alone() -> None:
-    """The packages that new-plugin makes, and so the guides, import from rammer, rammer.plugin and rammer.testing."""
-    for kind in KINDS:
-        for file, text in contents("toy", kind).items():
-            for node in ast.walk(ast.parse(text)) if file.endswith(".py") else ():
-                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rammer"):
-                    assert node.module in ("rammer.plugin", "rammer.testing"), f"{kind}: {file}"
-                    assert {a.name for a in node.names} <= {*plugin.__all__, *testing.__all__}
+    """The packages that new-plugin makes, and so the guides, and the example of a policy."""
+    made = {f"{kind}: {file}": text for kind in KINDS for file, text in contents("toy", kind).items()}
+    made |= {path.name: path.read_text() for path in (ROOT / "plugins/list-policy").rglob("*.py")}
+    for file, text in made.items():
+        for node in ast.walk(ast.parse(text)) if file.endswith(".py") else ():
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rammer."):
+                assert node.module in ("rammer.plugin", "rammer.testing"), file
+                assert {a.name for a in node.names} <= {*plugin.__all__, *testing.__all__}
 
 
 def test_the_page_of_versions_says_what_this_release_reads() -> None:
