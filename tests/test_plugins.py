@@ -382,8 +382,8 @@ def test_a_file_is_a_plugin_for_one_command(tmp_path: Path) -> None:
     assert done.returncode == 0 and "policy mine" in done.stdout, done.stderr
     assert "no policy named 'mine'" in run_at(tmp_path, "-P", "-m", "rammer", *show).stderr
     for file, text in (
-        ("broken.py", "broken.py: ZeroDivisionError: division by zero"),
-        ("absent.py", "absent.py: FileNotFoundError"),
+        ("broken.py", "broken.py raised ZeroDivisionError: division by zero"),
+        ("absent.py", "absent.py raised FileNotFoundError"),
         ("inside/json.py", "a module is named 'json' already"),
     ):
         done = run_at(tmp_path, "-P", "-m", "rammer", "--plugin", file, *show)
