@@ -325,7 +325,7 @@ def test_hook_calls_can_be_traced(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     ("name", "kind", "tests"),
     [
         ("toy_device", "device", ""),
-        ("plain_c", "c-device", "one_rtask or diamond or constants or refused or random_plans"),
+        ("plain_c", "c-device", "one_rtask or diamond or constants or refused or saved or random_plans"),
         ("my_kernels", "kernels", ""),
         ("longest_first", "policy", ""),
     ],
