@@ -1,5 +1,6 @@
 """Declare the names of rammer.plugin, each with its module: for type checkers, and for the imports on first use."""
 
+from rammer.cost.weights import reload_us as reload_us
 from rammer.hookspecs import hookimpl as hookimpl
 from rammer.ir.analysis.dependency import Dependencies as Dependencies
 from rammer.ir.device import Execution as Execution
@@ -35,11 +36,17 @@ from rammer.ir.tile import TaskDigit as TaskDigit
 from rammer.ir.verify import verify_plan as verify_plan
 from rammer.kernels import candidates as candidates
 from rammer.planner.memory import plan_memory as plan_memory
+from rammer.scheduler.assembly import Assembly as Assembly
+from rammer.scheduler.assembly import Needs as Needs
+from rammer.scheduler.assembly import Placed as Placed
+from rammer.scheduler.draft import Draft as Draft
+from rammer.scheduler.policies.wavefront import WavefrontPolicy as WavefrontPolicy
 from rammer.scheduler.policy import Policy as Policy
 from rammer.scheduler.policy import Problem as Problem
 from rammer.scheduler.policy import need_fine_sync as need_fine_sync
 from rammer.scheduler.profiler import EstimatingProfiler as EstimatingProfiler
 from rammer.scheduler.profiler import Profiler as Profiler
+from rammer.scheduler.select import TIE_US as TIE_US
 from rammer.scheduler.timeline import Timeline as Timeline
 from rammer.scheduler.timeline import simulate as simulate
 from rammer.vdevice.base import Availability as Availability

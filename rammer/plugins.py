@@ -100,8 +100,9 @@ class PluginRegistry:
             for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):  # in a fixed order
                 if entry.name not in blocked:
                     self._load(entry)
-            for file in config.names("RAMMER_PLUGINS"):
-                self._load_file(Path(file).absolute())
+            for file in (Path(name).absolute() for name in config.names("RAMMER_PLUGINS")):
+                if file.stem not in blocked:
+                    self._load_file(file)
 
     def _load(self, entry: EntryPoint) -> None:
         """Load one entry point; its failure must not affect other plugins."""
@@ -115,16 +116,9 @@ class PluginRegistry:
 
     def _load_file(self, file: Path) -> None:
         """Load a file as a plugin named like it. Raises PluginError if that fails, since the user named this file."""
-        try:
+        with _blamed(file.stem, f"the file {file}", advice=""):
             version = hashlib.sha256(file.read_bytes()).hexdigest()[:12]  # verdicts on rKernels depend on it
             self.register(_module_of(file), file.stem, version)
-        except RammerError:
-            raise
-        except Exception as error:  # a plugin may raise anything at import
-            if _by_signal(error, f"the plugin {file} was imported"):
-                raise
-            hint = "it is named by --plugin or RAMMER_PLUGINS"
-            raise PluginError(f"the plugin {file}: {type(error).__name__}: {error}", hint=hint) from error
 
     def register(self, plugin: object, name: str, version: str = "") -> None:
         """Add a plugin object, with the `version` of its distribution.
@@ -332,22 +326,20 @@ def _code(handler: Any) -> object:
 
 
 def _module_of(file: Path) -> ModuleType:
-    """Import a file as a module named like it, once. Raises PluginError if another module has the name."""
-    found = importlib.util.find_spec(file.stem)
-    if found is not None:
-        if found.origin != str(file):
-            raise PluginError(f"the plugin {file}: a module is named {file.stem!r} already", hint="rename the file")
-        return importlib.import_module(file.stem)
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise PluginError(f"the plugin {file} is not a Python file", hint="its name ends in .py")
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[file.stem]
-        raise
-    return module
+    """Import a file as a module named like it, once. Raises PluginError if the name is another module's."""
+    name, util = file.stem, importlib.util
+    spec = util.find_spec(name) or util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or spec.origin != str(file):
+        what = f"the plugin {file} is not a Python file, or a module is named {name!r} already"
+        raise PluginError(what, hint="rename the file")
+    if name not in sys.modules:
+        sys.modules[name] = module = util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:

@@ -325,7 +325,7 @@ def test_hook_calls_can_be_traced(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     ("name", "kind", "tests"),
     [
         ("toy_device", "device", ""),
-        ("plain_c", "c-device", "one_rtask or diamond or constants or refused or random_plans"),
+        ("plain_c", "c-device", "one_rtask or diamond or constants or refused or saved or random_plans"),
         ("my_kernels", "kernels", ""),
         ("longest_first", "policy", ""),
     ],
@@ -382,8 +382,8 @@ def test_a_file_is_a_plugin_for_one_command(tmp_path: Path) -> None:
     assert done.returncode == 0 and "policy mine" in done.stdout, done.stderr
     assert "no policy named 'mine'" in run_at(tmp_path, "-P", "-m", "rammer", *show).stderr
     for file, text in (
-        ("broken.py", "broken.py: ZeroDivisionError: division by zero"),
-        ("absent.py", "absent.py: FileNotFoundError"),
+        ("broken.py", "broken.py raised ZeroDivisionError: division by zero"),
+        ("absent.py", "absent.py raised FileNotFoundError"),
         ("inside/json.py", "a module is named 'json' already"),
     ):
         done = run_at(tmp_path, "-P", "-m", "rammer", "--plugin", file, *show)

@@ -110,9 +110,14 @@ def _registry_of(target: str) -> PluginRegistry:
 
 
 def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> None:
-    """Write programs of one model into one file, the best first. A machine loads the first that it can run.
+    """Write programs of one model into one file. A machine loads the first that it can run.
 
-    Raises ArtifactError, also for programs whose inputs and outputs differ.
+    Args:
+        programs: Programs with equal inputs, outputs and state, the best first.
+        path: The file; it appears as a whole or not at all.
+
+    Raises:
+        ArtifactError: The programs differ in their ports, have parts, or the path cannot be written.
     """
     ports = {(program.inputs, program.outputs, tuple(program.state_pairs.items())) for program in programs}
     if len(ports) != 1:

@@ -84,7 +84,8 @@ class Session(Stateful, InferenceSession):
     Args:
         model: A path to an ONNX or TensorFlow model, its bytes, or a ModelProto.
         target: The vDevice: "cpu" by default, or that of RAMMER_VDEVICE.
-        providers: ONNX Runtime's, instead of `target`; so are `provider_options`.
+        providers: ONNX Runtime's, instead of `target`.
+        provider_options: ONNX Runtime's: the number of a device.
         sess_options: ONNX Runtime's; its number of threads counts.
         max_programs: How many programs are kept, those used last, each with its weights.
         max_steps: The most steps of a loop that values decide; its body is a program of its own.
@@ -97,8 +98,6 @@ class Session(Stateful, InferenceSession):
         registry: The plugins to use; by default all that are installed.
         how: Options as one value; those that are given as keywords count before these.
         keywords: Options of `rammer.compile` that choose a policy and a device, or restrict rKernels.
-
-    Raises a RammerError as `rammer.compile` does.
     """
 
     def __init__(

@@ -11,13 +11,13 @@ from types import ModuleType
 from rammer.about import TESTING
 
 MISSING = f"{TESTING} is not installed"
-HINT = f"  hint: pip install {TESTING}, or ./tools/testing of a checkout"
+HINT = f"pip install {TESTING}, or ./tools/testing of a checkout"
 
 
 def run(tool: str) -> None:
     """Run the tool as a program, with this process's arguments. Exits with status 2 if it is not installed."""
     if find_spec("rammer_testing") is None:
-        print(f"error: {MISSING}", HINT, sep="\n", file=sys.stderr)
+        print(f"error: {MISSING}\n  hint: {HINT}", file=sys.stderr)
         sys.exit(2)
     run_module(f"rammer_testing.{tool}", run_name="__main__", alter_sys=True)
 
@@ -25,5 +25,5 @@ def run(tool: str) -> None:
 def conformance() -> ModuleType:
     """Import the conformance kit, which also needs pytest. Raises ImportError if the package is not installed."""
     if find_spec("rammer_testing") is None:
-        raise ImportError(f"{MISSING}\n{HINT}", name="rammer_testing")
+        raise ImportError(f"{MISSING}\n  hint: {HINT}", name="rammer_testing")
     return import_module("rammer_testing.conformance")

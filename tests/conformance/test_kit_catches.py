@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-
-from rammer.cli.new_plugin import contents
+from rammer_testing.new_plugin import contents
 
 TOY = contents("toy", "device")["rammer_toy.py"]
 
@@ -28,6 +27,11 @@ MISTAKES = {
         "for program in reversed(self.plan.programs):",
     ),
     "device= ignored": ("if arch is not None or device is not None:", "if arch is not None:"),
+    "saved without the plan that it needs": (
+        "    def load(self",
+        "    def build(self, plan, *, progress=None):\n"
+        "        return __import__('dataclasses').replace(super().build(plan), files={'a': b'a'})\n\n    def load(self",
+    ),
     "outputs of the last run handed out": (
         "memory = Memory(self.plan.graph)",
         "memory = self.__dict__.setdefault('memory', Memory(self.plan.graph))",

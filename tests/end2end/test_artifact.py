@@ -194,6 +194,13 @@ def test_unknown_format_missing_and_extra_members(saved: Path, tmp_path: Path) -
     newer = json.dumps({**manifest, "format": 99, "rammer": "7.1.0"}).encode()
     with pytest.raises(ArtifactError, match=r"format 99, written by rammer 7\.1\.0; this is rammer .*, which reads"):
         rammer.load(rewrite(saved, tmp_path / "a.rammer", {"manifest.json": newer}))
+    older = json.dumps(
+        {n: v for n, v in {**manifest, "fingerprint": "cpu-abi1-x86-64"}.items() if n != "rammer"}
+    ).encode()
+    with pytest.raises(
+        ArtifactError, match=r"'cpu-abi1-x86-64' by rammer before 0\.5; this is rammer (.|\n)*versioning\.md"
+    ):
+        rammer.load(rewrite(saved, tmp_path / "o.rammer", {"manifest.json": older}))
     with pytest.raises(ArtifactError, match="members differ"):
         rammer.load(rewrite(saved, tmp_path / "b.rammer", {"weights.safetensors": None}))
     with pytest.raises(ArtifactError, match="members differ"):

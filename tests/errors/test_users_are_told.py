@@ -90,6 +90,13 @@ def test_tools_are_a_package_of_their_own(tool: str) -> None:
     assert missing.returncode == 2 and missing.stderr.startswith("error: rammer-testing is not installed"), missing
 
 
+def test_new_plugin_is_in_that_package() -> None:
+    script = "import sys; sys.modules['rammer_testing'] = None; sys.argv = ['rammer', 'new-plugin', 'toy', '--policy'];"
+    missing = python("-c", f"{script} from rammer.__main__ import main; main()")
+    assert missing.returncode == 1 and "rammer-testing is not installed" in missing.stderr
+    assert "hint: pip install rammer-testing" in missing.stderr
+
+
 def test_windows_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     vars(rammer).pop("Session", None)

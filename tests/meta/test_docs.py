@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import thresholds
+from rammer_testing.new_plugin import KINDS, contents
 
 import rammer
 from rammer import config, hookspecs, plugin, testing
-from rammer.about import VERSION
-from rammer.cli.new_plugin import KINDS, contents
+from rammer.about import COMPILER, RUNTIME, TESTING, VERSION
 from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.listing import print_rkernels
 from rammer.ir.verify import kernel
@@ -86,13 +86,14 @@ def test_every_exception_is_explained() -> None:
 
 
 def test_plugins_need_public_modules_alone() -> None:
-    """The packages that new-plugin makes, and so the guides, import from rammer, rammer.plugin and rammer.testing."""
-    for kind in KINDS:
-        for file, text in contents("toy", kind).items():
-            for node in ast.walk(ast.parse(text)) if file.endswith(".py") else ():
-                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rammer"):
-                    assert node.module in ("rammer.plugin", "rammer.testing"), f"{kind}: {file}"
-                    assert {a.name for a in node.names} <= {*plugin.__all__, *testing.__all__}
+    """The packages that new-plugin makes, and so the guides, and the example of a policy."""
+    made = {f"{kind}: {file}": text for kind in KINDS for file, text in contents("toy", kind).items()}
+    made |= {path.name: path.read_text() for path in (ROOT / "plugins/list-policy").rglob("*.py")}
+    for file, text in made.items():
+        for node in ast.walk(ast.parse(text)) if file.endswith(".py") else ():
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rammer."):
+                assert node.module in ("rammer.plugin", "rammer.testing"), file
+                assert {a.name for a in node.names} <= {*plugin.__all__, *testing.__all__}
 
 
 def test_the_page_of_versions_says_what_this_release_reads() -> None:
@@ -262,8 +263,8 @@ def test_no_text_installs_the_package_of_another_project() -> None:
     """On the public package index, the name `rammer` belongs to it."""
     texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "rammer").rglob("*.py")]
     texts += [p for folder in ("benchmarks", "examples", "tests") for p in (ROOT / folder).rglob("*.py")]
-    told = [p.name for p in texts if re.search(r"pip install\s+(-\S+\s+)*['\"]?rammer\b(?!-)", p.read_text())]
-    assert not told
+    named = {n for p in texts for n in re.findall(r"pip install\s+(?:-\S+\s+)*['\"]?(rammer[\w-]*)", p.read_text())}
+    assert named == {COMPILER, RUNTIME, TESTING}
     for kind in KINDS:
         project = tomllib.loads(contents("toy", kind)["pyproject.toml"])["project"]
         assert project["dependencies"] == ["rammer-compiler"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rammer_testing.new_plugin import contents
 
 import rammer
-from rammer.cli.new_plugin import contents
+from rammer.compiler.options import Keywords
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -51,6 +54,30 @@ def test_the_reference_has_every_public_name() -> None:
         assert sorted(named) == sorted(module.__all__)
         for name in named:
             assert getattr(module, name).__doc__ or name == "Progress", f"{name} has no docstring"
+
+
+def documented(what: Any) -> list[str]:
+    """Return the names in the table of parameters of a docstring."""
+    table = re.search(r"^(?:Args|Attributes):\n((?:    .*\n|\n)+)", f"{inspect.getdoc(what)}\n", re.M)
+    return re.findall(r"^    (\w+): ", table[1], re.M) if table else []
+
+
+TABLES = ("compile", "load", "from_onnx", "from_torch", "from_tensorflow", "save_together", "Session", "CompileOptions")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_parameter_is_in_the_table(name: str) -> None:
+    what = getattr(rammer, name)
+    parameters = [*inspect.signature(what).parameters]
+    if name == "compile":
+        parameters = [*parameters[:-1], *Keywords.__annotations__]
+    assert sorted(documented(what)) == sorted(parameters)
+
+
+@pytest.mark.parametrize("name", ["run", "bind", "profile", "save", "export"])
+def test_every_parameter_of_a_programs_methods_is_in_the_table(name: str) -> None:
+    what = getattr(rammer.Program, name)
+    assert documented(what) == [*inspect.signature(what).parameters][1:]
 
 
 def test_the_tutorial_shows_the_examples() -> None:

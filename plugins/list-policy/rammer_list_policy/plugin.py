@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rammer.hookspecs import hookimpl
-from rammer.scheduler.policy import Policy
+from rammer.plugin import Policy, hookimpl
 
 
 @hookimpl

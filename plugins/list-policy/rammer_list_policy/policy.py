@@ -5,6 +5,7 @@ Beyond the paper.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,15 +16,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.cost.weights import reload_us
-from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import TaskUid
-from rammer.scheduler.assembly import Assembly, Needs, Placed
-from rammer.scheduler.draft import Draft
-from rammer.scheduler.policies.wavefront import WavefrontPolicy
-from rammer.scheduler.policy import Problem, need_fine_sync
-from rammer.scheduler.select import TIE_US, count
+from rammer.plugin import (
+    TIE_US,
+    Assembly,
+    Draft,
+    ExecutionPlan,
+    Needs,
+    Placed,
+    Problem,
+    RKernel,
+    TaskUid,
+    WavefrontPolicy,
+    need_fine_sync,
+    reload_us,
+)
 
 
 class ListPolicy:
@@ -51,9 +57,11 @@ class ListPolicy:
                 runs[kernels] = why, _Run(Draft(problem), kernels)
         why, best = min(runs.values(), key=lambda item: item[1].assembly.time_us)
         programs = [] if best.assembly.is_empty else [best.assembly.build()]
+        tally = Counter(placed.reason for placed in best.placements).most_common()
+        reasons = ", ".join(f"{number} × {reason}" for reason, number in tally)
         notes = (
             f"rKernels: {why}, the best of {len(runs)} different choices",
-            f"vEUs by rTask: {count(p.reason for p in best.placements)}",
+            f"vEUs by rTask: {reasons}",
         )
         return best.draft.finish(self.name, programs, best.assembly.time_us, notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rammer.errors import RammerError
+from rammer.errors import RammerError, has_compiler
 from rammer.hookspecs import hookimpl
 from rammer.vdevice.base import Availability, Progress, VDeviceEntry, later
 
@@ -19,7 +19,8 @@ def probe() -> Availability:
         here = host()
         choose_arch(None, here)
         num_veus, how = default_num_veus(here)
-        c_compiler()
+        if has_compiler():  # saved programs need none
+            c_compiler()
         calibrated = known_calibration(here.name)
     except RammerError as error:
         return Availability(False, error.what, error.hint)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -22,16 +23,17 @@ from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import TaskUid
+from rammer.ir.program import RTask, TaskUid
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.verify import verify_plan
 from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
+from rammer.runtime import artifact
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import parse_policy
 from rammer.scheduler.profiler import EstimatingProfiler
-from rammer.vdevice.base import VDevice
+from rammer.vdevice.base import BindsPorts, CompiledOnly, Executable, TimedExecutable, VDevice
 from rammer.vdevice.proof.verify import verify_image
 from rammer_testing.generate import random_graph, random_inputs, random_plan
 from rammer_testing.plans import Net, place
@@ -100,14 +102,18 @@ class VDeviceConformance(_Listed):
         executable = vdevice.load(image)
         try:
             for seed in seeds:
-                inputs = random_inputs(plan.graph, seed)
-                found, wanted = executable.run(inputs), evaluate_graph(plan.graph, inputs)
-                assert set(found) == set(wanted)
-                for name, value in wanted.items():
-                    assert found[name].dtype == value.dtype and found[name].shape == value.shape
-                    np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=f"output {name}")
+                self.compare(executable, plan, seed)
         finally:
             executable.close()
+
+    def compare(self, executable: Executable, plan: ExecutionPlan, seed: int) -> None:
+        """Run on inputs drawn from a seed, and compare with NumPy's evaluation of the graph."""
+        inputs = random_inputs(plan.graph, seed)
+        found, wanted = executable.run(inputs), evaluate_graph(plan.graph, inputs)
+        assert set(found) == set(wanted)
+        for name, value in wanted.items():
+            assert found[name].dtype == value.dtype and found[name].shape == value.shape
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=f"output {name}")
 
     def veus(self, opened: VDevice, wanted: int) -> int:
         if opened.spec.num_veus < wanted:
@@ -213,6 +219,60 @@ class VDeviceConformance(_Listed):
         executable.run({"x": np.zeros(4, np.float32)})
         executable.close()
         assert (first == 2).all(), "a later run changed outputs that were handed out"
+
+    def in_pieces(self, net: Net, opened: VDevice) -> ExecutionPlan:
+        """Return a plan with a constant, and with a wait if there are two vEUs."""
+        x = net.input("x", (4, 4))
+        first = net.sum(x, net.constant(np.arange(16, dtype=np.float32).reshape(4, 4)))
+        net.output(net.sum(first, x))
+        plan = place(net, [[(0, 0), (1, min(1, opened.spec.num_veus - 1))]])
+        return replace(plan, memory=plan_memory(plan))
+
+    def test_saved_programs_need_their_file_alone(self, opened: VDevice, net: Net, tmp_path: Path) -> None:
+        """Check what `program.save` and `rammer.load` do; equal plans give equal files."""
+        plan = self.in_pieces(net, opened)
+        first, second = (opened.seal(opened.build(plan)) for _ in range(2))
+        if not first.files:
+            pytest.skip("its programs stay in memory: images have no files")
+        assert dict(first.files) == dict(second.files)
+        artifact.save(first, tmp_path / "program", {})
+        executable = opened.load(artifact.load(tmp_path / "program")[0])
+        try:
+            self.compare(executable, plan, 0)
+        finally:
+            executable.close()
+
+    def test_bound_arrays_are_read_and_written(self, opened: VDevice, net: Net) -> None:
+        plan = self.in_pieces(net, opened)
+        executable = opened.load(opened.build(plan))
+        try:
+            if not isinstance(executable, BindsPorts):
+                pytest.skip("it does not bind arrays: no BindsPorts")
+            arrays = random_inputs(plan.graph, 0)
+            found = {name: np.zeros_like(value) for name, value in evaluate_graph(plan.graph, arrays).items()}
+            call = executable.bind(arrays, found)
+            for seed in (1, 2):
+                for name, value in random_inputs(plan.graph, seed).items():
+                    arrays[name][...] = value
+                call()
+                for name, value in evaluate_graph(plan.graph, arrays).items():
+                    np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=f"output {name}")
+        finally:
+            executable.close()
+
+    def test_timed_slots_are_those_of_the_plan(self, opened: VDevice, net: Net) -> None:
+        plan = self.in_pieces(net, opened)
+        executable = opened.load(opened.build(plan))
+        try:
+            if not isinstance(executable, TimedExecutable) or isinstance(executable, CompiledOnly):
+                pytest.skip("it does not time its slots: no TimedExecutable")
+            _, times = executable.run_timed(random_inputs(plan.graph, 0))
+        finally:
+            executable.close()
+        for program, lanes, operators in zip(plan.programs, times.programs, times.operators, strict=True):
+            for lane, spans, numbers in zip(program.lanes, lanes, operators, strict=True):
+                assert numbers.tolist() == [s.uid.operator_id if isinstance(s, RTask) else -1 for s in lane]
+                assert spans.shape == (len(lane), 2) and (spans[:, 1] >= spans[:, 0]).all()
 
     def test_profile_times_are_positive(self, opened: VDevice, net: Net) -> None:
         x = net.input("x", (64,))
