@@ -40,7 +40,7 @@ NETWORKS = (
     Shown(
         "today_vad",
         "Voice activity, 32 ms of speech",
-        "An LSTM step after convolutions.\nIts rTasks take a microsecond, so hand-overs between cores decide.",
+        "An LSTM step after convolutions.\nIts rTasks take less than a microsecond: each hand-over shows.",
         {**CPU, "device": 2},
         "sequential",
     ),

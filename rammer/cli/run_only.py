@@ -13,9 +13,8 @@ from rammer.errors import RammerError, from_checkout, message, require_compiler
 from rammer.runtime.artifact import is_archive
 from rammer.runtime.program import Program
 
-ELSEWHERE = (
-    "bench cache check compile completion convert demo doctor explain export kernels new-plugin show".split()  # commands
-)
+COMMANDS = "bench cache check compile completion convert demo doctor explain export kernels new-plugin show"
+ELSEWHERE = tuple(COMMANDS.split())
 WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
 
 

@@ -18,6 +18,7 @@ from onnx import numpy_helper
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/start").glob("*.md"))]
+TUTORIAL = "tutorial.md"  # its blocks are the examples, each a script: test_site.py runs them
 FOLLOWED = ("lstm.md", "convolution.md")  # test_docs.py runs them
 GENERATED = ("measurements.md", "operators.md", "gallery.md")  # their commands take hours
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>'
@@ -80,7 +81,9 @@ def write_models(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.name not in (*FOLLOWED, *GENERATED)], ids=lambda p: str(p.relative_to(ROOT))
+    "page",
+    [p for p in PAGES if p.name not in (*FOLLOWED, *GENERATED, TUTORIAL)],
+    ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
     found = [*blocks.blocks(page)]
