@@ -15,21 +15,14 @@ smooth (float[75] x, float[75] mean_in, float decay) => (float[75] y, float[75] 
 }
 """
 
-
-def main() -> None:
-    constants = {"decay": np.array(0.5, np.float32)}
-    model = onnx.parser.parse_model(MODEL)
-    with rammer.compile(model, "cpu", constants=constants, state=True) as program:
-        left, right = program.stream(), program.stream()
-        for step in range(3):
-            one = np.ones(75, np.float32)
-            assert np.allclose(left(one), 0.5 ** (step + 1))
-            assert np.allclose(right(-one), -(0.5 ** (step + 1)))
-        (mean,) = left.run(["mean_out"], {"x": np.zeros(75, np.float32)})  # state comes when it is named
-        assert np.allclose(mean, 0.875 / 2)
-        left.reset(mean_in=np.ones(75, np.float32))
-        assert np.allclose(left(np.ones(75, np.float32)), 0)
-
-
-if __name__ == "__main__":
-    main()
+constants = {"decay": np.array(0.5, np.float32)}
+with rammer.compile(onnx.parser.parse_model(MODEL), "cpu", constants=constants, state=True) as program:
+    left, right = program.stream(), program.stream()
+    for number in range(3):
+        one = np.ones(75, np.float32)
+        assert np.allclose(left(one), 0.5 ** (number + 1))
+        assert np.allclose(right(-one), -(0.5 ** (number + 1)))
+    (mean,) = left.run(["mean_out"], {"x": np.zeros(75, np.float32)})  # state comes when it is named
+    assert np.allclose(mean, 0.875 / 2)
+    left.reset(mean_in=np.ones(75, np.float32))
+    assert np.allclose(left(np.ones(75, np.float32)), 0)

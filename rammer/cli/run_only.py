@@ -13,10 +13,8 @@ from rammer.errors import RammerError, installing, message, not_installed
 from rammer.runtime.artifact import is_archive
 from rammer.runtime.program import Program
 
-ELSEWHERE = (
-    *("bench", "cache", "check", "compile", "completion", "convert", "demo", "doctor", "explain", "export", "kernels"),
-    *("new-plugin", "show"),
-)
+COMMANDS = "bench cache check compile completion convert demo doctor explain export kernels new-plugin show"
+ELSEWHERE = tuple(COMMANDS.split())
 WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} need the compiler: {installing()}."
 
 

@@ -32,8 +32,6 @@ class Parts:
 
     def ideal_us(self, kernel: RKernel) -> float:
         """Return the µs of an rTask that computes at the peak rate while its operands arrive at their level's."""
-        if not kernel.operation.expr.stages:
-            return 0.0
         return max(self._arithmetic_us(kernel), fetching(kernel, self._spec)[1])
 
     def of(self, kernel: RKernel, us: float, price: Price | None, fetched: Bytes | None) -> Iterator[tuple[str, float]]:

@@ -53,7 +53,7 @@ class Payer:
         """Why this rKernel was selected, as far as prices of single operators say."""
         chosen = next((offer for offer in self.offers if offer.rkernel == self.rkernel), None)
         if chosen is None:
-            return "the shortlist is not kept in a saved program" if not self.offers else "a policy made it"
+            return "a policy made it"
         if len(self.offers) == 1:
             return "it is the only one"
         if chosen.roles:
@@ -123,6 +123,7 @@ class Explanation:
                 (name, str(operators), str(rtasks), time(us), f"{us / total:.1%}")
                 for name, operators, rtasks, us in self.along
             ],
+            "" if self.payers else "a saved program keeps no rKernels: explain the model for what would pay",
         )
         for place, payer in enumerate(self.payers, 1):
             yield _payer(place, payer, total)
@@ -199,6 +200,8 @@ class _Analysis:
                 along.setdefault(self.groups[step.task.operator_id], []).append(step)
                 parts.update(self._split(step.task, step.us))
         on_path = sorted(along, key=lambda group: -sum(step.us for step in along[group]))
+        if not any(op.operation.expr.stages for op in plan.graph.operators):  # the outline of a saved program
+            on_path = []
         payers = (self._payer(group, sum(step.us for step in along[group])) for group in on_path[:TRIED])
         return Explanation(
             printable(f"{plan.graph.name or 'plan'} on {plan.spec.name} ({plan.spec.arch}), policy {plan.policy}"),

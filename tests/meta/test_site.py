@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,9 @@ PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not p.relative_to(ROOT).parts[
 
 def test_every_page_is_in_the_site() -> None:
     named = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())
-    pages = [p.name for p in (ROOT / "docs").glob("*.md")]
+    pages = [p.name for p in (ROOT / "docs").glob("*.md")] + [
+        f"start/{p.name}" for p in (ROOT / "docs/start").glob("*.md")
+    ]
     indexes = ["evaluation/index.md", "decisions/index.md"]  # which lead to the other pages of their folders
     assert sorted(named) == sorted([*pages, *indexes])
     for index in indexes:
@@ -81,11 +86,8 @@ def test_every_parameter_of_a_programs_methods_is_in_the_table(name: str) -> Non
 
 
 def test_the_tutorial_shows_the_examples() -> None:
-    texts = [example.read_text() for example in EXAMPLES]
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.S)
-    assert len(blocks) == len(EXAMPLES) + 1
-    for block in blocks:
-        assert any(block in text for text in texts), f"not in examples/:\n{block}"
+    assert sorted(blocks) == sorted(example.read_text() for example in EXAMPLES)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)
@@ -93,6 +95,19 @@ def test_examples_run(example: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_TUNE_SECONDS": "0"}
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Its cells in order, and what they show is HTML."""
+    cells = json.loads((ROOT / "examples/schedule.ipynb").read_text(encoding="utf-8"))["cells"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    script = [*codes[:-1], "shown = [program, program.explain(), Frame(), program.plan.graph]"]
+    script += ["assert all(one._repr_html_().startswith('<') for one in shown)", codes[-1]]
+    (tmp_path / "cells.py").write_text("\n".join(script))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_TUNE_SECONDS": "0"}
+    done = subprocess.run([sys.executable, tmp_path / "cells.py"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert not any(cell.get("outputs") for cell in cells), "saved without outputs"
 
 
 @pytest.mark.slow
@@ -113,8 +128,59 @@ def test_a_users_script_is_checked_strictly(tmp_path: Path) -> None:
 
 def test_the_site_builds(tmp_path: Path) -> None:
     """Warnings are errors."""
-    pytest.importorskip("mkdocstrings", reason="needs the dev extra")
+    for package in ("mkdocstrings", "material"):
+        pytest.importorskip(package, reason="needs the dev extra")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
     assert "independent stream" in (tmp_path / "api/index.html").read_text()
+
+
+def messages() -> Iterator[re.Pattern[str]]:
+    """What rammer's texts can say: those with enough words, as patterns that take anything where values are."""
+    for path in (ROOT / "rammer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+            if sum(len(text) for text in texts if isinstance(text, str)) >= 8:
+                yield re.compile("".join(".+" if t is None else re.escape(str(t)) for t in texts), re.S)
+
+
+def test_troubleshooting_shows_messages_that_there_are() -> None:
+    rows = [row.split(" | ")[0] for row in (ROOT / "docs/troubleshooting.md").read_text().splitlines()]
+    shown = [text for row in rows if row.startswith("| `") for text in re.findall(r"`([^`]+)`", row)]
+    known = [*messages()]
+    assert len(shown) >= 12
+    for text in shown:
+        sample = text.replace("…", "x")
+        assert any(pattern.fullmatch(sample) or pattern.search(sample) for pattern in known), text
+
+
+def test_llms_txt_lists_every_page() -> None:
+    """In the form of llmstxt.org: a title, a summary, and sections of links with a line each."""
+    text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    assert re.match(r"# rammer\n\n> .+\n", text)
+    linked = re.findall(r"^- \[[^\]]+\]\(([\w/.-]+)\): \S.*$", text, re.M)
+    named = {page for page in re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()) if page != "index.md"}
+    assert sorted(linked) == sorted(named)
+
+
+def test_the_chart_of_the_home_page_is_of_the_newest_record() -> None:
+    """With every model, and the command that is in the record."""
+    from benchmarks.pages import speed
+
+    picture = (ROOT / "docs/speed.svg").read_text(encoding="utf-8")
+    assert picture == speed.svg(speed.newest())
+    assert picture.count("<circle") == len(speed.newest()["rows"]) >= 50
+
+
+def test_the_gallery_has_six_networks() -> None:
+    from benchmarks.pages import gallery
+
+    page = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
+    assert len(gallery.NETWORKS) == 6
+    for shown in gallery.NETWORKS:
+        assert shown.title in page and shown.text.splitlines()[0] in page
+        timeline = (ROOT / f"docs/gallery/{shown.model}.html").read_text(encoding="utf-8")
+        assert "Bound by " in timeline and shown.title in timeline and len(timeline) < 300_000
+        assert (ROOT / f"docs/gallery/{shown.model}.svg").read_text(encoding="utf-8").startswith("<svg")
