@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -144,6 +144,27 @@ def write(
     """Write a whole file. Raises as `new_file` does."""
     with new_file(path, sources=sources, raises=raises) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def new_folder(
+    folder: Path, content: Mapping[str, str | bytes], *, hint: str, raises: type[RammerError] = RammerError
+) -> None:
+    """Write a folder with files by their paths in it, whole or not at all. There may be an empty one.
+
+    Raises `raises` for a folder that is not empty, with `hint`, or cannot be written.
+    """
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise raises(f"{folder}: cannot be written: it is not empty", hint=hint)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}", dir=folder.parent) as beside:
+            whole = Path(beside, "whole")
+            for path, data in content.items():
+                (whole / path).parent.mkdir(parents=True, exist_ok=True)
+                (whole / path).write_bytes(data.encode() if isinstance(data, str) else data)
+            whole.replace(folder)
+    except OSError as error:
+        raise raises(f"{folder}: cannot be written: {error.strerror}") from error
 
 
 @contextmanager

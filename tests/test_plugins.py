@@ -423,9 +423,10 @@ def test_a_new_plugin_needs_a_name_that_is_valid_and_free(
 def test_a_new_plugin_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rammer-toy").mkdir()
+    Path("rammer-toy/mine").touch()
     done = CliRunner().invoke(main, ["new-plugin", "toy"])
-    assert done.exit_code == 1 and "cannot make the folder rammer-toy: File exists" in done.output
-    assert not list(Path("rammer-toy").iterdir())
+    assert done.exit_code == 1 and "rammer-toy: cannot be written: it is not empty" in done.output
+    assert [path.name for path in Path("rammer-toy").iterdir()] == ["mine"]
 
 
 def test_a_plugin_adds_commands_and_a_broken_one_takes_none_away(tmp_path: Path) -> None:

@@ -128,6 +128,25 @@ def test_resident_weights_and_lanes_that_wait(tmp_path: Path) -> None:
     assert done.returncode == 0 and "1 of 1 outputs right" in done.stdout, done
 
 
+TYPES = """<ir_version: 10, opset_import: ["": 21]> types
+    (float16[3,40] half, bfloat16[3,40] brain, int64[5] i, uint8[5,3] u, bool[5] b, double[7,9] d,
+     float[1,3,33,29] x, float[8,3,3,3] w)
+    => (float16[3,40] a, bfloat16[3,40] c, int64[5] e, uint8[5,3] f, bool[5] g, double[7] k,
+        float[1,8,31,27] y, float[2] two, float[8,3,3,3] same)
+    { a = Tanh(half) c = Sigmoid(brain) e = Mul(i, i) f = Add(u, u) g = Not(b) one = Constant<value_ints = [1]>()
+      k = ReduceSum<keepdims = 0>(d, one) y = Conv(x, w) two = Constant<value = float[2] {1.5, 2.5}>()
+      same = Identity(w) }"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx906", "gfx90a", "gfx1100"])
+def test_types_on_every_arch(arch: str, tmp_path: Path) -> None:
+    target, model = "cuda" if arch.startswith("sm") else "rocm", onnx.parser.parse_model(TYPES)
+    found = exported_to(tmp_path, lambda: rammer.compile(model, target, arch=arch, tune_seconds=0))
+    done = found.run(self_check(found))
+    assert done.returncode == 0 and f"9 of 9 outputs right ({arch})" in done.stdout, done
+
+
 RUN = """
 import ctypes, sys
 import numpy as np

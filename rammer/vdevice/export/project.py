@@ -7,13 +7,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files as resources
+from importlib import resources
 from itertools import chain, starmap
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from rammer import files
 from rammer.about import VERSION
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.plan import ExecutionPlan
@@ -84,18 +84,7 @@ def write_project(models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder:
         if len({(image.inputs, image.outputs, *image.state.items()) for _, image in programs}) > 1:
             raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
     content = _sources({model: list(starmap(_exported, programs)) for model, programs in models.items()}, name)
-    try:
-        if folder.is_dir() and any(folder.iterdir()):
-            raise ArtifactError(f"{folder}: cannot be written: it is not empty", hint="name a new folder")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{folder.name}", dir=folder.parent) as beside:
-            whole = Path(beside, "project")
-            for path, data in content.items():
-                (whole / path).parent.mkdir(parents=True, exist_ok=True)
-                (whole / path).write_bytes(_bytes(data))
-            whole.replace(folder)  # all of it, or nothing
-    except OSError as error:
-        raise ArtifactError(f"{folder}: cannot be written: {error.strerror}") from error
+    files.new_folder(folder, content, hint="name a new folder", raises=ArtifactError)
 
 
 def _exported(device: VDevice, image: Image) -> ExportedPlan:
@@ -120,7 +109,8 @@ def _sources(models: Mapping[str, Sequence[ExportedPlan]], name: str) -> dict[st
     names = [*chain.from_iterable(plans.values())]
     for plan, program, constants in zip(names, every, offsets, strict=True):
         add(program.files(plan, constants))
-    digest = hashlib.sha256(b"".join(_bytes(found[p]) for p in sorted(found)) + weights).hexdigest()
+    hashed = [found[path] for path in sorted(found)]
+    digest = hashlib.sha256(b"".join(c if isinstance(c, bytes) else c.encode() for c in hashed) + weights).hexdigest()
     images = {model: programs[0].image for model, programs in models.items()}
     described = name, weights[:HEADER_BYTES], len(weights)
     for model, image in images.items():
@@ -143,13 +133,13 @@ def _sources(models: Mapping[str, Sequence[ExportedPlan]], name: str) -> dict[st
     add({path: filled(template, words) for path, template in TEMPLATES.items()})
     add({f"include/{name}.h": filled("models.h", words)})
     add({f"src/{file}.c": embedded(f"{name}_{file}", f"{file}.bin") for file in ("weights", "check")})
-    add({path: resources(package).joinpath(file).read_text("utf-8") for path, (package, file) in RUNTIME.items()})
+    add({path: resources.files(package).joinpath(file).read_text("utf-8") for path, (package, file) in RUNTIME.items()})
     return found
 
 
 def filled(template: str, words: Mapping[str, str]) -> str:
     """Return a file of project/ with values in place of @WORDS@."""
-    text = resources("rammer.vdevice.export").joinpath("project", template).read_text("utf-8")
+    text = resources.files("rammer.vdevice.export").joinpath("project", template).read_text("utf-8")
     for word, value in words.items():
         text = text.replace(f"@{word}@", value)
     return text
@@ -158,10 +148,6 @@ def filled(template: str, words: Mapping[str, str]) -> str:
 def embedded(symbol: str, file: str) -> str:
     """Return C that defines the bytes of a project's file as a constant array."""
     return filled("embed.c", {"SYMBOL": symbol, "FILE": file})
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content if isinstance(content, bytes) else content.encode()
 
 
 def _weights(programs: Sequence[ExportedPlan]) -> tuple[bytes, list[list[int]]]:

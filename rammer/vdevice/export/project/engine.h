@@ -18,13 +18,13 @@ struct rammer_program {
   const rammer_model *model;
   const rammer_plan *plan;
   const rammer_engine *engine;
-  void *machine; /* the engine's own */
-  void *turns;   /* runs take turns */
+  void *machine;          /* the engine's own */
+  void *turns;            /* runs take turns */
   const char *weights;
   const char **at;        /* of inputs, then outputs: what this run reads and writes */
   rammer_stream *running; /* whose state this run takes */
   int failed;             /* the operator of the last bad index, or -1 */
-  size_t bytes;    /* to be given back to the system, or 0 */
+  size_t bytes;           /* to be given back to the system, or 0 */
   int mapped;
   rammer_stream own;
 };

@@ -11,7 +11,8 @@ static const rammer_engine *engine_of(const rammer_model *m, const rammer_plan *
 }
 
 static size_t lay_out_stream(const rammer_model *m, rammer_stream *s, char *memory, size_t used) {
-  char *first = rammer_part(memory, &used, 1, rammer_value_at(m, m->num_state)), *second = rammer_part(memory, &used, 1, rammer_value_at(m, m->num_state));
+  const size_t bytes = rammer_value_at(m, m->num_state);
+  char *first = rammer_part(memory, &used, 1, bytes), *second = rammer_part(memory, &used, 1, bytes);
   if (memory) s->values[0] = first, s->values[1] = second;
   return used;
 }
