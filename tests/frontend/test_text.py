@@ -121,7 +121,7 @@ def test_labels_and_maps(labels: dict[str, Any]) -> None:
     wanted = [port.type for port in onnxruntime.InferenceSession(made.SerializeToString()).get_outputs()]
     assert kinds == wanted
     if text:
-        with pytest.raises(ModelError, match="'label' has strings"):
+        with pytest.raises(ModelError, match="output 'label' has strings"):
             rammer.compile(made, "interpreter")
     else:  # a program has a matrix with a column for each key
         with rammer.compile(made, "interpreter") as program:
