@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import ModelProto
@@ -335,7 +337,7 @@ def test_fused_convolutions_that_add() -> None:
     values = {"x": draw(2, 4, 9, 8), "z": draw(2, 6, 7, 6)}
     fixed = {"w": draw(6, 4, 3, 3, seed=1) / 4, "b": draw(6)}
     agrees("FusedConv", values, fixed, inputs=["x", "w", "b", "z"], activation="Relu")
-    for attrs, what in (({"activation": "Softsign"}, "activation 'Softsign'"), ({"activation": "Clip"}, "of 0 param")):
+    for attrs, what in (({"activation": "Swish"}, "activation 'Swish'"), ({"activation": "Clip"}, "of 0 param")):
         with pytest.raises(ModelError, match=what):
             load(contrib("FusedConv", {"x": draw(2, 4, 9, 8)}, ["y"], {"w": fixed["w"]}, **attrs))
 
@@ -410,3 +412,119 @@ def test_a_recurrent_layer_of_bytes_without_a_state_begins_with_zeros() -> None:
     fixed |= {f"{n}{k}": v for n in "wr" for k, v in (("s", np.float32([0.003])), ("z", np.uint8([131])))}
     names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
     agrees("DynamicQuantizeLSTM", {"x": draw(4, 1, 8)}, fixed, atol=2e-2, cpu=True, inputs=names, hidden_size=8)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"activation": "Relu", "transB": 1},
+        {"activation": "LeakyRelu", "activation_alpha": 0.3, "alpha": 0.5},
+        {"activation": "HardSigmoid", "activation_alpha": 0.3, "activation_beta": 0.4},
+        {"activation": "Elu", "activation_alpha": 1.0},
+        {"activation": "Selu", "activation_alpha": 1.6, "activation_gamma": 1.1},
+        {"activation": "Softplus", "beta": 0.25},
+    ],
+)
+def test_products_with_an_activation(attrs: dict[str, Any]) -> None:
+    fixed = {"b": draw(6, 37) if attrs.get("transB") else draw(37, 6), "c": draw(6)}
+    agrees("FusedGemm", {"a": draw(5, 37)}, fixed, **attrs)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("past", [False, True])
+def test_attention_of_one_product_of_bytes(mask: str, past: bool) -> None:
+    width, heads = 24, 3
+    fixed = {
+        "w": whole(0, 256, 10, 3 * width),
+        "b": draw(3 * width),
+        "xs": np.array(0.02, np.float32),
+        "ws": np.array(0.01, np.float32),
+        "xz": np.array(120, np.uint8),
+        "wz": np.array(131, np.uint8),
+    }
+    values: dict[str, Array] = {"x": whole(0, 256, 2, 7, 10)}
+    if (kept := MASKS[mask]) is not None:
+        values["m"] = np.concatenate([np.ones((2, 4), np.int32), kept], 1) if past and kept.ndim == 2 else kept
+    if past and mask != "lengths":
+        values["p"] = draw(2, 2, heads, 4, width // heads)
+    inputs = ["x", "w", "b", "xs", "ws", "m" if "m" in values else "", "xz", "wz", "p" if "p" in values else ""]
+    outputs = ["y", "now"] if "p" in values else ["y"]
+    agrees("QAttention", values, fixed, outputs, 1e-4, num_heads=heads, unidirectional=int(past), inputs=inputs)
+
+
+def test_channels_last() -> None:
+    """Pools and convolutions of bytes that ONNX Runtime's optimizer turns around."""
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    x = whole(0, 256, 2, 9, 8, 5)
+    agrees("NhwcMaxPool", {"x": x}, atol=0, cpu=True, **window)
+    scales = {"xs": SCALE, "xz": ZERO, "ys": SCALE * 2, "yz": ZERO - 3}
+    agrees("QLinearAveragePool", {"x": x}, scales, atol=1, channels_last=1, **window)
+    agrees("QLinearGlobalAveragePool", {"x": x}, scales, atol=1, channels_last=1)
+    fixed = {
+        "xs": SCALE,
+        "xz": ZERO,
+        "w": whole(0, 256, 6, 5, 3, 3),
+        "ws": SCALE / 9,
+        "wz": ZERO + 7,
+        "ys": SCALE * 3,
+        "yz": ZERO,
+        "b": whole(0, 900, 6, dtype="int32") - 450,
+    }
+    agrees("QLinearConv", {"x": x}, fixed, atol=1, channels_last=1, cpu=True, **window)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_norms_give_their_statistics(op: str) -> None:
+    """ONNX Runtime computes them in training only, so NumPy is the reference."""
+    values = {"x": draw(2, 5, 33), "s": draw(2, 5, 33, seed=1), "g": draw(33)}
+    results = evaluate_graph(load(contrib(op, values, ["y", "mean", "inverse", "sum"], {}, epsilon=1e-3)), values)
+    total = (values["x"] + values["s"]).astype(np.float64)
+    centre = total.mean(-1, keepdims=True) if op == "SkipLayerNormalization" else 0.0
+    inverse = 1 / np.sqrt(((total - centre) ** 2).mean(-1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(results["sum"], total, rtol=1e-6)
+    np.testing.assert_allclose(results["inverse"], inverse, rtol=1e-5)
+    np.testing.assert_allclose(results["y"], (total - centre) * inverse * values["g"], rtol=1e-4, atol=1e-5)
+    if op == "SkipLayerNormalization":
+        np.testing.assert_allclose(results["mean"], centre, atol=1e-6)
+
+
+def test_what_onnx_runtimes_optimizer_saves_is_loaded(tmp_path: Path) -> None:
+    """Extended optimizations: norms of the standard in an old opset, products and convolutions with activations."""
+    nodes = [
+        node("Conv", ["x", "k"], ["a"], name="conv", pads=[1, 1, 1, 1]),
+        node("LeakyRelu", ["a"], ["b"], name="leaky", alpha=0.1),
+        node("GlobalAveragePool", ["b"], ["c"], name="pool"),
+        node("Flatten", ["c"], ["d"], name="flat"),
+        node("ReduceMean", ["d"], ["mean"], name="mean", axes=[-1]),
+        node("Sub", ["d", "mean"], ["e"], name="centre"),
+        node("Pow", ["e", "two"], ["f"], name="square"),
+        node("ReduceMean", ["f"], ["var"], name="var", axes=[-1]),
+        node("Add", ["var", "eps"], ["g"], name="eps"),
+        node("Sqrt", ["g"], ["h"], name="root"),
+        node("Div", ["e", "h"], ["i"], name="scale"),
+        node("Mul", ["i", "gamma"], ["j"], name="gamma"),
+        node("Add", ["j", "beta"], ["l"], name="beta"),
+        node("Gemm", ["l", "w", "v"], ["m"], name="gemm"),
+        node("Elu", ["m"], ["y"], name="elu"),
+    ]
+    constants = {
+        "k": draw(12, 3, 3, 3),
+        "two": np.array(2, np.float32),
+        "eps": np.array(1e-5, np.float32),
+        "gamma": draw(12),
+        "beta": draw(12, seed=1),
+        "w": draw(12, 7),
+        "v": draw(7),
+    }
+    made = model(nodes, {"x": (2, 3, 9, 9)}, ("y",), constants, 13)
+    made.ir_version = 8
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    values = {"x": draw(2, 3, 9, 9)}
+    saved = onnx.load(options.optimized_model_filepath)
+    assert {n.op_type for n in saved.graph.node} >= {"FusedConv", "LayerNormalization", "FusedGemm"}
+    found = evaluate_graph(load(saved), values)["y"]
+    np.testing.assert_allclose(found, session.run(None, values)[0], rtol=1e-4, atol=1e-5)

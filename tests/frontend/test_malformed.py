@@ -168,14 +168,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "Abs 'b': output 'y' is already the name",
     ),
     "output shadows an input": (lambda: model([node("Relu", outputs=["x"])], {"x": (2,)}), "'x' is already the name"),
-    "two outputs of a name": (lambda: model([node("Relu")], {"x": (2,)}, ["y", "y"]), "two outputs are named 'y'"),
     "two inputs of a name": (
         lambda: changed(conv(), lambda m: m.graph.input.append(m.graph.input[0])),
         "two inputs are named 'x'",
     ),
-    "initializer twice": (
-        lambda: changed(conv(), lambda m: m.graph.initializer.append(m.graph.initializer[0])),
-        "initializer name 'w' is used twice",
+    "initializer without a name": (
+        lambda: changed(conv(), lambda m: m.graph.initializer.append(TensorProto())),
+        "an initializer has no name",
     ),
     "too many inputs": (lambda: model([node("Relu", ["x", "x"])], {"x": (2,)}), "has 2 inputs; opset 14 says 1…1"),
     "too few inputs": (lambda: model([node("Conv")], {"x": (1, 4, 8, 8)}), "has 1 inputs"),
@@ -193,7 +192,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "strings": (
         lambda: changed(conv(), lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
-        "element type STRING",
+        r"input 0 \('X'\) has strings",
     ),
     # attributes and types
     "unknown attribute": (lambda: conv(stride=[1, 1]), "attribute 'stride' does not exist[\\s\\S]*'strides'"),
@@ -469,7 +468,7 @@ BAD |= {
         ("QLinearSoftmax", 5, {"axis": 0}, "'opset' is missing"),
         ("QLinearAveragePool", 5, {"kernel_shape": [0, -1]}, "kernel_shape"),
         ("QLinearAveragePool", 5, {"kernel_shape": [2, 2], "pads": [-(1 << 40)] * 4}, "at least 0 are needed"),
-        ("QLinearAveragePool", 5, {"strides": [1, 1]}, "needs kernel_shape"),
+        ("QLinearAveragePool", 5, {"strides": [1, 1]}, "kernel_shape is"),
         ("FusedConv", 2, {"group": -1}, "groups"),
         ("FusedConv", 2, {"activation_params": "x"}, "activation_params"),
         ("QGemm", 6, {"transA": 1}, "matmul|broadcast|scale"),
@@ -571,12 +570,12 @@ def test_every_prefix_of_a_model_is_refused_or_imported() -> None:
 def test_all_unsupported_operators_are_listed_at_once() -> None:
     nodes = [
         node("ImageDecoder", ["x"], ["a"], "first"),
-        node("RandomNormalLike", ["x"], ["b"], "second"),
-        node("RandomNormalLike", ["x"], ["c"], "third"),
+        node("StringSplit", ["x"], ["b"], "second"),
+        node("StringSplit", ["x"], ["c"], "third"),
         node("Relu", ["x"], ["y"]),
     ]
     with pytest.raises(ModelError) as caught:
         load(model(nodes, {"x": (2,)}))
     text = str(caught.value)
     assert "2 unsupported operators" in text
-    assert all(name in text for name in ("ImageDecoder", "RandomNormalLike", "'first'", "'second'", "'third'"))
+    assert all(name in text for name in ("ImageDecoder", "StringSplit", "'first'", "'second'", "'third'"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from io import StringIO
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import model, node
@@ -19,6 +20,7 @@ from rammer.cli.console import Plain
 from rammer.compiler import compilation
 from rammer.errors import InputError, ModelError, ModelWarning, RammerError
 from rammer.frontend.onnx import Source, load, tensors
+from rammer.ir.tensor import DType
 
 F32 = np.float32
 W = np.ones((2, 3), F32)
@@ -151,6 +153,96 @@ def test_what_is_computed_decides_and_not_what_is_declared(made: ModelProto, sai
         else:
             (found,) = rammer.Session(made, "interpreter").run(None, {"x": x})
     assert np.array_equal(found, -np.maximum(x, 0))
+
+
+SPARSE = helper.make_sparse_tensor(
+    numpy_helper.from_array(np.array([2, 3], F32), "s"), numpy_helper.from_array(np.array([1, 4]), "i"), [6]
+)
+PLACES = numpy_helper.from_array(np.array([[0, 1], [1, 4]]), "i")
+SPARSE_MATRIX = helper.make_sparse_tensor(SPARSE.values, PLACES, [2, 6])
+
+
+def as_they_are() -> Iterator[tuple[str, ModelProto, str]]:
+    """Files that ONNX Runtime runs: what is odd about each, and what is said about it."""
+    wide = {"x": (2, 6)}
+    made = model([], wide, ("x",))
+    yield "an output that is an input, and no nodes", made, "'x' is an input and an output"
+    yield "an output that is an input", model([node("Relu")], wide, ("y", "x")), "'x' is an input and an output"
+    made = model([node("Relu")], wide)
+    made.graph.output.append(made.graph.output[0])
+    yield "an output named twice", made, ""
+    for name, sparse in (("sparse", SPARSE), ("sparse with places of two numbers", SPARSE_MATRIX)):
+        made = model([node("Add", ["x", "s"])], wide)
+        made.graph.sparse_initializer.append(sparse)
+        yield name, made, ""
+    yield (
+        "a sparse constant",
+        model([node("Constant", [], ["s"], sparse_value=SPARSE), node("Add", ["x", "s"])], wide),
+        "",
+    )
+    made = model([node("Add", ["x", "w"])], wide, constants={"w": np.ones(6, F32)})
+    made.graph.initializer.append(numpy_helper.from_array(np.full(6, 2, F32), "w"))
+    yield "two initializers of one name", made, "'w' names several initializers: the last one counts"
+    statistics = {name: np.full(6, k + 1, F32) for k, name in enumerate("abcd")}
+    training = node("BatchNormalization", ["x", *"abcd"], ["y", "mean", "var", "saved_mean", "saved_var"])
+    yield "outputs that nobody reads", model([training], wide, ("y", "mean"), statistics, opset=8), ""
+    made = model([node("Binarizer", domain="ai.onnx.ml")], wide)
+    yield "a domain that is not imported", made, ""
+    made = model([node("LayerNormalization", ["x", "w"], axis=-1)], wide, constants={"w": np.ones(6, F32)}, opset=13)
+    yield "an operator before its opset, as ONNX Runtime's optimizer writes it", made, ""
+
+
+@pytest.mark.parametrize(("made", "said"), [pytest.param(m, said, id=what) for what, m, said in as_they_are()])
+def test_files_run_as_they_are(made: ModelProto, said: str) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 6), F32)
+    made.ir_version = 8
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    wanted = onnxruntime.InferenceSession(made.SerializeToString(), options).run(None, {"x": x})
+    with pytest.warns(ModelWarning, match=said) if said else nullcontext():
+        found = rammer.Session(made, "interpreter").run(None, {"x": x})
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    if "an output" in said:  # a program has one name for each tensor
+        with pytest.warns(ModelWarning, match=said), rammer.compile(made, "interpreter") as program:
+            assert np.array_equal(program.run({"x": x})["x#1"], x)
+
+
+def test_types_of_a_newer_opset_are_taken() -> None:
+    made = model([node("Add", ["x", "x"])], {"x": ("int8", (3,))}, opset=7)
+    with pytest.warns(ModelWarning, match="of Add is int8, which opset 7 has not"):
+        assert load(made).types["y"].dtype is DType.I8
+    with pytest.raises(ModelError, match="opset 7 does not allow"):  # nor does any newer one
+        load(model([node("And", ["x", "x"])], {"x": ("int8", (3,))}, opset=7))
+
+
+def test_an_output_that_is_not_computed_is_refused_where_it_is_read() -> None:
+    norm = node("BatchNormalization", ["x", *"abcd"], ["t", "mean"], name="bn", is_test=1)
+    nodes = [norm, node("Neg", ["mean"])]
+    statistics = {name: np.ones(6, F32) for name in "abcd"}
+    for outputs in (("y",), ("mean",)):
+        made = model(nodes[: 2 if outputs == ("y",) else 1], {"x": (2, 6)}, outputs, statistics, opset=6)
+        with pytest.raises(ModelError, match="'mean' is an output of 'bn', of which only 1 are supported"):
+            load(made)
+
+
+@pytest.mark.parametrize(
+    ("places", "shape", "message"),
+    [
+        ([1, 6], [6], "has indices outside of"),
+        ([-1, 2], [6], "has indices outside of"),
+        ([1], [6], "of 2 values"),
+        ([1, 2], [-6], "has dimensions"),
+        ([1, 2], [1 << 40], "bytes"),
+    ],
+)
+def test_damaged_sparse_tensors_are_refused(places: list[int], shape: list[int], message: str) -> None:
+    made = model([node("Add", ["x", "s"])], {"x": (2, 6)})
+    sparse = made.graph.sparse_initializer.add(dims=shape)
+    sparse.values.CopyFrom(SPARSE.values)
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array(places)))
+    with pytest.raises(ModelError, match=message):
+        load(made)
 
 
 def test_a_declared_input_binds_its_caller() -> None:

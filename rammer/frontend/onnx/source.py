@@ -48,9 +48,9 @@ class Imported:
 
         Raises ModelError for strings.
         """
-        for name, place in (*self.inputs.items(), *self.outputs.items()):
-            if isinstance(place, Text):
-                raise ModelError(f"{name!r} has strings, and a program has numbers", hint="use rammer.Session")
+        for what, places in (("input", self.inputs), ("output", self.outputs)):
+            if names := [name for name, place in places.items() if isinstance(place, Text)]:
+                raise ModelError(f"{what} {names[0]!r} has strings, a program has numbers", hint="use rammer.Session")
         return self.graph
 
 

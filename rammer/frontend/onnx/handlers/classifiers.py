@@ -64,9 +64,13 @@ def pair(n: Node, first: TensorId, second: TensorId) -> TensorId:
 
 
 def transformed(n: Node, scores: TensorId, transform: str) -> TensorId:
-    """Apply `post_transform` to scores [rows, classes]."""
+    """Apply `post_transform` to scores [rows, classes]. Of a single column, all but PROBIT leaves it as it is.
+
+    ONNX Runtime does so, and exporters rely on it.
+    """
     one = n.like(1, scores)
-    match transform:
+    single = n.type(scores).shape[1:] == (1,) and transform in ("LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
+    match "NONE" if single else transform:
         case "NONE":
             return scores
         case "SOFTMAX":
@@ -161,7 +165,7 @@ def svm_regressor(n: Node) -> TensorId:
     found = n.add("add", found, n.like_array(rho, found))
     if a["one_class"]:
         return n.add("where", n.add("less", n.like(0, found), found), n.like(1, found), n.like(-1, found))
-    return transformed(n, found, a["post_transform"])
+    return found  # whatever post_transform says: as ONNX Runtime
 
 
 @handles("SVMClassifier", domain=DOMAIN)

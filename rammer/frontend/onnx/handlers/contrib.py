@@ -16,10 +16,8 @@ from rammer.ir.tensor import DType, TensorId
 DOMAIN = "com.microsoft"
 
 
-def contrib(
-    *ops: str, inputs: tuple[int, int], outputs: int = 1, plain: bool = False, **defaults: Any
-) -> Callable[[Handler], Handler]:
-    """Register a handler with a signature: the number of operands and results, and each attribute's default.
+def contrib(*ops: str, inputs: tuple[int, int], plain: bool = False, **defaults: Any) -> Callable[[Handler], Handler]:
+    """Register a handler with a signature: the number of operands, and each attribute's default.
 
     A default that is a type stands for an optional attribute of that type, None if missing. `plain` registers the
     operator in the standard's domain too, where ONNX Runtime has it and the standard does not.
@@ -27,11 +25,8 @@ def contrib(
 
     def register(function: Handler) -> Handler:
         def checked(n: Node) -> Result:
-            if not inputs[0] <= len(n.inputs) <= inputs[1] or len(n.outputs) > outputs:
-                raise n.fail(
-                    f"has {len(n.inputs)} inputs and {len(n.outputs)} outputs",
-                    hint=f"{inputs[0]}…{inputs[1]} inputs and at most {outputs} outputs are supported",
-                )
+            if not inputs[0] <= len(n.inputs) <= inputs[1]:
+                raise n.fail(f"has {len(n.inputs)} inputs", hint=f"{inputs[0]}…{inputs[1]} are supported")
             for name, value in n.attrs.items():
                 if name not in defaults:
                     raise n.fail(f"attribute {name!r} is not supported", hint=did_you_mean(name, defaults))
@@ -89,7 +84,7 @@ def fused_matmul(n: Node) -> TensorId:
     return product if n.attrs["alpha"] == 1 else n.add("mul", product, n.like(n.attrs["alpha"], product))
 
 
-@contrib("SkipLayerNormalization", inputs=(3, 5), outputs=4, epsilon=1e-12)
+@contrib("SkipLayerNormalization", inputs=(3, 5), epsilon=1e-12)
 def skip_layer_normalization(n: Node) -> list[TensorId | None]:
     total = _skipped(n, 4)
     axis = n.type(total).rank - 1
@@ -99,7 +94,7 @@ def skip_layer_normalization(n: Node) -> list[TensorId | None]:
     return _sums(n, normal, total, mean)
 
 
-@contrib("SkipSimplifiedLayerNormalization", inputs=(3, 4), outputs=4, epsilon=1e-12)
+@contrib("SkipSimplifiedLayerNormalization", inputs=(3, 4), epsilon=1e-12)
 def skip_rms_normalization(n: Node) -> list[TensorId | None]:
     total = _skipped(n, 3)
     return _sums(n, rms_norm(n, total, n.tensor(2), n.attrs["epsilon"]), total, None)
@@ -138,7 +133,7 @@ def _sums(n: Node, normal: TensorId, total: TensorId, mean: TensorId | None) -> 
     return [normal, mean, inverse, total]
 
 
-@contrib("EmbedLayerNormalization", inputs=(7, 9), outputs=3, epsilon=1e-12, mask_index_type=0)
+@contrib("EmbedLayerNormalization", inputs=(7, 9), epsilon=1e-12, mask_index_type=0)
 def embed_layer_normalization(n: Node) -> list[TensorId]:
     """Normalize the sum of word, position and segment embeddings. Also return how many words the mask keeps."""
     batch, length = n.shape()

@@ -16,7 +16,6 @@ from rammer.ir.tensor import DType, TensorId
 @contrib(
     "MultiHeadAttention",
     inputs=(3, 8),
-    outputs=3,
     num_heads=int,
     mask_filter_value=-10000.0,
     scale=0.0,
@@ -44,7 +43,6 @@ def multi_head_attention(n: Node) -> list[TensorId]:
 @contrib(
     "Attention",
     inputs=(2, 6),
-    outputs=2,
     num_heads=int,
     unidirectional=0,
     qkv_hidden_sizes=tuple,
@@ -63,7 +61,6 @@ def attention(n: Node) -> list[TensorId]:
 @contrib(
     "QAttention",
     inputs=(5, 9),
-    outputs=2,
     num_heads=int,
     unidirectional=0,
     mask_filter_value=-10000.0,
@@ -103,7 +100,6 @@ def _attention(n: Node, made: TensorId, mask: int, past: int, bias: int | None) 
 @contrib(
     "GroupQueryAttention",
     inputs=(7, 11),
-    outputs=3,
     num_heads=int,
     kv_num_heads=int,
     scale=0.0,

@@ -15,6 +15,7 @@ from rammer.frontend.onnx.ports import Value
 from rammer.ir.tensor import DType, TensorId
 
 WINDOW: dict[str, Any] = {"auto_pad": "NOTSET", "kernel_shape": tuple, "pads": tuple, "strides": tuple}
+POOL = {**WINDOW, "kernel_shape": ()}
 
 
 def _standard(handler: Handler, n: Node, *operands: Value | None) -> TensorId:
@@ -47,7 +48,7 @@ def qlinear_where(n: Node) -> TensorId:
     return quantized(n, found, 7, n.dtype(1))
 
 
-@contrib("QLinearAveragePool", inputs=(4, 5), **WINDOW, ceil_mode=0, channels_last=0, count_include_pad=0)
+@contrib("QLinearAveragePool", inputs=(4, 5), **POOL, ceil_mode=0, channels_last=0, count_include_pad=0)
 def qlinear_average_pool(n: Node) -> TensorId:
     require_numbers(n, 3)
     dtype, scale, zero, x = n.dtype(), n.tensor(3), n.optional(4), real(n, 0)
@@ -55,7 +56,7 @@ def qlinear_average_pool(n: Node) -> TensorId:
     return quantize(n, pooled, scale, zero, 0, dtype)
 
 
-@contrib("NhwcMaxPool", inputs=(1, 1), **WINDOW, ceil_mode=0, dilations=tuple, channels_last=1)
+@contrib("NhwcMaxPool", inputs=(1, 1), **POOL, ceil_mode=0, dilations=tuple, channels_last=1)
 def nhwc_max_pool(n: Node) -> TensorId:
     return channels_first(n, n.tensor(0), lambda found: _standard(max_pool, n, found))
 

@@ -13,7 +13,6 @@ from rammer.ir.tensor import DType, TensorId
 @contrib(
     "DynamicQuantizeLSTM",
     inputs=(12, 12),
-    outputs=3,
     activations=tuple,
     activation_alpha=tuple,
     activation_beta=tuple,

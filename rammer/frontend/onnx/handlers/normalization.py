@@ -9,19 +9,17 @@ from rammer.ir.tensor import DType, TensorId
 
 
 @handles("BatchNormalization")
-def batch_normalization(n: Node) -> TensorId:
+def batch_normalization(n: Node) -> TensorId | list[TensorId]:
+    """Normalize; in training by the batch's statistics. Running statistics are then further outputs.
+
+    Training is an attribute since opset 14. From opset 7 on, a model that names further outputs asks for it.
+    """
     if n.opset < 7 and not n.attrs["is_test"]:
         raise n.fail("training mode is not supported", hint="export the model for inference")
     if n.attrs.get("spatial", 1) != 1:
         raise n.fail("spatial=0 is not supported", hint="export with opset 9 or later")
-    return n.add("batch_norm", *_batch_norm_operands(n), epsilon=n.attrs["epsilon"])
-
-
-@handles("BatchNormalization", since=14)
-def batch_normalization_training(n: Node) -> TensorId | list[TensorId]:
-    """Normalize; in training mode by the batch's statistics. Running statistics are then further outputs."""
     x, scale, bias, mean, var = _batch_norm_operands(n)
-    if not n.attrs["training_mode"]:
+    if not (n.attrs["training_mode"] if n.opset >= 14 else n.opset >= 7 and any(n.outputs[1:])):
         return n.add("batch_norm", x, scale, bias, mean, var, epsilon=n.attrs["epsilon"])
     axes = tuple(d for d in range(len(n.shape())) if d != 1)
     batch_mean = n.reduce(x, "mean", axes)

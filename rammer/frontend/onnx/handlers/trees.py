@@ -176,7 +176,7 @@ def _one_score(n: Node, count: int, base: Array) -> list[Value]:
     bound = n.like(0.5 if positive and count == 2 else 0, score)
     label = chosen(n, n.reshape(n.add("less", bound, score), n.type(score).shape[:1]))
     if count < 2:
-        return [label, transformed(n, score, transform if transform == "PROBIT" else "NONE")]
+        return [label, transformed(n, score, transform)]
     if not lonely:
         nothing = n.like_array(np.zeros(n.type(score).shape), score)
         return [label, transformed(n, pair(n, *((nothing, score) if second else (score, nothing))), transform)]
