@@ -10,7 +10,7 @@ from typing import Any
 
 from rammer import files
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
-from rammer.plugins import DeviceInfo, PluginRegistry
+from rammer.plugins import DeviceInfo, PluginRegistry, device_of
 from rammer.runtime import artifact
 from rammer.runtime.joint import JointProgram, PartImage
 from rammer.runtime.program import Program
@@ -47,7 +47,7 @@ def load(
         return _imported(path, importing)  # type: ignore[no-any-return]
 
     def open_device(target: str) -> VDevice:
-        return (registry or _registry_of(target)).open(target, device=device, threads=threads)
+        return (registry or _registry_of(target)).open(target, device=device_of(target, device, threads))
 
     (ends, parts), reasons = artifact.ends(path), list[str]()
     if parts:
