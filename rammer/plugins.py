@@ -169,14 +169,8 @@ class PluginRegistry:
             DeviceInfo(name, plugin, entry.summary, *_probe(entry)) for name, (plugin, entry) in self.vdevices().items()
         ]
 
-    def open(
-        self, target: str, *, arch: str | None = None, device: str | int | None = None, threads: int | None = None
-    ) -> VDevice:
-        """Open a vDevice by name. `threads` is `device` of a CPU.
-
-        Raises RammerError for an unknown name, InputError for `threads` of another target, and DeviceError if the
-        vDevice is not available.
-        """
+    def open(self, target: str, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
+        """Open a vDevice by name. Raises RammerError for an unknown name, DeviceError if it is not available."""
         known = self.vdevices()
         if target not in known:
             raise RammerError(
@@ -184,13 +178,6 @@ class PluginRegistry:
                 hint=_meant(target, [entry for _, entry in known.values()]),
             )
         plugin, entry = known[target]
-        if threads is not None:
-            if target != "cpu" or device not in (None, threads):
-                what = f"the target is {target!r}" if target != "cpu" else f"device= is {device!r}"
-                raise InputError(
-                    f"threads= is {threads}, and {what}", hint="threads= is for the CPU, instead of device="
-                )
-            device = threads
         with _blamed(plugin, f"vDevice {target!r}"):
             opens = entry.runs if self._to_run and entry.runs else entry.open
             return opens(arch=arch, device=device)
@@ -263,6 +250,16 @@ class PluginRegistry:
             with _blamed(plugin, "rammer_rkernels"):
                 found += [replace(kernel, origin=origin) if origin else kernel for kernel in kernels]
         return found
+
+
+def device_of(target: str, device: str | int | None, threads: int | None) -> str | int | None:
+    """Return `device=`, for which a CPU also has the name `threads=`. Raises InputError if both or others are given."""
+    if threads is None:
+        return device
+    if target == "cpu" and device in (None, threads):
+        return threads
+    what = f"the target is {target!r}" if target != "cpu" else f"device= is {device!r}"
+    raise InputError(f"threads= is {threads}, and {what}", hint="threads= is for the CPU, instead of device=")
 
 
 class _Blamed:

@@ -36,7 +36,8 @@ def main(context: click.Context, verbose: int, plugins: tuple[str, ...]) -> None
     """Compile neural networks into static plans of tile-sized tasks, run them, and look at the plans."""
     context.obj = verbose
     if plugins:
-        context.with_resource(config.override(RAMMER_PLUGINS=",".join((*config.names("RAMMER_PLUGINS"), *plugins))))
+        given = (*config.names("RAMMER_PLUGINS"), *(str(Path(file).absolute()) for file in plugins))
+        context.with_resource(config.override(RAMMER_PLUGINS=",".join(given)))
     logging.basicConfig(level=logging.WARNING - 10 * min(verbose, 2), format="%(name)s: %(message)s")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from rammer import config
 from rammer.errors import InputError, PolicyError, did_you_mean
 from rammer.ir.tensor import Array
+from rammer.plugins import device_of
 
 if TYPE_CHECKING:
     from rammer.plugins import PluginRegistry
@@ -165,7 +166,8 @@ class CompileOptions:
         Raises PolicyError or DeviceError for what does not exist, is not available, or is not offered.
         """
         policy = self.open_policy(registry)
-        device = registry.open(self.vdevice, arch=self.arch, device=self.device, threads=self.threads)
+        chosen = device_of(self.vdevice, self.device, self.threads)
+        device = registry.open(self.vdevice, arch=self.arch, device=chosen)
         try:
             return policy, device.adapted(
                 precision=self.precision or config.get("RAMMER_PRECISION"),

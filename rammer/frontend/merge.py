@@ -61,10 +61,10 @@ def merge(graphs: Mapping[str, Graph], links: Mapping[str, str] | None = None) -
         names = {t: f"{model}.{t}" for t in graph.types}
         names |= {t: made for t, name in names.items() if (made := links.get(name) or same.get(name))}
         named = _renamed(graph, names)
-        types = {**named.types, **types}
-        constants = {**named.constants, **constants}
+        types |= {t: kind for t, kind in named.types.items() if t not in types}
+        constants |= {t: value for t, value in named.constants.items() if t not in constants}
         updates |= named.updates
-        symbols = {**named.symbols, **symbols}
+        symbols |= {t: found for t, found in named.symbols.items() if t not in symbols}
         operators += (
             replace(op, name=f"{model}.{op.name}", operation=_interned(op.operation, graph.interner, interner))
             for op in named.operators
@@ -103,7 +103,7 @@ def renamed_ports(
     names: dict[TensorId, TensorId] = {}
     for what, old, new in (("input", graph.inputs, input_names), ("output", graph.outputs, output_names)):
         if new is not None and len(new) != len(old):
-            raise InputError(f"{what}_names= has {len(new)} names for {len(old)} {what}s", hint=f"{', '.join(old)}")
+            raise InputError(f"{what}_names= has {len(new)} names for {len(old)} {what}s", hint=", ".join(old))
         wanted = dict(zip(old, old if new is None else new, strict=True))
         if new is not None and (both := [t for t in old if names.get(t, wanted[t]) != wanted[t]]):
             raise InputError(f"{both[0]!r} is an input and an output", hint="it has one name")

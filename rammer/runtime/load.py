@@ -6,12 +6,11 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from rammer import files
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
-from rammer.plugins import DeviceInfo, PluginRegistry
+from rammer.plugins import DeviceInfo, PluginRegistry, device_of
 from rammer.runtime import artifact
 from rammer.runtime.joint import JointProgram, PartImage
 from rammer.runtime.program import Program
@@ -46,8 +45,11 @@ def load(
     """
     if importing or not isinstance(path, str | os.PathLike) or files.first_bytes(path, 1) == ONNX:
         return _imported(path, importing)  # type: ignore[no-any-return]
+
+    def open_device(target: str) -> VDevice:
+        return (registry or _registry_of(target)).open(target, device=device_of(target, device, threads))
+
     (ends, parts), reasons = artifact.ends(path), list[str]()
-    open_device = partial(_open, device=device, threads=threads, registry=registry)
     if parts:
         return _joint([(m, *artifact.load(path, end)) for m, end in zip(parts, ends, strict=True)], open_device)
     for end in ends:
@@ -77,10 +79,6 @@ def _imported(model: Any, options: dict[str, Any]) -> Any:
     text = "rammer.load of a model is rammer.from_onnx, from_torch or from_tensorflow now; load is for saved programs"
     warnings.warn(text, DeprecationWarning, stacklevel=3)
     return import_model(model, **options)
-
-
-def _open(target: str, *, device: str | int | None, threads: int | None, registry: PluginRegistry | None) -> VDevice:
-    return (registry or _registry_of(target)).open(target, device=device, threads=threads)
 
 
 def _program(image: Image, report: dict[str, Any], vdevice: VDevice) -> Program:

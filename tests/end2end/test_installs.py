@@ -165,6 +165,7 @@ def test_the_distributions_describe_themselves_alike() -> None:
     for project, name in ((runtime, RUNTIME), (compiler, COMPILER), (kit, TESTING)):
         assert project["project"]["name"] == name and "version" in project["project"]["dynamic"]
     assert runtime["project"]["urls"] == compiler["project"]["urls"]
+    assert (ROOT / "wheels/runtime/LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert "scripts" not in compiler["project"] and runtime["project"]["scripts"].keys() == {"rammer"}
     needed, more = (p["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"] for p in (runtime, compiler))
     assert [d.partition(">")[0] for d in needed] == ["numpy", "ml_dtypes", "pluggy"] and {*needed} <= {*more}

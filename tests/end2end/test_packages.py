@@ -37,7 +37,7 @@ def call(*command: str | Path, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Build from a copy of the checkout. Wheels come from the source distributions, as `python -m build` does it."""
-    pytest.importorskip("build", reason="needs the dev extra")
+    pytest.importorskip("build", reason="needs the release extra")
     checkout, found = tmp_path_factory.mktemp("clean") / "checkout", tmp_path_factory.mktemp("dist")
     left = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "tests", "docs", "benchmarks")
     shutil.copytree(ROOT, checkout, ignore=left)
@@ -81,7 +81,7 @@ def test_no_file_is_in_both(built: Path) -> None:
 
 
 def test_descriptions_are_clean(built: Path) -> None:
-    pytest.importorskip("twine", reason="needs the dev extra")
+    pytest.importorskip("twine", reason="needs the release extra")
     call(sys.executable, "-m", "twine", "check", "--strict", *built.glob("*.whl"), *built.glob("*.tar.gz"), cwd=built)
 
 
