@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,8 @@ from string import Template
 import click
 
 from rammer.about import COMPILER, TESTING
-from rammer.errors import InputError, RammerError
+from rammer.errors import InputError
+from rammer.files import new_folder
 from rammer.plugins import PluginRegistry
 
 KINDS = {"device": "vDevice", "c-device": "vDevice", "kernels": "kernels", "policy": "policy"}  # in the description
@@ -32,17 +32,8 @@ def new_plugin(name: str, kind: str) -> None:
     """
     _check_name(name)
     folder = Path(f"rammer-{name.replace('_', '-')}")
-    try:
-        folder.mkdir()
-    except OSError as error:
-        raise RammerError(f"cannot make the folder {folder}: {error.strerror}", hint="choose another name") from error
     made = contents(name, kind)
-    try:
-        for file, text in made.items():
-            (folder / file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)  # all or nothing
-        raise RammerError(f"cannot write to the folder {folder}: {error.strerror}") from error
+    new_folder(folder, made, hint="choose another name")
     click.echo(f"wrote {', '.join(str(folder / file) for file in made)}")
     click.echo(f"next: cd {folder}; pip install -e '.[test]'; pytest")
 

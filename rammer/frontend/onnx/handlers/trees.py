@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Forest:
         true, false, missing = np.where(other, false, true), np.where(other, true, false), missing ^ other
         modes = np.where(other, EQ, np.where(modes == LEAF, LEQ, modes))
         modes = np.where(never, LEQ, modes)  # no number is at most NaN
-        tiny = dtype.numpy.type(np.finfo(dtype.numpy).tiny)  # smaller numbers count as zero
+        tiny: Any = dtype.numpy.type(dtype.info.tiny)  # smaller numbers count as zero
         split = np.where(abs(split) < tiny, 0, split)
         below = np.nextafter(split, dtype.numpy.type(-np.inf))
         below = np.where(abs(below) < tiny, np.where(split > 0, 0, -tiny), below)
