@@ -44,6 +44,7 @@ from rammer.vdevice.toolchain import c_compiler
 HERE = Path(__file__).parent
 ARCHS = {"cuda": "sm_90", "rocm": "gfx1100"}
 NUM_VEUS = 3
+ONE = pytest.mark.parametrize("exported", ["cuda"], indirect=True)  # all but the names of functions is shared
 GOOD = 7  # runs whose index is in range
 CLOSING = ("Release", "Free", "Unload", "StreamDestroy")  # functions whose errors come when all is done
 
@@ -217,6 +218,7 @@ def test_streams_give_what_the_emulator_gives(exported: Exported) -> None:
     emulator.close()
 
 
+@ONE
 @pytest.mark.parametrize("under", ["memory", "threads"])
 def test_it_runs_clean(exported: Exported, under: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also from several threads at once, with streams and memory of the caller's."""
@@ -239,6 +241,7 @@ def test_what_a_driver_refuses_is_told_and_given_back(exported: Exported, check:
     assert done.returncode == 2 and "no code for this CPU or GPU" in done.stdout, done
 
 
+@ONE
 @pytest.mark.parametrize("family", ["gcc", "clang"])
 def test_hand_written_files_compile_without_warnings(exported: Exported, family: str, tmp_path: Path) -> None:
     hand_written_files_are_clean(exported.folder, family, tmp_path)
@@ -280,6 +283,7 @@ def test_the_command_line_takes_several_gpus(tmp_path: Path, monkeypatch: pytest
         assert arch_of((tmp_path / f"project/vad_plan_{n}.hsaco").read_bytes()) == arch
 
 
+@ONE
 def test_it_is_built_for_windows(exported: Exported, tmp_path: Path) -> None:
     """Wine runs it, and has no GPU."""
     if c_compiler().family != "zig":
