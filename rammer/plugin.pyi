@@ -59,6 +59,7 @@ from rammer.vdevice.base import Executable as Executable
 from rammer.vdevice.base import ExportsProjects as ExportsProjects
 from rammer.vdevice.base import Image as Image
 from rammer.vdevice.base import KeepsState as KeepsState
+from rammer.vdevice.base import LoopBody as LoopBody
 from rammer.vdevice.base import MayFork as MayFork
 from rammer.vdevice.base import Port as Port
 from rammer.vdevice.base import Progress as Progress
@@ -67,6 +68,7 @@ from rammer.vdevice.base import RunsSlots as RunsSlots
 from rammer.vdevice.base import SharesRooms as SharesRooms
 from rammer.vdevice.base import SlotTimes as SlotTimes
 from rammer.vdevice.base import Stepped as Stepped
+from rammer.vdevice.base import TakesSteps as TakesSteps
 from rammer.vdevice.base import TimedExecutable as TimedExecutable
 from rammer.vdevice.base import VDevice as VDevice
 from rammer.vdevice.base import VDeviceEntry as VDeviceEntry
