@@ -12,10 +12,16 @@ import torch
 from benchmarks.families.__main__ import Made
 
 
-def exported(network: torch.nn.Module, example: tuple[Any, ...], names: tuple[str, ...], opset: int = 17) -> Made:
-    """Return a network as torch.onnx.export writes it."""
+def exported(network: torch.nn.Module, example: tuple[Any, ...], names: tuple[str, ...]) -> Made:
+    """Return a network as torch.onnx.export writes it, by the older exporter, or by the newer where that fails."""
     file = BytesIO()
     with torch.no_grad():
-        torch.onnx.export(network.eval(), example, file, input_names=list(names), opset_version=opset, dynamo=False)
+        try:
+            torch.onnx.export(network.eval(), example, file, input_names=list(names), opset_version=17, dynamo=False)
+            model = onnx.load_model_from_string(file.getvalue())
+        except Exception:  # they raise anything
+            program = torch.onnx.export(network, example, input_names=list(names), dynamo=True, verbose=False)
+            assert program is not None
+            model = program.model_proto
     values = {name: np.asarray(value) for name, value in zip(names, example, strict=True)}
-    return onnx.load_model_from_string(file.getvalue()), values
+    return model, values

@@ -10,7 +10,7 @@ import torch
 from benchmarks.families.__main__ import Made
 from benchmarks.families.exported import exported
 
-MOST = 12_000_000  # parameters
+MOST = 28_000_000  # parameters
 
 
 def _made(name: str) -> Made:

@@ -21,7 +21,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from rammer.errors import RammerError
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
-from rammer_testing.errors import Result
+from rammer_testing.errors import Errors, Mismatch, Result, errors_of
 from rammer_testing.onnx_backend import RammerBackend, RammerRep
 
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
@@ -59,14 +59,27 @@ class _Differs(Exception):
     """Raised for a case of DIFFERENCES that deviates as much as is known."""
 
 
+class _Recorded(RammerRep):
+    """A prepared model that remembers its inputs."""
+
+    inputs: Any = ()
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        self.inputs = inputs
+        return super().run(inputs, **kwargs)
+
+
 class Directed(RammerBackend):
     """`rammer_testing.onnx_backend` on any vDevice, while BackendTest asks for the CPU."""
 
     device = "CPU"
+    last: tuple[onnx.ModelProto, _Recorded] | None = None  # what was prepared last
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> RammerRep:
-        return super().prepare(model, cls.device, **kwargs)
+        rep = _Recorded(super().prepare(model, cls.device, **kwargs).session)
+        cls.last = model, rep
+        return rep
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -81,12 +94,14 @@ class Suite(BackendTest):
     """
 
     known: Difference | None = None  # of the case that runs
+    errors: tuple[Errors | None, Errors | None] = (None, None)  # rammer's and ONNX Runtime's in it
 
     @classmethod
     def assert_similar_outputs(
         cls, ref_outputs: Sequence[Any], outputs: Sequence[Any], rtol: float, atol: float, model_dir: str | None = None
     ) -> None:
         """Raise AssertionError for outputs that differ in number, kind, shape, element type or value."""
+        cls.errors = _measured(outputs, ref_outputs), _measured(_runtimes(), ref_outputs)
         flat = []
         for values in (ref_outputs, outputs):
             lists = [v if isinstance(v, list | tuple) else [v] for v in values]
@@ -105,6 +120,31 @@ class Suite(BackendTest):
             rtol, atol = cls.known.rtol or rtol, cls.known.atol or atol
             super().assert_similar_outputs(*flat_outputs, rtol, atol, model_dir)
             raise _Differs from error
+
+
+def _measured(found: Sequence[Any] | None, wanted: Sequence[Any]) -> Errors | None:
+    """Return the largest errors of results; None if they differ in form, or in values that have to be equal."""
+    try:
+        return None if found is None else errors_of(found, list(wanted))
+    except Mismatch:
+        return None
+
+
+def _runtimes() -> list[Any] | None:
+    """Return what ONNX Runtime computes for the model that ran last; None if it does not run it."""
+    import onnxruntime
+
+    if Directed.last is None:
+        return None
+    model, rep = Directed.last
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        names = [port.name for port in session.get_inputs()]
+        return list(session.run(None, dict(zip(names, rep.inputs, strict=False))))
+    except Exception:  # it raises anything
+        return None
 
 
 def _read() -> tuple[dict[str, Callable[[], Any]], dict[str, tuple[str, TestCase]]]:
@@ -163,7 +203,7 @@ def _operators(graph: onnx.GraphProto) -> Iterator[str]:
 def run_case(name: str, device: str = "CPU") -> Result:
     """Run a case in this process, on a device of `rammer_testing.onnx_backend`: "CPU", "cuda:emulator:2"."""
     Directed.device = device
-    Suite.known = DIFFERENCES.get(name)
+    Suite.known, Suite.errors, Directed.last = DIFFERENCES.get(name), (None, None), None
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -173,12 +213,12 @@ def run_case(name: str, device: str = "CPU") -> Result:
     except RammerError as error:
         return Result(name, "refused", _line(error.what))
     except _Differs:
-        return Result(name, "differs", DIFFERENCES[name].reason)
+        return Result(name, "differs", DIFFERENCES[name].reason, *Suite.errors)
     except AssertionError as error:
-        return Result(name, "wrong", _line(str(error)))
+        return Result(name, "wrong", _line(str(error)), *Suite.errors)
     except Exception as error:
         return Result(name, "error", _line(f"{type(error).__name__}: {error}"))
-    return Result(name, "passes")
+    return Result(name, "passes", "", *Suite.errors)
 
 
 def _line(text: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rammer_testing import model_folder
 from rammer_testing.children import run
-from rammer_testing.errors import Result
+from rammer_testing.errors import FAR, Errors, Result
 from rammer_testing.onnx_cases import KINDS, NAMES, element_type, operators, run_case
 
 OUTCOMES = ("passes", "differs", "refused", "wrong", "error", "crash", "timeout")
@@ -103,6 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = run(run_case, names, device=given.device, jobs=given.jobs, seconds=given.seconds, show=show)
     _print_table("kind", counts(results))
     print(f"{sum(r.outcome == 'passes' for r in results)} of {len(results)} pass\n")
+    both = [r for r in results if r.errors and r.others]
+    far = [r for r in both if r.is_far]
+    print(f"{len(far)} of {len(both)} have errors over {FAR} times ONNX Runtime's")
+    for r in far:
+        print(f"  {r.name}: {_shown(r.errors)}, ONNX Runtime {_shown(r.others)}")
     table = by_operator(results)
     _print_table("operator", {op: row for op, row in table.items() if given.all or set(row) != {"passes"}})
     if given.json:
@@ -112,6 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.write:
         given.write.write_text(failures_text(results))
     return int(any(r.outcome not in FINE for r in results))
+
+
+def _shown(errors: Errors | None) -> str:
+    return f"{errors.ulp:g} ULP, {errors.relative:.1e}" if errors else "none"
 
 
 def _run_folder(given: argparse.Namespace) -> int:
