@@ -241,12 +241,11 @@ class Session(Stateful, InferenceSession):
         with self._cutting:
             self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
 
-    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
+    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool, bounds: Mapping[str, int]) -> Session:
         """Open a session for a part of the model, with the options of this one."""
-        limits = self._max_programs, self._max_steps
-        part = Session(
-            source, max_programs=limits[0], max_steps=limits[1], state=pairs, how=self._how, registry=self._registry
-        )
+        most, steps = self._max_programs, self._max_steps
+        options: dict[str, Any] = {"max_programs": most, "max_steps": steps, "state": pairs, "bounds": bounds}
+        part = Session(source, **options, how=self._how, registry=self._registry)
         part._fixes = part._fixes or fixes
         return part
 
@@ -280,7 +279,9 @@ class Session(Stateful, InferenceSession):
         """
         if self._stages is None:
             try:
-                kept, _ = self._cache.acquire(self._request(self._memory, inputs))
+                request = self._request(self._memory, inputs)
+                shapes = self._inputs.with_extents(request.shapes, self._growing.bounds)
+                kept, _ = self._cache.acquire(Request(shapes, request.arrays))
             except ModelError as error:
                 self._cut(error)
             else:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
@@ -25,9 +25,8 @@ from rammer.frontend.onnx.parts import SubgraphPart, label_of
 from rammer.frontend.onnx.ports import type_of
 from rammer.ir.tensor import Array
 from rammer.runtime.state import StreamState
-from rammer.session.driven import DrivenLoop
 from rammer.session.inputs import Request
-from rammer.vdevice.base import TakesSteps
+from rammer.session.loops import BodyLoops, Bounds, kind
 
 if TYPE_CHECKING:
     from rammer.runtime.program import RepeatedRun
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from rammer.session.cache import CachedProgram
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
-# (model, pairs of state, whether all values that decide shapes are part of a signature) -> session
-Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
+# (model, pairs of state, whether all values that decide shapes are part of a signature, bounds of state) -> session
+Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool, Mapping[str, int]], Session]"
 
 
 class Stages:
@@ -104,19 +103,16 @@ class _Model:
         self.is_closed = False
 
     def open(
-        self, part: SubgraphPart, types: Mapping[str, TypeProto], pairs: Mapping[str, str], fixes: bool
+        self,
+        part: SubgraphPart,
+        types: Mapping[str, TypeProto],
+        pairs: Mapping[str, str],
+        fixes: bool,
+        bounds: Mapping[str, int],
     ) -> Session:
         if self.is_closed:
             raise closed("session", "open another one")
-        return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes)
-
-
-class _ReadyLoop(NamedTuple):
-    """A loop with buffers of its own, and the program that it runs."""
-
-    session: Session
-    kept: CachedProgram[Any]
-    loop: DrivenLoop
+        return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes, bounds)
 
 
 class _Piece:
@@ -127,19 +123,37 @@ class _Piece:
     ) -> None:
         self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
         self._model = model
-        self.ready: dict[Hashable, _ReadyLoop] = {}  # loops over this body that do not run now, by shapes
         self._opened: dict[tuple[Hashable, ...], tuple[Session, dict[str, str]]] = {}
         self._lock = threading.Lock()
 
     def session(self, values: Mapping[str, Any]) -> tuple[Session, dict[str, str]]:
         """Return the session for such values, and its state: output -> input. Lists and None are not state."""
-        key = tuple(_kind(values[name]) for name in self.part.inputs)
+        key = tuple(kind(values[name]) for name in self.part.inputs)
         with self._lock:
             if key not in self._opened:
                 types = {name: type_of(values[name]) for name in self.part.inputs}
                 pairs = {o: n for o, n in self.pairs.items() if isinstance(values[n], np.ndarray)}
-                self._opened[key] = self._model.open(self.part, types, pairs, self._fixes), pairs
+                self._opened[key] = self._model.open(self.part, types, pairs, self._fixes, {}), pairs
             return self._opened[key]
+
+    def bounded(self, values: Mapping[str, Any], bounds: Bounds) -> Session | None:
+        """Return the session for such values, of which some have a bound in one dimension. None for lists as state."""
+        if not all(isinstance(values[name], np.ndarray) for name in self.pairs.values()):
+            return None
+        if not bounds:
+            return self.session(values)[0]
+        types = {name: type_of(values[name]) for name in self.part.inputs}
+        found: dict[str, int] = {}
+        for name in self.pairs.values():
+            axis, symbol, most = bounds.get(name, (-1, "", 0))
+            shape = [symbol if d == axis else extent for d, extent in enumerate(values[name].shape)]
+            types[name] = helper.make_tensor_type_proto(types[name].tensor_type.elem_type, shape)
+            found |= {symbol: most} if name in bounds else {}
+        key = tuple(types[name].SerializeToString() for name in self.part.inputs), *found.items()
+        with self._lock:
+            if key not in self._opened:
+                self._opened[key] = self._model.open(self.part, types, self.pairs, self._fixes, found), dict(self.pairs)
+            return self._opened[key][0]
 
     def opened(self) -> list[Session]:
         with self._lock:
@@ -270,40 +284,10 @@ class _Control(_Step):
             raise self.fail(f"{what} has {value.size} elements instead of one")
         return int(value.item())
 
-    def driven(
-        self,
-        piece: _Piece,
-        given: Mapping[str, Any],
-        limit: int,
-        scanned: Mapping[str, Array],
-        collected: Sequence[str],
-        again: str | None = None,
-        counter: str | None = None,
-    ) -> list[Any] | None:
-        """Take all steps of a loop in one call. Return what is carried on, and what each output has collected.
-
-        Returns None if the body is not one program of fixed shapes.
-        """
-        key = tuple((_kind(value), getattr(value, "shape", None)) for value in given.values())
-        ready = piece.ready.pop(key, None)
-        if ready is None or not ready.session._cache.reacquire(ready.kept):
-            session, pairs = piece.session(given)
-            changing = {*pairs.values(), *scanned, *filter(None, (counter,))}
-            kept = session.held(given, changing) if pairs == piece.pairs else None
-            if kept is None or kept.program is None:
-                return None
-            if not isinstance(kept.program.executable, TakesSteps) or kept.program.image.signature:
-                session._cache.release(kept)
-                return None
-            ready = _ReadyLoop(session, kept, DrivenLoop(kept.program, given, scanned, collected, again, counter))
+    def loops(self, piece: _Piece, collected: Sequence[str], again: str | None, counter: str | None) -> BodyLoops:
+        """Return the loops over a body whose steps need no Python between them."""
         most = self.model.max_steps, self.model.max_bytes
-        try:
-            carried, rows = ready.loop.run(given, scanned, limit, most, self.fail)
-        finally:
-            ready.session._cache.release(ready.kept, max(ready.loop.steps - 1, 0))
-        if ready.session._deciding.isdisjoint(given):
-            piece.ready[key] = ready
-        return [*(carried[name] for name in piece.pairs.values()), *rows]
+        return BodyLoops(piece.pairs, piece.bounded, most, self.fail, (collected, again, counter))
 
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names the node."""
@@ -338,6 +322,7 @@ class _LoopNode(_Control):
         counter = self.attributes["body"].input[0].type.tensor_type.shape
         self._counter_shape = (1,) * min(len(counter.dim), 1)
         self._start = self._at(0)
+        self._loops = self.loops(self._piece, self._collected, self._again, part.inputs[0])
 
     def run(self, values: Mapping[str, Any]) -> Values:
         limit = None if self.value(values, 0) is None else self.number(values, 0, "the trip count")
@@ -349,7 +334,7 @@ class _LoopNode(_Control):
         given = first | self._start | _captured(part, values)
         if alive and limit != 0:
             most = self.model.max_steps + 1 if limit is None else limit
-            found = self.driven(self._piece, given, most, {}, self._collected, self._again, part.inputs[0])
+            found = self._loops.run(given, most, {})
             if found is not None:
                 return self.results(found)
         with _Steps(self, self._piece, given, self._collected, (self._again,)) as steps:
@@ -373,6 +358,7 @@ class _Scan(_Control):
         part = self.body("body", len(node.input), len(node.output))
         pairs = zip(part.outputs[: self._num_states], part.inputs, strict=False)
         self._piece = self.piece(part, "body", dict(pairs))
+        self._loops = self.loops(self._piece, part.outputs[self._num_states :], None, None)
 
     def run(self, values: Mapping[str, Any]) -> Values:
         part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.node.input))]
@@ -393,7 +379,7 @@ class _Scan(_Control):
         given = at(0) | states | _captured(part, values)
         collected = part.outputs[self._num_states :]
         names = part.inputs[self._num_states : part.num_formal]
-        found = self.driven(self._piece, given, length, dict(zip(names, scanned, strict=True)), collected)
+        found = self._loops.run(given, length, dict(zip(names, scanned, strict=True)))
         if found is None:
             with _Steps(self, self._piece, given, collected) as steps:
                 for step in range(length):
@@ -505,11 +491,6 @@ class _Steps(ExitStack):
         """Return the collected outputs of a loop without steps: arrays of 0 rows."""
         types = self._session.output_types(self._given) if self._rows else {}
         return [np.zeros((0, *types[name].shape), types[name].dtype.numpy) for name in self._rows]
-
-
-def _kind(value: Any) -> Hashable:
-    """Return a key that is equal for values of one type, whatever their shapes."""
-    return tuple(map(_kind, value[:1])) if isinstance(value, list) else getattr(value, "dtype", None)
 
 
 def _captured(part: SubgraphPart, values: Mapping[str, Any]) -> Values:

@@ -100,8 +100,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.session.driven": ({"runtime.program", "vdevice.base", "ir", "errors"}, {"numpy"}),
     "rammer.session.seen": ({"session.cache"}, {"numpy"}),
     "rammer.session.report": ({"errors", "moved"}, set()),
+    "rammer.session.loops": ({"session.buckets", "session.driven", "vdevice.base", "ir", "errors"}, {"numpy"}),
     "rammer.session.control_flow": (
-        {"session.inputs", "session.driven", "runtime.state", "vdevice.base", "frontend", "ir", "errors"},
+        {"session.inputs", "session.loops", "runtime.state", "frontend", "ir", "errors"},
         {"numpy", "onnx"},
     ),
     "rammer.session": (
