@@ -21,7 +21,6 @@ from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords
 from rammer.errors import InputError, ModelError, message, require_compiler
 from rammer.ir.graph import Graph
-from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
@@ -54,6 +53,7 @@ from rammer.session.inputs import (
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.session.report import SessionReport
 from rammer.session.seen import SeenSignatures
+from rammer.session.specialize import folded
 from rammer.vdevice.base import Progress, silent
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class Session(Stateful, InferenceSession):
             tuple(name for name in self._inputs.ports if name not in pairs.values()),
             tuple(name for name in self._outputs if name not in pairs),
         )
+        self._last: CachedProgram[_Made] | None = None  # the program that has run last, if it keeps all state
         self._valued: ValuedNode | None = None  # set once an import has checked such a model
         self._admitted: tuple[object, ...] | None = None  # types and shapes of the last inputs of a cut model
         self._seen = SeenSignatures[_Made](self._cache.count)
@@ -210,6 +211,12 @@ class Session(Stateful, InferenceSession):
         """
         if self._try_run is not None and (found := self._try_run(inputs)) is not None:
             return found
+        last = None if self._deciding else self._last
+        if last and last.program and last.program.continues(memory, inputs) and self._cache.reacquire(last):
+            try:
+                return last.program.evaluate(memory, inputs, outputs)
+            finally:
+                self._cache.release(last)
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
@@ -390,6 +397,7 @@ class Session(Stateful, InferenceSession):
                 self._valued = self._valued or (self._source.valued() if kept.info.values else None)
         finally:
             self._cache.release(kept)
+        self._last = kept if inside and not outside and not self._whole else None
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
         memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
         return {name: gathered(places[name], found) for name in outputs}
@@ -468,7 +476,7 @@ class Session(Stateful, InferenceSession):
         pairs = {
             o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
         }
-        values = _constants(graph) if self._fixes else None
+        values = folded(graph) if self._fixes else None
         program = None
         if graph.outputs and values is None:
             program = compile(graph, state=pairs, how=self._how, registry=self._registry)
@@ -608,11 +616,3 @@ def _fixed(port: Declared) -> list[int | None] | None:
 def _grown(kept: CachedProgram[_Made]) -> StepGraph:
     assert kept.info.grown is not None
     return kept.info.grown
-
-
-def _constants(graph: Graph) -> dict[str, Array] | None:
-    """Return the outputs of a graph that its import has computed completely; None if operators are left."""
-    only_copies = len(graph.operators) <= len(graph.outputs)
-    if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
-        return None
-    return evaluate_graph(replace(graph, inputs=()), {})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from copy import deepcopy
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,9 +28,7 @@ from rammer.session.inputs import Request
 from rammer.session.loops import BodyLoops, Bounds, kind
 
 if TYPE_CHECKING:
-    from rammer.runtime.program import RepeatedRun
     from rammer.session import Session
-    from rammer.session.cache import CachedProgram
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
 # (model, pairs of state, whether all values that decide shapes are part of a signature, bounds of state) -> session
@@ -337,13 +334,13 @@ class _LoopNode(_Control):
             found = self._loops.run(given, most, {})
             if found is not None:
                 return self.results(found)
-        with _Steps(self, self._piece, given, self._collected, (self._again,)) as steps:
-            for step in count():
-                if not alive or (limit is not None and step >= limit):
-                    break
-                alive = bool(np.all(steps.take(self._at(step))[self._again]))
-            joined = [np.stack(rows) for rows in steps.collected()] if step else steps.nothing()
-            return self.results([*steps.carried(), *joined])
+        steps = _Steps(self, self._piece, given, self._collected, (self._again,))
+        for step in count():
+            if not alive or (limit is not None and step >= limit):
+                break
+            alive = bool(np.all(steps.take(self._at(step))[self._again]))
+        joined = [np.stack(rows) for rows in steps.collected()] if step else steps.nothing()
+        return self.results([*steps.carried(), *joined])
 
     def _at(self, step: int) -> Values:
         number, flag = self._piece.part.inputs[:2]
@@ -381,10 +378,10 @@ class _Scan(_Control):
         names = part.inputs[self._num_states : part.num_formal]
         found = self._loops.run(given, length, dict(zip(names, scanned, strict=True)))
         if found is None:
-            with _Steps(self, self._piece, given, collected) as steps:
-                for step in range(length):
-                    steps.take(at(step))
-                found = [*steps.carried(), *(np.stack(rows) for rows in steps.collected())]
+            steps = _Steps(self, self._piece, given, collected)
+            for step in range(length):
+                steps.take(at(step))
+            found = [*steps.carried(), *(np.stack(rows) for rows in steps.collected())]
         joined = [
             np.ascontiguousarray(np.moveaxis(rows[::-1] if back else rows, 0, self._axis(axis, rows.ndim)))
             for rows, (axis, back) in zip(found[self._num_states :], self._ways("output"), strict=True)
@@ -402,11 +399,8 @@ class _Scan(_Control):
         return axis % rank
 
 
-class _Steps(ExitStack):
-    """The steps of a loop in one run. State stays where the body's session has written it.
-
-    The stack holds the program of a body whose signature does not change.
-    """
+class _Steps:
+    """The steps of a loop in one run. State stays where the body's session has written it."""
 
     def __init__(
         self,
@@ -416,12 +410,10 @@ class _Steps(ExitStack):
         collected: Sequence[str],
         asked: Sequence[str] = (),
     ) -> None:
-        super().__init__()
         self._control, self._piece, self._given = control, piece, dict(given)
         self._rows: dict[str, list[Array]] = {name: [] for name in collected}
         self._asked = asked
         self._taken = self._bytes = 0
-        self._again: RepeatedRun | None = None
         self._open(given)
 
     def _open(self, state: Mapping[str, Any]) -> None:
@@ -439,7 +431,9 @@ class _Steps(ExitStack):
                 f"has taken {self._taken:,} steps, and would go on", hint="Session(…, max_steps=…) lets it take more"
             )
         try:
-            found = self._again(changed) if self._again else self._run(changed)
+            self._given.update(changed)
+            inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
+            found = self._session.evaluate(self._memory, inputs, self._wanted)
         except InputError as error:
             raise self._control.fail(f"step {self._taken}: {error.what}") from error
         self._taken += 1
@@ -456,30 +450,8 @@ class _Steps(ExitStack):
                 self._open(self._given | self._memory.copies())
         return found
 
-    def _run(self, changed: Mapping[str, Any]) -> Values:
-        """Take a step whose signature may be new.
-
-        At the second step, hold the program if the signature stays the same.
-        """
-        self._given.update(changed)
-        inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
-        if self._taken == 1 and not self._handed:
-            state = {name: self._memory.value(name) for name in self._memory.inputs}
-            kept = self._session.held({**state, **inputs}, changed.keys())
-            if kept is not None and kept.program is not None:
-                names = {p.name for p in kept.program.inputs} - state.keys()
-                self._again = kept.program.again(self._memory, {n: inputs[n] for n in names}, self._wanted)
-                self.callback(self._end, kept)
-        return self._again(changed) if self._again else self._session.evaluate(self._memory, inputs, self._wanted)
-
-    def _end(self, kept: CachedProgram[Any]) -> None:
-        if self._again:
-            self._again.finish()
-        self._session._cache.release(kept, self._again.runs if self._again else 0)
-
     def carried(self) -> list[Any]:
         """Return the values that the last step carried on."""
-        self.close()
         last = self._memory.copies()
         return [last[name] if name in last else deepcopy(self._given[name]) for name in self._piece.pairs.values()]
 

@@ -119,6 +119,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "session.cache",
             "session.report",
             "session.seen",
+            "session.specialize",
             "runtime.state",
             "plugins",
             "vdevice.base",
