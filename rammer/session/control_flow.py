@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rammer.session import Session
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
+BOUNDED = 8  # most sessions of a body with bounds, of other shapes or bounds
 # (model, pairs of state, whether all values that decide shapes are part of a signature, bounds of state) -> session
 Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool, Mapping[str, int]], Session]"
 
@@ -121,6 +122,7 @@ class _Piece:
         self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
         self._model = model
         self._opened: dict[tuple[Hashable, ...], tuple[Session, dict[str, str]]] = {}
+        self._bounded: dict[Hashable, Session] = {}
         self._lock = threading.Lock()
 
     def session(self, values: Mapping[str, Any]) -> tuple[Session, dict[str, str]]:
@@ -148,13 +150,15 @@ class _Piece:
             found |= {symbol: most} if name in bounds else {}
         key = tuple(types[name].SerializeToString() for name in self.part.inputs), *found.items()
         with self._lock:
-            if key not in self._opened:
-                self._opened[key] = self._model.open(self.part, types, self.pairs, self._fixes, found), dict(self.pairs)
-            return self._opened[key][0]
+            if key not in self._bounded:
+                if len(self._bounded) >= BOUNDED:
+                    self._bounded.pop(next(iter(self._bounded))).close()
+                self._bounded[key] = self._model.open(self.part, types, self.pairs, self._fixes, found)
+            return self._bounded[key]
 
     def opened(self) -> list[Session]:
         with self._lock:
-            return [session for session, _ in self._opened.values()]
+            return [*(session for session, _ in self._opened.values()), *self._bounded.values()]
 
 
 class _Step(ABC):

@@ -18,6 +18,7 @@ from rammer.vdevice.base import StepRows, TakesSteps
 
 COPIED_BYTES = 128 << 10  # smaller inputs are copied to where a program can be pointed
 FIRST_BYTES = 1 << 20  # of collected rows, for which there is memory before it is known that so many steps come
+KNOWN_BYTES = 1 << 26  # the same where the number of steps is given, though a condition may end the loop
 
 Fail = Callable[..., ModelError]
 
@@ -99,7 +100,7 @@ class DrivenLoop:
             array = scanned[name] if name in scanned else given[name][np.newaxis]
             self._move(name, array if array[0].flags.c_contiguous else np.ascontiguousarray(array))
         end = min(limit, most[0])
-        room = min(end, max(64, FIRST_BYTES // (self._row_bytes + 8)))
+        room = min(end, max(64, (FIRST_BYTES if limit > most[0] else KNOWN_BYTES) // (self._row_bytes + 8)))
         self._grow(room)
         while self._progress[1] and self.steps < end:
             if self.steps == room:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rammer.errors import InputError, ModelError
 from rammer.ir.tensor import Array
-from rammer.session.buckets import length_name, place_name
+from rammer.session.buckets import REMEMBERED, length_name, place_name
 from rammer.session.driven import DrivenLoop, Fail
 from rammer.vdevice.base import TakesSteps
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FIRST_STEPS = 256  # for which growing values have memory at first, if the loop may take more
 FACTOR = 4  # and how much more they get whenever it is full
 
+READY = 8  # most loops that keep their buffers
 LEAST_STEPS = 8  # at least so many
 Axes: TypeAlias = Mapping[str, tuple[int, int]]  # input -> the dimension in which it grows, and the rows of a step
 Bounds: TypeAlias = Mapping[str, tuple[int, str, int]]  # input -> this dimension, its symbol, and the most rows
@@ -74,7 +75,7 @@ class BodyLoops:
                 return self._run_growing(given, axes, limit, scanned)
             ready = self._made(self._opened(given, {}), given, scanned)
         if ready is None:
-            self._refused.add(key)
+            self._refuse(key)
             return None
         carried, rows = self._run(ready, key, given, limit, scanned, self._most)
         return [*(carried[name] for name in self._pairs.values()), *rows]
@@ -88,7 +89,7 @@ class BodyLoops:
             bounds = _bounds(now, axes, room)
             ready = self._bounded(now, bounds, scanned)
             if ready is None:
-                self._refused.add(_key(given, {}))
+                self._refuse(_key(given, {}))
                 return None
             fit = ready.kept.info.grown.fit
             lengths = {symbol: now[name].shape[axis] for name, (axis, symbol) in ready.session._growing.axes.items()}
@@ -111,6 +112,11 @@ class BodyLoops:
         joined = [rows[0] if len(rows) == 1 else np.concatenate(rows) for rows in zip(*parts, strict=True)]
         return [*(np.ascontiguousarray(carried[name]) for name in self._pairs.values()), *joined]
 
+    def _refuse(self, key: Hashable) -> None:
+        if len(self._refused) >= REMEMBERED:
+            self._refused.clear()
+        self._refused.add(key)
+
     def _growing(self, given: Mapping[str, Any]) -> Axes:
         """Return the inputs that grow in one dimension each, as a first step shows it."""
         key = tuple((kind(value), getattr(value, "ndim", None)) for value in given.values())
@@ -125,7 +131,7 @@ class BodyLoops:
                 longer = [d for d, extents in enumerate(zip(before, after, strict=False)) if extents[0] < extents[1]]
                 if len(longer) == 1 and len(before) == len(after):
                     axes[name] = longer[0], after[longer[0]] - before[longer[0]]
-            self._axes[key] = axes
+            self._axes[key] = axes  # as many as there are types
         return self._axes[key]
 
     def _bounded(self, given: Mapping[str, Any], bounds: Bounds, scanned: Mapping[str, Array]) -> _ReadyLoop | None:
@@ -181,6 +187,8 @@ class BodyLoops:
         finally:
             ready.session._cache.release(ready.kept, max(ready.loop.steps - 1, 0))
         if ready.session._deciding.isdisjoint(given):
+            if len(self.ready) >= READY:
+                self.ready.clear()
             self.ready[key] = ready
         return found
 

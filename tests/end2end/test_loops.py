@@ -170,7 +170,7 @@ def decoder(start: int, rows: int = 1) -> Any:
     )
 
 
-@pytest.mark.parametrize(("start", "rows"), [(3, 1), (28, 3)])
+@pytest.mark.parametrize(("start", "rows"), [(3, 1), (0, 1), (28, 3)])
 def test_values_that_grow_have_bounds(start: int, rows: int) -> None:
     """One program for a power of two of rows; a loop that takes more steps goes on with the next one."""
     model = decoder(start, rows)
