@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle
 from statistics import median
 from typing import Any
 
@@ -32,6 +33,7 @@ class Case:
     feeds: Feeds
     bound: Feeds | None = None  # inputs of the Program; None: there is none
     constants: Feeds | None = None
+    more: list[Feeds] = field(default_factory=list)  # inputs that calls take in turn; none: always `feeds`
 
 
 def parsed(text: str, **weights: Any) -> ModelProto:
@@ -137,7 +139,23 @@ def loop(body: str, outputs: str, results: str) -> Callable[[int], Case]:
     return made
 
 
-CALLS = {"NMS": boxes, "cache concat": cache, "static If": branch, "If by an integer": rate, "greedy decoder": decoder}
+def other_boxes() -> Case:
+    """The same with other boxes in each call."""
+    case, random = boxes(), np.random.default_rng(2)
+    case.more = [
+        {name: random.random(value.shape).astype(np.float32) for name, value in case.feeds.items()} for _ in range(999)
+    ]
+    return case
+
+
+CALLS = {
+    "NMS": boxes,
+    "NMS of other boxes": other_boxes,
+    "cache concat": cache,
+    "static If": branch,
+    "If by an integer": rate,
+    "greedy decoder": decoder,
+}
 LOOPS = {
     "counter": lambda steps: Case(
         parsed(
@@ -195,14 +213,15 @@ def measured(case: Case, rounds: int, seconds: float) -> dict[str, list[float]]:
     peer = onnxruntime.InferenceSession(case.model.SerializeToString(), alone(), providers=["CPUExecutionProvider"])
     with rammer.Session(case.model, "cpu", sess_options=alone(), tune_seconds=0) as session:
         same(session.run(None, case.feeds), peer.run(None, case.feeds))
-        ways: dict[str, Callable[[], object]] = {"Session.run": lambda: session.run(None, case.feeds)}
+        mine, theirs = cycle(case.more or [case.feeds]), cycle(case.more or [case.feeds])
+        ways: dict[str, Callable[[], object]] = {"Session.run": lambda: session.run(None, next(mine))}
         if case.bound is not None:
             shapes = {name: value.shape for name, value in case.feeds.items()}
             program = rammer.compile(
                 case.model, "cpu", shapes=shapes, constants=case.constants or {}, device=1, tune_seconds=0
             )
             ways["bound call"] = program.bind(case.bound)
-        ways["ONNX Runtime"] = lambda: peer.run(None, case.feeds)
+        ways["ONNX Runtime"] = lambda: peer.run(None, next(theirs))
         return timed(ways, rounds, seconds)
 
 
@@ -215,7 +234,7 @@ def show(name: str, times: dict[str, list[float]], rounds: int) -> None:
 @click.option("--only", default="", help="Names of cases that contain this.")
 @click.option("--rounds", default=15, show_default=True)
 @click.option("--seconds", default=0.02, show_default=True, help="Of each way, in a round.")
-@click.option("--steps", default=400, show_default=True, help="Of a loop.")
+@click.option("--steps", default=4000, show_default=True, help="Of a loop.")
 def main(only: str, rounds: int, seconds: float, steps: int) -> None:
     """Print a line for each model: medians and minima of microseconds of a call, or of a step."""
     for name, make in CALLS.items():

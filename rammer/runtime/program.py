@@ -7,10 +7,10 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -244,31 +244,6 @@ class Program(Stateful):
         found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
         return {name: found[name] for name in outputs}
 
-    def again(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> RepeatedRun | None:
-        """Prepare runs that repeat the last one of a stream, with other inputs of the same shapes.
-
-        Returns None if state is not in buffers of this program, or if an output has no elements. `outputs` must not
-        name state.
-        """
-        executable, pairs = self._executable, self.image.state
-        if not isinstance(executable, KeepsState) or not all(p.type.size for p in self.outputs):
-            return None
-        reads = {name: memory.room(name, self._keeper) for name in pairs.values()}
-        if any(room is None for room in reads.values()) or not pairs:
-            return None
-        arrays = {name: _as_array(name, value, self._ports[name]) for name, value in inputs.items()}
-        writes = {o: executable.room(self._ports[n].type) for o, n in pairs.items() if o not in self.image.in_place}
-        sized = {name: array for name, array in arrays.items() if array.size}
-
-        def run(changed: Mapping[str, Array], places: Mapping[str, Any]) -> dict[str, Array]:
-            with self._turn():
-                self._require_open()
-                return executable.run_bound({**sized, **changed}, places, outputs)
-
-        return RepeatedRun(
-            run, reads, writes, tuple((o, n) for o, n in pairs.items() if o in writes), memory, self._keeper
-        )
-
     def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
         """Convert an input that is not in one of this program's buffers. Raises InputError."""
         if value is None or (on_gpu(value) and isinstance(executable, DeviceArrays)):
@@ -297,12 +272,19 @@ class Program(Stateful):
             given = {n: v for n, v in {**inputs, **host}.items() if self._ports[n].type.size}
             return self._all_outputs(self._executable.run_device(given))
 
-    def _fits(self, inputs: Mapping[str, Any]) -> bool:
-        """Check whether all inputs are NumPy arrays of exactly the vDevice's types and shapes."""
-        if len(inputs) != len(self._exact):
+    def continues(self, memory: StreamState, inputs: Mapping[str, Any]) -> bool:
+        """Check whether this program has run last on a stream, and takes the inputs as they are."""
+        state = self.image.state.values()
+        return all(memory.room(name, self._keeper) is not None for name in state) and self._fits(inputs, state)
+
+    def _fits(self, inputs: Mapping[str, Any], state: Collection[str] = ()) -> bool:
+        """Check whether all inputs but the state are NumPy arrays of exactly the vDevice's types and shapes."""
+        if len(inputs) + len(state) != len(self._exact):
             return False
         for name, dtype, shape in self._exact:
             array = inputs.get(name)
+            if array is None and name in state:
+                continue
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 return False
         return True
@@ -481,33 +463,6 @@ class Program(Stateful):
 
         state = "".join(f", {output} → {taker}" for output, taker in self.image.state.items())
         return message(f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>")
-
-
-@dataclass(slots=True)
-class RepeatedRun:
-    """Repeated runs of a stream that differ in some inputs only. Nothing is checked or looked up again.
-
-    A call takes the changed inputs and returns outputs by name. `finish` returns the state to the stream.
-    """
-
-    _run: Callable[[Mapping[str, Array], Mapping[str, Any]], dict[str, Array]]
-    _reads: dict[str, Any]
-    _writes: dict[str, Any]
-    _pairs: tuple[tuple[str, str], ...]
-    _memory: StreamState
-    _keeper: object
-    runs: int = 0
-
-    def __call__(self, changed: Mapping[str, Array]) -> dict[str, Array]:
-        found = self._run(changed, {**self._reads, **self._writes})
-        self.runs += 1
-        for output, name in self._pairs:
-            self._reads[name], self._writes[output] = self._writes[output], self._reads[name]
-        return found
-
-    def finish(self) -> None:
-        """Store the state in the stream, which continues from it."""
-        self._memory.advance(self._reads, self._keeper)
 
 
 class Bound:

@@ -22,7 +22,6 @@ from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords, Target
 from rammer.errors import InputError, ModelError, message
 from rammer.ir.graph import RANDOM_RUN, Graph
-from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
@@ -54,6 +53,7 @@ from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider
 from rammer.session.outputs import gathered, tensors_of
 from rammer.session.report import SessionReport
 from rammer.session.seen import SeenSignatures
+from rammer.session.specialize import folded
 from rammer.vdevice.base import Progress, silent
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ class Session(Stateful, InferenceSession):
             tuple(name for name in self._inputs.ports if name not in pairs.values()),
             tuple(name for name in self._named_outputs if name not in pairs),
         )
+        self._last: CachedProgram[_Made] | None = None  # the program that has run last, if it keeps all state
         self._valued: ValuedNode | None = None  # set once an import has checked such a model
         self._admitted: tuple[object, ...] | None = None  # types and shapes of the last inputs of a cut model
         self._seen = SeenSignatures[_Made](self._cache.count)
@@ -218,6 +219,12 @@ class Session(Stateful, InferenceSession):
         """
         if self._try_run is not None and (found := self._try_run(inputs)) is not None:
             return found
+        last = None if self._deciding else self._last
+        if last and last.program and last.program.continues(memory, inputs) and self._cache.reacquire(last):
+            try:
+                return last.program.evaluate(memory, inputs, outputs)
+            finally:
+                self._cache.release(last)
         check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
@@ -249,12 +256,11 @@ class Session(Stateful, InferenceSession):
         with self._cutting:
             self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
 
-    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
+    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool, bounds: Mapping[str, int]) -> Session:
         """Open a session for a part of the model, with the options of this one."""
-        limits = self._max_programs, self._max_steps
-        part = Session(
-            source, max_programs=limits[0], max_steps=limits[1], state=pairs, how=self._how, registry=self._registry
-        )
+        most, steps = self._max_programs, self._max_steps
+        options: dict[str, Any] = {"max_programs": most, "max_steps": steps, "state": pairs, "bounds": bounds}
+        part = Session(source, **options, how=self._how, registry=self._registry)
         part._fixes = part._fixes or fixes
         return part
 
@@ -290,7 +296,9 @@ class Session(Stateful, InferenceSession):
         """
         if self._stages is None and not any(port.is_text for port in self._inputs.ports.values()):
             try:
-                kept, _ = self._cache.acquire(self._request(self._memory, inputs))
+                request = self._request(self._memory, inputs)
+                shapes = self._inputs.with_extents(request.shapes, self._growing.bounds)
+                kept, _ = self._cache.acquire(Request(shapes, request.arrays))
             except ModelError as error:
                 self._cut(error)
             else:
@@ -400,11 +408,13 @@ class Session(Stateful, InferenceSession):
                 tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in tensors_of(places[name])]
                 fed = {name: self._fed(name, request.arrays) for name in names}
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
-            if self._try_run is not None and all(places[name] == name for name in self._called[1]):
+            plain = all(places[name] == name for name in self._called[1])  # not a list, strings or maps
+            if self._try_run is not None and plain:
                 self._seen.remember(kept, given, kept.info.values, self._called[1])
                 self._valued = self._valued or (self._source.valued() if kept.info.values else None)
         finally:
             self._cache.release(kept)
+        self._last = kept if inside and not outside and plain and not self._whole else None
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
         memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
         known = kept.info.imported.words
@@ -484,7 +494,7 @@ class Session(Stateful, InferenceSession):
         pairs = {
             o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
         }
-        values = _constants(graph) if self._fixes else None
+        values = folded(graph) if self._fixes else None
         program = None
         if graph.outputs and values is None:
             program = compile(graph, state=pairs, how=self._how, registry=self._registry)
@@ -624,11 +634,3 @@ def _fixed(port: Declared) -> list[int | None] | None:
 def _grown(kept: CachedProgram[_Made]) -> StepGraph:
     assert kept.info.grown is not None
     return kept.info.grown
-
-
-def _constants(graph: Graph) -> dict[str, Array] | None:
-    """Return the outputs of a graph that its import has computed completely; None if operators are left."""
-    only_copies = len(graph.operators) <= len(graph.outputs)
-    if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
-        return None
-    return evaluate_graph(replace(graph, inputs=()), {})

@@ -10,10 +10,9 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from copy import deepcopy
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
@@ -25,18 +24,16 @@ from rammer.frontend.onnx.parts import SubgraphPart, label_of
 from rammer.frontend.onnx.ports import type_of
 from rammer.ir.tensor import Array
 from rammer.runtime.state import StreamState
-from rammer.session.driven import DrivenLoop
 from rammer.session.inputs import Request
-from rammer.vdevice.base import TakesSteps
+from rammer.session.loops import BodyLoops, Bounds, kind
 
 if TYPE_CHECKING:
-    from rammer.runtime.program import RepeatedRun
     from rammer.session import Session
-    from rammer.session.cache import CachedProgram
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
-# (model, pairs of state, whether all values that decide shapes are part of a signature) -> session
-Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
+BOUNDED = 8  # most sessions of a body with bounds, of other shapes or bounds
+# (model, pairs of state, whether all values that decide shapes are part of a signature, bounds of state) -> session
+Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool, Mapping[str, int]], Session]"
 
 
 class Stages:
@@ -104,19 +101,16 @@ class _Model:
         self.is_closed = False
 
     def open(
-        self, part: SubgraphPart, types: Mapping[str, TypeProto], pairs: Mapping[str, str], fixes: bool
+        self,
+        part: SubgraphPart,
+        types: Mapping[str, TypeProto],
+        pairs: Mapping[str, str],
+        fixes: bool,
+        bounds: Mapping[str, int],
     ) -> Session:
         if self.is_closed:
             raise closed("session", "open another one")
-        return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes)
-
-
-class _ReadyLoop(NamedTuple):
-    """A loop with buffers of its own, and the program that it runs."""
-
-    session: Session
-    kept: CachedProgram[Any]
-    loop: DrivenLoop
+        return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes, bounds)
 
 
 class _Piece:
@@ -127,23 +121,44 @@ class _Piece:
     ) -> None:
         self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
         self._model = model
-        self.ready: dict[Hashable, _ReadyLoop] = {}  # loops over this body that do not run now, by shapes
         self._opened: dict[tuple[Hashable, ...], tuple[Session, dict[str, str]]] = {}
+        self._bounded: dict[Hashable, Session] = {}
         self._lock = threading.Lock()
 
     def session(self, values: Mapping[str, Any]) -> tuple[Session, dict[str, str]]:
         """Return the session for such values, and its state: output -> input. Lists and None are not state."""
-        key = tuple(_kind(values[name]) for name in self.part.inputs)
+        key = tuple(kind(values[name]) for name in self.part.inputs)
         with self._lock:
             if key not in self._opened:
                 types = {name: type_of(values[name]) for name in self.part.inputs}
                 pairs = {o: n for o, n in self.pairs.items() if isinstance(values[n], np.ndarray)}
-                self._opened[key] = self._model.open(self.part, types, pairs, self._fixes), pairs
+                self._opened[key] = self._model.open(self.part, types, pairs, self._fixes, {}), pairs
             return self._opened[key]
+
+    def bounded(self, values: Mapping[str, Any], bounds: Bounds) -> Session | None:
+        """Return the session for such values, of which some have a bound in one dimension. None for lists as state."""
+        if not all(isinstance(values[name], np.ndarray) for name in self.pairs.values()):
+            return None
+        if not bounds:
+            return self.session(values)[0]
+        types = {name: type_of(values[name]) for name in self.part.inputs}
+        found: dict[str, int] = {}
+        for name in self.pairs.values():
+            axis, symbol, most = bounds.get(name, (-1, "", 0))
+            shape = [symbol if d == axis else extent for d, extent in enumerate(values[name].shape)]
+            types[name] = helper.make_tensor_type_proto(types[name].tensor_type.elem_type, shape)
+            found |= {symbol: most} if name in bounds else {}
+        key = tuple(types[name].SerializeToString() for name in self.part.inputs), *found.items()
+        with self._lock:
+            if key not in self._bounded:
+                if len(self._bounded) >= BOUNDED:
+                    self._bounded.pop(next(iter(self._bounded))).close()
+                self._bounded[key] = self._model.open(self.part, types, self.pairs, self._fixes, found)
+            return self._bounded[key]
 
     def opened(self) -> list[Session]:
         with self._lock:
-            return [session for session, _ in self._opened.values()]
+            return [*(session for session, _ in self._opened.values()), *self._bounded.values()]
 
 
 class _Step(ABC):
@@ -270,40 +285,10 @@ class _Control(_Step):
             raise self.fail(f"{what} has {value.size} elements instead of one")
         return int(value.item())
 
-    def driven(
-        self,
-        piece: _Piece,
-        given: Mapping[str, Any],
-        limit: int,
-        scanned: Mapping[str, Array],
-        collected: Sequence[str],
-        again: str | None = None,
-        counter: str | None = None,
-    ) -> list[Any] | None:
-        """Take all steps of a loop in one call. Return what is carried on, and what each output has collected.
-
-        Returns None if the body is not one program of fixed shapes.
-        """
-        key = tuple((_kind(value), getattr(value, "shape", None)) for value in given.values())
-        ready = piece.ready.pop(key, None)
-        if ready is None or not ready.session._cache.reacquire(ready.kept):
-            session, pairs = piece.session(given)
-            changing = {*pairs.values(), *scanned, *filter(None, (counter,))}
-            kept = session.held(given, changing) if pairs == piece.pairs else None
-            if kept is None or kept.program is None:
-                return None
-            if not isinstance(kept.program.executable, TakesSteps) or kept.program.image.signature:
-                session._cache.release(kept)
-                return None
-            ready = _ReadyLoop(session, kept, DrivenLoop(kept.program, given, scanned, collected, again, counter))
+    def loops(self, piece: _Piece, collected: Sequence[str], again: str | None, counter: str | None) -> BodyLoops:
+        """Return the loops over a body whose steps need no Python between them."""
         most = self.model.max_steps, self.model.max_bytes
-        try:
-            carried, rows = ready.loop.run(given, scanned, limit, most, self.fail)
-        finally:
-            ready.session._cache.release(ready.kept, max(ready.loop.steps - 1, 0))
-        if ready.session._deciding.isdisjoint(given):
-            piece.ready[key] = ready
-        return [*(carried[name] for name in piece.pairs.values()), *rows]
+        return BodyLoops(piece.pairs, piece.bounded, most, self.fail, (collected, again, counter))
 
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names the node."""
@@ -338,6 +323,7 @@ class _LoopNode(_Control):
         counter = self.attributes["body"].input[0].type.tensor_type.shape
         self._counter_shape = (1,) * min(len(counter.dim), 1)
         self._start = self._at(0)
+        self._loops = self.loops(self._piece, self._collected, self._again, part.inputs[0])
 
     def run(self, values: Mapping[str, Any]) -> Values:
         limit = None if self.value(values, 0) is None else self.number(values, 0, "the trip count")
@@ -349,16 +335,16 @@ class _LoopNode(_Control):
         given = first | self._start | _captured(part, values)
         if alive and limit != 0:
             most = self.model.max_steps + 1 if limit is None else limit
-            found = self.driven(self._piece, given, most, {}, self._collected, self._again, part.inputs[0])
+            found = self._loops.run(given, most, {})
             if found is not None:
                 return self.results(found)
-        with _Steps(self, self._piece, given, self._collected, (self._again,)) as steps:
-            for step in count():
-                if not alive or (limit is not None and step >= limit):
-                    break
-                alive = bool(np.all(steps.take(self._at(step))[self._again]))
-            joined = [np.stack(rows) for rows in steps.collected()] if step else steps.nothing()
-            return self.results([*steps.carried(), *joined])
+        steps = _Steps(self, self._piece, given, self._collected, (self._again,))
+        for step in count():
+            if not alive or (limit is not None and step >= limit):
+                break
+            alive = bool(np.all(steps.take(self._at(step))[self._again]))
+        joined = [np.stack(rows) for rows in steps.collected()] if step else steps.nothing()
+        return self.results([*steps.carried(), *joined])
 
     def _at(self, step: int) -> Values:
         number, flag = self._piece.part.inputs[:2]
@@ -373,6 +359,7 @@ class _Scan(_Control):
         part = self.body("body", len(node.input), len(node.output))
         pairs = zip(part.outputs[: self._num_states], part.inputs, strict=False)
         self._piece = self.piece(part, "body", dict(pairs))
+        self._loops = self.loops(self._piece, part.outputs[self._num_states :], None, None)
 
     def run(self, values: Mapping[str, Any]) -> Values:
         part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.node.input))]
@@ -393,12 +380,12 @@ class _Scan(_Control):
         given = at(0) | states | _captured(part, values)
         collected = part.outputs[self._num_states :]
         names = part.inputs[self._num_states : part.num_formal]
-        found = self.driven(self._piece, given, length, dict(zip(names, scanned, strict=True)), collected)
+        found = self._loops.run(given, length, dict(zip(names, scanned, strict=True)))
         if found is None:
-            with _Steps(self, self._piece, given, collected) as steps:
-                for step in range(length):
-                    steps.take(at(step))
-                found = [*steps.carried(), *(np.stack(rows) for rows in steps.collected())]
+            steps = _Steps(self, self._piece, given, collected)
+            for step in range(length):
+                steps.take(at(step))
+            found = [*steps.carried(), *(np.stack(rows) for rows in steps.collected())]
         joined = [
             np.ascontiguousarray(np.moveaxis(rows[::-1] if back else rows, 0, self._axis(axis, rows.ndim)))
             for rows, (axis, back) in zip(found[self._num_states :], self._ways("output"), strict=True)
@@ -416,11 +403,8 @@ class _Scan(_Control):
         return axis % rank
 
 
-class _Steps(ExitStack):
-    """The steps of a loop in one run. State stays where the body's session has written it.
-
-    The stack holds the program of a body whose signature does not change.
-    """
+class _Steps:
+    """The steps of a loop in one run. State stays where the body's session has written it."""
 
     def __init__(
         self,
@@ -430,12 +414,10 @@ class _Steps(ExitStack):
         collected: Sequence[str],
         asked: Sequence[str] = (),
     ) -> None:
-        super().__init__()
         self._control, self._piece, self._given = control, piece, dict(given)
         self._rows: dict[str, list[Array]] = {name: [] for name in collected}
         self._asked = asked
         self._taken = self._bytes = 0
-        self._again: RepeatedRun | None = None
         self._open(given)
 
     def _open(self, state: Mapping[str, Any]) -> None:
@@ -453,7 +435,9 @@ class _Steps(ExitStack):
                 f"has taken {self._taken:,} steps, and would go on", hint="Session(…, max_steps=…) lets it take more"
             )
         try:
-            found = self._again(changed) if self._again else self._run(changed)
+            self._given.update(changed)
+            inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
+            found = self._session.evaluate(self._memory, inputs, self._wanted)
         except InputError as error:
             raise self._control.fail(f"step {self._taken}: {error.what}") from error
         self._taken += 1
@@ -470,30 +454,8 @@ class _Steps(ExitStack):
                 self._open(self._given | self._memory.copies())
         return found
 
-    def _run(self, changed: Mapping[str, Any]) -> Values:
-        """Take a step whose signature may be new.
-
-        At the second step, hold the program if the signature stays the same.
-        """
-        self._given.update(changed)
-        inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
-        if self._taken == 1 and not self._handed:
-            state = {name: self._memory.value(name) for name in self._memory.inputs}
-            kept = self._session.held({**state, **inputs}, changed.keys())
-            if kept is not None and kept.program is not None:
-                names = {p.name for p in kept.program.inputs} - state.keys()
-                self._again = kept.program.again(self._memory, {n: inputs[n] for n in names}, self._wanted)
-                self.callback(self._end, kept)
-        return self._again(changed) if self._again else self._session.evaluate(self._memory, inputs, self._wanted)
-
-    def _end(self, kept: CachedProgram[Any]) -> None:
-        if self._again:
-            self._again.finish()
-        self._session._cache.release(kept, self._again.runs if self._again else 0)
-
     def carried(self) -> list[Any]:
         """Return the values that the last step carried on."""
-        self.close()
         last = self._memory.copies()
         return [last[name] if name in last else deepcopy(self._given[name]) for name in self._piece.pairs.values()]
 
@@ -505,11 +467,6 @@ class _Steps(ExitStack):
         """Return the collected outputs of a loop without steps: arrays of 0 rows."""
         types = self._session.output_types(self._given) if self._rows else {}
         return [np.zeros((0, *types[name].shape), types[name].dtype.numpy) for name in self._rows]
-
-
-def _kind(value: Any) -> Hashable:
-    """Return a key that is equal for values of one type, whatever their shapes."""
-    return tuple(map(_kind, value[:1])) if isinstance(value, list) else getattr(value, "dtype", None)
 
 
 def _captured(part: SubgraphPart, values: Mapping[str, Any]) -> Values:

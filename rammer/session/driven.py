@@ -18,6 +18,7 @@ from rammer.vdevice.base import StepRows, TakesSteps
 
 COPIED_BYTES = 128 << 10  # smaller inputs are copied to where a program can be pointed
 FIRST_BYTES = 1 << 20  # of collected rows, for which there is memory before it is known that so many steps come
+KNOWN_BYTES = 1 << 26  # the same where the number of steps is given, though a condition may end the loop
 
 Fail = Callable[..., ModelError]
 
@@ -26,7 +27,8 @@ class DrivenLoop:
     """A loop over a program whose state pairs are the carried values. A loop is run by one thread at a time.
 
     `given` are inputs of one step. `scanned` inputs have rows for one step each, `collected` are outputs, `again` is
-    the output that ends the loop, `counter` the input that counts steps.
+    the output that ends the loop. An input of `counters` changes by a constant in each step. A carried value may be
+    shorter than the program's input: zeros follow it.
     """
 
     def __init__(
@@ -36,19 +38,20 @@ class DrivenLoop:
         scanned: Collection[str],
         collected: Sequence[str],
         again: str | None,
-        counter: str | None,
+        counters: Mapping[str, int],
     ) -> None:
         assert isinstance(program.executable, TakesSteps)
         self._progress = np.array([0, 1], np.int64)
         kinds = {port.name: port.type for port in (*program.inputs, *program.outputs)}
         names = [port.name for port in program.inputs]
-        self._counter = counter if counter in names else None
+        self._counters = {name: by for name, by in counters.items() if name in names}
+        self._starts: Mapping[str, Any] = {}
         self._carried: dict[str, Array] = {}
         rows: dict[str, StepRows] = {}
         for output, name in program.state_pairs.items():
             self._carried[name] = program.executable.rows(kinds[name], 1 if output in program.image.in_place else 2)
             rows[name], rows[output] = StepRows(self._carried[name]), StepRows(self._carried[name], 1)
-        others = [name for name in names if name not in rows and name != self._counter]
+        others = [name for name in names if name not in rows and name not in self._counters]
         self._fixed = {
             name: program.executable.rows(kinds[name], 1)
             for name in others
@@ -63,6 +66,11 @@ class DrivenLoop:
             name: StepRows(np.empty((1, *k.shape), k.dtype.numpy)) for name, k in self._collected.items()
         }
         self._body = program.executable.steps(self._kept, again)
+
+    @property
+    def alive(self) -> bool:
+        """True if the condition holds after the last step."""
+        return bool(self._progress[1])
 
     @property
     def steps(self) -> int:
@@ -81,14 +89,18 @@ class DrivenLoop:
         Raises `fail(…)` for a failed step, and for a loop that goes beyond the `most` steps, or collected bytes.
         """
         self._progress[:] = 0, 1
+        self._starts = given
         for buffers in (self._carried, self._fixed):
             for name, rows in buffers.items():
-                rows[0] = given[name]
+                if rows.shape[1:] != given[name].shape:
+                    rows[0] = 0
+                place: Any = (0, *map(slice, given[name].shape))
+                rows[place] = given[name]
         for name in self._moved:
             array = scanned[name] if name in scanned else given[name][np.newaxis]
             self._move(name, array if array[0].flags.c_contiguous else np.ascontiguousarray(array))
         end = min(limit, most[0])
-        room = min(end, max(64, FIRST_BYTES // (self._row_bytes + 8)))
+        room = min(end, max(64, (FIRST_BYTES if limit > most[0] else KNOWN_BYTES) // (self._row_bytes + 8)))
         self._grow(room)
         while self._progress[1] and self.steps < end:
             if self.steps == room:
@@ -113,9 +125,10 @@ class DrivenLoop:
 
     def _grow(self, room: int) -> None:
         """Make room for so many steps."""
-        if self._counter and len(self._kept[self._counter].array) < room:
-            shape = self._kept[self._counter].array.shape[1:]
-            self._move(self._counter, np.arange(room).reshape(room, *shape))
+        for name, by in self._counters.items():
+            first, known = self._starts[name], self._kept[name].array
+            if len(known) < room or known[0] != first:
+                self._move(name, (first.item() + np.arange(room) * by).reshape(room, *first.shape))
         for name, kind in self._collected.items():
             rows = np.empty((room, *kind.shape), kind.dtype.numpy)
             if self.steps:

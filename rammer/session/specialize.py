@@ -13,7 +13,7 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.semantics.evaluate import compute
+from rammer.ir.semantics.evaluate import compute, evaluate_graph
 from rammer.ir.tensor import Array, TensorId
 
 
@@ -63,3 +63,11 @@ def _chosen(op: ROperator, inputs: tuple[TensorId, ...], values: Mapping[TensorI
             yes = bool(values[t].all())
             return inputs[1 if yes else 2] if op.kind == "where" else inputs[1 - n] if yes else t
     return None
+
+
+def folded(graph: Graph) -> dict[str, Array] | None:
+    """Return the outputs of a graph that its import has computed completely; None if operators are left."""
+    only_copies = len(graph.operators) <= len(graph.outputs)
+    if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
+        return None
+    return evaluate_graph(replace(graph, inputs=()), {})

@@ -106,8 +106,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.session.seen": ({"session.cache"}, {"numpy"}),
     "rammer.session.outputs": ({"frontend"}, set()),
     "rammer.session.report": ({"errors", "moved"}, set()),
+    "rammer.session.loops": ({"session.buckets", "session.driven", "vdevice.base", "ir", "errors"}, {"numpy"}),
     "rammer.session.control_flow": (
-        {"session.inputs", "session.driven", "runtime.state", "vdevice.base", "frontend", "ir", "errors"},
+        {"session.inputs", "session.loops", "runtime.state", "frontend", "ir", "errors"},
         {"numpy", "onnx"},
     ),
     "rammer.session": (
@@ -125,6 +126,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "session.cache",
             "session.report",
             "session.seen",
+            "session.specialize",
             "runtime.state",
             "plugins",
             "vdevice.base",
