@@ -12,7 +12,7 @@ from rammer.compiler.compilation import Compilation
 from rammer.compiler.gcpause import seldom
 from rammer.compiler.joint import compile_jointly
 from rammer.compiler.models import Model, from_onnx, from_tensorflow, from_torch, import_model
-from rammer.compiler.options import CompileOptions, Keywords, Target
+from rammer.compiler.options import AllKeywords, CompileOptions, Keywords, Target
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
 from rammer.runtime.joint import JointProgram
@@ -22,26 +22,12 @@ from rammer.vdevice.base import Progress, silent
 
 @overload
 def compile(
-    model: Mapping[str, Any],
-    target: Target | None = None,
-    *,
-    how: CompileOptions | None = None,
-    progress: Progress = silent,
-    registry: PluginRegistry | None = None,
-    **keywords: Unpack[Keywords],
+    model: Mapping[str, Any], target: Target | None = None, **keywords: Unpack[AllKeywords]
 ) -> JointProgram: ...
 
 
 @overload
-def compile(
-    model: Model,
-    target: Target | None = None,
-    *,
-    how: CompileOptions | None = None,
-    progress: Progress = silent,
-    registry: PluginRegistry | None = None,
-    **keywords: Unpack[Keywords],
-) -> Program: ...
+def compile(model: Model, target: Target | None = None, **keywords: Unpack[AllKeywords]) -> Program: ...
 
 
 @seldom()
