@@ -13,7 +13,7 @@ from rammer.compiler.compilation import Compilation
 from rammer.compiler.gcpause import seldom
 from rammer.compiler.joint import compile_jointly
 from rammer.compiler.models import Model, from_onnx, from_tensorflow, from_torch, import_model
-from rammer.compiler.options import CompileOptions, Keywords, Target
+from rammer.compiler.options import AllKeywords, CompileOptions, Keywords, Target
 from rammer.compiler.progress import progress_bar
 from rammer.compiler.stages import Built, CandidateSet, Optimized, Planned, Profiled, Proven
 from rammer.plugins import PluginRegistry
@@ -24,26 +24,12 @@ from rammer.vdevice.base import Progress
 
 @overload
 def compile(
-    model: Mapping[str, Any],
-    target: Target | None = None,
-    *,
-    how: CompileOptions | None = None,
-    progress: Progress | None = None,
-    registry: PluginRegistry | None = None,
-    **keywords: Unpack[Keywords],
+    model: Mapping[str, Any], target: Target | None = None, **keywords: Unpack[AllKeywords]
 ) -> JointProgram: ...
 
 
 @overload
-def compile(
-    model: Model,
-    target: Target | None = None,
-    *,
-    how: CompileOptions | None = None,
-    progress: Progress | None = None,
-    registry: PluginRegistry | None = None,
-    **keywords: Unpack[Keywords],
-) -> Program: ...
+def compile(model: Model, target: Target | None = None, **keywords: Unpack[AllKeywords]) -> Program: ...
 
 
 @seldom()

@@ -14,7 +14,7 @@ from rammer.plugins import device_of
 if TYPE_CHECKING:
     from rammer.plugins import PluginRegistry
     from rammer.scheduler.policy import Policy
-    from rammer.vdevice.base import VDevice
+    from rammer.vdevice.base import Progress, VDevice
 
 
 Target: TypeAlias = Literal["cpu", "interpreter", "cuda", "rocm", "ipu"] | str  # or of a plugin
@@ -50,6 +50,14 @@ class Keywords(DeviceKeywords, total=False):
     output_names: Sequence[str] | None
     links: Mapping[str, str] | None
     together: Sequence[Sequence[str]] | None
+
+
+class AllKeywords(Keywords, total=False):
+    """All keywords of `rammer.compile`."""
+
+    how: CompileOptions | None
+    progress: Progress | None
+    registry: PluginRegistry | None
 
 
 DEVICE_OPTIONS = ("target", *DeviceKeywords.__annotations__)
