@@ -36,7 +36,7 @@ def explain_command(
 ) -> None:
     """Explain the plan of MODEL: what bounds it, its critical path, and the operators that would pay most.
 
-    Nothing is built, unless times are measured. A compiled program keeps no shortlists of rKernels, and is not planned
+    Nothing is built, unless times are measured. A compiled program keeps no candidates, and is not planned
     again by other policies.
     """
     if html:

@@ -1,6 +1,6 @@
 """Explain a plan: what bounds it, its critical path, an ideal beside it, and the operators that would pay most.
 
-Prices, shortlists and times are the compiler's own: of rKernels, and of the simulated plan.
+Prices and times are the compiler's own: of candidates, and of the simulated plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABOVE = 1.01  # of the plan's time: an ideal above that contradicts it
 HAND_OVERS, LAUNCHES = "hand-overs between vEUs", "launches"
 PAYERS = 3  # operators that are explained
 TRIED = 8  # operators whose ideal time is simulated: those with most time on the critical path
-OFFERS = 6  # rKernels of a shortlist that are shown
+OFFERS = 6  # candidates that are shown
 NUMBER = re.compile(r"[\d.]*(e-?\d+)? ?[µm×%]?s?$")  # a cell that is aligned to the right
 
 
