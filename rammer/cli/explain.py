@@ -52,6 +52,8 @@ def explain_command(
             compilation = stack.enter_context(Compilation.of(model, how, progress=show))
             plan, timeline = compilation.proven.plan, compilation.proven.timeline
             names = {"all": [*compilation.registry.policies()], "none": []}.get(policies, split_policies(policies))
+            for name in names:
+                compilation.registry.policy(name)  # one that does not exist is a mistake, not an answer
             others = compilation.estimates(name for name in names if name != compilation.policy.name)
             if measured:
                 program = stack.enter_context(compilation.program())
