@@ -36,6 +36,11 @@ def message(text: str) -> str:
     return _shortened(words, MESSAGE_LENGTH)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless it is one."""
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith(('s', 'ch')) else 's'}"
+
+
 def _escaped(text: str, *, keep: str) -> str:
     """Escape what is not printable, as repr does: control and bidirectional characters, and lone surrogates."""
     if text.isprintable():

@@ -6,8 +6,8 @@ import click
 
 from rammer import files
 from rammer.cli.console import json_option, print_json
+from rammer.errors import counted
 from rammer.vdevice import profiles, toolchain
-from rammer.viz.shared import number as counted
 
 
 @click.group(invoke_without_command=True)

@@ -36,7 +36,7 @@ def explain_command(
 ) -> None:
     """Explain the plan of MODEL: what bounds it, its critical path, and the operators that would pay most.
 
-    Nothing is built, unless times are measured. A compiled program keeps no shortlists of rKernels, and is not planned
+    Nothing is built, unless times are measured. A compiled program keeps no candidates, and is not planned
     again by other policies.
     """
     if html:
@@ -52,6 +52,8 @@ def explain_command(
             compilation = stack.enter_context(Compilation.of(model, how, progress=show))
             plan, timeline = compilation.proven.plan, compilation.proven.timeline
             names = {"all": [*compilation.registry.policies()], "none": []}.get(policies, split_policies(policies))
+            for name in names:
+                compilation.registry.policy(name)  # one that does not exist is a mistake, not an answer
             others = compilation.estimates(name for name in names if name != compilation.policy.name)
             if measured:
                 program = stack.enter_context(compilation.program())

@@ -85,6 +85,7 @@ def show(
                 hint="show the model it was compiled from",
             )
         plan, timeline = program.outline()
+        others = _beside(beside, model, program, options)
         if as_json:
             print_json(program.report().to_json())
         else:
@@ -94,7 +95,6 @@ def show(
             click.echo(viz.text_gantt(timeline, plan, width=width))
         texts = {file: FORMS[form][1](timeline, plan) for form, file in asked.items() if form != "html"}
         if "html" in asked:
-            others = _beside(beside, model, program, options)
             texts[asked["html"]] = viz.html(timeline, plan, others=others)
         if supersteps:
             profile = _superstep_profile(program)

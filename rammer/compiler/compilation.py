@@ -449,7 +449,7 @@ class Compilation:
         return Proven(planned, plan, timeline, evidence)
 
     def _offers(self, graph: Graph) -> dict[Operation, tuple[Offer, ...]]:
-        """Return the shortlist of each operation of a plan's graph, without measuring anything."""
+        """Return the candidates of each operation of a plan's graph with their prices, without measuring anything."""
         known = replace(self.problem, graph=graph, candidates=self._kernels, profiler=self.profiler.as_measured())
         prices = PriceTable(known)
         operations = dict.fromkeys(op.operation for op in graph.operators)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +21,11 @@ COLUMNS = 24  # of a bar
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a callback for progress, `(what, done, total)`, that draws a bar. Erases it at the end.
 
-    It draws nothing if stderr is neither a terminal nor a notebook's, or with RAMMER_PROGRESS=0.
+    It draws nothing if stderr is neither a terminal nor a notebook's, with RAMMER_PROGRESS=0, or in a thread beside the
+    main one, as while a session compiles in the background.
     """
-    draw = (_notebook() or _terminal()) if config.boolean("RAMMER_PROGRESS") else None
+    wanted = config.boolean("RAMMER_PROGRESS") and threading.current_thread() is threading.main_thread()
+    draw = (_notebook() or _terminal()) if wanted else None
     began_s = last_s = time.monotonic()
     drawn = False
 

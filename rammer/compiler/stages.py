@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from rammer.errors import counted
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import USUAL, RKernel, Tuning
 from rammer.ir.operator import Operation
@@ -40,7 +41,8 @@ class Optimized:
     def __str__(self) -> str:
         kinds = dict.fromkeys(op.kind for op in self.graph.operators)
         return (
-            f"optimized {self.graph.name!r}: {len(self.graph.operators)} operators of {len(kinds)} kinds, "
+            f"optimized {self.graph.name!r}: {counted(len(self.graph.operators), 'operator')} of "
+            f"{counted(len(kinds), 'kind')}, "
             f"{len(self.model.operators)} before"
         )
 
@@ -55,7 +57,8 @@ class CandidateSet:
 
     def __str__(self) -> str:
         most = f", of {len(self.notes)} notes the first: {self.notes[0]}" if self.notes else ""
-        return f"candidates: {sum(map(len, self.kernels.values()))} rKernels of {len(self.kernels)} operations{most}"
+        count = counted(sum(map(len, self.kernels.values())), "rKernel")
+        return f"candidates: {count} of {counted(len(self.kernels), 'operation')}{most}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Profiled:
     times: Mapping[RKernel, float]
 
     def __str__(self) -> str:
-        return f"profiled: {len(self.times)} rKernels measured, the others estimated"
+        return f"profiled: {counted(len(self.times), 'rKernel')} measured, the others estimated"
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class Built:
     report: Report
 
     def __str__(self) -> str:
-        return f"built for {self.image.target}: {len(self.image.files)} files, {self.report.checked}"
+        return f"built for {self.image.target}: {counted(len(self.image.files), 'file')}, {self.report.checked}"
 
 
 Stage: TypeAlias = Optimized | CandidateSet | Profiled | Planned | Proven | Built
@@ -119,6 +122,6 @@ Stage: TypeAlias = Optimized | CandidateSet | Profiled | Planned | Proven | Buil
 
 def _size(plan: ExecutionPlan) -> str:
     return (
-        f"{len(plan.graph.operators)} operators by {len(set(plan.kernels))} rKernels, {plan.num_rtasks} rTasks "
-        f"in {len(plan.programs)} rPrograms"
+        f"{counted(len(plan.graph.operators), 'operator')} by {counted(len(set(plan.kernels)), 'rKernel')}, "
+        f"{counted(plan.num_rtasks, 'rTask')} in {counted(len(plan.programs), 'rProgram')}"
     )

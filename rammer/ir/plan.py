@@ -84,7 +84,7 @@ class Price(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """An rKernel on a policy's shortlist, with its prices in µs: of one rTask, alone on the device, and of all rTasks.
+    """A candidate with the prices by which policies choose, in µs: one rTask, alone on the device, and all rTasks.
 
     `roles` says in what it is the best of its operation's.
     """
@@ -110,7 +110,7 @@ class ExecutionPlan:
     rtask_us: Mapping[RKernel, float] = field(default_factory=dict)  # estimates of the policy
     prices: Mapping[RKernel, Price] = field(default_factory=dict)  # by where operands lie
     notes: tuple[str, ...] = ()  # why kernels and merges were chosen
-    offers: Mapping[Operation, tuple[Offer, ...]] = field(default_factory=dict, repr=False)  # shortlists, for people
+    offers: Mapping[Operation, tuple[Offer, ...]] = field(default_factory=dict, repr=False)  # for people
 
     @property
     def num_rtasks(self) -> int:

@@ -330,7 +330,7 @@ class Program(Stateful):
         """Explain the plan: what bounds it, its critical path, and the operators that would pay most.
 
         It can be printed, and is a table in notebooks. `rammer explain` also compares other policies. A loaded program
-        has no shortlists of rKernels.
+        keeps no candidates.
         """
         from rammer.viz import explain
 

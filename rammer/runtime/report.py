@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rammer.errors import ArtifactError
+from rammer.errors import ArtifactError, counted
 from rammer.runtime.usage import Usage
 
 SHOWN = 10  # operators in a notebook
@@ -85,14 +85,14 @@ class Report:
     def __str__(self) -> str:
         mib = 1 << 20
         lines = [
-            f"target {self.target} ({self.arch}), policy {self.policy}, {_count(self.num_veus, 'vEU')}",
-            f"{_count(self.num_operators, 'rOperator')} with {_count(self.num_rkernels, 'rKernel')}; "
-            f"{_count(self.num_rtasks, 'rTask')} and {_count(self.num_barriers, 'barrier-rTask')} in "
-            f"{_count(self.num_rprograms, 'rProgram')}",
+            f"target {self.target} ({self.arch}), policy {self.policy}, {counted(self.num_veus, 'vEU')}",
+            f"{counted(self.num_operators, 'rOperator')} with {counted(self.num_rkernels, 'rKernel')}; "
+            f"{counted(self.num_rtasks, 'rTask')} and {counted(self.num_barriers, 'barrier-rTask')} in "
+            f"{counted(self.num_rprograms, 'rProgram')}",
             f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
             f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
             f"launches and barriers {self.estimated_overhead:.1%}",
-            f"longest chain: {_count(self.hand_overs, 'hand-over')} between vEUs, "
+            f"longest chain: {counted(self.hand_overs, 'hand-over')} between vEUs, "
             f"of {self.handed_bytes / 1024:.1f} KiB",
             *([f"operands, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
             *([self.checked] if self.checked else []),
@@ -101,10 +101,6 @@ class Report:
         if self.phases_s:
             lines.append("compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()))
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _bytes_by_level(moved: dict[str, int]) -> str:

@@ -148,7 +148,7 @@ class PriceTable:
         return [Option(k, us, self._on_device(k, us), us * k.num_rtasks) for k, us in times.items()]
 
     def offers(self, operation: Operation) -> tuple[Offer, ...]:
-        """Return the shortlist of an operation, the fastest on the whole device first."""
+        """Return the candidates of an operation with their prices, the fastest on the whole device first."""
         options = self.options(operation)
         best = {
             "fastest alone": options.fastest,

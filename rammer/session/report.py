@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rammer.errors import message
+from rammer.errors import counted, message
 from rammer.moved import renamed
 
 
@@ -30,8 +30,8 @@ class SessionReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.evictions} evicted; "
-            f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
+            f"{counted(self.hits, 'hit')}, {counted(self.misses, 'miss')}, {self.compiled_ahead} compiled ahead, "
+            f"{self.evictions} evicted; {self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
         ]
-        lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]
+        lines += [f"  {text}: {counted(runs, 'run')}, {seconds:.1f} s" for text, runs, seconds in self.programs]
         return message("\n".join(lines))

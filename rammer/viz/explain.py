@@ -1,6 +1,6 @@
 """Explain a plan: what bounds it, its critical path, an ideal beside it, and the operators that would pay most.
 
-Prices, shortlists and times are the compiler's own: of rKernels, and of the simulated plan.
+Prices and times are the compiler's own: of candidates, and of the simulated plan.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 
 from rammer.cost.estimate import arithmetic_us, holding
 from rammer.cost.parts import ARITHMETIC, Parts
+from rammer.errors import counted
 from rammer.ir.plan import ExecutionPlan, Offer
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.text import html_table, printable
 from rammer.scheduler.critical import Step, critical_path
 from rammer.scheduler.timeline import Timeline, timed
-from rammer.viz.shared import bars, number, short, time
+from rammer.viz.shared import bars, short, time
 
 SLOW = "the device is faster than its description: `rammer doctor --calibrate` measures what it can do"
 ABOVE = 1.01  # of the plan's time: an ideal above that contradicts it
 HAND_OVERS, LAUNCHES = "hand-overs between vEUs", "launches"
 PAYERS = 3  # operators that are explained
 TRIED = 8  # operators whose ideal time is simulated: those with most time on the critical path
-OFFERS = 6  # rKernels of a shortlist that are shown
+OFFERS = 6  # candidates that are shown
 NUMBER = re.compile(r"[\d.]*(e-?\d+)? ?[µm×%]?s?$")  # a cell that is aligned to the right
 
 
@@ -108,7 +109,7 @@ class Explanation:
             f"Bound by {self.bound}: {self.parts.get(self.bound, 0.0) / total:.0%} of the critical path",
             ("part of the critical path", "time", ""),
             [(what, time(us), f"{us / total:.1%}") for what, us in _falling(self.parts)],
-            f"the time of all {number(self.num_veus, 'vEU')}: {where}" if where else "",
+            f"the time of all {counted(self.num_veus, 'vEU')}: {where}" if where else "",
         )
         yield _Section(
             "The ideal beside it",
@@ -117,7 +118,7 @@ class Explanation:
             SLOW if max(self.ideals.values(), default=0.0) > total * ABOVE else "",
         )
         yield _Section(
-            f"The critical path: {number(self.hand_overs, 'hand-over')} between vEUs",
+            f"The critical path: {counted(self.hand_overs, 'hand-over')} between vEUs",
             ("rKernel", "operators", "rTasks", "time", ""),
             [
                 (name, str(operators), str(rtasks), time(us), f"{us / total:.1%}")
@@ -284,7 +285,7 @@ def _payer(place: int, payer: Payer, total_us: float) -> _Section:
     spent = ", ".join(f"{us / payer.rtask_us:.0%} {what}" for what, us in _falling(payer.parts) if us)
     more = f"\n… and {len(payer.offers) - len(shown)} more" if len(payer.offers) > len(shown) else ""
     return _Section(
-        f"{place}. {payer.kind}, {number(len(payer.names), 'operator')} ({called}): {time(payer.path_us)} on the "
+        f"{place}. {payer.kind}, {counted(len(payer.names), 'operator')} ({called}): {time(payer.path_us)} on the "
         f"critical path; its ideal would save {time(payer.saved_us)} ({payer.saved_us / total_us:.0%})",
         ("rKernel", "rTasks", "each", "alone", "all its work", ""),
         [

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.errors import counted
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot
@@ -80,7 +81,7 @@ class Groups:
         self.labels = [
             f"{name} ({printable(kind)}, {kernels[name, kind].num_rtasks} × {printable(kernels[name, kind].name)})"
             if by_name
-            else f"{printable(kind)} ({time(time_us[name, kind])} in {number(count[name, kind], 'rOperator')})"
+            else f"{printable(kind)} ({time(time_us[name, kind])} in {counted(count[name, kind], 'rOperator')})"
             for name, kind in order
         ]
 
@@ -147,16 +148,11 @@ def facts(timeline: Timeline, plan: ExecutionPlan, how: str = ESTIMATED) -> list
     moved = (f"{size(nbytes)} from {level}" for level, nbytes in timeline.moved.items())
     return [
         f"{time(timeline.total_us)} {how} · "
-        f"{number(plan.spec.num_veus, 'vEU')} {timeline.utilisation:.0%} used · "
-        f"{overhead}{number(len(plan.graph.operators), 'rOperator')} · "
-        f"{number(plan.num_rtasks, 'rTask')} · {number(len(plan.programs), 'rProgram')}",
+        f"{counted(plan.spec.num_veus, 'vEU')} {timeline.utilisation:.0%} used · "
+        f"{overhead}{counted(len(plan.graph.operators), 'rOperator')} · "
+        f"{counted(plan.num_rtasks, 'rTask')} · {counted(len(plan.programs), 'rProgram')}",
         *([f"operands, estimated: {', '.join(moved)}"] if timeline.moved else []),
     ]
-
-
-def number(count: int, what: str) -> str:
-    """Return a count with its noun."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def time(us: float, total_us: float = 0.0) -> str:

@@ -248,7 +248,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.integrations.dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
     "rammer.cli": ({"*"}, {"click", "numpy", "rich", "rammer_testing"}),  # new-plugin is a tool of that package
-    "rammer.cli.cache": ({"cli.console", "files", "vdevice.profiles", "vdevice.toolchain", "viz.shared"}, {"click"}),
+    "rammer.cli.cache": ({"cli.console", "errors", "files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
     "rammer.cli.running": ({"files", "runtime.measure", "runtime.program", "ir", "errors"}, {"numpy"}),
     "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "runtime.program", "errors"}, set()),
     "rammer.tools.demo": (

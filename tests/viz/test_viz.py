@@ -21,7 +21,7 @@ from rammer.ir.program import BarrierRTask, RTask
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.viz.shared import bars
+from rammer.viz.shared import bars, names
 
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e&\"'<b>\x00\n"
 DIAMOND = [
@@ -322,3 +322,38 @@ def test_an_empty_plan() -> None:
     ET.fromstring(viz.svg(timeline, plan))
     assert rows(json.loads(Page(viz.html(timeline, plan)).scripts[0])) == [[], []]
     assert json.loads(viz.chrome_trace(timeline, plan))["traceEvents"]
+
+
+def texts(picture: str) -> list[str]:
+    return ["".join(text.itertext()) for text in ET.fromstring(picture).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("width", [700, 1200])
+def test_legends_are_whole(width: int) -> None:
+    """Their labels are not cut while a line has room for them."""
+    jobs = [
+        Job(f"model/encoder/layers.{n}/attention/projection", ((2, 3.0),), kind=f"matmul+add_{n}") for n in range(9)
+    ]
+    timeline, plan = drawn(jobs)
+    shown = texts(viz.svg(timeline, plan, width=width))
+    for name, kernel in zip(names(plan), plan.kernels, strict=True):
+        kind = kernel.operation.kind
+        assert f"{name} ({kind}, {kernel.num_rtasks} × {kernel.name})" in shown
+
+
+@pytest.mark.parametrize("us", [0.4, 900.0, 9_000.0, 30_000.0])
+def test_an_axis_has_one_unit(us: float) -> None:
+    timeline, plan = drawn([Job("a", ((2, us),)), Job("b", ((2, us),), ("a",))])
+    ticks = [text for text in texts(viz.svg(timeline, plan)) if re.fullmatch(r"[\d.e-]+ (µs|ms)", text)]
+    assert len(ticks) >= 4 and len({text.split()[1] for text in ticks}) == 1
+
+
+def test_a_map_of_memory_names_what_lies_there() -> None:
+    plan = random_plan(random_graph(1, 8), 1, num_veus=2)
+    plan = replace(plan, memory=plan_memory(plan))
+    assert plan.memory is not None
+    picture = viz.memory_svg(simulate(plan, lambda kernel: 1.0), plan, width=5000, height=5000)
+    shown, large = texts(picture), [r for r in rectangles(picture) if r[3] - r[1] > 100 and r[4] - r[2] > 20]
+    assert len(large) >= 4 and all(title.split("\n")[0] in shown for title, *_ in large)
+    units = {text.split()[1] for text in shown if re.fullmatch(r"[\d.]+ (B|KiB|MiB)", text)}
+    assert len(units) == 1

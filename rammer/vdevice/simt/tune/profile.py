@@ -59,6 +59,8 @@ def measure_kernels(
         store.put({keys[k]: us for k, us in times.items()})
         found |= times
         progress("profile", min(first + BATCH, len(missing)), len(missing))
+    if missing:
+        progress("profile", len(missing), len(missing))  # also where the time ended before
     return found
 
 
