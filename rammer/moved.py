@@ -37,6 +37,7 @@ MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.session_report": "rammer.session.report",
     "rammer.state": "rammer.runtime.state",
     "rammer.usage": "rammer.runtime.usage",
+    "rammer.viz": "rammer_viz",
     "rammer.vdevice.cfamily": "rammer.vdevice.ctext.cfamily",
 }
 STAY = ("rammer.distributed", "rammer.dynamo")  # names that other projects' settings hold: no warning
@@ -73,7 +74,7 @@ class Finder(MetaPathFinder):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if (new := self._table.get(name)) is None:
-            if name.startswith("rammer.") and not has_compiler():
+            if name.startswith(("rammer.", "rammer_viz")) and not has_compiler():
                 raise not_installed(f"the module {name}")
             return None
         if (real := find_spec(new)) is None:

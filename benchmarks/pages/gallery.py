@@ -13,8 +13,8 @@ from typing import NamedTuple
 import click
 
 import rammer
+import rammer_viz as viz
 from benchmarks.models import catalog
-from rammer import viz
 
 ROOT = Path(__file__).parents[2]
 HEAD = """# Gallery

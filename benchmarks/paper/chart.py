@@ -7,7 +7,7 @@ from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
 from benchmarks.paper.figure import Panel
-from rammer.viz.shared import PALETTE
+from rammer_viz.shared import PALETTE
 
 WIDE, LEFT, RIGHT = 900, 70, 20  # pixels
 HIGH, TOP, TURNED, FOOT = 220, 46, 70, 34  # of a chart, above it, below it for names that are turned, or for numbers

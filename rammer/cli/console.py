@@ -20,7 +20,7 @@ from rich.segment import Segment
 
 from rammer.cli.syntax import in_options
 from rammer.errors import RammerError, message
-from rammer.viz.shared import size
+from rammer_viz.shared import size
 
 
 class Plain(Console):

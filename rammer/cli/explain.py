@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from rammer import files, viz
+import rammer_viz as viz
+from rammer import files
 from rammer.cli.console import json_option, print_json, wrote
 from rammer.cli.options import compile_options, how_to_compile, is_saved, model_argument, open_program, paths_of
 from rammer.compiler import Compilation
 from rammer.compiler.progress import progress_bar
 from rammer.scheduler.policy_options import split_policies
-from rammer.viz.shared import MEASURED
+from rammer_viz.shared import MEASURED
 
 
 @click.command("explain")

@@ -9,7 +9,8 @@ import click
 import numpy as np
 from rich.markup import escape
 
-from rammer import files, viz
+import rammer_viz as viz
+from rammer import files
 from rammer.cli.console import json_option, out, print_json, wrote
 from rammer.cli.options import (
     compile_options,
@@ -30,7 +31,7 @@ from rammer.runtime.program import Program
 from rammer.scheduler.timeline import Timeline
 from rammer.tools import tables
 from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
-from rammer.viz.shared import MEASURED
+from rammer_viz.shared import MEASURED
 
 FORMS: dict[str, tuple[str, Callable[[Timeline, ExecutionPlan], str]]] = {  # of files, by option
     "svg": ("Write the timeline as SVG.", viz.svg),

@@ -57,7 +57,7 @@ class Trace:
             say(f"the slots of every vEU\n{print_plan(plan)}")
         if self._folder:
             self._write(plan.graph.name, "plan", print_plan(plan) + "".join(f"# {note}\n" for note in plan.notes))
-            from rammer import viz  # imported only for drawings
+            import rammer_viz as viz  # imported only for drawings
 
             self._write(plan.graph.name, "timeline", viz.text_gantt(timeline, plan, width=160))
 

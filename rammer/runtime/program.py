@@ -46,7 +46,7 @@ from rammer.vdevice.base import (
 if TYPE_CHECKING:
     from rammer.ir.plan import ExecutionPlan
     from rammer.scheduler.timeline import Timeline
-    from rammer.viz import Explanation
+    from rammer_viz import Explanation
 
 MIN_PROFILED = 4  # runs, however slow
 
@@ -125,7 +125,7 @@ class Program(Stateful):
         return self.image.plan
 
     def outline(self) -> tuple[ExecutionPlan, Timeline]:
-        """Return the plan for drawing (rammer.viz), and its estimated timeline.
+        """Return the plan for drawing (rammer_viz), and its estimated timeline.
 
         The plan of a loaded program has only names of its graph and rKernels. Raises ArtifactError if it was saved
         without.
@@ -332,7 +332,7 @@ class Program(Stateful):
         It can be printed, and is a table in notebooks. `rammer explain` also compares other policies. A loaded program
         keeps no candidates.
         """
-        from rammer.viz import explain
+        from rammer_viz import explain
 
         plan, timeline = self.outline()
         return explain(timeline, plan)
@@ -446,7 +446,7 @@ class Program(Stateful):
 
     def _repr_html_(self) -> str:
         """Show ports, the timeline and the report in notebooks."""
-        from rammer import viz
+        import rammer_viz as viz
         from rammer.ir.text import html_table
 
         named = (("input", self.inputs), ("output", self.outputs))

@@ -11,7 +11,8 @@ from onnx.backend import test as onnx_tests
 from rich.console import Console
 
 import rammer
-from rammer import files, viz
+import rammer_viz as viz
+from rammer import files
 from rammer.errors import RammerError
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.runtime import measure

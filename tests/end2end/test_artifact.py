@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load as load_tensors
 
 import rammer
-from rammer import viz
+import rammer_viz as viz
 from rammer.errors import ArtifactError, InputError
 from rammer.ir.tensor import DType
 from rammer.ir.text import print_plan

@@ -164,11 +164,11 @@ FOLLOWED = ("docs/lstm.md", "docs/convolution.md")
 
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_pages_that_follow_an_operator_name_what_exists(page: str) -> None:
-    """`file.py:name`: some file below rammer/ whose path ends so defines the name; passes are named by file alone."""
+    """`file.py:name`: a file below rammer/ or rammer_viz/ whose path ends so defines the name."""
     named = re.findall(r"`([\w/]+\.py):(\w+)`", read(page))
     assert len(named) > 10
     for file, name in named:
-        texts = [p.read_text() for p in (ROOT / "rammer").rglob("*.py") if f"/{p.as_posix()}".endswith(f"/{file}")]
+        texts = [p.read_text() for p in ROOT.glob("rammer*/**/*.py") if f"/{p.as_posix()}".endswith(f"/{file}")]
         assert texts, f"{page} names {file}, which does not exist"
         defined = re.compile(rf"^(async )?(def|class) {name}\b|^{name}\b.* = ", re.M)
         assert any(map(defined.search, texts)), f"{page} names {name}, which {file} does not define"

@@ -76,9 +76,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"torch", "rammer_torch"},
     ),
     "rammer.compiler.progress": ({"config"}, set()),
-    "rammer.viz": (  # it explains plans by their prices
-        {"viz", "cost", "ir", "errors", "scheduler.critical", "scheduler.timeline", "vdevice.supersteps"},
-        {"numpy"},
+    "rammer_viz": (  # it explains plans by their prices
+        {"cost", "ir", "errors", "scheduler.critical", "scheduler.timeline", "vdevice.supersteps"},
+        {"numpy", "rammer_viz"},
     ),
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "ir.kernel", "errors", "config", "log"}, {"pluggy"}),
     "rammer.runtime.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
@@ -166,7 +166,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "runtime.outline",
             "runtime.load",
             "scheduler.timeline",
-            "viz",
             "runtime.artifact",
             "files",
             "runtime.report",
@@ -179,7 +178,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "errors",
             "config",
         },
-        {"numpy"},
+        {"numpy", "rammer_viz"},
     ),
     "rammer.compiler": (
         {
@@ -242,18 +241,18 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
-    "rammer.compiler.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config", "log"}, set()),
+    "rammer.compiler.trace": ({"scheduler.timeline", "ir", "errors", "config", "log"}, {"rammer_viz"}),
     "rammer.runtime.measure": ({"runtime.program", "vdevice.base", "ir"}, {"numpy"}),
     "rammer.tools.tables": ({"runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
     "rammer.integrations.dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
-    "rammer.cli": ({"*"}, {"click", "numpy", "rich", "rammer_testing"}),  # new-plugin is a tool of that package
+    "rammer.cli": ({"*"}, {"click", "numpy", "rich", "rammer_testing", "rammer_viz"}),  # new-plugin is a tool of that package
     "rammer.cli.cache": ({"cli.console", "errors", "files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
     "rammer.cli.running": ({"files", "runtime.measure", "runtime.program", "ir", "errors"}, {"numpy"}),
     "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "runtime.program", "errors"}, set()),
     "rammer.tools.demo": (
-        {"", "runtime.measure", "tools.tables", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
-        {"numpy", "onnx", "rich"},
+        {"", "runtime.measure", "tools.tables", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
+        {"numpy", "onnx", "rich", "rammer_viz"},
     ),
     "rammer.testing": ({"testing"}, set()),  # the rest is in tools/testing
     "rammer.lazily": (set(), set()),
@@ -262,11 +261,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 }
 
 
-TORCH = REPOSITORY / "plugins" / "torch" / "rammer_torch"
+VIZ, TORCH = REPOSITORY / "rammer_viz", REPOSITORY / "plugins" / "torch" / "rammer_torch"
 
 
 def modules() -> list[Path]:
-    return sorted([*ROOT.rglob("*.py"), *TORCH.rglob("*.py")])
+    return sorted(path for package in (ROOT, VIZ, TORCH) for path in package.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
@@ -366,7 +365,9 @@ EQUALS = {  # folders of many small modules behind one interface
 
 def test_folders_stay_small() -> None:
     folders = Counter(
-        p.parent for top in ("rammer", "benchmarks", "plugins", "tools") for p in (REPOSITORY / top).rglob("*.py")
+        p.parent
+        for top in ("rammer", "rammer_viz", "benchmarks", "plugins", "tools")
+        for p in (REPOSITORY / top).rglob("*.py")
     )
     large = {folder.relative_to(REPOSITORY).as_posix(): n for folder, n in folders.items() if n > MOST}
     assert large.keys() <= EQUALS, f"split the folder, at most {MOST} modules: {large}"

@@ -14,7 +14,18 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "lint": ("ruff", "check", "--no-cache", "."),
     "format": ("ruff", "format", "--no-cache", "--check", "."),
-    "types": ("mypy", "--no-error-summary", "--cache-dir", str(CACHE / "mypy"), "-p", "rammer", "-p", "rammer_torch"),
+    "types": (
+        "mypy",
+        "--no-error-summary",
+        "--cache-dir",
+        str(CACHE / "mypy"),
+        "-p",
+        "rammer",
+        "-p",
+        "rammer_viz",
+        "-p",
+        "rammer_torch",
+    ),
 }
 
 

@@ -43,7 +43,7 @@ def words(name: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
-@pytest.mark.parametrize("folder", ["rammer", "tools", "plugins"])
+@pytest.mark.parametrize("folder", ["rammer", "rammer_viz", "tools", "plugins"])
 def test_names_have_no_banned_word(folder: str) -> None:
     for path, tree in modules(folder).items():
         for line, name in [(1, Path(path).stem), *names(tree)]:

@@ -17,7 +17,7 @@ from rammer_testing.generate import random_graph, random_inputs
 from rammer_testing.plans import Net, place
 
 import rammer
-from rammer import viz
+import rammer_viz as viz
 from rammer.cli.commands import main
 from rammer.errors import ArtifactError, DeviceError, InputError, LoweringError
 from rammer.frontend.builder import GraphBuilder

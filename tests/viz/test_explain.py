@@ -12,7 +12,7 @@ import pytest
 from jobs import Job, make_problem, random_jobs
 
 import rammer
-from rammer import viz
+import rammer_viz as viz
 from rammer.cost.parts import Parts
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.plan import ExecutionPlan, Price
@@ -21,7 +21,7 @@ from rammer.scheduler.critical import critical_path
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import simulate, timed
 from rammer.tools.demo import lstm_stack
-from rammer.viz.shared import bars
+from rammer_viz.shared import bars
 
 CHAIN = [Job(f"c{n}", ((2, 4.0),), (f"c{n - 1}",) if n else ()) for n in range(4)]
 

@@ -13,12 +13,12 @@ import pytest
 from browser import CHROMIUM, Browser, Page, browsing
 from jobs import Job, make_problem, random_jobs
 
-from rammer import viz
+import rammer_viz as viz
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, recorded, simulate
-from rammer.viz.shared import bars
+from rammer_viz.shared import bars
 
 Open = Callable[..., Page]
 

@@ -14,14 +14,14 @@ import pytest
 from jobs import Job, make_problem, random_jobs
 from rammer_testing.generate import random_graph, random_plan
 
-from rammer import viz
+import rammer_viz as viz
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, RTask
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.viz.shared import bars, names
+from rammer_viz.shared import bars, names
 
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e&\"'<b>\x00\n"
 DIAMOND = [

@@ -92,6 +92,7 @@ class Divided(BuildHookInterface):
             build_data["force_include"] |= {str(ROOT / "rammer" / file): f"rammer/{file}" for file in own}
         elif version != "editable":
             build_data["force_include"] |= {str(ROOT / "rammer" / file): f"rammer/{file}" for file in files_of(name)}
+            build_data["force_include"] |= {str(ROOT / "rammer_viz"): "rammer_viz"} if name == COMPILER else {}
             self._folder = TemporaryDirectory()
             bill = Path(self._folder.name, f"{name}.cdx.json")
             bill.write_text(json.dumps(self._bill(name), indent=1, sort_keys=True), encoding="utf-8")

@@ -8,7 +8,7 @@ from math import ceil
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.scheduler.timeline import Timeline
-from rammer.viz.shared import LEGEND, Groups, bars, facts, time, title
+from rammer_viz.shared import LEGEND, Groups, bars, facts, time, title
 
 BARRIER, LAUNCH = "·", "▸"
 

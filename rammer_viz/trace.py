@@ -11,7 +11,7 @@ from rammer.ir.program import RTask
 from rammer.ir.text import printable
 from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.supersteps import Superstep
-from rammer.viz.shared import bars, ns
+from rammer_viz.shared import bars, ns
 
 
 def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False) -> str:

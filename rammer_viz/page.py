@@ -19,7 +19,7 @@ from rammer.ir.program import RTask
 from rammer.ir.text import printable
 from rammer.scheduler.critical import critical_path
 from rammer.scheduler.timeline import Timeline
-from rammer.viz.shared import (
+from rammer_viz.shared import (
     ESTIMATED,
     LEVEL,
     MEASURED,
@@ -60,7 +60,7 @@ def html(timeline: Timeline, plan: ExecutionPlan, *, others: Mapping[str, Drawn]
     }
     # "<" is escaped so that no name can end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
-    page = files("rammer.viz").joinpath("timeline.html").read_text(encoding="utf-8")
+    page = files("rammer_viz").joinpath("timeline.html").read_text(encoding="utf-8")
     parts = {"__TITLE__": escape(title(plan)), "__DATA__": text, "__WHY__": why}
     return re.sub("|".join(parts), lambda found: parts[found[0]], page)  # one pass: a name may contain a placeholder
 

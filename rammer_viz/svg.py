@@ -14,7 +14,7 @@ from rammer.ir.program import RTask
 from rammer.ir.tensor import TensorId
 from rammer.ir.text import printable
 from rammer.scheduler.timeline import Timeline
-from rammer.viz.shared import (
+from rammer_viz.shared import (
     LEGEND,
     LEVEL,
     STRIP_STEPS,

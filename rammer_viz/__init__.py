@@ -4,10 +4,10 @@ Names of operators and rKernels come from models, which are untrusted. They are 
 control characters.
 """
 
-from rammer.viz.explain import Explanation, explain
-from rammer.viz.gantt import text_gantt
-from rammer.viz.page import html
-from rammer.viz.svg import memory_svg, svg
-from rammer.viz.trace import chrome_trace, superstep_trace
+from rammer_viz.explain import Explanation, explain
+from rammer_viz.gantt import text_gantt
+from rammer_viz.page import html
+from rammer_viz.svg import memory_svg, svg
+from rammer_viz.trace import chrome_trace, superstep_trace
 
 __all__ = ["Explanation", "chrome_trace", "explain", "html", "memory_svg", "superstep_trace", "svg", "text_gantt"]

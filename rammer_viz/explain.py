@@ -20,7 +20,7 @@ from rammer.ir.program import RTask, TaskUid
 from rammer.ir.text import html_table, printable
 from rammer.scheduler.critical import Step, critical_path
 from rammer.scheduler.timeline import Timeline, timed
-from rammer.viz.shared import bars, short, time
+from rammer_viz.shared import bars, short, time
 
 SLOW = "the device is faster than its description: `rammer doctor --calibrate` measures what it can do"
 ABOVE = 1.01  # of the plan's time: an ideal above that contradicts it
