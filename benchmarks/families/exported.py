@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+
 from benchmarks.families.__main__ import Made
 
 

@@ -66,7 +66,9 @@ CLASSIFIERS: dict[str, Any] = {
     "ada_boost": ensemble.AdaBoostClassifier(n_estimators=20, random_state=0),
     "bagging": ensemble.BaggingClassifier(random_state=0),
     "voting": ensemble.VotingClassifier(
-        [("a", linear_model.LogisticRegression()), ("b", tree.DecisionTreeClassifier(random_state=0))], voting="soft", flatten_transform=False
+        [("a", linear_model.LogisticRegression()), ("b", tree.DecisionTreeClassifier(random_state=0))],
+        voting="soft",
+        flatten_transform=False,
     ),
     "stacking": ensemble.StackingClassifier(
         [("a", linear_model.LogisticRegression()), ("b", tree.DecisionTreeClassifier(random_state=0))]
