@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.pages.markdown import formatted
+from benchmarks.pages.model_table import section_of, with_section
 
 Cases: TypeAlias = "dict[str, list[dict[str, Any]]]"  # of an operator on a device, by type
 
@@ -43,9 +44,11 @@ These cases miss the suite's own tolerance, by at most the second column, and ar
 STRINGS = """
 ## Strings
 
-Operators of strings are refused by name when a model is imported: {operators}. A program is planned for tensors of
-known size, on devices that have no strings. Run string operators in Python, before the model (tokenizers) or after it,
-and compile the rest: `onnx.utils.extract_model` splits a model.
+Sessions take and return strings. Devices compute with their codes, 64 bits of a digest: operators that compare, look
+up or move elements take strings ({moving}). A label of a classifier may be a string, and ZipMap gives a list of
+dictionaries, as ONNX Runtime does. A program (`rammer.compile`) has numbers only: it refuses strings by name, and
+returns a list of maps as a matrix with a column for each key. Operators that compute strings are refused by name:
+{operators}. Run them in Python, before the model (tokenizers) or after it; `onnx.utils.extract_model` splits a model.
 """
 COMPLEX = """
 ## Complex numbers
@@ -60,8 +63,15 @@ ABSENT = """
 ## Unsupported operators
 
 Of all operators and versions of the standard (`{version}`), these have neither a handler nor a body made of others,
-and are refused by name: {operators}. Random operators would give different results for equal inputs. Text, maps and
-image files belong before or after a model. Use PyTorch for Gradient.
+and are refused by name: {operators}. Texts that are computed, maps as inputs and image files belong before or after a
+model. Use PyTorch for Gradient.
+
+## Random operators
+
+RandomNormal, RandomUniform, both with Like, Bernoulli, Multinomial and Dropout in training are functions of the place,
+the node, the seed and the number of the run. A session counts its runs. A program has one more input, `random_run`
+(int64): another number is another draw, an equal one the same. A node without a seed gets one at each import. The
+streams are not those of NumPy or ONNX Runtime.
 
 ## A new operator
 
@@ -142,9 +152,14 @@ def _differences() -> Iterator[str]:
 
 
 def _strings(by_device: Mapping[str, Mapping[str, Cases]]) -> str:
-    """The operators that are not there because they compute strings."""
-    names = sorted({op for found in by_device.values() for op, types in found.items() if "string" in types})
-    return STRINGS.format(operators=", ".join(names)) if names else ""
+    """What computes with strings, and what is not there."""
+    from rammer.frontend.onnx.text import TEXT_OPS
+
+    cpu = next(iter(by_device.values()))
+    refused = sorted(op for op, types in cpu.items() if any(c["outcome"] != "passes" for c in types.get("string", ())))
+    if not any("string" in types for types in cpu.values()):
+        return ""
+    return STRINGS.format(moving=", ".join(sorted(TEXT_OPS)), operators=", ".join(refused))
 
 
 def _complex_numbers() -> str:
@@ -188,7 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--commit", default="", help="of rammer that was run, to be named on the page")
     given = parser.parse_args(arguments)
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in given.results]
-    given.output.write_text(table(runs, f"onnx {onnx.__version__}", given.commit), encoding="utf-8")
+    models = section_of(given.output.read_text(encoding="utf-8")) if given.output.exists() else ""
+    page = with_section(table(runs, f"onnx {onnx.__version__}", given.commit), models)
+    given.output.write_text(page, encoding="utf-8")
     return 0
 
 

@@ -528,3 +528,19 @@ def test_what_onnx_runtimes_optimizer_saves_is_loaded(tmp_path: Path) -> None:
     assert {n.op_type for n in saved.graph.node} >= {"FusedConv", "LayerNormalization", "FusedGemm"}
     found = evaluate_graph(load(saved), values)["y"]
     np.testing.assert_allclose(found, session.run(None, values)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_as_in_the_standard() -> None:
+    x = draw(3, 5)
+    agrees("GatherND", {"x": x, "i": np.array([[0, 1], [2, 4]])})
+    agrees("Pad", {"x": x}, {"p": np.array([1, 0, 0, 2]), "v": np.array(7, np.float32)})
+    agrees("Pad", {"x": x}, {"p": np.array([1, 0, 0, 2])}, mode="reflect")
+    agrees("Trilu", {"x": x}, {"k": np.array(1)}, upper=0)
+    agrees("GridSample", {"x": draw(1, 2, 5, 6), "g": draw(1, 3, 4, 2) / 2}, mode="bilinear", align_corners=1)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+def test_distances_of_rows(metric: str) -> None:
+    agrees("CDist", {"a": draw(7, 11), "b": draw(5, 11)}, metric=metric, atol=1e-4)
+    with pytest.raises(ModelError, match="metric 'chebyshev'"):
+        load(contrib("CDist", {"a": draw(7, 11), "b": draw(5, 11)}, ["y"], {}, metric="chebyshev"))

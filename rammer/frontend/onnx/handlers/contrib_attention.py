@@ -108,6 +108,10 @@ def _attention(n: Node, made: TensorId, mask: int, past: int, bias: int | None) 
     do_rotary=0,
     rotary_interleaved=0,
     smooth_softmax=-1,
+    qk_output=0,
+    k_quant_type="NONE",
+    v_quant_type="NONE",
+    kv_cache_bit_width=0,
 )
 def group_query_attention(n: Node) -> list[TensorId]:
     """Compute causal attention with a cache: new keys follow those of each sequence, whose length is a run-time value.
@@ -118,7 +122,8 @@ def group_query_attention(n: Node) -> list[TensorId]:
     batch, length, width = n.shape()
     packed = not n.has(1)
     parts = heads + 2 * groups if packed else heads
-    if min(heads, groups) < 1 or heads % groups or width % parts or n.attrs["smooth_softmax"] > 0:
+    other = (n.attrs[name] for name in ("qk_output", "kv_cache_bit_width"))  # types of quantized caches follow these
+    if min(heads, groups) < 1 or heads % groups or width % parts or n.attrs["smooth_softmax"] > 0 or any(other):
         raise n.fail(f"{heads} heads in {groups} groups of query {n.type(n.tensor(0))} are not supported")
     size = width // parts
     if packed:

@@ -10,8 +10,9 @@ from rammer.frontend.onnx.handlers.contrib_quantized import channels_first, quan
 from rammer.frontend.onnx.handlers.neural import average_pool, conv, gemm, max_pool
 from rammer.frontend.onnx.handlers.quantized import qlinear_conv, quantize, shifted, spread
 from rammer.frontend.onnx.handlers.recurrent import ACTIVATIONS, activated
-from rammer.frontend.onnx.node import Handler, Node
+from rammer.frontend.onnx.node import Handler, Node, handler_for
 from rammer.frontend.onnx.ports import Value
+from rammer.frontend.onnx.signature import NEWEST_OPSET
 from rammer.ir.tensor import DType, TensorId
 
 WINDOW: dict[str, Any] = {"auto_pad": "NOTSET", "kernel_shape": tuple, "pads": tuple, "strides": tuple}
@@ -144,3 +145,33 @@ def bytes_by_range(n: Node, x: TensorId) -> tuple[TensorId, TensorId, TensorId]:
     begin = n.add("clip", n.add("round", n.add("div", n.add("neg", low), scale)), low=0.0, high=255.0)
     begin = n.cast(begin, DType.U8)
     return quantize(n, x, scale, begin, 0, DType.U8), scale, begin
+
+
+# operators that are the standard's: number of operands, attributes with their defaults
+_AS_STANDARD: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    "GatherND": ((2, 2), {}),
+    "GridSample": ((2, 2), {"mode": "bilinear", "padding_mode": "zeros", "align_corners": 0}),
+    "Pad": ((2, 3), {"mode": "constant"}),
+    "Trilu": ((1, 2), {"upper": 1}),
+}
+
+
+def _as_standard(n: Node) -> TensorId:
+    handler = handler_for("", n.op, NEWEST_OPSET)
+    assert handler is not None
+    return _standard(handler, n, *n.inputs)
+
+
+for _op, (_inputs, _defaults) in _AS_STANDARD.items():
+    contrib(_op, inputs=_inputs, **_defaults)(_as_standard)
+
+
+@contrib("CDist", inputs=(2, 2), metric="sqeuclidean")
+def cdist(n: Node) -> TensorId:
+    """Return the distance of each row of one matrix to each row of another."""
+    a, b = n.tensor(0), n.tensor(1)
+    if n.attrs["metric"] not in ("euclidean", "sqeuclidean") or n.type(a).rank != 2 or n.type(b).rank != 2:
+        raise n.fail(f"metric {n.attrs['metric']!r} of {n.type(a)} and {n.type(b)}", hint="euclidean or sqeuclidean")
+    apart = n.add("sub", n.reshape(a, (n.shape(0)[0], 1, n.shape(0)[1])), b)
+    square = n.reduce(n.add("mul", apart, apart), "sum", (2,), keepdims=False)
+    return square if n.attrs["metric"] == "sqeuclidean" else n.add("sqrt", square)
