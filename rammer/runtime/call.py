@@ -57,7 +57,7 @@ class Runnable(ABC):
             raise InputError("a run has no options", hint="leave out run_options")
         usual = wanted = self._names()[1]
         inputs = output_names if input_feed is None else input_feed
-        if output_names and input_feed is not None:
+        if input_feed is not None and output_names:
             wanted = [output_names] if isinstance(output_names, str) else output_names
             names = (*usual, *self._named_only())
             if unknown := [n for n in wanted if n not in names]:

@@ -51,8 +51,8 @@ def non_max_suppression(n: Node) -> TensorId:
     most = int(n.scalar(2, "max_output_boxes_per_class")) if n.has(2) else 0
     bound = float(n.scalar(3, "iou_threshold")) if n.has(3) else 0.0
     least = float(n.scalar(4, "score_threshold")) if n.has(4) else -np.inf
-    corners = _corners(boxes, bool(n.attrs["center_point_box"]))
-    areas = np.prod(corners[:, :, 1] - corners[:, :, 0], -1)
+    low, high = np.moveaxis(_corners(boxes, bool(n.attrs["center_point_box"])), -2, 0)
+    areas = np.prod(high - low, -1)
     chosen: list[tuple[int, int, int]] = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
         own = scores[batch, kind]
@@ -63,7 +63,10 @@ def non_max_suppression(n: Node) -> TensorId:
                 break
             box, left = left[0], left[1:]
             chosen.append((batch, kind, box))
-            left = left[~(_overlap(corners[batch], areas[batch], left, box) > bound)]
+            sides = np.minimum(high[batch, left], high[batch, box]) - np.maximum(low[batch, left], low[batch, box])
+            shared = np.prod(np.maximum(sides, 0), -1)
+            whole = areas[batch, left] + areas[batch, box] - shared
+            left = left[~(shared > bound * whole)]  # a box without area shares nothing
     return n.constant(np.array(chosen, np.int64).reshape(-1, 3))
 
 
@@ -74,14 +77,3 @@ def _corners(boxes: Array, centred: bool) -> Array:
         middle, half = pairs[..., 0, :], pairs[..., 1, :] / 2
         return np.stack([middle - half, middle + half], -2)
     return np.sort(pairs, -2)
-
-
-def _overlap(corners: Array, areas: Array, some: Array, one: int) -> Array:
-    """Return intersection over union of some boxes with one; 0 if either has no area."""
-    low, high = np.maximum(corners[some, 0], corners[one, 0]), np.minimum(corners[some, 1], corners[one, 1])
-    sides = np.maximum(high - low, 0)
-    shared, area = sides[:, 0] * sides[:, 1], areas[some]
-    whole = area + areas[one] - shared
-    counts = (area > 0) & (areas[one] > 0) & (whole > 0)
-    found: Array = np.divide(shared, whole, out=np.zeros_like(shared), where=counts)
-    return found
