@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rammer.vdevice.base import VDevice
+from rammer.vdevice.base import VDevice, later
 from rammer.vdevice.cuda.build import CUBIN, check_fits, compile_cubin, compiler_version
 from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.device import Platform, open_gpu
-
-if TYPE_CHECKING:
-    from rammer.ir.device import VDeviceSpec
-    from rammer.vdevice.simt.codegen.prelude import Dialect
-
-
-def _dialect(spec: VDeviceSpec) -> Dialect:
-    from rammer.vdevice.simt.codegen.prelude import CUDA  # running programs needs none of it
-
-    return CUDA
-
 
 PLATFORM = Platform(
     label="CUDA",
@@ -29,7 +16,7 @@ PLATFORM = Platform(
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
     make_spec=make_spec,
-    dialect=_dialect,
+    dialect=later("rammer.vdevice.simt.codegen.prelude", "cuda"),  # running programs needs none of it
     compiler=compiler_version,
     compile=compile_cubin,
     check_fits=check_fits,

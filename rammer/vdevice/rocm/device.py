@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rammer.vdevice.base import VDevice
+from rammer.vdevice.base import VDevice, later
 from rammer.vdevice.rocm.build import HSACO, check_code, check_fits, compile_code_object, compiler_version
 from rammer.vdevice.rocm.driver import RocmDriver, find_gpu, probe
 from rammer.vdevice.rocm.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.device import Platform, open_gpu
-
-if TYPE_CHECKING:
-    from rammer.ir.device import VDeviceSpec
-    from rammer.vdevice.simt.codegen.prelude import Dialect
-
-
-def _dialect(spec: VDeviceSpec) -> Dialect:
-    from rammer.vdevice.rocm.prelude import hip  # running programs needs none of it
-
-    return hip(spec.subgroup_size, spec.instructions)
-
 
 PLATFORM = Platform(
     label="ROCm",
@@ -29,7 +16,7 @@ PLATFORM = Platform(
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
     make_spec=make_spec,
-    dialect=_dialect,
+    dialect=later("rammer.vdevice.rocm.prelude", "hip_of"),  # running programs needs none of it
     compiler=compiler_version,
     compile=compile_code_object,
     check_fits=check_fits,
