@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from rammer import config, hookspecs, log
-from rammer.errors import (
-    InputError,
-    NotInstalledError,
-    PluginError,
-    PolicyError,
-    RammerError,
-    did_you_mean,
-    has_compiler,
-)
+from rammer.errors import InputError, PluginError, PolicyError, RammerError, did_you_mean, has_compiler
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -350,7 +342,7 @@ def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
 def _probe(entry: VDeviceEntry) -> tuple[bool, str, str]:
     try:
         answer: Availability = entry.probe()
-    except NotInstalledError as error:
+    except RammerError as error:
         return False, error.what, error.hint
     except Exception as error:  # the contract says never; a plugin may break it
         if _by_signal(error, "a vDevice was probed"):

@@ -14,8 +14,8 @@ import rammer
 from rammer import config
 from rammer.errors import RammerError, did_you_mean
 from rammer.vdevice.cuda import device
-from rammer.vdevice.simt.codegen.image import SOURCE, checked_streams
 from rammer.vdevice.simt.runtime.clocks import profiled
+from rammer.vdevice.simt.runtime.streams import SOURCE, checked_streams
 
 POLICIES = {  # of a peer whose name begins so
     "rammer": "auto",

@@ -138,14 +138,14 @@ def test_every_module_of_the_runtime_needs_the_runtime_alone(run_only: Run) -> N
     ]
     script = "from importlib import import_module\nfor name in sys.argv[1:]: import_module(name)\nprint('all')"
     done = run_only(script, *modules)
-    assert done.stdout == "all\n" and len(modules) > 100, done.stderr
+    assert done.stdout == "all\n" and len(modules) > 90, done.stderr
 
 
 def test_the_runtime_is_small() -> None:
     """With bytecode, ml_dtypes and pluggy, and without NumPy: at most 5 MB."""
     own = sum((ROOT / "rammer" / file).stat().st_size for file in files_of(RUNTIME))
     others = [file for name in ("ml_dtypes", "pluggy") for file in files(name) or ()]
-    assert 2.2 * own + sum(Path(file.locate()).stat().st_size for file in others if file.locate().is_file()) < 5e6  # type: ignore[attr-defined]
+    assert 3 * own + sum(Path(file.locate()).stat().st_size for file in others if file.locate().is_file()) < 5e6  # type: ignore[attr-defined]
 
 
 def test_every_file_belongs_to_one_distribution_and_every_pattern_is_used() -> None:

@@ -20,8 +20,8 @@ from rammer.ir.tensor import Array
 from rammer.scheduler.plugin import rammer_policies
 from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.rocm.spec import FAMILIES
-from rammer.vdevice.simt.codegen.image import RESOURCES
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.simt.runtime.streams import RESOURCES
 from rammer.vdevice.toolchain import parallel_jobs
 
 LISTED = Path(__file__).with_name("simt_failures.txt")  # a line for each that fails here and not elsewhere

@@ -11,9 +11,9 @@ from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.image.arena import ARENA, aligned
-from rammer.vdevice.simt.codegen.image import SOURCE, checked_streams, port_places
 from rammer.vdevice.simt.codegen.table import NUMBER
 from rammer.vdevice.simt.emulator.compile import host_text
+from rammer.vdevice.simt.runtime.streams import SOURCE, checked_streams, port_places
 
 HALF = Path(__file__).with_suffix(".h")  # of the C++ file, which comes last
 MAX_PROGRAMS = 64

@@ -18,10 +18,11 @@ from rammer.vdevice.cuda.build import CUBIN, check_fits, compile_cubin
 from rammer.vdevice.cuda.device import PLATFORM
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
-from rammer.vdevice.simt.codegen.image import RESOURCES, SOURCE, make_program
+from rammer.vdevice.simt.codegen.image import make_program
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.machine_code import KernelResources
+from rammer.vdevice.simt.runtime.streams import RESOURCES, SOURCE
 
 GRAPH = chain(2)
 PLAN = placed(GRAPH, [mirror(GRAPH)] * 2, [[0, 1], []])

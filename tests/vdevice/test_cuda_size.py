@@ -8,7 +8,7 @@ import pytest
 
 import rammer
 from rammer.tools.demo import lstm_stack
-from rammer.vdevice.simt.codegen.image import RESOURCES, SOURCE
+from rammer.vdevice.simt.runtime.streams import RESOURCES, SOURCE
 
 MIB = 1 << 20
 

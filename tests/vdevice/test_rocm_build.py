@@ -27,11 +27,12 @@ from rammer.vdevice.rocm.driver import probe
 from rammer.vdevice.rocm.elf import arch_of, read_kernels
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.spec import FAMILIES, GPUS, choose_gpu, make_spec, of_device
-from rammer.vdevice.simt.codegen.image import RESOURCES, make_program
+from rammer.vdevice.simt.codegen.image import make_program
 from rammer.vdevice.simt.codegen.megakernel import program_text
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.machine_code import KernelResources
+from rammer.vdevice.simt.runtime.streams import RESOURCES
 from rammer.vdevice.toolchain import object_store
 
 GRAPH = chain(2)

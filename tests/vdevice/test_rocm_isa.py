@@ -26,10 +26,11 @@ from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.rocm.prelude import MATH, hip
 from rammer.vdevice.rocm.spec import FAMILIES, choose_gpu, make_spec
 from rammer.vdevice.simt.codegen import megakernel
-from rammer.vdevice.simt.codegen.image import SOURCE, make_program
+from rammer.vdevice.simt.codegen.image import make_program
 from rammer.vdevice.simt.codegen.megakernel import COMMON, program_text, task_call
 from rammer.vdevice.simt.codegen.prelude import prelude
 from rammer.vdevice.simt.codegen.printer import emit
+from rammer.vdevice.simt.runtime.streams import SOURCE
 from rammer.vdevice.toolchain import c_compiler
 from rammer.vdevice.toolchain.library import Library
 

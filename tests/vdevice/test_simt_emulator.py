@@ -26,12 +26,12 @@ from rammer.ir.tile import Buffer, For, If, Kind, Scope, Store, Sync, TileProgra
 from rammer.kernels import candidates
 from rammer.tools.demo import lstm_stack
 from rammer.vdevice import toolchain
-from rammer.vdevice.simt.codegen.image import SOURCE, TABLE
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.codegen.table import END, Streams
 from rammer.vdevice.simt.emulator import compile
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.simt.runtime.streams import SOURCE, TABLE
 
 CHAIN = chain(3)
 ACROSS = [[0, [(1, 1)], 2], [[(0, 0)], 1]]  # 0 on vEU 0, 1 on vEU 1, 2 on vEU 0

@@ -13,8 +13,8 @@ from rammer.errors import ToolchainError
 from rammer.scheduler.plugin import rammer_policies
 from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.rocm.spec import FAMILIES
-from rammer.vdevice.simt.codegen.image import RESOURCES
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.simt.runtime.streams import RESOURCES
 
 pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
 

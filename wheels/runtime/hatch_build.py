@@ -26,7 +26,7 @@ ABOUT = runpy.run_path(str(ROOT / "rammer" / "about.py"))
 VERSION, COMPILER, RUNTIME = ABOUT["VERSION"], ABOUT["COMPILER"], ABOUT["RUNTIME"]
 
 # What the runtime has of rammer/; the compiler has the rest. A pattern is a folder with all below it, or matches files
-# of one folder. tests/end2end/test_packages.py checks that these modules import none of the others.
+# of one folder. tests/end2end/test_installs.py checks that these modules import none of the others.
 FILES = (
     *("*.py", "*.pyi", "py.typed"),
     *("cli/__init__.py", "cli/run_only.py", "cli/running.py"),
@@ -39,13 +39,14 @@ FILES = (
     *("vdevice/cpu/runtime/", "vdevice/cpu/codegen/__init__.py", "vdevice/cpu/codegen/amx.py"),
     *("vdevice/cpu/codegen/dots.py", "vdevice/cpu/codegen/vnni.py"),
     *("vdevice/ipu/__init__.py", "vdevice/ipu/plugin.py"),
-    # GPUs: opening one imports what also compiles for it
-    *("vdevice/cuda/", "vdevice/rocm/", "vdevice/simt/", "vdevice/ctext/"),
-    *("vdevice/proof/__init__.py", "vdevice/proof/decoded.py"),
-    *("ir/analysis/", "ir/semantics/__init__.py", "ir/semantics/evaluate.py", "ir/semantics/functions.py"),
-    *("ir/semantics/grids.py", "planner/__init__.py", "planner/pieces.py", "planner/scratch_allocation.py"),
+    *("vdevice/cuda/", "vdevice/rocm/", "vdevice/simt/*.py", "vdevice/simt/runtime/"),
+    *("vdevice/simt/codegen/__init__.py", "vdevice/simt/codegen/table.py", "vdevice/simt/codegen/waits.py"),
+    *("vdevice/simt/codegen/mma.py", "vdevice/simt/codegen/wgmma.py"),  # instructions, which a spec lists
 )
-COMPILES = ("vdevice/interpreter.py", "vdevice/supersteps.py")  # of these folders, and not needed to run programs
+COMPILES = (
+    *("vdevice/interpreter.py", "vdevice/profiles.py", "vdevice/supersteps.py", "vdevice/image/placement.py"),
+    *("vdevice/rocm/prelude.py", "vdevice/simt/decode.py"),
+)  # of these folders, and not needed to run programs
 
 
 def is_runtime(file: str) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rammer.vdevice.base import VDevice
+from rammer.vdevice.base import VDevice, later
 from rammer.vdevice.cuda.build import CUBIN, check_fits, compile_cubin, compiler_version
 from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
-from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.device import Platform, open_gpu
 
 PLATFORM = Platform(
@@ -18,7 +17,7 @@ PLATFORM = Platform(
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
     make_spec=make_spec,
-    dialect=lambda spec: CUDA,
+    dialect=later("rammer.vdevice.simt.codegen.prelude", "cuda"),  # running programs needs none of it
     compiler=compiler_version,
     compile=compile_cubin,
     check_fits=check_fits,

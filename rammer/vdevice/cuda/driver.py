@@ -21,7 +21,7 @@ from rammer.errors import DeviceError
 from rammer.ir.tensor import TensorType
 from rammer.vdevice.base import Availability
 from rammer.vdevice.cuda.spec import of_device
-from rammer.vdevice.simt.codegen.megakernel import ENTRY
+from rammer.vdevice.simt.codegen.table import ENTRY
 from rammer.vdevice.simt.device import EMULATE
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way

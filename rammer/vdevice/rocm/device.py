@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rammer.vdevice.base import VDevice
+from rammer.vdevice.base import VDevice, later
 from rammer.vdevice.rocm.build import HSACO, check_code, check_fits, compile_code_object, compiler_version
 from rammer.vdevice.rocm.driver import RocmDriver, find_gpu, probe
-from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.device import Platform, open_gpu
 
@@ -18,7 +17,7 @@ PLATFORM = Platform(
     find_gpu=find_gpu,
     choose_gpu=choose_gpu,
     make_spec=make_spec,
-    dialect=lambda spec: hip(spec.subgroup_size, spec.instructions),
+    dialect=later("rammer.vdevice.rocm.prelude", "hip_of"),  # running programs needs none of it
     compiler=compiler_version,
     compile=compile_code_object,
     check_fits=check_fits,

@@ -24,7 +24,7 @@ from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Availability
 from rammer.vdevice.rocm import dlpack
 from rammer.vdevice.rocm.spec import GPUS, of_device
-from rammer.vdevice.simt.codegen.megakernel import ENTRY
+from rammer.vdevice.simt.codegen.table import ENTRY
 from rammer.vdevice.simt.device import EMULATE
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.ctext import functions
 from rammer.vdevice.rocm import matrix_cores
@@ -222,3 +223,8 @@ def hip(wavefront_size: int, instructions: tuple[Instruction, ...] = ()) -> Dial
         instructions=instructions,
         units=matrix_cores.TEXT,
     )
+
+
+def hip_of(spec: VDeviceSpec) -> Dialect:
+    """Return the HIP dialect of a GPU."""
+    return hip(spec.subgroup_size, spec.instructions)

@@ -11,19 +11,38 @@ from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
-from rammer.vdevice.proof.decoded import DecodedImage
-from rammer.vdevice.simt.codegen.image import RESOURCES, checked_streams, make_image, make_program
-from rammer.vdevice.simt.codegen.prelude import Dialect
-from rammer.vdevice.simt.decode import decode
-from rammer.vdevice.simt.emulator.compile import compile_host
-from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.base import (
+    Availability,
+    CompiledOnly,
+    Executable,
+    Image,
+    Progress,
+    Registers,
+    VDevice,
+    later,
+    silent,
+)
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.simt.runtime.driver import Driver
 from rammer.vdevice.simt.runtime.executable import GpuExecutable
-from rammer.vdevice.simt.tune.profile import measure_kernels
-from rammer.vdevice.simt.tune.registers import read_registers
+from rammer.vdevice.simt.runtime.streams import RESOURCES, checked_streams
+
+if TYPE_CHECKING:
+    from rammer.vdevice.proof.decoded import DecodedImage
+    from rammer.vdevice.simt.codegen.image import SimtProgram
+    from rammer.vdevice.simt.codegen.prelude import Dialect
+
+# Running programs needs none of these.
+make_program: Callable[..., SimtProgram] = later("rammer.vdevice.simt.codegen.image", "make_program")
+make_image: Callable[..., Image] = later("rammer.vdevice.simt.codegen.image", "make_image")
+decode: Callable[..., DecodedImage] = later("rammer.vdevice.simt.decode", "decode")
+compile_host = later("rammer.vdevice.simt.emulator.compile", "compile_host")
+emulated: Callable[[Image], Executable] = later("rammer.vdevice.simt.emulator.runtime", "EmulatorExecutable")
+measure_kernels: Callable[..., Mapping[RKernel, float]] = later("rammer.vdevice.simt.tune.profile", "measure_kernels")
+read_registers: Callable[..., Mapping[RKernel, Registers]] = later(
+    "rammer.vdevice.simt.tune.registers", "read_registers"
+)
 
 if TYPE_CHECKING:
     from rammer.vdevice.simt.export.tables import GpuExport
@@ -181,7 +200,7 @@ class SimtEmulator(VDevice):
 
     def load(self, image: Image) -> Executable:
         """Return the image ready to run on the host, even if it was compiled for a GPU."""
-        return EmulatorExecutable(image)
+        return emulated(image)
 
 
 def open_gpu(platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> VDevice:

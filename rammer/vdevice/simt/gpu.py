@@ -9,7 +9,7 @@ from math import inf
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import Execution, Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
-from rammer.vdevice.simt.codegen.megakernel import header_bytes
+from rammer.vdevice.simt.codegen.table import header_bytes
 from rammer.vdevice.simt.instructions import folds
 
 MAX_THREADS = 256  # of a vEU: every thread can have all registers that an instruction addresses

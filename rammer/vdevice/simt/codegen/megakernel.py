@@ -10,19 +10,7 @@ from collections.abc import Sequence
 
 from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
 from rammer.vdevice.simt.codegen.printer import EmittedFunction
-from rammer.vdevice.simt.codegen.table import ABI, END, KEEP, LINE
-
-ENTRY = "rammer_run"
-ALIGNMENT = 128
-AHEAD = 64  # waits of the next instruction that are prefetched
-
-
-def header_bytes(max_args: int) -> int:
-    """Return the bytes of shared memory before a task's scratch.
-
-    They hold a flag, a ring of instructions, waits, this task's arguments and the next one's.
-    """
-    return -(-(16 + 4 * 32 + 8 * AHEAD + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
+from rammer.vdevice.simt.codegen.table import ABI, AHEAD, END, ENTRY, KEEP, LINE, header_bytes
 
 
 def program_text(

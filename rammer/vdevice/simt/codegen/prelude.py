@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.ctext import functions, minifloats
 from rammer.vdevice.simt.codegen import mma, wgmma
@@ -299,6 +300,11 @@ COMMON = (
     + functions.indices("int64_t", "T", "int").replace("INLINE T", "template <class T> INLINE T")
     + VECTORS
 )
+
+
+def cuda(spec: VDeviceSpec) -> Dialect:
+    """Return the dialect of NVIDIA's GPUs: the same for all of them."""
+    return CUDA
 
 
 def prelude(dialect: Dialect) -> str:

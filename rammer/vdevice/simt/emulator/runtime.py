@@ -14,10 +14,10 @@ from rammer.errors import DeviceError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.image.memory import HostBuffers, allocate, gather, tensor_at
-from rammer.vdevice.simt.codegen.image import SOURCE, bound_in, checked_streams, failure, port_places
 from rammer.vdevice.simt.codegen.table import LINE
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.runtime.clocks import profiled, slot_times, state_words
+from rammer.vdevice.simt.runtime.streams import SOURCE, bound_in, checked_streams, failure, port_places
 from rammer.vdevice.toolchain.library import Library
 
 _OK, _DIVERGED, _NO_MEMORY = range(3)

@@ -16,11 +16,11 @@ from rammer.errors import ArtifactError, DeviceError, InputError, closed
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import DeviceBuffer, Image, Port, SlotTimes
 from rammer.vdevice.image.arena import ARENA, aligned
-from rammer.vdevice.simt.codegen.image import SOURCE, bound_in, checked_streams, failure, port_places
 from rammer.vdevice.simt.codegen.table import LINE
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.runtime.driver import Driver, Kernel, Resident, run_arguments, uploaded
+from rammer.vdevice.simt.runtime.streams import SOURCE, bound_in, checked_streams, failure, port_places
 
 STATE_HEAD = 16  # words that hold the errors of a run
 

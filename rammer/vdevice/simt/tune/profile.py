@@ -15,9 +15,9 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.base import Progress
 from rammer.vdevice.image.arena import aligned
 from rammer.vdevice.profiles import kernel_key, profile_store
-from rammer.vdevice.simt.codegen.megakernel import header_bytes, program_text
+from rammer.vdevice.simt.codegen.megakernel import program_text
 from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit, in_language
-from rammer.vdevice.simt.codegen.table import END, LINE, ONLY_WAIT
+from rammer.vdevice.simt.codegen.table import END, LINE, ONLY_WAIT, header_bytes
 from rammer.vdevice.simt.runtime.driver import Driver, run_arguments, uploaded
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from rammer.ir.kernel import RKernel
 from rammer.ir.tile import Alloc, Body, TileProgram, children, contains
 from rammer.vdevice.base import Progress, Registers
-from rammer.vdevice.simt.codegen.megakernel import header_bytes, task_call
+from rammer.vdevice.simt.codegen.megakernel import task_call
 from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
 from rammer.vdevice.simt.codegen.printer import EmittedFunction, emit, in_language
+from rammer.vdevice.simt.codegen.table import header_bytes
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
