@@ -161,6 +161,12 @@ def test_logarithmic_axes_have_dots_and_long_legends_have_lines() -> None:
     assert max(end for end, _ in ends) <= chart.WIDE and len({y for _, y in ends}) >= 2
 
 
+def test_no_chart_has_a_category_twice() -> None:
+    for figure in FIGURES.values():
+        for panel in figure.draw(results.of_figure(figure)).panels:
+            assert len(set(panel.groups)) == len(panel.groups), (figure.name, panel.title)
+
+
 def test_numbers_have_three_digits() -> None:
     assert [chart.number(v) for v in (0, 1234.5, 12.34, 1.0, 0.01234)] == ["0", "1234", "12.3", "1", "0.0123"]
 
