@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx.parser
+from numpy.typing import NDArray
 
 import rammer
 from rammer.scheduler.policy import Policy, Problem
@@ -55,8 +56,12 @@ class Plugin:
 registry = rammer.PluginRegistry()
 registry.register(Plugin(), "owners")
 random = np.random.default_rng(0)
-x, weights = (random.standard_normal(shape, np.float32) for shape in ((3, 96), (96, 96)))
-model, constants = onnx.parser.parse_model(MODEL), {"w": weights / 10, "scale": np.ones(96, np.float32)}
+x = random.standard_normal((3, 96), np.float32)
+constants: dict[str, NDArray[np.float32]] = {
+    "w": random.standard_normal((96, 96), np.float32),
+    "scale": np.ones(96, np.float32),
+}
+model = onnx.parser.parse_model(MODEL)
 results = {}
 for policy in ("owners", "wavefront", "sequential"):
     with rammer.compile(model, constants=constants, device=2, policy=policy, registry=registry) as program:

@@ -11,43 +11,28 @@ from rammer.ir.program import RTask
 from rammer.ir.text import printable
 from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.supersteps import Superstep
-from rammer_viz.shared import bars, ns
+from rammer_viz.shared import bars, names, ns
 
 
-def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False) -> str:
-    """Return Trace Event JSON for Perfetto or chrome://tracing: one thread per vEU, one more for launches.
-
-    `flows` adds an arrow from each awaited slot to its barrier.
-    """
-    host = plan.spec.num_veus
+def chrome_trace(timeline: Timeline, plan: ExecutionPlan) -> str:
+    """Return Trace Event JSON for Perfetto or chrome://tracing: one thread per vEU, one more for launches."""
+    host, called = plan.spec.num_veus, names(plan)
     events: list[dict[str, Any]] = [_meta("process_name", 0, name=printable(f"{plan.spec.name} ({plan.policy})"))]
     for veu in range(host):
         events += _thread(veu, f"vEU {veu}")
     events += _thread(host, "launch")
     for n, times in enumerate(timeline.programs):
         events.append(_slice(f"launch rProgram {n}", "launch", host, times.launch_at_us, times.begin_us, {}))
-    ends = [[lane.end_us for lane in p.lanes] for p in timeline.programs]
-    arrows = 0
     for bar in bars(timeline, plan):
         if isinstance(bar.slot, RTask):
-            number = bar.slot.uid.operator_id
-            op, kernel = plan.graph.operators[number], plan.kernels[number]
-            args = {
-                "operator": number,
-                "kind": printable(op.kind),
-                "kernel": printable(kernel.name),
-                "rtask": f"{bar.slot.uid.rtask_id} of {kernel.num_rtasks}",
-            }
-            events.append(_slice(printable(op.name), "rtask", bar.veu, bar.start_us, bar.end_us, args))
-            continue
-        targets = ", ".join(f"{w.veu}:{w.order}" for w in bar.slot.waits)
-        events.append(_slice("barrier", "barrier", bar.veu, bar.start_us, bar.end_us, {"waits": targets}))
-        for wait in bar.slot.waits if flows else ():
-            arrow = {"cat": "wait", "name": "wait", "id": arrows, "pid": 0}
-            done = ends[bar.program][wait.veu][wait.order]
-            events.append({**arrow, "ph": "s", "tid": wait.veu, "ts": max(ns(done) - 1, 0) / 1e3})
-            events.append({**arrow, "ph": "f", "bp": "e", "tid": bar.veu, "ts": ns(max(done, bar.start_us)) / 1e3})
-            arrows += 1
+            number, rtask = bar.slot.uid
+            name, what, kernel = called[number], "rtask", plan.kernels[number]
+            of = {"kind": printable(kernel.operation.kind), "kernel": printable(kernel.name)}
+            args: dict[str, Any] = {"operator": number, **of, "rtask": f"{rtask} of {kernel.num_rtasks}"}
+        else:
+            name, what = "barrier", "barrier"
+            args = {"waits": ", ".join(f"{w.veu}:{w.order}" for w in bar.slot.waits)}
+        events.append(_slice(name, what, bar.veu, bar.start_us, bar.end_us, args))
     document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"policy": plan.policy, "times": "us"}}
     return json.dumps(document, separators=(",", ":"))
 

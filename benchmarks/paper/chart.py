@@ -10,13 +10,17 @@ from benchmarks.paper.figure import Panel
 from rammer_viz.shared import PALETTE
 
 WIDE, LEFT, RIGHT = 900, 70, 20  # pixels
+LINE = 15  # of a legend
 HIGH, TOP, TURNED, FOOT = 220, 46, 70, 34  # of a chart, above it, below it for names that are turned, or for numbers
 SANS = 'font-family="Helvetica,Arial,sans-serif"'
 
 
 def svg(panels: Sequence[Panel]) -> str:
     """All panels of a figure, one below the other."""
-    heights = [TOP + HIGH + (TURNED if any(_is_turned(g, panel) for g in panel.groups) else FOOT) for panel in panels]
+    heights = [
+        TOP + _legend(panel)[1] + HIGH + (TURNED if any(_is_turned(g, panel) for g in panel.groups) else FOOT)
+        for panel in panels
+    ]
     whole = sum(heights) + 10
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {whole}" width="{WIDE}" height="{whole}" {SANS}>',
@@ -40,12 +44,30 @@ def number(value: float) -> str:
 
 def _panel(panel: Panel) -> Iterator[str]:
     yield _text(LEFT, 16, panel.title, size=13, weight="bold")
-    names = list(panel.series or panel.curves)
-    x = LEFT
-    for n, name in enumerate(names):
-        yield f'<rect x="{x}" y="26" width="10" height="10" fill="{PALETTE[n % len(PALETTE)]}"/>'
-        yield _text(x + 14, 35, name, size=11)
-        x += 26 + int(6.2 * len(name))
+    places, below = _legend(panel)
+    for n, (name, x, y) in enumerate(places):
+        yield f'<rect x="{x}" y="{y}" width="10" height="10" fill="{PALETTE[n % len(PALETTE)]}"/>'
+        yield _text(x + 14, y + 9, name, size=11)
+    if below:  # the chart begins below the legend's further lines
+        yield f'<g transform="translate(0 {below})">'
+    yield from _chart(panel)
+    if below:
+        yield "</g>"
+
+
+def _legend(panel: Panel) -> tuple[list[tuple[str, int, int]], int]:
+    """Return names with their places, and the height of all lines but the first."""
+    places, x, y = [], LEFT, 26
+    for name in panel.series or panel.curves:
+        wide = 26 + int(6.2 * len(name))
+        if x + wide > WIDE and x > LEFT:
+            x, y = LEFT, y + LINE
+        places.append((name, x, y))
+        x += wide
+    return places, y - 26
+
+
+def _chart(panel: Panel) -> Iterator[str]:
     if panel.form == "bars":
         values = [v for row in panel.series.values() for v in row if v is not None]
     else:
@@ -71,6 +93,8 @@ def _bars(panel: Panel, place: Callable[[float], float]) -> Iterator[str]:
     wide = 0.84 * room / max(len(panel.series), 1)
     for g, group in enumerate(panel.groups):
         begin = LEFT + room * (g + 0.08)
+        if g and panel.log:  # between groups of dots
+            yield f'<path d="M{LEFT + room * g:.1f} {TOP}V{TOP + HIGH}" stroke="#d0d7de" stroke-width="0.5"/>'
         for s, row in enumerate(panel.series.values()):
             value, x = row[g], begin + s * wide
             if value is None:
@@ -78,10 +102,13 @@ def _bars(panel: Panel, place: Callable[[float], float]) -> Iterator[str]:
                 continue
             y = _y(place(value))
             colour = PALETTE[s % len(PALETTE)]
-            yield (
-                f'<rect x="{x:.1f}" y="{y}" width="{wide - 0.5:.1f}" height="{TOP + HIGH - y:.1f}" fill="{colour}">'
-                f"<title>{escape(group)}: {number(value)}{escape(panel.unit)}</title></rect>"
-            )
+            title = f"<title>{escape(group)}: {number(value)}{escape(panel.unit)}</title>"
+            if panel.log:  # a bar's length would depend on where the axis begins
+                yield f'<circle cx="{x + wide / 2:.1f}" cy="{y}" r="4" fill="{colour}">{title}</circle>'
+                y -= 3
+            else:
+                size = f'width="{wide - 0.5:.1f}" height="{TOP + HIGH - y:.1f}"'
+                yield f'<rect x="{x:.1f}" y="{y}" {size} fill="{colour}">{title}</rect>'
             label = number(value) + panel.unit
             if wide >= 5 * len(label):
                 yield _text(x + wide / 2, y - 3, label, size=9, anchor="middle")

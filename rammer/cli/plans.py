@@ -99,7 +99,7 @@ def show(
             texts[asked["html"]] = viz.html(timeline, plan, others=others)
         if supersteps:
             profile = _superstep_profile(program)
-            click.echo(f"{profile}\n{profile.timeline()}")
+            click.echo(f"{profile}\n{profile.timeline()}", err=as_json)
             texts[supersteps] = viz.superstep_trace(profile.steps, profile.totals["clock_hz"])
         for file, text in texts.items():
             files.write(file, text, sources=paths_of(model))

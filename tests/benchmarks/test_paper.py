@@ -149,6 +149,24 @@ def test_charts_are_svg(panel: Panel) -> None:
         assert float(bar.get("height", "0")) >= 0 and 0 <= float(bar.get("x", "0")) < chart.WIDE
 
 
+def test_logarithmic_axes_have_dots_and_long_legends_have_lines() -> None:
+    """A bar's length would depend on where such an axis begins."""
+    series = {f"a system with a long name {n}": (1.0 + n, 20.0) for n in range(9)}
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.fromstring(chart.svg([Panel("p", "ms", "bars", ("a", "b"), series, log=True)]))
+    assert len([*root.iter(f"{svg}circle")]) == 18
+    assert all(bar.get("height") == "10" for bar in root.iter(f"{svg}rect") if bar.get("x"))  # the legend's alone
+    labels = [text for text in root.iter(f"{svg}text") if (text.text or "").startswith("a system")]
+    ends = [(float(t.get("x", "0")) + 6.2 * len(t.text or ""), t.get("y")) for t in labels]
+    assert max(end for end, _ in ends) <= chart.WIDE and len({y for _, y in ends}) >= 2
+
+
+def test_no_chart_has_a_category_twice() -> None:
+    for figure in FIGURES.values():
+        for panel in figure.draw(results.of_figure(figure)).panels:
+            assert len(set(panel.groups)) == len(panel.groups), (figure.name, panel.title)
+
+
 def test_numbers_have_three_digits() -> None:
     assert [chart.number(v) for v in (0, 1234.5, 12.34, 1.0, 0.01234)] == ["0", "1234", "12.3", "1", "0.0123"]
 

@@ -246,7 +246,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.tools.tables": ({"runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
     "rammer.integrations.dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
-    "rammer.cli": ({"*"}, {"click", "numpy", "rich", "rammer_testing", "rammer_viz"}),  # new-plugin is a tool of that package
+    "rammer.cli": (
+        {"*"},
+        {"click", "numpy", "rich", "rammer_testing", "rammer_viz"},
+    ),  # new-plugin is a tool of that package
     "rammer.cli.cache": ({"cli.console", "errors", "files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
     "rammer.cli.running": ({"files", "runtime.measure", "runtime.program", "ir", "errors"}, {"numpy"}),
     "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "runtime.program", "errors"}, set()),

@@ -17,7 +17,7 @@ from rammer_testing.generate import random_graph, random_plan
 import rammer_viz as viz
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.plan import ExecutionPlan, Price
-from rammer.ir.program import BarrierRTask, RTask
+from rammer.ir.program import RTask
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
@@ -274,22 +274,29 @@ def test_html_barriers_point_at_the_slots_they_wait_for() -> None:
     assert seen == 8 and timeline.total_us > 0
 
 
-@pytest.mark.parametrize("flows", [False, True])
-def test_chrome_trace_slices_never_overlap(flows: bool) -> None:
+def test_chrome_trace_slices_never_overlap() -> None:
     timeline, plan = drawn(random_jobs(11, 40), 3, "stationary")
-    events = json.loads(viz.chrome_trace(timeline, plan, flows=flows))["traceEvents"]
+    events = json.loads(viz.chrome_trace(timeline, plan))["traceEvents"]
     slices = [e for e in events if e["ph"] == "X"]
     assert len(slices) == slots(plan) + len(plan.programs)
     for thread in {e["tid"] for e in slices}:
         own = sorted((e for e in slices if e["tid"] == thread), key=lambda e: (e["ts"], e["dur"]))
         for first, second in pairwise(own):
             assert round(1e3 * first["ts"]) + round(1e3 * first["dur"]) <= round(1e3 * second["ts"])
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {0: "vEU 0", 1: "vEU 1", 2: "vEU 2", 3: "launch"}
+    threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert threads == {0: "vEU 0", 1: "vEU 1", 2: "vEU 2", 3: "launch"}
     assert {e["cat"] for e in slices} == {"rtask", "barrier", "launch"}
-    arrows = [e for e in events if e["ph"] in "sf"]
-    waits = [w for p in plan.programs for lane in p.lanes for s in lane if isinstance(s, BarrierRTask) for w in s.waits]
-    assert len(arrows) == (2 * len(waits) if flows else 0)
+
+
+def test_steps_of_a_loop_have_names_of_their_own_in_every_picture() -> None:
+    timeline, plan = drawn([Job(f"c{n}", ((2, 9.0),), (f"c{n - 1}",) if n else (), kind="cell") for n in range(5)])
+    plan = replace(plan, graph=replace(plan.graph, operators=tuple(replace(o, name="l") for o in plan.graph.operators)))
+    wanted = set(names(plan))
+    assert len(wanted) == 5
+    events = json.loads(viz.chrome_trace(timeline, plan))["traceEvents"]
+    assert {e["name"] for e in events if e.get("cat") == "rtask"} == wanted
+    assert {text for text in texts(viz.svg(timeline, plan)) if re.fullmatch(r"l( #\d)?", text)} == wanted
+    assert all(f"{name} (cell" in viz.text_gantt(timeline, plan, width=100) for name in wanted)
 
 
 def test_hostile_names_are_harmless() -> None:

@@ -245,7 +245,8 @@ def _draw_training(points: Points) -> Drawn:
         return Drawn()
     ways = {key: points[key].values["ways"] for key in present}
     rows = {name: tuple(ways[k].get(way, {}).get("median_ms") for k in present) for way, name in TRAINERS.items()}
-    groups = tuple(f"batch {TRAINED[key][0]}" for key in present)
+    partners = {key: "RammerBase" if key.endswith("RammerBase") else "PyTorch" for key in present}
+    groups = tuple(f"batch {TRAINED[key][0]}, in turns with {partners[key]}" for key in present)
     panel = Panel("A step of training, measured on the CPU", "median time (ms)", "bars", groups, rows, log=True)
     table: list[tuple[str, ...]] = [("batch", "", "median ms", "least", "forward", "backward", "off eager")]
     for key in present:
