@@ -8,24 +8,28 @@ from rammer.errors import RammerError, has_compiler
 from rammer.hookspecs import hookimpl
 from rammer.vdevice.base import Availability, Progress, VDeviceEntry, later
 
+NOT_CALIBRATED = "not calibrated: `rammer doctor --calibrate` improves estimates"
+
 
 def probe() -> Availability:
-    """Return whether this machine has a known arch and a C compiler, and the default number of vEUs."""
+    """Return whether this machine has a known arch and a C compiler, the default number of vEUs, and calibration."""
     from rammer.vdevice.cpu.host import choose_arch, default_num_veus, host
-    from rammer.vdevice.cpu.tune.calibrate import known_calibration
     from rammer.vdevice.toolchain import c_compiler
 
     try:
         here = host()
         choose_arch(None, here)
         num_veus, how = default_num_veus(here)
-        if has_compiler():  # saved programs need none
+        found = f"vEUs by default: {num_veus} ({how})"
+        if has_compiler():  # saved programs need neither a C compiler nor rates
+            from rammer.vdevice.cpu.tune.calibrate import known_calibration
+
             c_compiler()
-        calibrated = known_calibration(here.name)
+            calibrated = known_calibration(here.name)
+            found += f"\n{'calibrated' if calibrated else NOT_CALIBRATED}"
     except RammerError as error:
         return Availability(False, error.what, error.hint)
-    rates = "calibrated" if calibrated else "not calibrated: `rammer doctor --calibrate` improves estimates"
-    return Availability(True, f"vEUs by default: {num_veus} ({how})\n{rates}")
+    return Availability(True, found)
 
 
 def archs() -> Sequence[str]:

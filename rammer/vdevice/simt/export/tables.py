@@ -10,9 +10,8 @@ from pathlib import PurePath
 
 from rammer.vdevice.export.project import ExportedPlan, embedded
 from rammer.vdevice.export.tables import array, homes, places, rows, text
-from rammer.vdevice.simt.codegen.image import SOURCE, checked_streams
-from rammer.vdevice.simt.codegen.megakernel import ENTRY
-from rammer.vdevice.simt.codegen.table import Streams
+from rammer.vdevice.simt.codegen.table import ENTRY, Streams
+from rammer.vdevice.simt.runtime.streams import SOURCE, checked_streams
 
 
 @dataclass(frozen=True)
