@@ -144,7 +144,7 @@ class _Piece:
         types = {name: type_of(values[name]) for name in self.part.inputs}
         found: dict[str, int] = {}
         for name in self.pairs.values():
-            axis, symbol, most = bounds.get(name, (-1, "", 0))
+            axis, symbol, most, _ = bounds.get(name, (-1, "", 0, 0))
             shape = [symbol if d == axis else extent for d, extent in enumerate(values[name].shape)]
             types[name] = helper.make_tensor_type_proto(types[name].tensor_type.elem_type, shape)
             found |= {symbol: most} if name in bounds else {}

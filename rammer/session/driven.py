@@ -83,10 +83,12 @@ class DrivenLoop:
         limit: int,
         most: tuple[int, int],
         fail: Fail,
+        taken: int = 0,
     ) -> tuple[dict[str, Array], list[Array]]:
         """Take at most `limit` steps. Return the values carried last, by input, and the rows that outputs collected.
 
-        Raises `fail(…)` for a failed step, and for a loop that goes beyond the `most` steps, or collected bytes.
+        Raises `fail(…)` for a failed step, and for a loop that goes beyond the `most` steps, or collected bytes; so
+        many steps were `taken` before.
         """
         self._progress[:] = 0, 1
         self._starts = given
@@ -99,7 +101,7 @@ class DrivenLoop:
         for name in self._moved:
             array = scanned[name] if name in scanned else given[name][np.newaxis]
             self._move(name, array if array[0].flags.c_contiguous else np.ascontiguousarray(array))
-        end = min(limit, most[0])
+        end = min(limit, most[0] - taken)
         room = min(end, max(64, (FIRST_BYTES if limit > most[0] else KNOWN_BYTES) // (self._row_bytes + 8)))
         self._grow(room)
         while self._progress[1] and self.steps < end:
@@ -109,12 +111,12 @@ class DrivenLoop:
             try:
                 self._body.take(self._progress, room)
             except InputError as error:
-                raise fail(f"step {self.steps}: {error.what}") from error
+                raise fail(f"step {taken + self.steps}: {error.what}") from error
             if self.steps * self._row_bytes > most[1]:
                 raise fail(f"collects more than {most[1]} bytes", hint="take fewer steps")
         if self._progress[1] and self.steps < limit:
             hint = "Session(…, max_steps=…) lets it take more"
-            raise fail(f"has taken {self.steps:,} steps, and would go on", hint=hint)
+            raise fail(f"has taken {taken + self.steps:,} steps, and would go on", hint=hint)
         found = [self._kept.pop(name).array for name in self._collected]  # the caller's from now on
         carried = {name: rows[self.steps % len(rows)].copy() for name, rows in self._carried.items()}
         return carried, [rows if len(rows) == self.steps else rows[: self.steps].copy() for rows in found]

@@ -29,7 +29,8 @@ FACTOR = 4  # and how much more they get whenever it is full
 READY = 8  # most loops that keep their buffers
 LEAST_STEPS = 8  # at least so many
 Axes: TypeAlias = Mapping[str, tuple[int, int]]  # input -> the dimension in which it grows, and the rows of a step
-Bounds: TypeAlias = Mapping[str, tuple[int, str, int]]  # input -> this dimension, its symbol, and the most rows
+# input -> this dimension, its symbol, the most rows, and those of a step
+Bounds: TypeAlias = Mapping[str, tuple[int, str, int, int]]
 
 
 class _ReadyLoop(NamedTuple):
@@ -73,16 +74,17 @@ class BodyLoops:
             axes = self._growing(given)
             if axes:
                 return self._run_growing(given, axes, limit, scanned)
-            ready = self._made(self._opened(given, {}), given, scanned)
+            ready = self._made(self._opened(given, {}), given, scanned, {})
         if ready is None:
             self._refuse(key)
             return None
-        carried, rows = self._run(ready, key, given, limit, scanned, self._most)
+        carried, rows = self._run(ready, key, given, limit, scanned)
         return [*(carried[name] for name in self._pairs.values()), *rows]
 
     def _run_growing(
         self, given: Mapping[str, Any], axes: Axes, limit: int, scanned: Mapping[str, Array]
     ) -> list[Any] | None:
+        """Take steps for which there is room, and then others with more room."""
         taken, now, parts = 0, dict(given), list[list[Array]]()
         room = min(limit, FIRST_STEPS)
         while True:
@@ -91,18 +93,15 @@ class BodyLoops:
             if ready is None:
                 self._refuse(_key(given, {}))
                 return None
-            fit = ready.kept.info.grown.fit
-            lengths = {symbol: now[name].shape[axis] for name, (axis, symbol) in ready.session._growing.axes.items()}
-            most = self._most[0] - taken, self._most[1]
+            fit, axis_of = ready.kept.info.grown.fit, ready.session._growing.axes
+            lengths = {symbol: now[name].shape[axis] for name, (axis, symbol) in axis_of.items()}
             rest = {name: array[taken:] for name, array in scanned.items()}
-            steps = min(limit - taken, room)
-            carried, rows = self._run(
-                ready, _key(now, _bounds(now, axes, room)), now | fit.fed(lengths), steps, rest, most
-            )
+            fed, key = now | fit.fed(lengths), _key(now, bounds)
+            carried, rows = self._run(ready, key, fed, min(limit - taken, room), rest, taken)
             parts.append(rows)
             taken += ready.loop.steps
             after = {symbol: at + ready.loop.steps * fit.steps[symbol] for symbol, at in lengths.items()}
-            for name, (axis, symbol) in ready.session._growing.axes.items():
+            for name, (axis, symbol) in axis_of.items():
                 carried[name] = carried[name][(slice(None),) * axis + (slice(after[symbol]),)]
             if not ready.loop.alive or taken == limit:
                 break
@@ -138,13 +137,11 @@ class BodyLoops:
         """Return a loop with these bounds; None if they are not exact for this body, or need too much memory."""
         if ready := self._take(_key(given, bounds)):
             return ready
-        if (
-            sum(given[n].nbytes * most // max(given[n].shape[d], 1) for n, (d, _, most) in bounds.items())
-            > self._most[1]
-        ):
+        sizes = [given[n].nbytes // max(given[n].shape[axis], 1) * most for n, (axis, _, most, _) in bounds.items()]
+        if sum(sizes) > self._most[1]:
             return None
         try:
-            return self._made(self._opened(given, bounds), given, scanned)
+            return self._made(self._opened(given, bounds), given, scanned, bounds)
         except (ModelError, InputError):
             return None
 
@@ -154,7 +151,7 @@ class BodyLoops:
         return ready if ready and ready.session._cache.reacquire(ready.kept) else None
 
     def _made(
-        self, session: Session | None, given: Mapping[str, Any], scanned: Mapping[str, Array]
+        self, session: Session | None, given: Mapping[str, Any], scanned: Mapping[str, Array], bounds: Bounds
     ) -> _ReadyLoop | None:
         """Return a new loop; None if no program of the session can be its body."""
         counters = dict.fromkeys(filter(None, (self._counter,)), 1)
@@ -167,6 +164,7 @@ class BodyLoops:
             counters |= {name(s): by for s, by in grown.fit.steps.items() for name in (place_name, length_name)}
             now = {**given, **grown.fit.fed(dict.fromkeys(grown.fit.steps, 0))}
             suits = suits and grown.fit.cuts.keys() <= self._pairs.keys()
+            suits = suits and all(grown.fit.steps[symbol] == by for _, symbol, _, by in bounds.values())
         if not suits:
             session._cache.release(kept)
             return None
@@ -180,10 +178,10 @@ class BodyLoops:
         given: Mapping[str, Any],
         limit: int,
         scanned: Mapping[str, Array],
-        most: tuple[int, int],
+        taken: int = 0,
     ) -> tuple[dict[str, Array], list[Array]]:
         try:
-            found = ready.loop.run(given, scanned, limit, most, self._fail)
+            found = ready.loop.run(given, scanned, limit, self._most, self._fail, taken)
         finally:
             ready.session._cache.release(ready.kept, max(ready.loop.steps - 1, 0))
         if ready.session._deciding.isdisjoint(given):
@@ -201,7 +199,7 @@ def _bounds(given: Mapping[str, Any], axes: Axes, steps: int) -> Bounds:
     for length, by in symbols:
         bound = 1 << (length + by * max(steps, LEAST_STEPS) - 1).bit_length()
         most[length, by] = next(n for n in count(bound) if n not in most.values())  # masks find symbols by extents
-    return {name: (axis, symbols[rows[name]], most[rows[name]]) for name, (axis, _) in axes.items()}
+    return {name: (axis, symbols[rows[name]], most[rows[name]], by) for name, (axis, by) in axes.items()}
 
 
 def kind(value: Any) -> Hashable:

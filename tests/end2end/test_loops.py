@@ -182,6 +182,12 @@ def test_values_that_grow_have_bounds(start: int, rows: int) -> None:
         ]
         agrees(s, model, feeds)
         assert len(loops_of(s).ready) <= 4 and not loops_of(s)._refused
+        ready = dict(loops_of(s).ready)
+        agrees(s, model, feeds)
+        assert loops_of(s).ready == ready  # the same loops, with their buffers
+        loops_of(s)._most = 270, 1 << 20
+        with pytest.raises(ModelError, match="has taken 270 steps"):
+            s.run(None, feeds[2])
         assert s.report().misses <= 1 + 4
 
 
