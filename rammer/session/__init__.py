@@ -21,7 +21,7 @@ import numpy as np
 
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords
-from rammer.errors import InputError, ModelError, message, require_compiler
+from rammer.errors import InputError, ModelError, counted, message, require_compiler
 from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, Shape, TensorType
@@ -559,7 +559,7 @@ class Session(Stateful, InferenceSession):
             return ", ".join(f"{p.name}: {p.type}{'' if p.shape is None else p.shape}" for p in items)
 
         signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
-        return message(f"<Session: {signature}, {len(self._cache.kept())} programs>")
+        return message(f"<Session: {signature}, {counted(len(self._cache.kept()), 'program')}>")
 
 
 def _fixed(port: Declared) -> list[int | None] | None:
