@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rammer.errors import ModelError
+from rammer.errors import ModelError, counted
 from rammer.ir.operator import Attrs, Operations, ROperator
 from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
 
@@ -85,7 +85,8 @@ class Graph:
             return ", ".join(f"{t}: {self.types[t].text(self.symbols.get(t, ()))}" for t in tensors)
 
         return (
-            f"<Graph {self.name!r}: ({ports(self.inputs)}) -> ({ports(self.outputs)}), {len(self.operators)} operators>"
+            f"<Graph {self.name!r}: ({ports(self.inputs)}) -> ({ports(self.outputs)}), "
+            f"{counted(len(self.operators), 'operator')}>"
         )
 
     def _repr_html_(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from rammer.errors import counted
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operation
@@ -82,7 +83,7 @@ class RKernel:
     origin: str = ""
 
     def __repr__(self) -> str:
-        return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"
+        return f"<RKernel {self.name} of {self.operation!r}: {counted(self.num_rtasks, 'rTask')}>"
 
     @property
     def is_foreign(self) -> bool:

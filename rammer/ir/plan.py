@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.errors import counted
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
@@ -117,5 +118,5 @@ class ExecutionPlan:
         return sum(k.num_rtasks for k in self.kernels)
 
     def __repr__(self) -> str:
-        parts = f"{self.num_rtasks} rTasks in {len(self.programs)} rPrograms"
+        parts = f"{counted(self.num_rtasks, 'rTask')} in {counted(len(self.programs), 'rProgram')}"
         return f"<ExecutionPlan of {self.graph!r} by {self.policy!r}: {parts}>"

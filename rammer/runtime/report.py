@@ -80,7 +80,7 @@ class Report:
         return facts + html_table(rows, ("operator", "kind", "rKernel", "rTasks", "µs per rTask"))
 
     def __repr__(self) -> str:
-        return f"<Report for {self.target}: {self.num_operators} rOperators, {self.estimated_us:.0f} µs>"
+        return f"<Report for {self.target}: {counted(self.num_operators, 'rOperator')}, {self.estimated_us:.0f} µs>"
 
     def __str__(self) -> str:
         mib = 1 << 20

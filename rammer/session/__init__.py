@@ -20,7 +20,7 @@ import numpy as np
 
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords, Target
-from rammer.errors import InputError, ModelError, message
+from rammer.errors import InputError, ModelError, counted, message
 from rammer.ir.graph import RANDOM_RUN, Graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.plugins import PluginRegistry
@@ -623,7 +623,7 @@ class Session(Stateful, InferenceSession):
             return ", ".join(f"{p.name}: {p.type}{'' if p.shape is None else p.shape}" for p in items)
 
         signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
-        return message(f"<Session: {signature}, {len(self._cache.kept())} programs>")
+        return message(f"<Session: {signature}, {counted(len(self._cache.kept()), 'program')}>")
 
 
 def _fixed(port: Declared) -> list[int | None] | None:

@@ -82,7 +82,7 @@ def test_the_interface_is_that_of_onnx_runtime() -> None:
         (second,) = s.run(output_names=["y"], input_feed=given)
         for same in (second, s.run(given)["y"], s(**given), s(*given.values())):
             np.testing.assert_array_equal(first, same)
-        assert "batch" in repr(s) and "1 programs" in repr(s)
+        assert "batch" in repr(s) and "1 program>" in repr(s)
     with session(dense(), dims={"batch": 4}) as s:
         assert s.get_inputs()[0].shape == [4, 5]
 
