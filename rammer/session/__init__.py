@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -21,22 +21,12 @@ import numpy as np
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords, Target
 from rammer.errors import InputError, ModelError, counted, message
-from rammer.ir.graph import RANDOM_RUN, Graph
-from rammer.ir.tensor import Array, Shape, TensorType
+from rammer.ir.graph import RANDOM_RUN
+from rammer.ir.tensor import Array, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
 from rammer.runtime.state import Stateful, StreamState, checked_pairs
-from rammer.session.buckets import (
-    Adjustment,
-    Buckets,
-    MaskedSteps,
-    Proofs,
-    compared,
-    cut,
-    fill,
-    length_name,
-    masked,
-)
+from rammer.session.buckets import Buckets, MaskedSteps, Proofs, cut, fill, length_name, masked
 from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
 from rammer.session.inputs import (
@@ -51,6 +41,7 @@ from rammer.session.inputs import (
 )
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.session.outputs import gathered, tensors_of
+from rammer.session.padding import Padding
 from rammer.session.report import SessionReport
 from rammer.session.seen import SeenSignatures
 from rammer.session.specialize import folded
@@ -157,6 +148,7 @@ class Session(Stateful, InferenceSession):
         self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
         self._buckets = Buckets(buckets or {}, self._inputs)
+        self._padding = Padding(self._buckets, self._proofs, self._key, self._import)
         self._called = (  # looked up in every call
             tuple(name for name in self._inputs.ports if name not in pairs.values()),
             tuple(name for name in self._named_outputs if name not in pairs),
@@ -395,7 +387,7 @@ class Session(Stateful, InferenceSession):
         self, exact: Request, memory: StreamState, given: Mapping[str, Any], outputs: Sequence[str]
     ) -> dict[str, Any]:
         """Return outputs by name, from the program of this signature or from one of padded extents."""
-        request, true_shapes = self._fitted(exact)
+        request, true_shapes = self._padding.fitted(exact)
         kept, _ = self._cache.acquire(request)
         try:
             program, places = kept.program, kept.info.imported.outputs
@@ -419,60 +411,6 @@ class Session(Stateful, InferenceSession):
         memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
         known = kept.info.imported.words
         return {name: gathered(places[name], found, lambda: self._inputs.words(given, known)) for name in outputs}
-
-    def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
-        """Return the request of the program that serves this one, and the outputs' true shapes if it is padded."""
-        padded = Request(*self._buckets.padded(exact.shapes, exact.arrays))
-        masks = self._masks_of(padded)
-        true_shapes: dict[str, Shape] = {}
-        if padded.shapes != exact.shapes:
-            true_shapes, masks = self._proven(exact, padded, masks)
-        if not masks:
-            return padded, true_shapes
-        extents = self._buckets.extents(exact.shapes)
-        lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
-        return Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
-
-    def _masks_of(self, padded: Request) -> tuple[Adjustment, ...]:
-        """Return the masks that a padded program needs, by comparison with slightly smaller shapes.
-
-        Returns no masks if these shapes are refused: each run then raises the error itself.
-        """
-        shapes = self._buckets.probe(padded.shapes)
-        if shapes == padded.shapes:
-            return ()
-
-        def made() -> tuple[Adjustment, ...]:
-            arrays = {n: a if on_gpu(a) or n not in shapes else cut(a, shapes[n]) for n, a in padded.arrays.items()}
-            try:
-                return self._compared(Request(shapes, arrays), padded)[1]
-            except ModelError:
-                return ()  # each run raises the error itself
-
-        return self._proofs.once(lambda: ("masks", self._key(padded)), made)
-
-    def _proven(
-        self, exact: Request, padded: Request, masks: tuple[Adjustment, ...]
-    ) -> tuple[dict[str, Shape], tuple[Adjustment, ...]]:
-        """Return the true shapes of the outputs, and the masks needed: those given, if they suffice.
-
-        Raises ModelError if a result depends on the padding.
-        """
-
-        def made() -> tuple[dict[str, Shape], tuple[Adjustment, ...]]:
-            graph, needed = self._compared(exact, padded)
-            shapes = {name: graph.types[name].shape for name in graph.outputs}
-            return shapes, masks if set(needed) <= set(masks) else needed
-
-        return self._proofs.once(lambda: ("padding", self._key(exact)), made)
-
-    def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Adjustment, ...]]:
-        """Return the exact graph, and what the padded one has to mask. Raises ModelError."""
-
-        def load(masks: tuple[Adjustment, ...]) -> tuple[Imported, Imported]:
-            return self._import(replace(exact, masks=masks)), self._import(replace(padded, masks=masks))
-
-        return compared(load, self._buckets.extents(exact.shapes), self._buckets.extents(padded.shapes))
 
     # programs
 
@@ -601,7 +539,7 @@ class Session(Stateful, InferenceSession):
 
         Raises Undecided for a loop or a branch that one program cannot contain.
         """
-        kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
+        kept, is_new = self._cache.acquire(self._padding.fitted(request)[0], ahead=True)
         self._cache.release(kept)
         return int(is_new)
 

@@ -29,7 +29,7 @@ from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device, driver
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.driver import probe
-from rammer.vdevice.simt.codegen.megakernel import ENTRY
+from rammer.vdevice.simt.codegen.table import ENTRY
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 
 SCRIPT = Path(gpu.__file__).with_name("h200.sh")

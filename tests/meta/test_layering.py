@@ -105,6 +105,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.session.driven": ({"runtime.program", "vdevice.base", "ir", "errors"}, {"numpy"}),
     "rammer.session.seen": ({"session.cache"}, {"numpy"}),
     "rammer.session.outputs": ({"frontend"}, set()),
+    "rammer.session.padding": (
+        {"ir", "errors", "runtime.call", "session.buckets", "session.inputs"},
+        {"numpy"},
+    ),
     "rammer.session.report": ({"errors", "moved"}, set()),
     "rammer.session.loops": ({"session.buckets", "session.driven", "vdevice.base", "ir", "errors"}, {"numpy"}),
     "rammer.session.control_flow": (
@@ -122,6 +126,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "session.outputs",
             "session.control_flow",
             "session.buckets",
+            "session.padding",
             "runtime.program",
             "session.cache",
             "session.report",

@@ -24,7 +24,7 @@ from rammer.vdevice.base import Availability, Image
 from rammer.vdevice.cuda import device as cuda_device
 from rammer.vdevice.cuda import driver as cuda_driver
 from rammer.vdevice.rocm import device as rocm_device
-from rammer.vdevice.simt.codegen.megakernel import ENTRY
+from rammer.vdevice.simt.codegen.table import ENTRY
 from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode

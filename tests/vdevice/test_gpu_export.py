@@ -34,11 +34,11 @@ from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device as cuda
 from rammer.vdevice.rocm import device as rocm
 from rammer.vdevice.rocm.elf import arch_of
-from rammer.vdevice.simt.codegen.image import checked_streams
-from rammer.vdevice.simt.codegen.megakernel import ENTRY
+from rammer.vdevice.simt.codegen.table import ENTRY
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
+from rammer.vdevice.simt.runtime.streams import checked_streams
 from rammer.vdevice.toolchain import c_compiler
 
 HERE = Path(__file__).parent
