@@ -67,7 +67,7 @@ class Explanation:
     """What bounds a plan, by its estimated timeline. Printed as text; notebooks show it as tables.
 
     `parts` splits the critical path, `room` the time of all vEUs, in µs. `ideals` are times that would be possible
-    under fewer limits, least first; the last one is the plan's. `policies` are estimates of other policies' plans, or
+    under fewer limits; the last one is the plan's. `policies` are estimates of other policies' plans, or
     why there is none.
     """
 

@@ -1,4 +1,4 @@
-"""Find the longest chain of hand-overs between vEUs. Known as: the critical path.
+"""Find the longest chain of hand-overs between vEUs. `critical.py` has the critical path, by time.
 
 Its latency is a lower bound of a plan's time, however fast its rTasks are.
 """

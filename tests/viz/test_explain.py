@@ -152,3 +152,9 @@ def test_notebooks_show_programs_reports_and_graphs(program: rammer.Program, tmp
     assert all("<svg" in text and "µs estimated" in text for text in texts[:2])
     graph = rammer.Graph("<b>", ("<i>",), (), (), {"<i>": rammer.TensorType((2, 3))}, {}, program.plan.graph.interner)
     assert "&lt;i&gt;" in graph._repr_html_() and "<i>" not in graph._repr_html_()
+
+
+def test_an_empty_plan_is_explained() -> None:
+    plan = planned([], "wavefront")
+    found = viz.explain(simulate(plan), plan)
+    assert found.total_us == 0.0 and found.payers == () and "Bound by" in str(found) and "<h3>" in found._repr_html_()
