@@ -26,7 +26,7 @@ MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.dynamo": "rammer_torch.dynamo",
     "rammer.frontend.torch": "rammer_torch",
     "rammer.integrations.torch_dynamo": "rammer_torch.dynamo",
-    "rammer.demo": "rammer.tools.demo",
+    "rammer.demo": "rammer_viz.demo",
     "rammer.given": "rammer.session.inputs",
     "rammer.inference_session": "rammer.session.onnxruntime",
     "rammer.ir.evaluate": "rammer.ir.semantics.evaluate",
@@ -37,6 +37,7 @@ MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.session_report": "rammer.session.report",
     "rammer.state": "rammer.runtime.state",
     "rammer.usage": "rammer.runtime.usage",
+    "rammer.tools.demo": "rammer_viz.demo",
     "rammer.viz": "rammer_viz",
     "rammer.vdevice.cfamily": "rammer.vdevice.ctext.cfamily",
 }

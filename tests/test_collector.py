@@ -13,7 +13,7 @@ from rammer.compiler.gcpause import YOUNG, seldom
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from rammer.plugins import PluginRegistry
 from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 
 class Backwards(SequentialPolicy):

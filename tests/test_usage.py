@@ -8,8 +8,8 @@ import pytest
 import rammer
 from rammer.errors import DeviceError
 from rammer.runtime.usage import usage_of
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import SlotTimes
+from rammer_viz.demo import lstm_stack
 
 
 def times(*lanes: list[tuple[int, float, float]], total: float) -> SlotTimes:

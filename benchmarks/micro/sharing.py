@@ -27,7 +27,7 @@ from benchmarks.compare.apart import PAUSE_S
 from benchmarks.compare.report import wide_console
 from rammer.forkpool import usable_cpus
 from rammer.runtime.measure import random_inputs
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 Run = Callable[[], object]
 

@@ -12,17 +12,17 @@ from click.shell_completion import get_completion_class
 
 import rammer
 from rammer import config, files
-from rammer.cli.bench import bench
 from rammer.cli.cache import cache
 from rammer.cli.console import CommandGroup, out
 from rammer.cli.doctor import doctor
-from rammer.cli.explain import explain_command
 from rammer.cli.export import export
 from rammer.cli.models import check_command, compile_command, run
 from rammer.cli.new_plugin import new_plugin
-from rammer.cli.plans import show
 from rammer.compiler.progress import progress_bar
-from rammer.tools import demo
+from rammer_viz import demo
+from rammer_viz.cli.bench import bench
+from rammer_viz.cli.explain import explain_command
+from rammer_viz.cli.show import show
 
 COMMANDS = "rammer.commands"  # the entry-point group of plugins that add commands
 

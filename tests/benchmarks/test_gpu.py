@@ -25,12 +25,12 @@ from benchmarks.gpu import run as gpu
 from benchmarks.gpu.sass import disassembled, listings
 from benchmarks.models import store
 from rammer.errors import RammerError, ToolchainError
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device, driver
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.simt.codegen.table import ENTRY
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
+from rammer_viz.demo import lstm_stack
 
 SCRIPT = Path(gpu.__file__).with_name("h200.sh")
 CODE = KernelResources(64, code_bytes=1, compiler="NVRTC 13.5")

@@ -12,8 +12,8 @@ from benchmarks.gpu.sass import LATENCY, OTHERS, disassembled, listings, walked
 from benchmarks.on_paper.hops import HopCosts, hops, hops_of
 from rammer.errors import ArtifactError, ToolchainError
 from rammer.scheduler.hand_overs import longest_chain
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda.build import nvrtc_version
+from rammer_viz.demo import lstm_stack
 
 HEAD = "//--------------------- .text.f --------------------------\nf:\n.text.f:\n"
 

@@ -7,7 +7,7 @@ import pytest
 import rammer
 from benchmarks.micro.limits import Level, Limits
 from benchmarks.on_paper.operators import rows, table
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 STEPS, HIDDEN = 5, 32
 

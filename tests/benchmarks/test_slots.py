@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from benchmarks.gpu import peers as gpu_peers
 from benchmarks.gpu import slots
 from rammer import compile
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 
 def test_rows_waits_and_the_mean(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rammer.compiler import Compilation, Optimized, Planned
 from rammer.compiler.compilation import STAGES
 from rammer.errors import InputError, VerificationError
 from rammer.ir.semantics.evaluate import evaluate_graph
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 HOW = CompileOptions(target="cpu", device=2, policy="wavefront", tune_seconds=0)
 MODEL = lstm_stack(2, 7, 96)

@@ -12,7 +12,7 @@ import rammer
 from rammer import CompileOptions, config
 from rammer.compiler.options import DEVICE_OPTIONS, NAMES, Keywords
 from rammer.errors import DeviceError, InputError, PolicyError, RammerError
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 MODEL = lstm_stack(1, 2, 16)
 

@@ -15,7 +15,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.scheduler.select import PriceTable
 from rammer.scheduler.timeline import simulate
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 STEPS = 9
 

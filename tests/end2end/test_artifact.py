@@ -20,9 +20,9 @@ from rammer.errors import ArtifactError, InputError
 from rammer.ir.tensor import DType
 from rammer.ir.text import print_plan
 from rammer.runtime import artifact
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import Image
 from rammer.vdevice.image.memory import gather
+from rammer_viz.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_same_model_same_file(saved: Path, tmp_path: Path) -> None:
     """Also from another process, with another cache in which other kernels were compiled before and together."""
     code = """
 import sys, rammer
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 rammer.compile(lstm_stack(1, 2, 32), "cpu", device=2, tune_seconds=0).close()
 with rammer.compile(lstm_stack(2, 5, 32), "cpu", device=2, tune_seconds=0) as program:
     program.save(sys.argv[1])

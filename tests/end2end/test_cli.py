@@ -18,8 +18,8 @@ from rammer.cli.commands import main
 from rammer.cli.syntax import in_options
 from rammer.plugins import PluginRegistry
 from rammer.runtime import measure
-from rammer.tools import tables
-from rammer.tools.demo import lstm_stack
+from rammer_viz import tables
+from rammer_viz.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import ROperator, attributes
 from rammer.ir.tensor import DType, TensorType
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rammer
 from rammer.cli.commands import main
 from rammer.errors import InputError, ModelError
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 F32 = np.float32
 

@@ -22,7 +22,7 @@ from rammer.about import COMPILER, RUNTIME, TESTING
 from rammer.cli.commands import main as whole
 from rammer.cli.run_only import ELSEWHERE
 from rammer.errors import ModelError
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 ROOT = Path(__file__).parents[2]
 with patch.dict(
@@ -118,7 +118,7 @@ for module in (os, resource, mmap):
             delattr(module, name)
 sys.platform, platform.machine = "darwin", lambda: "arm64"
 import rammer
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 from rammer.vdevice.cpu.host import choose_arch, host
 with rammer.compile(lstm_stack(1, 3, 16), "interpreter") as program:
     print(program.report().target, choose_arch(None, host()).name, [d.name for d in rammer.devices() if d.available])

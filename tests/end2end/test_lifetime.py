@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 import rammer
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 X = np.ones((30, 1, 64), np.float32)
 linux_only = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
@@ -137,7 +137,7 @@ at_last = []  # registered before anything of rammer's, so called after it
 atexit.register(lambda: [act() for act in at_last])
 import numpy as np
 import rammer
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 program = rammer.compile(lstm_stack(2, 30, 64), "cpu", device=2, tune_seconds=0)
 x = np.ones((30, 1, 64), np.float32)
 program(x)

@@ -18,7 +18,7 @@ import rammer
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.plugins import PluginRegistry
 from rammer.runtime import measure
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 POLICIES = sorted(PluginRegistry(third_party=False).policies())
 POLICIES += ["wavefront:beyond=off", "sequential:kernels=selected"]

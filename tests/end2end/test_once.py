@@ -27,7 +27,6 @@ from rammer.ir.tensor import DType
 from rammer.ir.verify import replay
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.profiler import EstimatingProfiler
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice import c_kernels
 from rammer.vdevice.cpu.codegen import build
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler, KernelSource
@@ -36,6 +35,7 @@ from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime.table import Table
 from rammer.vdevice.image import placement
 from rammer.vdevice.image.arena import ARENA
+from rammer_viz.demo import lstm_stack
 
 
 @pytest.fixture(autouse=True)

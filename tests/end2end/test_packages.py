@@ -17,7 +17,7 @@ import pytest
 
 import rammer
 from rammer.about import COMPILER, RUNTIME, VERSION
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = {RUNTIME: "wheels/runtime", COMPILER: "."}
@@ -102,7 +102,7 @@ def test_installed_packages_run_and_compile(built: Path, tmp_path: Path) -> None
     call(python, "-m", "pip", "install", "--quiet", compiler, "--find-links", built, cwd=tmp_path)
     call(python, "-m", "pip", "check", cwd=tmp_path)
     script = (
-        "import rammer; from rammer.tools.demo import lstm_stack;"
+        "import rammer; from rammer_viz.demo import lstm_stack;"
         "p = rammer.compile(lstm_stack(1, 3, 16), threads=1, tune_seconds=0); p.save('again.rammer')"
     )
     call(python, "-c", script, cwd=tmp_path)

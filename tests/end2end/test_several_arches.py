@@ -16,9 +16,9 @@ from rammer.cli.commands import main
 from rammer.errors import ArtifactError, UnsuitableError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu.host import ARCHES, host
 from rammer.vdevice.cpu.runtime import runner as cpu_runner
+from rammer_viz.demo import lstm_stack
 
 ARCH_NAMES = [a.name for a in ARCHES.values() if a.machine == host().machine]
 HERE = [name for name in ARCH_NAMES if host().runs(ARCHES[name])]

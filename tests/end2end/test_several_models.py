@@ -25,8 +25,8 @@ from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.runtime import measure
 from rammer.runtime.program import Program
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu.runtime.executable import CpuExecutable
+from rammer_viz.demo import lstm_stack
 from tests.layers import attention, conv, quantised
 
 HOW: dict[str, Any] = {"tune_seconds": 0}

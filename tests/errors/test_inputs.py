@@ -11,7 +11,7 @@ import pytest
 
 import rammer
 from rammer.errors import InputError, RammerError
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 
 @pytest.fixture(scope="module")

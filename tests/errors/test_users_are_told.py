@@ -16,9 +16,9 @@ from rammer.__main__ import main as rammer_command
 from rammer.errors import InputError, RammerError
 from rammer.frontend.builder import GraphBuilder
 from rammer.testing import tools
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime.executable import _warn_oversubscribed
+from rammer_viz.demo import lstm_stack
 
 
 def add_one() -> rammer.Graph:

@@ -15,7 +15,7 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.semantics.expected import Expected, expected
 from rammer.ir.semantics.rounding import Bounded, bounded
 from rammer.ir.tensor import Array, DType
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 
 def of(graph: Graph, inputs: Mapping[str, Array]) -> Expected:

@@ -16,9 +16,9 @@ import rammer
 from rammer.ir.operator import Operation
 from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
+from rammer_viz.demo import lstm_stack
 
 SHAPES = [(1, 128), (1, 256), (3, 200), (1, 75), (2, 640), (1, 30)]  # batch, units
 

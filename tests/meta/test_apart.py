@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rammer
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 
 ROOT = Path(rammer.__file__).parent
 CORE = ("ir", "passes", "kernels", "cost", "scheduler")

@@ -248,7 +248,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "rammer.compiler.trace": ({"scheduler.timeline", "ir", "errors", "config", "log"}, {"rammer_viz"}),
     "rammer.runtime.measure": ({"runtime.program", "vdevice.base", "ir"}, {"numpy"}),
-    "rammer.tools.tables": ({"runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
+    "rammer_viz.cli": ({"*"}, {"click", "numpy", "rich", "rammer_viz"}),
+    "rammer_viz.tables": ({"runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
     "rammer.integrations.dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
     "rammer.cli": (
@@ -258,8 +259,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.cli.cache": ({"cli.console", "errors", "files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
     "rammer.cli.running": ({"files", "runtime.measure", "runtime.program", "ir", "errors"}, {"numpy"}),
     "rammer.cli.run_only": ({"", "cli.running", "runtime.artifact", "runtime.program", "errors"}, set()),
-    "rammer.tools.demo": (
-        {"", "runtime.measure", "tools.tables", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
+    "rammer_viz.demo": (
+        {"", "runtime.measure", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
         {"numpy", "onnx", "rich", "rammer_viz"},
     ),
     "rammer.testing": ({"testing"}, set()),  # the rest is in tools/testing
@@ -345,7 +346,7 @@ def test_import_loads_no_driver_and_no_model_reader() -> None:
 def test_the_default_policy_loads_no_other_for_a_single_image() -> None:
     """`auto` is wavefront then, and takes no longer to be there."""
     code = (
-        "import sys, rammer; from rammer.tools.demo import lstm_stack;"
+        "import sys, rammer; from rammer_viz.demo import lstm_stack;"
         "rammer.compile(lstm_stack(1, 3, 8), 'interpreter', policy='auto', tune_seconds=0);"
         "print([m for m in sys.modules if m.startswith('rammer.scheduler.') and "
         "m.rpartition('.')[2] in ('graphturbo', 'stationary', 'auto')])"

@@ -26,8 +26,8 @@ from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policies import locality, wavefront
 from rammer.scheduler.policies.locality import place_by_owner
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.interpreter import run_plan
+from rammer_viz.demo import lstm_stack
 
 node = helper.make_node
 

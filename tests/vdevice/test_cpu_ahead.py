@@ -16,11 +16,11 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.semantics.evaluate import evaluate_graph
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cpu import host as cpu_host
 from rammer.vdevice.cpu.codegen.task_prefetch import SMALLEST, TaskPrefetch, task_prefetches
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.runtime.table import LINE_BYTES, TABLE, Table
+from rammer_viz.demo import lstm_stack
 
 NEAR = 128 << 10  # bytes of a vEU's own cache: half a matrix of 128 x 512 float32
 

@@ -11,7 +11,6 @@ from simt_plans import chain, mirror, placed
 
 import rammer
 from rammer.errors import DeviceError, ToolchainError
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.cuda import build
 from rammer.vdevice.cuda.build import CUBIN, check_fits, compile_cubin
@@ -23,6 +22,7 @@ from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.machine_code import KernelResources
 from rammer.vdevice.simt.runtime.streams import RESOURCES, SOURCE
+from rammer_viz.demo import lstm_stack
 
 GRAPH = chain(2)
 PLAN = placed(GRAPH, [mirror(GRAPH)] * 2, [[0, 1], []])

@@ -7,8 +7,8 @@ import json
 import pytest
 
 import rammer
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.simt.runtime.streams import RESOURCES, SOURCE
+from rammer_viz.demo import lstm_stack
 
 MIB = 1 << 20
 

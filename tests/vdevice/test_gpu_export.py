@@ -30,7 +30,6 @@ from rammer.cli.commands import main
 from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
 from rammer.runtime.program import Program
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import device as cuda
 from rammer.vdevice.rocm import device as rocm
 from rammer.vdevice.rocm.elf import arch_of
@@ -40,6 +39,7 @@ from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.simt.runtime.streams import checked_streams
 from rammer.vdevice.toolchain import c_compiler
+from rammer_viz.demo import lstm_stack
 
 HERE = Path(__file__).parent
 ARCHS = {"cuda": "sm_90", "rocm": "gfx1100"}

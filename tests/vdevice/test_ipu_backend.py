@@ -28,7 +28,6 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType
 from rammer.planner.memory import plan_memory
 from rammer.plugins import PluginRegistry
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.ipu.codegen.access import Pattern, accesses, find_pattern, working_sets
 from rammer.vdevice.ipu.codegen.build import emit
@@ -37,6 +36,7 @@ from rammer.vdevice.ipu.codegen.placement import place as place_on_tiles
 from rammer.vdevice.ipu.codegen.sets import compute_sets
 from rammer.vdevice.ipu.kernels import MOST_HELD
 from rammer.vdevice.ipu.spec import MODELS, parse_arch
+from rammer_viz.demo import lstm_stack
 
 ARCH = "gc2:8"
 POLICIES = ("sequential", "round_robin", "wavefront", "graphturbo")

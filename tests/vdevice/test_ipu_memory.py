@@ -16,12 +16,12 @@ from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, TensorId
 from rammer.plugins import PluginRegistry
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.ipu.codegen.memory import fits, tile_memory
 from rammer.vdevice.ipu.codegen.placement import place
 from rammer.vdevice.ipu.codegen.program import PoplarProgram
 from rammer.vdevice.ipu.spec import MODELS, parse_arch
+from rammer_viz.demo import lstm_stack
 
 ARCH = "gc2:8"
 POLICIES = ("sequential", "round_robin", "wavefront")

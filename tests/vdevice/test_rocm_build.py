@@ -18,7 +18,6 @@ from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.rocm import build
 from rammer.vdevice.rocm.build import HSACO, check_fits, compile_code_object, hip_compiler
@@ -34,6 +33,7 @@ from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.machine_code import KernelResources
 from rammer.vdevice.simt.runtime.streams import RESOURCES
 from rammer.vdevice.toolchain import object_store
+from rammer_viz.demo import lstm_stack
 
 GRAPH = chain(2)
 FINE = KernelResources(64)

@@ -19,11 +19,11 @@ from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import TensorType
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.simt.codegen.image import make_image, make_program
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer_viz.demo import lstm_stack
 
 GRAPH = chain(2)
 

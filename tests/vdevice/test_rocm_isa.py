@@ -21,7 +21,6 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, TensorType
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.kernels import candidates
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.rocm.prelude import MATH, hip
 from rammer.vdevice.rocm.spec import FAMILIES, choose_gpu, make_spec
@@ -33,6 +32,7 @@ from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.runtime.streams import SOURCE
 from rammer.vdevice.toolchain import c_compiler
 from rammer.vdevice.toolchain.library import Library
+from rammer_viz.demo import lstm_stack
 
 MEET, MET = r"s_barrier(_signal)?\b", r"s_barrier(_wait)?\b"  # two instructions from gfx12 on
 GRAPH = chain(2)

@@ -18,10 +18,10 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice import toolchain
 from rammer.vdevice.base import Image
 from rammer.vdevice.simt.emulator.compile import FLAGS
+from rammer_viz.demo import lstm_stack
 
 QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 pytestmark = [

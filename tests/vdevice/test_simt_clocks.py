@@ -9,9 +9,9 @@ from simt_plans import chain, image, load, mirror, placed, values
 import rammer
 from rammer.errors import DeviceError, InputError
 from rammer.ir.program import BarrierRTask
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.simt.codegen.table import LINE
 from rammer.vdevice.simt.runtime.clocks import profiled, slot_times
+from rammer_viz.demo import lstm_stack
 
 GRAPH = chain(3)
 LANES = [[0, [(1, 1)], 2], [[(0, 0)], 1]]

@@ -24,7 +24,6 @@ from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import Buffer, For, If, Kind, Scope, Store, Sync, TileProgram
 from rammer.kernels import candidates
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice import toolchain
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
@@ -32,6 +31,7 @@ from rammer.vdevice.simt.codegen.table import END, Streams
 from rammer.vdevice.simt.emulator import compile
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.runtime.streams import SOURCE, TABLE
+from rammer_viz.demo import lstm_stack
 
 CHAIN = chain(3)
 ACROSS = [[0, [(1, 1)], 2], [[(0, 0)], 1]]  # 0 on vEU 0, 1 on vEU 1, 2 on vEU 0

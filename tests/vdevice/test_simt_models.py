@@ -11,10 +11,10 @@ import pytest
 import rammer
 from rammer.errors import ToolchainError
 from rammer.ir.semantics.evaluate import evaluate_graph
-from rammer.tools.demo import lstm_stack, squeezenet
 from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.runtime.streams import RESOURCES
+from rammer_viz.demo import lstm_stack, squeezenet
 
 
 @pytest.mark.slow

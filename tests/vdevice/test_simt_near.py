@@ -34,12 +34,12 @@ from rammer.planner.scratch_allocation import ResidentPiece, own_scratch, reside
 from rammer.runtime.program import Program
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.interpreter import run_plan
 from rammer.vdevice.simt.codegen.image import make_image, make_program
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer_viz.demo import lstm_stack
 
 node = helper.make_node
 

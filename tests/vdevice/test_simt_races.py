@@ -15,9 +15,9 @@ from test_rocm_build import in_hip
 import rammer
 from rammer.errors import ToolchainError
 from rammer.scheduler.plugin import rammer_policies
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.simt.codegen.image import make_image, make_program
+from rammer_viz.demo import lstm_stack
 
 
 @lru_cache(maxsize=1)

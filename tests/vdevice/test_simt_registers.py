@@ -17,13 +17,13 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.plugins import PluginRegistry
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import VDevice, silent
 from rammer.vdevice.cuda.build import compile_cubin, nvrtc_version
 from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.simt.codegen.prelude import CUDA
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.tune.registers import _entry, _text
+from rammer_viz.demo import lstm_stack
 
 GPUS = [("cuda", "sm_90", "cuda"), ("rocm", "gfx906", "hip")]
 VALUES = 320  # that a thread holds at once: more than it has registers

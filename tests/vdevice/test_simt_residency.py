@@ -25,7 +25,6 @@ from rammer.ir.program import RTask
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.runtime.program import Program
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.cuda import spec as cuda
 from rammer.vdevice.rocm import spec as rocm
 from rammer.vdevice.simt.codegen.image import make_image, make_program
@@ -35,6 +34,7 @@ from rammer.vdevice.simt.codegen.slices import OperandSlice, slice_of
 from rammer.vdevice.simt.codegen.table import KEEP, Streams
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import gpu_spec
+from rammer_viz.demo import lstm_stack
 
 POLICIES = ["sequential", "wavefront", "round_robin", "list", "stationary"]
 

@@ -21,11 +21,11 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, TensorType
 from rammer.kernels import candidates
 from rammer.planner.memory import plan_memory
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice.base import DeviceArrays, Image, TimedExecutable
 from rammer.vdevice.simt.codegen.table import END
 from rammer.vdevice.simt.runtime.streams import RESOURCES
 from rammer.vdevice.simt.tune.profile import PASSED, TASKS, lanes
+from rammer_viz.demo import lstm_stack
 
 
 def on_host(output: Any) -> Array:

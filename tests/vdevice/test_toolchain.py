@@ -25,13 +25,13 @@ import pytest
 import rammer
 from rammer import config
 from rammer.errors import DeviceError, ModelError, RammerError, ToolchainError
-from rammer.tools.demo import lstm_stack
 from rammer.vdevice import toolchain
 from rammer.vdevice.cpu.codegen.compile import LIBRARIES, KernelCompiler
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import host
 from rammer.vdevice.cpu.runtime.executable import Library
 from rammer.vdevice.toolchain.objects import ObjectStore, share
+from rammer_viz.demo import lstm_stack
 
 TWICE = "#include <math.h>\n#include <stdint.h>\nfloat twice(float x) { return (float)INT32_C(2) * floorf(x); }\n"
 

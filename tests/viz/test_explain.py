@@ -20,7 +20,7 @@ from rammer.ir.program import RTask, TaskUid
 from rammer.scheduler.critical import critical_path
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import simulate, timed
-from rammer.tools.demo import lstm_stack
+from rammer_viz.demo import lstm_stack
 from rammer_viz.shared import bars
 
 CHAIN = [Job(f"c{n}", ((2, 4.0),), (f"c{n - 1}",) if n else ()) for n in range(4)]

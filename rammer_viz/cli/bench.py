@@ -17,7 +17,7 @@ from rammer.errors import InputError
 from rammer.runtime import measure
 from rammer.runtime.program import Program
 from rammer.scheduler.policy_options import split_policies
-from rammer.tools import tables
+from rammer_viz import tables
 
 POLICIES = ("sequential", "wavefront")  # that `bench` compares the default one with
 PEERS = ("onnxruntime",)

@@ -29,8 +29,8 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.text import print_plan
 from rammer.runtime.program import Program
 from rammer.scheduler.timeline import Timeline
-from rammer.tools import tables
 from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
+from rammer_viz import tables
 from rammer_viz.shared import MEASURED
 
 FORMS: dict[str, tuple[str, Callable[[Timeline, ExecutionPlan], str]]] = {  # of files, by option

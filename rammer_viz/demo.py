@@ -17,8 +17,8 @@ from rammer.errors import RammerError
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.runtime import measure
 from rammer.scheduler.timeline import simulate
-from rammer.tools import tables
 from rammer.vdevice.base import Progress
+from rammer_viz import tables
 
 POLICIES = ("sequential", "wavefront")
 TOLERANCE = 1e-3  # of the largest output

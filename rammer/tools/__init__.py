@@ -1,1 +1,0 @@
-"""Use the public interface: the demo, and tables of measured times."""

@@ -1,0 +1,1 @@
+"""Commands that look at plans and compare them."""
