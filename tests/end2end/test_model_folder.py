@@ -129,5 +129,5 @@ def test_bounds_and_what_is_far() -> None:
     assert is_right([ONE * F32(1.00005)], [ONE]) and not is_right([ONE * F32(1.001)], [ONE])
     assert is_right([ONE * F32(1.001)], [ONE], factor=200)
     far, near = Errors(100.0, 1e-5), Errors(4.0, 5e-7)
-    assert Result("a", "passes", "", far, near).is_far and not Result("a", "passes", "", near, far).is_far
-    assert not Result("a", "passes", "", far, None).is_far
+    assert Result("a", "passes", "", far, near).is_less_exact and not Result("a", "passes", "", near, far).is_less_exact
+    assert not Result("a", "passes", "", far, None).is_less_exact

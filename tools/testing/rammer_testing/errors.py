@@ -35,7 +35,7 @@ class Result:
     others: Errors | None = None
 
     @property
-    def is_far(self) -> bool:
+    def is_less_exact(self) -> bool:
         """Whether the errors are over TIMES times ONNX Runtime's, and over TIMES units in the last place."""
         if self.errors is None or self.others is None:
             return False

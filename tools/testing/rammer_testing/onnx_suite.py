@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_table("kind", counts(results))
     print(f"{sum(r.outcome == 'passes' for r in results)} of {len(results)} pass\n")
     both = [r for r in results if r.errors and r.others]
-    far = [r for r in both if r.is_far]
+    far = [r for r in both if r.is_less_exact]
     print(f"{len(far)} of {len(both)} have errors over {FAR} times ONNX Runtime's")
     for r in far:
         print(f"  {r.name}: {_shown(r.errors)}, ONNX Runtime {_shown(r.others)}")
