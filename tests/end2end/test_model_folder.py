@@ -125,7 +125,7 @@ def test_mismatches(found: Any, wanted: Any, message: str) -> None:
         errors_of(found, wanted)
 
 
-def test_bounds_and_what_is_far() -> None:
+def test_bounds_and_what_is_less_exact() -> None:
     assert is_right([ONE * F32(1.00005)], [ONE]) and not is_right([ONE * F32(1.001)], [ONE])
     assert is_right([ONE * F32(1.001)], [ONE], factor=200)
     far, near = Errors(100.0, 1e-5), Errors(4.0, 5e-7)
