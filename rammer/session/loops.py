@@ -102,14 +102,14 @@ class BodyLoops:
             taken += ready.loop.steps
             after = {symbol: at + ready.loop.steps * fit.steps[symbol] for symbol, at in lengths.items()}
             for name, (axis, symbol) in axis_of.items():
-                carried[name] = carried[name][(slice(None),) * axis + (slice(after[symbol]),)]
+                carried[name] = carried[name][(slice(None),) * axis + (slice(after[symbol]),)].copy()
             if not ready.loop.alive or taken == limit:
                 break
-            now |= {name: np.ascontiguousarray(value) for name, value in carried.items()}
+            now |= carried
             now |= {name: np.full_like(now[name], taken) for name in filter(None, (self._counter,))}
             room = min(limit - taken, FACTOR * room)
         joined = [rows[0] if len(rows) == 1 else np.concatenate(rows) for rows in zip(*parts, strict=True)]
-        return [*(np.ascontiguousarray(carried[name]) for name in self._pairs.values()), *joined]
+        return [*(carried[name] for name in self._pairs.values()), *joined]
 
     def _refuse(self, key: Hashable) -> None:
         if len(self._refused) >= REMEMBERED:

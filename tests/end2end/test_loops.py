@@ -133,11 +133,12 @@ def decoder(start: int, rows: int = 1) -> Any:
     """A greedy decoder with a cache of its own, that adds `rows` rows in each step, and a list of tokens."""
     return parsed(
         """greedy (int64[b, t] ids, int64 most, int64 stop)
-            => (int64[b, u] found, float[r, w] keys, float[steps, b] shares) {
+            => (int64[b, u] found, float[r, w] keys, float[steps, b] shares, int64 number) {
           first = Constant <value = bool {1}> ()
-          found, keys, values, last, shares = Loop <body = step (int64 i, bool c, int64[b, t] sofar, float[p, w] kp,
-                float[p, w] vp, int64[o] token)
-              => (bool again, int64[b, u] more, float[q, w] kn, float[q, w] vn, int64[o] next, float[b] best) {
+          found, keys, values, last, number, shares = Loop <body = step (int64 i, bool c, int64[b, t] sofar,
+                float[p, w] kp, float[p, w] vp, int64[o] token, int64 n)
+              => (bool again, int64[b, u] more, float[q, w] kn, float[q, w] vn, int64[o] next, int64 m, float[b] best) {
+            m = Add (n, i)
             x = Gather (table, token)
             k = MatMul (x, wk)
             v = MatMul (x, wv)
@@ -156,7 +157,7 @@ def decoder(start: int, rows: int = 1) -> Any:
             least = ReduceMin <keepdims = 0> (next)
             same = Equal (least, stop)
             again = Not (same)
-          }> (most, first, ids, zk, zv, start)
+          }> (most, first, ids, zk, zv, start, most)
         }""",
         table=draw(13, 8, seed=3),
         wk=draw(8, 8, seed=6),

@@ -44,7 +44,7 @@ def agrees(s: rammer.Session, model: ModelProto, feeds: Sequence[dict[str, Any]]
             if not isinstance(wanted, list):
                 assert found.dtype == wanted.dtype
             for part, other in zip(_listed(found), _listed(wanted), strict=True):
-                assert part.shape == other.shape
+                assert type(part) is np.ndarray and part.shape == other.shape
                 np.testing.assert_allclose(part, other, rtol=1e-4, atol=1e-5)
 
 
