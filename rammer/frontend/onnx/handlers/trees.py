@@ -61,7 +61,7 @@ class Forest:
         tiny = float(np.finfo(split.dtype).tiny)  # smaller numbers count as zero
         split = np.where(abs(split) < tiny, split.dtype.type(0), split)
         below = np.nextafter(split, split.dtype.type(-np.inf))
-        below = np.where(abs(below) < tiny, np.where(split > 0, 0, -tiny), below)
+        below = np.where(abs(below) < tiny, np.where(split > 0, 0, -tiny), below).astype(split.dtype)
         below[np.isneginf(split)] = np.nan
         equal = np.flatnonzero(modes == EQ)
         extra = len(split) + np.arange(equal.size)  # asks whether the number is less
