@@ -125,9 +125,9 @@ def test_mismatches(found: Any, wanted: Any, message: str) -> None:
         errors_of(found, wanted)
 
 
-def test_bounds_and_what_is_less_exact() -> None:
+def test_bounds_and_what_exceeds_them() -> None:
     assert is_right([ONE * F32(1.00005)], [ONE]) and not is_right([ONE * F32(1.001)], [ONE])
     assert is_right([ONE * F32(1.001)], [ONE], factor=200)
-    far, near = Errors(100.0, 1e-5), Errors(4.0, 5e-7)
-    assert Result("a", "passes", "", far, near).is_less_exact and not Result("a", "passes", "", near, far).is_less_exact
-    assert not Result("a", "passes", "", far, None).is_less_exact
+    high, low = Errors(100.0, 1e-5), Errors(4.0, 5e-7)
+    assert Result("a", "passes", "", high, low).is_excessive and not Result("a", "passes", "", low, high).is_excessive
+    assert not Result("a", "passes", "", high, None).is_excessive

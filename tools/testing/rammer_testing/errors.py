@@ -12,7 +12,7 @@ import numpy as np
 from rammer.ir.tensor import Array
 
 _BITS = {"float16": np.int16, "float32": np.int32, "float64": np.int64, "bfloat16": np.int16}
-TIMES = 4
+EXCESS = 4
 BOUNDS = {"float64": 1e-4, "float32": 1e-4, "float16": 4e-3, "bfloat16": 4e-2}  # of a right result, relative
 
 
@@ -35,12 +35,12 @@ class Result:
     others: Errors | None = None
 
     @property
-    def is_less_exact(self) -> bool:
-        """Whether the errors are over TIMES times ONNX Runtime's, and over TIMES units in the last place."""
+    def is_excessive(self) -> bool:
+        """Whether the errors are over EXCESS times ONNX Runtime's, and over EXCESS units in the last place of a float32."""
         if self.errors is None or self.others is None:
             return False
         most = max(self.others.relative, 2.0**-24)
-        return self.errors.relative > TIMES * most and self.errors.ulp > TIMES * max(self.others.ulp, 1)
+        return self.errors.relative > EXCESS * most and self.errors.ulp > EXCESS * max(self.others.ulp, 1)
 
 
 class Mismatch(AssertionError):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rammer_testing import model_folder
 from rammer_testing.children import run
-from rammer_testing.errors import FAR, Errors, Result
+from rammer_testing.errors import EXCESS, Errors, Result
 from rammer_testing.onnx_cases import KINDS, NAMES, element_type, operators, run_case
 
 OUTCOMES = ("passes", "differs", "refused", "wrong", "error", "crash", "timeout")
@@ -104,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_table("kind", counts(results))
     print(f"{sum(r.outcome == 'passes' for r in results)} of {len(results)} pass\n")
     both = [r for r in results if r.errors and r.others]
-    far = [r for r in both if r.is_less_exact]
-    print(f"{len(far)} of {len(both)} have errors over {FAR} times ONNX Runtime's")
-    for r in far:
+    excessive = [r for r in both if r.is_excessive]
+    print(f"{len(excessive)} of {len(both)} have errors over {EXCESS} times ONNX Runtime's")
+    for r in excessive:
         print(f"  {r.name}: {_shown(r.errors)}, ONNX Runtime {_shown(r.others)}")
     table = by_operator(results)
     _print_table("operator", {op: row for op, row in table.items() if given.all or set(row) != {"passes"}})

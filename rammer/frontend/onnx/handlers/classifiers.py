@@ -30,7 +30,7 @@ def labelled(n: Node, place: TensorId, labels: tuple[int | str, ...] = ()) -> Va
     """Return the labels at these places among all: numbers or strings."""
     table = labels or _labels(n)
     if isinstance(table[0], str):
-        return Text(n.add("gather", n.text([str(label) for label in table]).tensor, place, axis=0))
+        return Text(n.add("gather", n.text(list(map(str, table))).tensor, place, axis=0))
     return n.add("gather", n.constant(table, DType.I64), place, axis=0)
 
 

@@ -12,7 +12,7 @@ from rammer.ir.tensor import DType, TensorId
 def batch_normalization(n: Node) -> TensorId | list[TensorId]:
     """Normalize; in training by the batch's statistics. Running statistics are then further outputs.
 
-    Training is an attribute since opset 14. From opset 7 on, a model that names further outputs wants it.
+    Training is an attribute since opset 14. Before, from opset 7 on, it is what further outputs mean.
     """
     if n.opset < 7 and not n.attrs["is_test"]:
         raise n.fail("training mode is not supported", hint="export the model for inference")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -53,15 +52,16 @@ class Forest:
         All modes become "at most the split": equality is two nodes, and "less" compares with the number before it.
         """
         modes, true, false = (np.array(v, np.int64) for v in (self.modes, self.true, self.false))
-        split, missing = np.array(self.splits).astype(dtype.numpy), np.array(self.missing, bool)
+        split: Array = np.array(self.splits, np.float64 if dtype is DType.F64 else np.float32)
+        missing = np.array(self.missing, bool)
         never, other = np.isnan(split), np.isin(modes, (NEQ,))
         true, false, missing = np.where(other, false, true), np.where(other, true, false), missing ^ other
         modes = np.where(other, EQ, np.where(modes == LEAF, LEQ, modes))
         modes = np.where(never, LEQ, modes)  # no number is at most NaN
-        tiny: Any = dtype.numpy.type(dtype.info.tiny)  # smaller numbers count as zero
-        split = np.where(abs(split) < tiny, 0, split)
-        below = np.nextafter(split, dtype.numpy.type(-np.inf))
-        below = np.where(abs(below) < tiny, np.where(split > 0, 0, -tiny), below)
+        tiny = float(np.finfo(split.dtype).tiny)  # smaller numbers count as zero
+        split = np.where(abs(split) < tiny, split.dtype.type(0), split)
+        below = np.nextafter(split, split.dtype.type(-np.inf))
+        below = np.where(abs(below) < tiny, np.where(split > 0, 0, -tiny), below).astype(split.dtype)
         below[np.isneginf(split)] = np.nan
         equal = np.flatnonzero(modes == EQ)
         extra = len(split) + np.arange(equal.size)  # asks whether the number is less
