@@ -36,7 +36,7 @@ class Result:
 
     @property
     def is_excessive(self) -> bool:
-        """Whether the errors are over EXCESS times ONNX Runtime's, and over EXCESS units in the last place of a float32."""
+        """Whether the errors are over EXCESS times ONNX Runtime's, and over EXCESS units in the last place."""
         if self.errors is None or self.others is None:
             return False
         most = max(self.others.relative, 2.0**-24)
