@@ -33,7 +33,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     "gru_cell": (3, 5),
     "probe_fill": (0, 0),
     "block_matmul": (3, 4),
-    "descend": (5, 6),
+    "descend": (4, 4),
 }
 EVEN = {"axis": st.integers(-3, 3), **{name: st.integers(-1, 3) for name in ("first", "step", "by")}}
 MOVES = {"moves": FEW, "how": st.sampled_from(("elements", "vectors", "linear", "circular", "x"))}
