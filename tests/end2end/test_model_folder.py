@@ -97,6 +97,7 @@ AFTER = np.nextafter(ONE, F32(2))
         (AFTER, ONE, 1, 2.0**-23),
         (np.array([-1e-45, 2], F32), np.array([1e-45, 2], F32), 2, 0),
         (ONE.astype(np.float16) * np.float16(1.001), ONE.astype(np.float16), 1, 2.0**-10),
+        (np.zeros(1, F32), np.array([1e-39], F32), 713624, 0),
         (np.array([1, np.inf], F32), np.array([1, np.inf], F32), 0, 0),
         (np.array([3, 4], np.uint8), np.array([3, 5], np.uint8), 0, 1 / 255),
     ],

@@ -34,6 +34,7 @@ CASES: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("rank", (F((4, 5, 6)),), {}),
     ("order", (F((4, 7), DType.I32),), {"count": 3}),
     ("last_equal", (F((4, 7), DType.I32),), {"count": 9}),
+    ("descend", (F((4, 5)), F((4, 3), DType.I32), F((6, 4), DType.I32), F((6,))), {"missing": True}),
     ("softmax", (F((6, 9)),), {}),
     ("log_softmax", (F((6, 9)),), {"axis": 0}),
     ("layer_norm", (F((4, 5, 6)), F((5, 6)), F((5, 6))), {"axis": 1}),

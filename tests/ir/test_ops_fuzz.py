@@ -33,6 +33,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     "gru_cell": (3, 5),
     "probe_fill": (0, 0),
     "block_matmul": (3, 4),
+    "descend": (4, 4),
 }
 EVEN = {"axis": st.integers(-3, 3), **{name: st.integers(-1, 3) for name in ("first", "step", "by")}}
 MOVES = {
@@ -110,6 +111,6 @@ def test_operands_are_refused_or_evaluated(kind: str, data: st.DataObject) -> No
     try:
         values = evaluate_expr(expr, inputs)
     except InputError:
-        assert kind in ("gather", "scatter", "update")
+        assert kind in ("gather", "scatter", "update", "descend")
         return
     assert [(v.shape, v.dtype) for v in values] == [(t.shape, t.dtype.numpy) for _, t in expr.outputs]

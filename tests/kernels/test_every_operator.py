@@ -277,6 +277,9 @@ def cases(lanes: int) -> dict[str, Operation]:
         how="vectors",
     )
     add("last_equal", "last_equal", t(3, 37, dtype=DType.I32), count=70)
+    for missing in (False, True):
+        nodes = t(9, 5, dtype=DType.I32), t(31, 4, dtype=DType.I32), t(31)
+        add(f"descend-{missing}", "descend", t(9, 7), *nodes, missing=missing)
     static = ("words", "scales", "zeros")
     for how, bits, size, zeros in (("", 4, 32, 0), ("-two", 2, 16, 3), ("-eight", 8, 32, 0), ("-zeros", 4, 16, 6)):
         weights = t(192 * bits // 32, 33, dtype=DType.I32), t(192 // size, 33)

@@ -48,7 +48,7 @@ WITH_ATTRIBUTES = {
         "gru_cell",
     ),
     *("input_transform", "layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "output_transform"),
-    *("pad", "prelu", "probe_fill", "reduce", "resample"),
+    *("pad", "prelu", "probe_fill", "reduce", "resample", "descend"),
     *(
         "reshape",
         "resample_evenly",
@@ -92,6 +92,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
                 yield from made(kind, t(*shape[:-1], 1), t(*shape))
             else:
                 yield from made(kind, t(*shape), **SPECIAL.get(kind, {}))
+    yield from made("descend", t(3, 7), t(3, 5, dtype=DType.I32), t(9, 4, dtype=DType.I32), t(9))
     for shape in SHAPES:
         for target in DType:
             yield from made("cast", t(*shape), dtype=target)

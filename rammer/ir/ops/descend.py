@@ -1,4 +1,4 @@
-"""Take a step down decision trees, which lie in tables of nodes."""
+"""Take a step down decision trees, which lie in a table of nodes."""
 
 from __future__ import annotations
 
@@ -8,39 +8,37 @@ from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import call, expression, float_only, listed, require
 from rammer.ir.tensor import DType, TensorType
 
+LINKS = ("first", "second", "feature", "left")  # numbers of a node: `left` says whether NaN takes the first successor
+
 
 def _descend(
-    x: TensorType, node: TensorType, feature: TensorType, split: TensorType, child: TensorType, *left: TensorType
+    x: TensorType, node: TensorType, links: TensorType, split: TensorType, *, missing: bool = False
 ) -> TensorExpr:
-    """Build the node after each of `node` [rows, trees]: child[2 n + 1] where x[row, feature[n]] > split[n].
+    """Build the node after each of `node` [rows, trees]: the first successor where x[row, feature] <= split.
 
-    Otherwise it is child[2 n]. Where that number is NaN, left[n] chooses child[2 n]; without `left` none does.
+    With `missing`, a node's last number says whether a NaN takes the first one, too; else it takes the second. The
+    numbers of a node lie side by side, in one cache line.
     """
-    types = [x, node, feature, split, child, *left]
+    types = [x, node, links, split]
     given, nodes = f"descend: {listed(types)}", split.shape[0] if split.rank == 1 else 0
     float_only("descend", [x, split])
-    require(node.dtype is feature.dtype is child.dtype is DType.I32, given, "nodes and features are int32")
-    require(len(left) <= 1 and all(t.dtype is DType.BOOL for t in left), given, "left is bool")
-    fit = nodes > 0 and all(t.shape == split.shape for t in (feature, *left))
-    require(fit, given, "each node needs a feature and a split")
-    require(x.rank == node.rank == 2 and node.shape[0] == x.shape[0] and child.shape == (2 * nodes,), given)
+    require(node.dtype is links.dtype is DType.I32, given, "nodes and their links are int32")
+    require(nodes > 0 and links.shape == (nodes, len(LINKS)), given, "each node needs 4 links and a split")
+    require(x.rank == node.rank == 2 and node.shape[0] == x.shape[0], given, "x and node have as many rows")
     row, tree = var("a0"), var("a1")
     place = Load("node", (row, tree))
-
-    def of(table: str) -> Scalar:
-        return Load(table, (Index(),), (Dynamic(0, place, nodes),))
-
-    value = Load("x", (row, Index()), (Dynamic(1, of("feature"), x.shape[1]),))
-    stays = call("less_equal", value, of("split"))
-    if left:
-        stays = call("or", stays, call("and", call("is_nan", value), of("left")))
-    number = call(
-        "where", stays, call("add", place, place), call("add", call("add", place, place), Const(1, DType.I32))
-    )
-    body = Load("child", (Index(),), (Dynamic(0, number, 2 * nodes),))
+    at = (Dynamic(0, place, nodes),)
+    feature, left = (Load("links", (Index(), Index(k)), at) for k in map(LINKS.index, LINKS[2:]))
+    value = Load("x", (row, Index()), (Dynamic(1, feature, x.shape[1]),))
+    stays: Scalar = call("less_equal", value, Load("split", (Index(),), at))
+    if missing:
+        is_left = call("equal", left, Const(1, DType.I32))
+        stays = call("or", stays, call("and", call("is_nan", value), is_left))
+    step = call("where", stays, Const(0, DType.I32), Const(1, DType.I32))
+    following = Load("links", (Index(), Index()), (*at, Dynamic(1, step, len(LINKS))))
     axes = (("a0", node.shape[0]), ("a1", node.shape[1]))
-    inputs = list(zip(("x", "node", "feature", "split", "child", "left"), types, strict=False))
-    return expression("descend", inputs, [Stage("out", axes, body, dtype=DType.I32)])
+    inputs = list(zip(("x", "node", "links", "split"), types, strict=True))
+    return expression("descend", inputs, [Stage("out", axes, following, dtype=DType.I32)])
 
 
 DEFINITIONS = (OpDef("descend", _descend),)

@@ -36,7 +36,7 @@ class Result:
 
     @property
     def is_excessive(self) -> bool:
-        """Whether the errors are over EXCESS times ONNX Runtime's, and over EXCESS units in the last place."""
+        """Whether the errors are over EXCESS times ONNX Runtime's, in units of the last place and relatively."""
         if self.errors is None or self.others is None:
             return False
         most = max(self.others.relative, 2.0**-24)
@@ -121,4 +121,5 @@ def _relative(a: Array, b: Array) -> float:
     kind = np.complex128 if b.dtype.kind == "c" else np.float64
     size = np.abs(b.astype(kind)).max(initial=0)
     apart = np.abs(a.astype(kind) - b.astype(kind)).max(initial=0)
-    return float(apart / size) if size else float(apart > 0)
+    least = float(np.finfo(b.dtype).tiny) if b.dtype.name in ("float32", "float64") else 0.0  # denormals count as zero
+    return float(apart / size) if size >= least and size else float(apart > least)

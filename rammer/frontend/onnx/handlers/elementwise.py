@@ -270,11 +270,12 @@ def constant(n: Node) -> Value:
 def dropout(n: Node) -> list[TensorId]:
     """Import Dropout. For inference it is the input itself, and a mask that keeps everything."""
     if n.has(2) and bool(n.scalar(2, "training_mode")):
-        x, ratio = n.tensor(0), n.tensor(1) if n.has(1) else n.constant(0.5, DType.F32)
-        mask = kept(n, n.shape(), n.reshape(ratio, ()))
-        scale = n.add("sub", n.like(1, ratio), ratio)
-        stays = n.add("div", x, n.reshape(n.cast(scale, n.dtype()), ()))
-        return [n.add("where", mask, stays, n.like(0, x)), mask]
+        ratio = float(n.scalar(1, "ratio")) if n.has(1) else 0.5
+        if not 0 <= ratio < 1:
+            raise n.fail(f"ratio is {ratio}", hint="at least 0, and less than 1")
+        if ratio:
+            x, mask = n.tensor(0), kept(n, n.shape(), ratio)
+            return [n.add("where", mask, n.add("mul", x, n.like(1 / (1 - ratio), x)), n.like(0, x)), mask]
     results = [n.tensor(0)]
     if n.wants(1):
         dtype = DType.BOOL if n.opset >= 10 else n.dtype()

@@ -61,10 +61,10 @@ def bernoulli(n: Node) -> TensorId:
     return n.cast(n.add("less", unit, n.cast(n.tensor(0), DType.F32)), dtype)
 
 
-def kept(n: Node, shape: Shape, ratio: TensorId) -> TensorId:
+def kept(n: Node, shape: Shape, ratio: float) -> TensorId:
     """Draw which elements stay, where each is dropped with this probability."""
     unit = _unit(n, _draws(n, shape)[0])
-    return n.add("less_equal", n.cast(ratio, DType.F32), unit)
+    return n.add("less_equal", n.like(ratio, unit), unit)
 
 
 def _unit(n: Node, bits: TensorId) -> TensorId:

@@ -46,8 +46,8 @@ class Forest:
             column.append(value)  # type: ignore[attr-defined]
         return place
 
-    def tables(self, dtype: DType) -> tuple[Array, Array, Array, Array]:
-        """Return feature, split, left and child of all nodes, as `descend` takes them.
+    def tables(self, dtype: DType) -> tuple[Array, Array]:
+        """Return links and splits of all nodes, as `descend` takes them.
 
         All modes become "at most the split": equality is two nodes, and "less" compares with the number before it.
         """
@@ -70,19 +70,15 @@ class Forest:
         first[equal] = extra
         left = missing ^ swapped
         features = np.array(self.features)
-        child = np.stack([np.append(first, false[equal]), np.append(second, true[equal])], 1)
-        return (
-            np.append(features, features[equal]).astype(np.int32),
-            np.append(np.where(np.isin(modes, (LT, GTE)), below, split), below[equal]),
-            np.append(left, np.zeros(equal.size, bool)),
-            child.ravel().astype(np.int32),
-        )
+        none = np.zeros(equal.size)
+        columns = (first, false[equal]), (second, true[equal]), (features, features[equal]), (left, none)
+        links = np.stack([np.concatenate(column).astype(np.int32) for column in columns], 1)
+        return links, np.append(np.where(np.isin(modes, (LT, GTE)), below, split), below[equal])
 
 
-def _depth(n: Node, child: Array, roots: Sequence[int]) -> int:
+def _depth(n: Node, pairs: Array, roots: Sequence[int]) -> int:
     """Return the number of steps after which all rows are at leaves. Raises ModelError for a cycle."""
-    pairs, own = child.reshape(-1, 2), np.arange(child.size // 2)
-    is_leaf, here = (pairs == own[:, None]).all(1), np.unique(roots)
+    is_leaf, here = (pairs == np.arange(len(pairs))[:, None]).all(1), np.unique(roots)
     for depth in range(min(len(pairs), DEEPEST) + 1):
         here = here[~is_leaf[here]]
         if not here.size:
@@ -244,13 +240,13 @@ def _scores(n: Node, forest: Forest, count: int, aggregate: str, base: Sequence[
     if len(forest.features) * count * 8 > n.limits.fold_bytes:
         raise n.fail(f"{len(forest.features)} nodes of {count} targets", hint="raise Limits.fold_bytes")
     x = n.cast(n.tensor(0), n.dtype() if n.dtype() is DType.F64 else DType.F32)
-    feature, split, left, child = forest.tables(n.type(x).dtype)
-    tables = [n.constant(table) for table in (feature, split, child, left)[: 3 + left.any()]]
+    links, split = forest.tables(n.type(x).dtype)
+    tables, missing = [n.constant(table) for table in (links, split)], bool(links[:, 3].any())
     at: TensorId = n.constant(np.broadcast_to(np.array(forest.roots), (rows, len(forest.roots))), DType.I32)
-    for _ in range(_depth(n, child, forest.roots)):
-        at = n.add("descend", x, at, *tables)
+    for _ in range(_depth(n, links[:, :2], forest.roots)):
+        at = n.add("descend", x, at, *tables, missing=missing)
     limit = np.finfo(np.float32).max
-    table = np.full((len(feature), count), {"MIN": limit, "MAX": -limit}.get(aggregate, 0.0))
+    table = np.full((len(links), count), {"MIN": limit, "MAX": -limit}.get(aggregate, 0.0))
     combine: np.ufunc = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
     combine.at(table, (forest.owners, forest.targets), forest.weights)
     found = n.add("gather", n.like_array(table, x), at, axis=0)
