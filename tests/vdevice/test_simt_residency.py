@@ -285,7 +285,7 @@ def test_only_what_several_operators_read_is_kept() -> None:
 )
 def test_machine_code_with_copies_does_not_spill(target: str, arch: str, policy: str) -> None:
     try:
-        program = rammer.compile(lstm_stack(2, 3, 64), target, arch=arch, policy=policy, tune_seconds=0)
+        program = rammer.compile(lstm_stack(2, 8, 64), target, arch=arch, policy=policy, tune_seconds=0)
     except ToolchainError as error:
         pytest.skip(str(error))
     with program:
