@@ -39,7 +39,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target": "cpus"}, RammerError, "no vDevice named 'cpus'"),
     ({"precision": "bf61"}, DeviceError, "does not compute in 'bf61'"),
     ({"numerics": "exact"}, DeviceError, "numerics is 'exact'"),
-    ({"threads": 2}, TypeError, "got an unexpected keyword argument 'threads'"),
+    ({"workers": 2}, TypeError, "got an unexpected keyword argument 'workers'"),
     ({"devise": 2}, TypeError, "did you mean 'device'"),
 ]
 

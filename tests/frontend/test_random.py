@@ -101,4 +101,4 @@ def test_bernoulli_and_multinomial() -> None:
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ModelError, match="random int32"):
-        rammer.load(model([node("RandomNormalLike", dtype=TensorProto.INT32)], {"x": (2,)}))
+        rammer.from_onnx(model([node("RandomNormalLike", dtype=TensorProto.INT32)], {"x": (2,)}))

@@ -25,7 +25,7 @@ from pass_models import (
     resnet_block,
 )
 
-from rammer.compiler import load
+from rammer.compiler import from_onnx
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
@@ -249,7 +249,7 @@ def cache_step() -> Graph:
         product = MatMul(turned, both) sums = ReduceSum<keepdims = 1>(product) y = Mul(rows, sums)
     }"""
     numbers = ", ".join(str(n % 7 / 8) for n in range(24 * 24)), ", ".join(str(n / 8) for n in range(24))
-    return load(onnx.parser.parse_model(text % numbers), dims={"B": 2, "T": 5})
+    return from_onnx(onnx.parser.parse_model(text % numbers), dims={"B": 2, "T": 5})
 
 
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, execution=Execution.SIMT)], ids=["vectors", "threads"])
