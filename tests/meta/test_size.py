@@ -7,7 +7,7 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CAP = 48_493  # lower it when code goes; the goal is 46,000
+CAP = 48_475  # lower it when code goes; the goal is 46,000
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENDMARKER, tokenize.ENCODING),
