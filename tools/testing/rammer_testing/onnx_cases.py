@@ -218,6 +218,8 @@ def run_case(name: str, device: str = "CPU") -> Result:
         return Result(name, "wrong", _line(str(error)), *Suite.errors)
     except Exception as error:
         return Result(name, "error", _line(f"{type(error).__name__}: {error}"))
+    finally:
+        Directed.last = None  # its session keeps programs open
     return Result(name, "passes", "", *Suite.errors)
 
 
