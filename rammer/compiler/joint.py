@@ -51,7 +51,7 @@ def _sets(models: Mapping[str, Model], together: Sequence[Sequence[str]] | None)
             raise InputError(f"together= has the string {names!r} instead of a set of models", hint=f"({names!r},)")
         if unknown := [name for name in names if name not in models]:
             hint = did_you_mean(str(unknown[0]), models) or f"models are {', '.join(models)}"
-            raise InputError(f"together= names {unknown[0]!r}, which is no model", hint=hint)
+            raise InputError(f"together= names {unknown[0]!r}, which is not a model", hint=hint)
         if not names:
             raise InputError("together= has an empty set of models", hint="leave it out")
         sets.append(tuple(name for name in models if name in names))

@@ -28,7 +28,7 @@ def check_model_names(names: Collection[str]) -> None:
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InputError(
-                f"{name!r} is no name for a model: ports are named MODEL.PORT",
+                f"{name!r} is not a name for a model: ports are named MODEL.PORT",
                 hint="letters, digits, _ and -, at most 64",
             )
 
@@ -160,7 +160,7 @@ def _check(graphs: Mapping[str, Graph], links: Mapping[str, str]) -> None:
         for name, known, what in ((taker, inputs, "input"), (giver, outputs, "output")):
             if name not in known:
                 hint = did_you_mean(str(name), known) or f"{what}s are {', '.join(known)}"
-                raise InputError(f"links= names {name!r}, which is no {what} of the models", hint=hint)
+                raise InputError(f"links= names {name!r}, which is not an {what} of the models", hint=hint)
         if inputs[taker] != outputs[giver]:
             raise InputError(
                 f"links= makes {giver!r}, {outputs[giver]}, the input {taker!r}, {inputs[taker]}",

@@ -287,8 +287,8 @@ def test_damaged_lists_of_parts(parts: Any, tmp_path: Path) -> None:
 
 GIVEN = {"vad": product(3, 40, 24), "den": product(3, 24, 40)}
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"links": {"den.q": "vad.y"}}, InputError, "'den.q', which is no input of the models\n.*did you mean 'den.x'"),
-    ({"links": {"den.x": "vda.y"}}, InputError, "'vda.y', which is no output of the models\n.*did you mean 'vad.y'"),
+    ({"links": {"den.q": "vad.y"}}, InputError, "'den.q', which is not an input of the models\n.*did you mean 'den.x'"),
+    ({"links": {"den.x": "vda.y"}}, InputError, "'vda.y', which is not an output of the models\n.*did you mean 'vad.y'"),
     ({"links": {"vad.x": "vad.y"}}, InputError, r"'vad.y', float32\[3×24\], the input 'vad.x', float32\[3×40\]"),
     ({"links": {"den.x": "vad.y", "vad.x": "den.y"}}, InputError, "den.x=vad.y, vad.x=den.y form a cycle: .*vad.*den"),
     (
@@ -299,7 +299,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"state": {"y": "x"}}, InputError, "state= names 'y', which is no output"),
     ({"shapes": {"x": (3, 40)}}, InputError, "shapes= names 'x', which is of no model"),
     ({"dims": {"vda.n": 3}}, InputError, "dims= names 'vda.n', which is of no model\n.*did you mean 'vad'"),
-    ({"together": [("vda",)]}, InputError, "together= names 'vda', which is no model\n.*did you mean 'vad'"),
+    ({"together": [("vda",)]}, InputError, "together= names 'vda', which is not a model\n.*did you mean 'vad'"),
     ({"together": ["vad"]}, InputError, "together= has the string 'vad' instead of a set of models"),
     ({"together": [()]}, InputError, "an empty set"),
     ({"example": 3}, InputError, "example= of several models is a mapping"),
@@ -320,7 +320,7 @@ def test_checking_several_models() -> None:
 
 @pytest.mark.parametrize("names", [["a.b"], [""], ["a b"], ["-a"], ["a" * 65], []])
 def test_names_of_models(names: list[str]) -> None:
-    with pytest.raises(InputError, match=r"is no name for a model|no model is given"):
+    with pytest.raises(InputError, match=r"is not a name for a model|no model is given"):
         rammer.compile(dict.fromkeys(names, SMALL["product"]), "interpreter")
 
 

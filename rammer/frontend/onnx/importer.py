@@ -346,7 +346,7 @@ class Importer:
             results: Sequence[Value | None] = self._inline(function, inputs, node.output, {**defaults, **given}, scope)
         else:
             results = self._operator(node, label, domain, inputs, scope)
-        for name in node.output[len(results) :]:  # whoever reads one is refused
+        for name in node.output[len(results) :]:  # reading one is refused
             scope.values[name] = None
             self.lacking[name] = f"{name!r} is an output of {label!r}, of which only {len(results)} are supported"
         for name, tensor in zip(node.output, results, strict=False):

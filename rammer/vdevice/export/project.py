@@ -80,7 +80,7 @@ def write_project(models: Mapping[str, Sequence[tuple[VDevice, Image]]], folder:
     """
     for model, programs in models.items():
         if not _NAME.fullmatch(model):
-            raise InputError(f"{model!r} is no name for C", hint="letters, digits and _, beginning with a letter")
+            raise InputError(f"{model!r} is not a name for C", hint="letters, digits and _, beginning with a letter")
         if len({(image.inputs, image.outputs, *image.state.items()) for _, image in programs}) > 1:
             raise InputError("the programs take different inputs, or give different outputs", hint="export one model")
     content = _sources({model: list(starmap(_exported, programs)) for model, programs in models.items()}, name)

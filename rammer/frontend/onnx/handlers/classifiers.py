@@ -54,7 +54,7 @@ def matrix(n: Node) -> TensorId:
     """Return the features as float32, a row for each sample. A vector is one row."""
     x, shape = n.cast(n.tensor(0), DType.F32), n.shape()
     if len(shape) not in (1, 2):
-        raise n.fail(f"{n.type(x)} is no matrix")
+        raise n.fail(f"{n.type(x)} is not a matrix")
     return n.reshape(x, (1, *shape)) if len(shape) == 1 else x
 
 

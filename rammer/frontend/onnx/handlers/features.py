@@ -72,7 +72,7 @@ def feature_vectorizer(n: Node) -> TensorId:
     for position, width in enumerate(widths):
         x, shape = n.cast(n.tensor(position), DType.F32), n.shape(position)
         if len(shape) not in (1, 2):
-            raise n.fail(f"{n.type(x)} is no matrix")
+            raise n.fail(f"{n.type(x)} is not a matrix")
         x = n.reshape(x, (shape[0], 1)) if len(shape) == 1 else x
         columns = n.type(x).shape[1]
         more = (0, 0, 0, width - columns)  # negative: cuts columns off

@@ -273,7 +273,7 @@ INLINE u64 ticks(void) {
 // Runs that would compute on the same CPUs go one at a time, first come first served. Runtimes of several builds may
 // share this struct, so it is part of the ABI.
 typedef struct {
-  _Alignas(128) unsigned next;     // the ticket of whoever comes next
+  _Alignas(128) unsigned next;     // the ticket of the next thread
   _Alignas(128) unsigned serving;  // the ticket whose turn it is
   _Alignas(128) const void *holder;  // the pool of the last turn: idle vEUs of other pools sleep
 } turn;
