@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
+pytest.importorskip("torch", reason="torch is not installed: see CONTRIBUTING.md")
 
 from benchmarks.compare.apart import Apart
 from benchmarks.torch import inference, torchvision, training

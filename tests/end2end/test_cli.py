@@ -71,11 +71,12 @@ def test_show_writes_every_form(model: str, tmp_path: Path) -> None:
 
 def test_bench_compares_policies(model: str) -> None:
     """The default policy comes first; equal plans are timed once, and ratios come with their noise."""
-    data = json.loads(call("bench", model, "--seconds", "0.05", "--json").stdout)
+    options = ("--seconds", "0.05", "--threads", "2", "--tune-seconds", "0", "--arch", "x86-64-avx2@here")
+    data = json.loads(call("bench", model, *options, "--json").stdout)
     assert list(data) == ["auto", "sequential", "wavefront"] and all(d["n"] >= 3 for d in data.values())
     assert data["wavefront"]["same_plan_as"] == "auto" and "same_plan_as" not in data["sequential"]
     assert all(d["spread"] >= 0 and d["noise"] >= 0 for d in data.values())
-    text = call("bench", model, "--seconds", "0.05").output
+    text = call("bench", model, *options).output
     assert "the plan of auto" in text and "spread" in text
 
 

@@ -288,7 +288,11 @@ def test_damaged_lists_of_parts(parts: Any, tmp_path: Path) -> None:
 GIVEN = {"vad": product(3, 40, 24), "den": product(3, 24, 40)}
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"links": {"den.q": "vad.y"}}, InputError, "'den.q', which is not an input of the models\n.*did you mean 'den.x'"),
-    ({"links": {"den.x": "vda.y"}}, InputError, "'vda.y', which is not an output of the models\n.*did you mean 'vad.y'"),
+    (
+        {"links": {"den.x": "vda.y"}},
+        InputError,
+        "'vda.y', which is not an output of the models\n.*did you mean 'vad.y'",
+    ),
     ({"links": {"vad.x": "vad.y"}}, InputError, r"'vad.y', float32\[3×24\], the input 'vad.x', float32\[3×40\]"),
     ({"links": {"den.x": "vad.y", "vad.x": "den.y"}}, InputError, "den.x=vad.y, vad.x=den.y form a cycle: .*vad.*den"),
     (

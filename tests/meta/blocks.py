@@ -1,8 +1,8 @@
-"""Run a page as a reader would: `python tests/meta/blocks.py PAGE`, in a folder with the models that pages name.
+"""Run a page as a reader would: `python tests/meta/blocks.py PAGE [--parse]`, in a folder with the models of pages.
 
 Blocks of Python run in order, in one fresh namespace. Lines of shells that call rammer run too, between them; of other
 programs, modules that `python -m` names must exist. A comment before a block, `<!-- not run: REASON -->`, keeps it from
-running: its Python is compiled then, and its commands are parsed.
+running: its Python is compiled then, and its commands are parsed; `--parse` does no more with any block.
 """
 
 from __future__ import annotations
@@ -105,23 +105,23 @@ def run_command(words: list[str], *, parse_only: bool) -> None:
         assert program in ELSEWHERE or program == "python", f"who runs {shlex.join(words)}?"
 
 
-def run_page(page: Path) -> None:
-    """Run all blocks of a page. Raises what the first one raises that fails, with its place."""
+def run_page(page: Path, *, parse_only: bool = False) -> None:
+    """Run all blocks of a page, or parse them. Raises what the first one raises that fails, with its place."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         place = f"{page.name}:{block.line}"
         try:
             if block.language == "python":
                 code = compile("\n" * block.line + block.text, str(page), "exec")
-                if not block.why:
+                if not block.why and not parse_only:
                     exec(code, namespace)
             elif block.language in SHELLS:
                 for words in commands(block.text):
-                    run_command(words, parse_only=bool(block.why))
+                    run_command(words, parse_only=parse_only or bool(block.why))
         except (Exception, SystemExit) as error:
             error.add_note(f"in the block at {place}")
             raise
 
 
 if __name__ == "__main__":
-    run_page(Path(sys.argv[1]))
+    run_page(Path(sys.argv[1]), parse_only="--parse" in sys.argv)

@@ -157,6 +157,8 @@ def test_every_benchmark_has_a_row() -> None:
     cells = [row.split(" |")[0] for row in read("benchmarks/README.md").splitlines() if row.startswith("| `")]
     named = {command for cell in cells for command in re.findall(r"`([a-z_.]+)[ `]", cell)}
     assert {name.removesuffix(".__main__") for name in programs} == named
+    rooms = re.findall(r"^## (.+)$", read("benchmarks/README.md"), re.M)
+    assert len(rooms) == len({*rooms})
 
 
 FOLLOWED = ("docs/lstm.md", "docs/convolution.md")

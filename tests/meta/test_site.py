@@ -20,6 +20,7 @@ import rammer
 from rammer.compiler.options import Keywords
 
 ROOT = Path(__file__).parents[2]
+STRICT = ("-W", "error::DeprecationWarning:__main__")  # pages and examples use no old names
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not p.relative_to(ROOT).parts[0].startswith((".", "build"))]
 
@@ -93,7 +94,7 @@ def test_the_tutorial_shows_the_examples() -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)
 def test_examples_run(example: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_TUNE_SECONDS": "0"}
-    done = subprocess.run([sys.executable, example], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, *STRICT, example], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -105,7 +106,9 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     script += ["assert all(one._repr_html_().startswith('<') for one in shown)", codes[-1]]
     (tmp_path / "cells.py").write_text("\n".join(script))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_TUNE_SECONDS": "0"}
-    done = subprocess.run([sys.executable, tmp_path / "cells.py"], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, *STRICT, tmp_path / "cells.py"], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert not any(cell.get("outputs") for cell in cells), "saved without outputs"
 

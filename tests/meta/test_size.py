@@ -1,4 +1,4 @@
-"""The package has a cap of code lines, which only goes down: a feature pays for its lines."""
+"""Packages have caps of code lines, which only go down: a feature pays for its lines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import ast
 import tokenize
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-CAP = 48_475  # lower it when code goes; the goal is 46,000
+CAPS = {"rammer": 48_475, "rammer_viz": 1_219, "plugins/torch": 1_374}  # lower them when code goes
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENDMARKER, tokenize.ENCODING),
@@ -27,9 +29,10 @@ def code_lines(path: Path) -> int:
     return len({line for t in tokens for line in range(t.start[0], t.end[0] + 1)} - docs)
 
 
-def test_the_package_stays_below_its_cap() -> None:
-    total = sum(code_lines(path) for path in (ROOT / "rammer").rglob("*.py"))
-    assert total <= CAP, f"{total:,} lines of code in rammer/, {total - CAP} above the cap: take some out elsewhere"
+@pytest.mark.parametrize("package", CAPS)
+def test_a_package_stays_below_its_cap(package: str) -> None:
+    total, cap = sum(code_lines(path) for path in (ROOT / package).rglob("*.py")), CAPS[package]
+    assert total <= cap, f"{total:,} lines of code in {package}/, {total - cap} above the cap: take some out elsewhere"
 
 
 def test_lines_are_counted_without_comments_and_docstrings(tmp_path: Path) -> None:

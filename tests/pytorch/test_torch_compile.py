@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
+torch = pytest.importorskip("torch", reason="torch is not installed: see CONTRIBUTING.md")
 
 from rammer_torch import dynamo  # noqa: E402
 from torch import nn  # noqa: E402

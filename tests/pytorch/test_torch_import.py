@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
+torch = pytest.importorskip("torch", reason="torch is not installed: see CONTRIBUTING.md")
 
 from torch import nn  # noqa: E402
 
@@ -147,7 +147,7 @@ def test_other_forms_of_a_module(tmp_path: Path) -> None:
         np.testing.assert_allclose(found["output"], wanted, atol=1e-5)
         with rammer.compile(form, example=example, **FAST) as program:
             np.testing.assert_allclose(program(x), wanted, atol=1e-5)
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e .[bench]")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: see CONTRIBUTING.md")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what its exporter says is about its own parts
         exported = torch.onnx.export(module, (x,), dynamo=True, verbose=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
+torch = pytest.importorskip("torch", reason="torch is not installed: see CONTRIBUTING.md")
 
 from torch.nn import functional as F  # noqa: E402
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
+torch = pytest.importorskip("torch", reason="torch is not installed: see CONTRIBUTING.md")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
 
 import rammer  # noqa: E402

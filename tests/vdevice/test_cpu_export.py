@@ -212,7 +212,7 @@ def test_what_cannot_be_exported_is_refused(exported: tuple[Program, Path], tmp_
     program, folder = exported
     with pytest.raises(ArtifactError, match="not empty"):
         program.export(folder)
-    with pytest.raises(InputError, match="no name for C"):
+    with pytest.raises(InputError, match="not a name for C"):
         program.export(tmp_path / "a", name="2d")
     for name in ("weights", "cpu", "Rammer"):  # which the project has for itself, on some systems in any case
         with pytest.raises(InputError, match="twice"):

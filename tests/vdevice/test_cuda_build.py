@@ -141,9 +141,10 @@ def test_veus_that_share_a_multiprocessor(shares: int) -> None:
     assert spec.peak_gflops == pytest.approx(alone.peak_gflops / shares, rel=1e-3)
     with rammer.compile(lstm_stack(1, 4, 64), "cuda", arch=f"sm_90:x{shares}", tune_seconds=0) as program:
         assert program.plan.spec.num_veus == shares * 132
-        needs = json.loads(program.image.files[RESOURCES])
-        assert needs["registers"] <= 65536 // (256 * shares) and needs["spill_bytes"] == 0
-        assert re.search(rf"__launch_bounds__\(\d+, {shares}\)", program.image.file(SOURCE).decode())
+        needs, text = json.loads(program.image.files[RESOURCES]), program.image.file(SOURCE).decode()
+        (threads,) = re.findall(rf"__launch_bounds__\((\d+), {shares}\)", text)
+        assert f" {threads} threads per vEU" in text.partition("\n")[0]
+        assert needs["registers"] <= 65536 // (int(threads) * shares) and needs["spill_bytes"] == 0
     for name in ("sm_90:x4", "sm_90:2"):
         with pytest.raises(DeviceError, match=r"no NVIDIA arch(.|\n)*x1, x2"):
             choose_gpu(name)

@@ -297,6 +297,8 @@ def test_steps_of_a_loop_have_names_of_their_own_in_every_picture() -> None:
     assert {e["name"] for e in events if e.get("cat") == "rtask"} == wanted
     assert {text for text in texts(viz.svg(timeline, plan)) if re.fullmatch(r"l( #\d)?", text)} == wanted
     assert all(f"{name} (cell" in viz.text_gantt(timeline, plan, width=100) for name in wanted)
+    (shown,) = json.loads(Page(viz.html(timeline, plan)).scripts[0])["plans"]
+    assert {operator[0] for operator in shown[0]} == wanted
 
 
 def test_hostile_names_are_harmless() -> None:
