@@ -155,7 +155,8 @@ def new_folder(
     """
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise raises(f"{folder}: cannot be written: it is not empty", hint=hint)
+            what = "is not empty" if folder.is_dir() else "is a file"
+            raise raises(f"{folder}: cannot be written: it {what}", hint=hint)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}", dir=folder.parent) as beside:
             whole = Path(beside, "whole")

@@ -14,15 +14,17 @@ from importlib import import_module
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pkgutil import walk_packages
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from rammer.errors import has_compiler, not_installed
+from rammer.errors import has_compiler, installing, not_installed
 
 T = TypeVar("T")
 
 MOVED = {  # modules of public names, and modules that documentation has named
-    "rammer.distributed": "rammer.integrations.dask",
+    "rammer.distributed": "rammer_dask",
+    "rammer.integrations.dask": "rammer_dask",
     "rammer.dynamo": "rammer_torch.dynamo",
     "rammer.frontend.torch": "rammer_torch",
     "rammer.integrations.torch_dynamo": "rammer_torch.dynamo",
@@ -37,7 +39,6 @@ MOVED = {  # modules of public names, and modules that documentation has named
     "rammer.session_report": "rammer.session.report",
     "rammer.state": "rammer.runtime.state",
     "rammer.usage": "rammer.runtime.usage",
-    "rammer.tools.demo": "rammer_viz.demo",
     "rammer.viz": "rammer_viz",
     "rammer.vdevice.cfamily": "rammer.vdevice.ctext.cfamily",
 }
@@ -54,7 +55,9 @@ class _Alias(Loader):
         return import_module(self._real.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._real  # the import system has put the alias's there
+        old, module.__spec__ = module.__spec__, self._real  # the import system has put the alias's there
+        for _, name, _ in walk_packages(self._real.submodule_search_locations or (), f"{self._real.name}."):
+            sys.modules[str(old and old.name) + name.removeprefix(self._real.name)] = import_module(name)
 
     def get_code(self, name: str) -> CodeType | None:
         """Return the module's code, for `python -m`, which runs it as `__main__`."""
@@ -78,8 +81,13 @@ class Finder(MetaPathFinder):
             if name.startswith(("rammer.", "rammer_viz")) and not has_compiler():
                 raise not_installed(f"the module {name}")
             return None
-        if (real := find_spec(new)) is None:
-            return None  # of a package that is not installed
+        try:
+            real = find_spec(new)
+        except ModuleNotFoundError:
+            real = None
+        if real is None:
+            extra = "torch" if new.startswith("rammer_torch") else "distributed"
+            raise ModuleNotFoundError(f"{name} is {new} now, which is not installed: {installing(extra)}", name=new)
         if name not in STAY:
             # of the importing line: warnings skip the frames of the import system
             warnings.warn(f"{name} is {new} now", DeprecationWarning, stacklevel=2)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnx.backend import test as onnx_tests
 from rich.console import Console
 
 import rammer
@@ -26,7 +25,7 @@ TOLERANCE = 1e-3  # of the largest output
 
 def squeezenet(seed: int = 0) -> onnx.ModelProto:
     """Return SqueezeNet as the onnx package has it, with constant weights replaced by seeded random ones."""
-    folder = Path(onnx_tests.__file__).parent / "data" / "light"
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     model = onnx.load(folder / "light_squeezenet.onnx")
     random = np.random.default_rng(seed)
     shapes = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from rammer_dask import connect
+
 from benchmarks.compare.run import commit, has_commit
 from benchmarks.paper import results
 from benchmarks.paper.figure import Figure, Job, Point, Source, Values
 from rammer import devices
 from rammer.errors import RammerError
-from rammer.integrations.dask import connect
 
 BOOK = "docs/evaluation"  # what is written there does not change what wrote it
 

@@ -77,8 +77,9 @@ def _found(registry: PluginRegistry) -> dict[str, Any]:
 
 def _calibrate(registry: PluginRegistry, quiet: bool) -> None:
     """Measure all vDevices that support it, and print the results next to the defaults, unless `quiet`."""
+    available = {info.name for info in registry.devices() if info.available}
     for name, (_, entry) in registry.vdevices().items():
-        if entry.calibrate is None or not entry.probe().ok:
+        if entry.calibrate is None or name not in available:
             continue
         with progress_bar() as show:
             found = entry.calibrate(show)

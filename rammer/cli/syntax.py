@@ -7,7 +7,8 @@ import re
 
 SINGULAR = {"shapes": "shape", "dims": "dim", "constants": "constant", "links": "link"}
 NAMES = (
-    *(*SINGULAR, "arch", "device", "numerics", "policy", "precision", "state", "target", "together", "tune_seconds"),
+    *(*SINGULAR, "arch", "device", "name", "numerics", "policy", "precision", "state", "target", "threads"),
+    *("together", "tune_seconds"),
 )
 KEYWORD = re.compile(rf"""(?<![\w.-])({"|".join(NAMES)})=(?!=)(\{{[^{{}}]*\}}|\[[^\[\]]*\]|'[^']*'|"[^"]*"|[\d.]+)?""")
 

@@ -1,4 +1,4 @@
-"""Hold the options of a compilation as one value, shared by Python, the command line, sessions and integrations."""
+"""Hold the options of a compilation as one value, shared by Python, the command line, sessions and plugins."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from rammer.runtime.program import Program
 from rammer.runtime.report import Report
 from rammer.vdevice.base import Image, VDevice
 
+IMPORTING = {"shapes", "dims", "constants", "example", "links"}  # keywords of the old meaning of `load`
 ONNX = b"\x08"  # first byte of a ModelProto that begins with its version, as all exporters write them
 
 
@@ -43,6 +44,8 @@ def load(
         UnsuitableError: The program is for another machine.
         DeviceError: Its vDevice is missing or unavailable.
     """
+    if unknown := importing.keys() - IMPORTING:
+        raise TypeError(f"load() got an unexpected keyword argument {min(unknown)!r}")
     if importing or not isinstance(path, str | os.PathLike) or files.first_bytes(path, 1) == ONNX:
         return _imported(path, importing)  # type: ignore[no-any-return]
 

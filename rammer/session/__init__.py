@@ -137,6 +137,8 @@ class Session(Stateful, InferenceSession):
             for ports in (self._inputs.ports, self._outputs)
         )
         pairs = checked_pairs(state, inputs, outputs)
+        if texts := [name for name in pairs.values() if self._inputs.ports[name].is_text]:
+            raise InputError(f"state= keeps {texts[0]!r}, which has strings", hint="give it in each call")
         self._growing = BoundedCaches(bounds or {}, self._inputs.ports, pairs, bool(buckets))
         for name, port in self._inputs.ports.items() if bounds else ():
             if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
@@ -223,7 +225,9 @@ class Session(Stateful, InferenceSession):
         kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
         given = {**kept, **inputs}
         request = self._request(memory, given)
-        return self._valued.run(request.arrays) if self._valued else self._run(request, memory, inputs, outputs)
+        if self._valued is None:
+            return self._run(request, memory, inputs, outputs)
+        return self._valued.run({name: host_value(name, array) for name, array in request.arrays.items()})
 
     def _request(self, memory: StreamState, given: Mapping[str, Any]) -> Request:
         """Return the request of a call, with zeros for state that it does not give."""
@@ -278,7 +282,11 @@ class Session(Stateful, InferenceSession):
                 f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
             )
         values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
-        return values | {name: np.asarray(v, object) for name, v in inputs.items() if self._inputs.ports[name].is_text}
+        return values | {
+            name: np.asarray(v, object)
+            for name, v in inputs.items()
+            if self._inputs.ports[name].is_text and v is not None
+        }
 
     def held(self, inputs: Mapping[str, Any], changing: Collection[str]) -> CachedProgram[_Made] | None:
         """Return the program of a loop's body, which stays open until it is released.
@@ -295,7 +303,9 @@ class Session(Stateful, InferenceSession):
                 self._cut(error)
             else:
                 inside = kept.program and kept.program.state_pairs == self._memory.pairs
-                draws = kept.program and any(port.name == RANDOM_RUN for port in kept.program.inputs)
+                draws = kept.program and {port.name for port in kept.program.inputs} - {*self._inputs.ports} >= {
+                    RANDOM_RUN
+                }
                 if inside and not draws and self._deciding.isdisjoint(changing):
                     return kept
                 self._cache.release(kept)
@@ -345,18 +355,20 @@ class Session(Stateful, InferenceSession):
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
             try:
-                found = program.program.evaluate(memory, {name: self._fed(name, fed) for name in names}, outputs)
+                imported = _grown(program).imported
+                tensors = [tensor for name in outputs for tensor in tensors_of(imported.outputs[name])]
+                found = program.program.evaluate(memory, {name: self._fed(name, fed) for name in names}, tensors)
             except BaseException:
                 self._growing.tidy(memory, lengths)
                 raise
         finally:
             self._cache.release(program)
         memory.lengths = fit.after(lengths)
-        return fit.cut(found, lengths)
+        return self._gathered(imported, fit.cut(found, lengths), given, outputs)
 
     def _fed(self, name: str, arrays: Mapping[str, Any]) -> Any:
         """Return the value of a program's input. Each run that draws random numbers has a number of its own."""
-        return np.asarray(next(self._draws), np.int64) if name == RANDOM_RUN else arrays[name]
+        return arrays[name] if name in arrays else np.asarray(next(self._draws), np.int64)  # RANDOM_RUN
 
     def _fit(self, exact: Request, request: Request, grown: StepGraph) -> Fit:
         """Return how a run of the exact request uses a program of equal or larger extents.
@@ -409,8 +421,15 @@ class Session(Stateful, InferenceSession):
         self._last = kept if inside and not outside and plain and not self._whole else None
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
         memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
-        known = kept.info.imported.words
-        return {name: gathered(places[name], found, lambda: self._inputs.words(given, known)) for name in outputs}
+        return self._gathered(kept.info.imported, found, given, outputs)
+
+    def _gathered(
+        self, imported: Imported, found: Mapping[str, Any], given: Mapping[str, Any], outputs: Sequence[str]
+    ) -> dict[str, Any]:
+        def words() -> Mapping[int, str]:
+            return self._inputs.words(given, imported.words)
+
+        return {name: gathered(imported.outputs[name], found, words) for name in outputs}
 
     # programs
 
@@ -547,6 +566,7 @@ class Session(Stateful, InferenceSession):
         """Close every program once its runs end. Later runs raise InputError."""
         self._cache.close()
         self._seen.forget()
+        self._valued = self._last = None
         if self._stages:
             self._stages.close()
 

@@ -118,6 +118,8 @@ class DrivenLoop:
             hint = "Session(…, max_steps=…) lets it take more"
             raise fail(f"has taken {taken + self.steps:,} steps, and would go on", hint=hint)
         found = [self._kept.pop(name).array for name in self._collected]  # the caller's from now on
+        for name in self._moved:
+            del self._kept[name]
         carried = {name: rows[self.steps % len(rows), ...].copy() for name, rows in self._carried.items()}
         return carried, [rows if len(rows) == self.steps else rows[: self.steps].copy() for rows in found]
 

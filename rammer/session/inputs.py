@@ -130,7 +130,7 @@ class Inputs:
         """Return known strings and those of the inputs, by code."""
         words = dict(known)
         for name, value in inputs.items():
-            if self.ports[name].is_text:
+            if self.ports[name].is_text and value is not None:
                 _encoded(value, words)
         return words
 

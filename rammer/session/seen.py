@@ -69,7 +69,8 @@ class SeenSignatures(Generic[InfoT]):
         )
         suits = kept.program is None or kept.program._try_run is not None
         known = tuple(seen for seen in self._seen if not seen.kept.evicted)
-        suits = suits and found == [*outputs] and all(type(value) is np.ndarray for value in given.values())
+        suits = suits and found == [*outputs] and given.keys() >= {*inputs}
+        suits = suits and all(type(v) is np.ndarray and not v.dtype.hasobject for v in given.values())
         if suits and all(seen.kept is not kept for seen in known):
             fixed = {name: value for name, value in given.items() if name not in inputs}
             self._seen = (SeenSignature(kept, fixed, results), *known)

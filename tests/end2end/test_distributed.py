@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rammer_dask import _compiled, connect, infer, recipe, sweep
 
 import rammer
 from rammer import config
 from rammer.errors import RammerError
-from rammer.integrations.dask import _compiled, connect, infer, recipe, sweep
 
 if TYPE_CHECKING:
     from dask.distributed import Client
 
 # Not imported here: each worker collects this file, and every fork copies the page tables of what is imported.
 missing = find_spec("distributed") is None
-pytestmark = pytest.mark.skipif(missing, reason="Dask is not installed: pip install '.[distributed]'")
+pytestmark = pytest.mark.skipif(missing, reason="Dask is not installed: ./plugins/dask requires it")
 
 ROWS, WIDTH = 75, 200
 

@@ -129,6 +129,11 @@ def test_mismatches(found: Any, wanted: Any, message: str) -> None:
 def test_bounds_and_what_exceeds_them() -> None:
     assert is_right([ONE * F32(1.00005)], [ONE]) and not is_right([ONE * F32(1.001)], [ONE])
     assert is_right([ONE * F32(1.001)], [ONE], factor=200)
+    step = np.array([3], np.uint8)
+    assert is_right([step + 1], [step], factor=model_folder.QUANTIZED) and not is_right(
+        [step + 2], [step], factor=model_folder.QUANTIZED
+    )
+    assert not is_right([step + 1], [step]) and is_right([ONE * np.complex64(1 + 2e-7)], [ONE * np.complex64(1)])
     high, low = Errors(100.0, 1e-5), Errors(4.0, 5e-7)
     assert Result("a", "passes", "", high, low).is_excessive and not Result("a", "passes", "", low, high).is_excessive
     assert not Result("a", "passes", "", high, None).is_excessive

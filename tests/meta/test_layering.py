@@ -250,7 +250,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.runtime.measure": ({"runtime.program", "vdevice.base", "ir"}, {"numpy"}),
     "rammer_viz.cli": ({"*"}, {"click", "numpy", "rich", "rammer_viz"}),
     "rammer_viz.tables": ({"runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
-    "rammer.integrations.dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
+    "rammer_dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
     "rammer.cli": (
         {"*"},
@@ -270,15 +270,17 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 }
 
 
-VIZ, TORCH = REPOSITORY / "rammer_viz", REPOSITORY / "plugins" / "torch" / "rammer_torch"
+VIZ, TORCH, DASK = (
+    REPOSITORY / path for path in ("rammer_viz", "plugins/torch/rammer_torch", "plugins/dask/rammer_dask")
+)
 
 
 def modules() -> list[Path]:
-    return sorted(path for package in (ROOT, VIZ, TORCH) for path in package.rglob("*.py"))
+    return sorted(path for package in (ROOT, VIZ, TORCH, DASK) for path in package.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
-    parent = TORCH.parent if path.is_relative_to(TORCH) else ROOT.parent
+    parent = next((package.parent for package in (TORCH, DASK) if path.is_relative_to(package)), ROOT.parent)
     parts = path.relative_to(parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def exists(module: str) -> bool:
-    paths = [folder.joinpath(*module.split(".")) for folder in (ROOT, ROOT / "plugins" / "torch")]
+    paths = [folder.joinpath(*module.split(".")) for folder in (ROOT, ROOT / "plugins/torch", ROOT / "plugins/dask")]
     return any(path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() for path in paths)
 
 
@@ -54,6 +54,14 @@ def test_an_old_name_is_the_same_module_with_a_warning_at_the_import(forgotten: 
 def test_pickles_by_old_names_load(forgotten: str) -> None:
     with pytest.warns(DeprecationWarning, match="now"):
         assert pickle.loads(b"crammer.program\nProgram\n.") is rammer.Program
+
+
+def test_an_old_package_has_the_new_ones_modules() -> None:
+    script = "import rammer.viz, rammer.viz.explain as old, rammer_viz.explain as new; assert old is new"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], cwd=ROOT, check=True, timeout=60)
+    code = "import sys; sys.modules['rammer_torch'] = None; import rammer.dynamo"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "not installed: pip install 'rammer-compiler[torch]'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,21 +11,11 @@ from caches import CACHE
 from longest import LONGEST
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = [part for name in ("rammer", "rammer_viz", "rammer_torch", "rammer_dask") for part in ("-p", name)]
 COMMANDS = {
     "lint": ("ruff", "check", "--no-cache", "."),
     "format": ("ruff", "format", "--no-cache", "--check", "."),
-    "types": (
-        "mypy",
-        "--no-error-summary",
-        "--cache-dir",
-        str(CACHE / "mypy"),
-        "-p",
-        "rammer",
-        "-p",
-        "rammer_viz",
-        "-p",
-        "rammer_torch",
-    ),
+    "types": ("mypy", "--no-error-summary", "--cache-dir", str(CACHE / "mypy"), *PACKAGES),
 }
 
 

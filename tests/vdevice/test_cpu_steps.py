@@ -92,6 +92,33 @@ def test_the_same_as_one_by_one(program: rammer.Program, limit: float, steps: in
         np.testing.assert_array_equal(state[len(rows) % 2], last)
 
 
+def test_rows_that_can_be_pointed_at_and_then_cannot() -> None:
+    """Arguments left at the first rows wrote there once more, and later runs read there."""
+    with body(1, 32) as program:
+        feeds, steps = given(program, 1e9), 5
+        rows, last = one_by_one(program, feeds, steps)
+        executable = program.executable
+        assert isinstance(executable, TakesSteps)
+        kinds = {p.name: p.type for p in (*program.inputs, *program.outputs)}
+        state, progress = executable.rows(kinds["h"], 2), np.array([0, 1])
+        whole = executable.rows(kinds["row"], steps + 1).reshape(-1)
+        first, second = whole[: 32 * steps].reshape(steps, 1, 32), np.empty(32 * steps + 16, F32)
+        skewed = second[1 + (second.ctypes.data // 4) % 2 :][: 32 * steps].reshape(steps, 1, 32)
+        places = {"h": StepRows(state), "g": StepRows(state, 1), "k": StepRows(np.arange(steps))}
+        places |= {"row": StepRows(first)} | {name: StepRows(feeds[name][np.newaxis]) for name in ("x", "limit")}
+        loop = executable.steps(places, "again")
+        for collected in (first, skewed, first, skewed):
+            first[:] = skewed[:] = np.nan
+            loop.move("row", StepRows(collected))
+            progress[:], state[0] = (0, 1), feeds["h"]
+            while progress[0] < steps:
+                loop.take(progress, steps)
+            np.testing.assert_array_equal(collected, rows)
+            assert np.isnan(first if collected is skewed else skewed).all()
+            one_by_one(program, feeds, 1)
+        np.testing.assert_array_equal(state[steps % 2], last)
+
+
 def test_a_step_that_fails_is_known(program: rammer.Program) -> None:
     """x has 40 rows: the 41st step fails, and what came before it is there."""
     feeds = given(program, 1e9)

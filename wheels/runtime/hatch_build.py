@@ -46,6 +46,7 @@ FILES = (
 COMPILES = (
     *("vdevice/interpreter.py", "vdevice/profiles.py", "vdevice/supersteps.py", "vdevice/image/placement.py"),
     *("vdevice/rocm/prelude.py", "vdevice/simt/decode.py"),
+    *("vdevice/cuda/driver.c", "vdevice/rocm/driver.c"),
 )  # of these folders, and not needed to run programs
 
 

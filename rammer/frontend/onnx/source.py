@@ -19,6 +19,7 @@ from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.parts import Cutter
 from rammer.frontend.onnx.ports import Declared, Given, Place, Text, declared
+from rammer.frontend.onnx.signature import NEWEST_OPSETS
 from rammer.frontend.onnx.strings import require_utf8
 from rammer.frontend.onnx.tensors import ExternalData, decode
 from rammer.frontend.onnx.values import ValuedNode
@@ -95,7 +96,8 @@ class Source:
     @property
     def inputs(self) -> tuple[Declared, ...]:
         """The inputs that a caller gives, without initializers. Raises ModelError for a type that cannot be given."""
-        known = {t.name for t in self._model.graph.initializer}
+        graph = self._model.graph
+        known = {*(t.name for t in graph.initializer), *(t.values.name for t in graph.sparse_initializer)}
         return tuple(declared(v) for v in self._model.graph.input if v.name not in known)
 
     @property
@@ -123,8 +125,9 @@ class Source:
 
     @property
     def opset(self) -> int:
-        """Version of the standard's operators; 0 if the model imports none."""
-        return max((i.version for i in self._model.opset_import if i.domain in ("", "ai.onnx")), default=0)
+        """Version of the standard's operators; the newest if the model imports none."""
+        imported = (i.version for i in self._model.opset_import if i.domain in ("", "ai.onnx"))
+        return max(imported, default=NEWEST_OPSETS[""])
 
     @property
     def limits(self) -> Limits:

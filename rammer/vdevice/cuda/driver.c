@@ -9,4 +9,4 @@ static const char *const functions[] = {
     "cuMemcpyDtoDAsync_v2",    "cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuLaunchCooperativeKernel", "cuFuncSetAttribute"};
 /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, none, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-const rammer_driver rammer_cuda = {libraries, functions, 16, 0, 8};
+const rammer_driver rammer_cuda = {libraries, functions, 16, 0, 0, 8};

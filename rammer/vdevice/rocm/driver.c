@@ -11,4 +11,4 @@ static const char *const functions[] = {
     "hipModuleUnload", "hipModuleGetFunction", "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor",
     "hipModuleLaunchCooperativeKernel", ""};
 /* hipDeviceAttributeMultiprocessorCount, hipDeviceAttributeWallClockRate; kernels need no leave for shared memory */
-const rammer_driver rammer_rocm = {libraries, functions, 63, 10017, 0};
+const rammer_driver rammer_rocm = {libraries, functions, 63, 10017, 100000, 0};

@@ -13,7 +13,15 @@ from rammer.ir.tensor import Array
 
 _BITS = {"float16": np.int16, "float32": np.int32, "float64": np.int64, "bfloat16": np.int16}
 EXCESS = 4
-BOUNDS = {"float64": 1e-4, "float32": 1e-4, "float16": 4e-3, "bfloat16": 4e-2}  # of a right result, relative
+BOUNDS = {
+    "complex64": 1e-4,
+    "complex128": 1e-4,
+    "float64": 1e-4,
+    "float32": 1e-4,
+    "float16": 4e-3,
+    "bfloat16": 4e-2,
+}  # of a right result, relative
+BOUNDS |= {"uint8": 2e-5, "int8": 2e-5}  # none of 255 steps; one where quantized
 
 
 @dataclass(frozen=True, slots=True)

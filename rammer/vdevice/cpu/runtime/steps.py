@@ -48,10 +48,10 @@ class CpuLoopBody:
 
     def move(self, name: str, rows: StepRows) -> None:
         """Set the rows of a port. The caller keeps them alive."""
-        at, offsets, count = 0, 0, 0
-        self._pointed.pop(name, None)
-        if self._can_point(name, rows):
-            self._pointed[name] = -1
+        at, offsets, count, points = 0, 0, 0, self._can_point(name, rows)
+        if points != (name in self._pointed):  # a new dictionary: by the old one the program knows what to point back
+            self._pointed = {n: -1 for n in (*self._pointed, name) if points or n != name}
+        if points:
             bound = self._bindings[name]
             at, offsets, count = _address(bound.args), _address(bound.offsets), len(bound.args)
         view, array = self._views[name], rows.array

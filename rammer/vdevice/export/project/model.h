@@ -32,7 +32,8 @@ typedef struct {
   const char *const *libraries; /* by which the system finds it, up to NULL */
   const char *const *functions; /* in the order of gpu.c's `api`; "": it has none */
   int multiprocessors;          /* the attribute that counts them */
-  int clock_khz;                /* that has the rate of the clock that kernels read, or 0: it counts nanoseconds */
+  int clock_khz;                /* that has the rate of the clock that kernels read */
+  int assumed_khz;              /* the rate that kernels assume, or 0: it counts nanoseconds */
   int shared_bytes;             /* of a function: how much shared memory a block may have */
 } rammer_driver;
 

@@ -9,7 +9,7 @@
 
 enum { LINE = 32, HEAD = 16 };                 /* words of the state: of a lane's line, and of what a run reports first */
 enum { STALLED = 2, BAD_INDEX = 3, NOT_BLOCKING = 1 }; /* words of the head; a flag of streams */
-enum { ROOM = 256, NUMBER = -2, CLOCK_KHZ = 100000 };
+enum { ROOM = 256, NUMBER = -2 };
 
 typedef unsigned long long address;
 typedef struct {
@@ -146,13 +146,15 @@ static rammer_status load(rammer_program *p) {
   const rammer_gpu_plan *on = plan->gpu;
   gpu *g = gpu_of(p);
   const api *driver = &g->driver;
-  int khz = CLOCK_KHZ;
+  const int assumed = on->driver->assumed_khz;
+  int khz = assumed;
   long long n;
   if (driver->stream(&g->stream, NOT_BLOCKING)) return RAMMER_DEVICE_FAILED;
   if (driver->load(&g->module, on->code) || driver->find(&g->kernel, g->module, on->entry) || !holds(g, plan))
     return RAMMER_NO_CPU;
-  if (on->driver->clock_khz && (driver->attribute(&khz, on->driver->clock_khz, g->device) || !khz)) khz = CLOCK_KHZ;
-  g->limit = (unsigned long long)WATCHDOG_NS / CLOCK_KHZ * (unsigned)khz;
+  if (assumed && (driver->attribute(&khz, on->driver->clock_khz, g->device) || !khz)) khz = assumed;
+  g->limit = (unsigned long long)WATCHDOG_NS;
+  if (assumed) g->limit = g->limit / (unsigned)assumed * (unsigned)khz;
   lay_out_memory(g, p->model, plan);
   if (driver->allocate(&g->memory, g->bytes)) {
     g->memory = 0;
@@ -301,7 +303,10 @@ static rammer_status settle_gpu(rammer_stream *s) {
   int going;
   void *before;
   if (g->held != s) return RAMMER_OK;
-  if (!entered(g, &before)) return RAMMER_DEVICE_FAILED;
+  if (!entered(g, &before)) {
+    g->held = NULL; /* the stream may end next */
+    return RAMMER_DEVICE_FAILED;
+  }
   going = gave_back(g, s);
   g->driver.enter(before);
   return going ? RAMMER_OK : RAMMER_DEVICE_FAILED;

@@ -1,1 +1,0 @@
-"""Adapt rammer to ONNX's backend interface, torch.compile and Dask."""
