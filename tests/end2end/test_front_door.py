@@ -235,3 +235,8 @@ def test_reading_a_model_takes_the_memory_of_its_size(tmp_path: Path) -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # threads of others reserve memory, too
     done = subprocess.run([sys.executable, "-c", script], preexec_fn=limit, env=environment, capture_output=True)
     assert done.returncode == 0 and b"y" in done.stdout, done.stderr.decode()
+
+
+def test_a_keyword_that_load_does_not_know_is_named() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
+        rammer.load("program.rammer", thread=2)

@@ -581,3 +581,16 @@ def test_attention_is_masked_in_buckets() -> None:
                 np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
         texts = [text for text, _, _ in s.report().programs]
         assert sorted(texts) == [f"ids: {e}, given: {e}" for e in ("4×32", "4×8", "5×8")]
+
+
+def test_a_closed_session_of_one_node_refuses_runs() -> None:
+    """Such nodes run without a program once a call has shown that."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 18]>
+        places (bool[N] x) => (int64[1, M] y) { y = NonZero (x) }""")
+    session = rammer.Session(model, "interpreter")
+    for given in ([True, False, True], [False, True]):
+        (found,) = session.run(None, {"x": np.array(given)})
+        np.testing.assert_array_equal(found, [np.flatnonzero(given)])
+    session.close()
+    with pytest.raises(InputError, match="closed"):
+        session.run(None, {"x": np.array([True])})

@@ -177,3 +177,30 @@ def test_codes_tell_strings_apart() -> None:
     words[int(codes[0, 0])] = "another"
     with pytest.raises(InputError, match="'red' and 'another' have the same code"):
         encode(WORDS, words)
+
+
+def test_a_string_that_decides_a_branch_is_compared_by_its_text() -> None:
+    """Not by where Python has put it: other strings come to lie there."""
+    one, two = (helper.make_node("Constant", [], [f"r{n}"], value_float=float(n)) for n in (1, 2))
+    branches = [
+        helper.make_graph([node], "branch", [], [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, ())])
+        for node in (one, two)
+    ]
+    nodes = [
+        helper.make_node("Equal", ["text", "red"], ["same"]),
+        helper.make_node("If", ["same"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    red = np.array("red", object)
+    made = model(nodes, {"text": red}, {"y": TensorProto.FLOAT}, {"red": red})
+    with rammer.Session(made, "cpu", device=1) as session:
+        for n in range(200):
+            text = "red" if n % 3 else f"other {n}"
+            (y,) = session.run(None, {"text": np.array(str(bytearray(text, "ascii"), "ascii"), object)})
+            assert y == (1 if n % 3 else 2), (n, text)
+
+
+def test_strings_are_no_state() -> None:
+    node = helper.make_node("Identity", ["text"], ["y"])
+    made = model([node], {"text": WORDS}, {"y": TensorProto.STRING})
+    with pytest.raises(InputError, match="'text', which has strings"):
+        rammer.Session(made, "interpreter", state={"y": "text"})
