@@ -49,7 +49,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     found = products(operation, spec)
     if not found:
         unmerged, most = KernelProblem.of(operation, spec, flat=False), most_threads(spec)
-        found = ranked(unmerged, threads_cell.schedules(unmerged, most))[:MOST_CELLS]
+        found = ranked(unmerged, threads_cell.schedules(unmerged, most))[: MOST_CELLS + (spec.near is not None)]
         found = found or fitting(unmerged, threads_moves.schedules(unmerged, most))
         found = found or fitting(unmerged, threads_cell.sums(unmerged, most))
     if len(found) < MOST_PRODUCTS:

@@ -31,6 +31,10 @@ LAST, WAITS, COPIES = -1, -2, -3  # functions of instructions that are not rTask
 COPY_NUMBERS = 7  # source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 SCRATCH_AT = re.compile(r"\*scratch = arena \+ (\d+);")
 CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
+RECEIVES = re.compile(r"case (\d+): mk_receive\(run, argv \+ (\d+), (\d+), scratch,")
+SENDS = re.compile(r"case (\d+): .*mk_send\(argv \+ (\d+), (\d+), scratch,")
+BOXES = re.compile(r"n = tid; n < (\d+); .*mk_open_box\(scratch \+ (\d+) \+ n \* (\d+)\);")
+SENT, RECEIVED = 5, 5  # arguments of a message
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         unshared=frozenset(header["alone"]),
         copies=_copies(walked, rows, lane, operands),
         copy_place=_copy_place,
+        sent=_messages(walked, operands, SENDS.findall(text), SENT, copied=True),
+        received=_messages(walked, operands, RECEIVES.findall(text), RECEIVED),
+        boxes=[int(at) + n * int(step) for count, at, step in BOXES.findall(text) for n in range(int(count))],
         calls=Variants(dialect, int(header["threads"])).calls,
     )
 
@@ -142,6 +149,25 @@ def _copies(walked: _Walked, rows: Numbers, lane: Numbers, operands: Numbers) ->
     begin, target, nbytes, repeats, step_from, step_to, _ = numbers[:, :, 1].T
     slot = walked.slot[following]
     return np.column_stack((slot, numbers[:, 0, 0], begin, target, nbytes, repeats, step_from, step_to))
+
+
+def _messages(
+    walked: _Walked, operands: Numbers, calls: list[tuple[str, str, str]], size: int, *, copied: bool = False
+) -> Numbers:
+    """Return the messages of all slots whose functions have some. Raises ValueError.
+
+    `copied`: the last argument is a place in memory.
+    """
+    found = [np.zeros((0, 2 + size if copied else 1 + size), np.int64)]
+    for function, first, count in calls:
+        at = np.flatnonzero(walked.rows[:, 0] == int(function))
+        for n in range(int(count)):
+            numbers = operands[(walked.rows[at, 2] + int(first) + n * size)[:, None] + np.arange(size)]
+            if np.any(numbers[:, : size - copied, 0] != SCRATCH):
+                raise ValueError("a message has an argument that is no number")
+            places = (numbers[:, -1, 0], numbers[:, -1, 1]) if copied else ()
+            found.append(np.column_stack((walked.slot[at], numbers[:, : size - copied, 1], *places)))
+    return np.concatenate(found)
 
 
 def _cases(text: str) -> list[str]:

@@ -8,23 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rammer.vdevice.simt.codegen.messages import Messages, message_calls, messages_text
 from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
 from rammer.vdevice.simt.codegen.printer import EmittedFunction
 from rammer.vdevice.simt.codegen.table import ABI, AHEAD, END, ENTRY, KEEP, LINE, header_bytes
 
+NO_MESSAGES = Messages()
+# Where blocks send each other messages: none leaves while another one may still send to it.
+MESSAGES = {
+    "CLUSTERED": "MK_CLUSTER($CLUSTER) ",
+    "OPENING": "  mk_open_boxes(scratch, tid);\n",
+    "LEAVING": "    if (*stop) break;\n",
+    "CLOSING": "  mk_cluster_sync();\n",
+}
+
 
 def program_text(
-    kernels: Sequence[EmittedFunction], dialect: Dialect, block: int, max_args: int, *, copies: bool = False
+    kernels: Sequence[EmittedFunction],
+    dialect: Dialect,
+    block: int,
+    max_args: int,
+    *,
+    copies: bool = False,
+    messages: Messages = NO_MESSAGES,
 ) -> str:
     """Return the table-driven program. Its size does not depend on the number of rTasks. `copies`: KEEPs occur."""
-    cases = "".join(f"      case {n}: {task_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
+    calls = (message_calls(task_call(k, "argv", "now->rtask"), *k.messages) for k in kernels)
+    cases = "".join(f"      case {n}: {call} break;\n" for n, call in enumerate(calls))
     if copies:
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
     asks = "".join(
         f" case {n}: {k.prefetch}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.prefetch
     )
     asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
-    loop = LOOP.replace("CASES", cases).replace("ASKING", asking)
+    sends, loop = messages_text(messages), LOOP.replace("CASES", cases).replace("ASKING", asking)
+    for name, text in MESSAGES.items():
+        loop = loop.replace(name, text.replace("$CLUSTER", str(messages.cluster)) if sends else "")
     texts = {k.symbol: k.text for k in kernels}
     asked = {k.prefetch: k.prefetch_text for k in kernels if k.prefetch}
     qualifier = "__forceinline__" if sum(map(len, texts.values())) <= dialect.inline_limit else "__noinline__"
@@ -34,7 +53,7 @@ def program_text(
         f"#define MK_TASK static __device__ {qualifier}\n\n",
         "\n".join([*texts.values(), *asked.values()]),
         "\n",
-        (COMMON + (COPY if copies else "") + loop)
+        (COMMON + (COPY if copies else "") + sends + loop)
         .replace("$ENTRY", ENTRY)
         .replace("$THREADS", str(block))
         .replace(
@@ -161,7 +180,7 @@ MK_TASK void mk_keep(void *const *args, char *scratch, int tid) {
 """
 
 LOOP = """\
-extern "C" __global__ void __launch_bounds__($THREADS, $SHARES)
+extern "C" __global__ void CLUSTERED__launch_bounds__($THREADS, $SHARES)
 $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
        int span, unsigned long long limit_ns) {
   const int tid = threadIdx.x;
@@ -174,7 +193,7 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
   const int *words = (const int *)(stream + bounds[run.veu]);
   if (tid < 16) ((int *)ring)[tid] = words[tid];
   if (tid == 0) *stop = 0;
-  mk_sync();
+OPENING  mk_sync();
   if (tid < ring[0].nargs) both[tid] = args[ring[0].args + tid];
   if (tid < ring[0].nwaits && tid < $AHEAD) near[tid] = waits[ring[0].wait + tid];
   mk_sync();
@@ -212,10 +231,10 @@ CASES      default: break;
     mk_sync();  // the block's writes come before the release, and before its next task
     MK_STAMP(bounds[run.veu] + pc, 2, mk_clock())
     if (tid == $LAST && now->step) mk_store_release(state + $LINE * (1 + run.veu), run.base + now->step);
-  }
+LEAVING  }
   MK_STAMP(bounds[run.veu + 1] - 1, 2, mk_time_ns())
   MK_STAMP(bounds[run.veu + 1] - 1, 3, mk_clock())
   mk_sync();
-  mk_finish(run, span, tid);
+CLOSING  mk_finish(run, span, tid);
 }
 """

@@ -53,6 +53,12 @@ class Dialect:
 # void mk_show_units()  // staged instructions see what this thread has stored in scratch, behind a block sync
 # unsigned mk_scratch_at(const void *)  // where in the block's memory
 # void mk_put_ENCODING(type *, int at, vf)  // four elements, as parts in scratch
+# void mk_cluster_sync()  // of all blocks of a cluster
+# void mk_open_box(char *)  // before messages are sent to it
+# void mk_expect(char *box, int bytes)  // of the next messages
+# bool mk_arrived(char *box, int parity)  // whether all their bytes are there: each thread sees them then
+# void mk_put(const float *at, const char *box, unsigned rank, float)  // store in another block of the cluster
+# MK_CLUSTER(n)  // of the program's function: blocks of a cluster
 # void mk_ahead(const char *)  // soon this will be read: a hint, if the dialect asks ahead
 # unsigned long long mk_now_ns(), mk_clock()  // the same everywhere; as fine as can be, but each vEU's own
 # float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
@@ -145,6 +151,35 @@ template <int BYTES> INLINE void mk_copy_later(void *to, const void *from, bool 
 }
 template <int GROUPS> INLINE void mk_await() {
   asm volatile("cp.async.commit_group; cp.async.wait_group %0;" :: "n"(GROUPS) : "memory");
+}
+#endif
+#define MK_CLUSTER(n) __cluster_dims__(n, 1, 1)
+#if __CUDA_ARCH__ >= 900
+INLINE unsigned mk_near(const void *p) {
+  unsigned at;
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(p));
+  return at;
+}
+INLINE void mk_cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+INLINE void mk_open_box(char *box) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" :: "r"(mk_near(box))
+               : "memory");
+}
+INLINE void mk_expect(char *box, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(mk_near(box)), "r"(bytes) : "memory");
+}
+INLINE bool mk_arrived(char *box, int parity) {
+  unsigned ok;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
+               " selp.u32 %0, 1, 0, p; }" : "=r"(ok) : "r"(mk_near(box)), "r"(parity) : "memory");
+  return ok;
+}
+INLINE void mk_put(const float *at, const char *box, unsigned rank, float v) {
+  asm volatile("{ .reg .u32 a, b; mapa.shared::cluster.u32 a, %0, %2; mapa.shared::cluster.u32 b, %1, %2;"
+               " st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [a], %3, [b]; }"
+               :: "r"(mk_near(at)), "r"(mk_near(box)), "r"(rank), "f"(v) : "memory");
 }
 #endif
 #define MK_COLD static __device__ __noinline__
