@@ -8,15 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rammer.ir.analysis.dependency import Dependencies
-from rammer.ir.analysis.messages import (
-    BOX_BYTES,
-    Delivery,
-    Numbers,
-    deliveries,
-    is_reused_in_turn,
-    last_barrier,
-    received_at,
-)
+from rammer.ir.analysis.messages import BOX_BYTES, Delivery, Numbers, deliveries, last_barrier, received_at
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
@@ -100,7 +92,7 @@ def _places(full: HappensBefore, found: Sequence[Delivery]) -> dict[TensorId, in
     last: dict[int, list[Delivery]] = {}
     for one in sorted(found, key=lambda one: (int(full.rank(one.parts[:, 0]).min()), one.tensor)):
         mine = last.setdefault(one.group, [])
-        number = next((n for n, before in enumerate(mine) if is_reused_in_turn(full, before, one)), len(mine))
+        number = next((n for n, before in enumerate(mine) if before.is_read_before(one, full)), len(mine))
         if number < MOST_PLACES:
             mine[number : number + 1] = [one]
             result[one.tensor] = number

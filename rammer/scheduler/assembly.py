@@ -148,22 +148,18 @@ class Assembly:
         other = next((end for end, veu in ends if veu // size != own), NEVER)
         return Needs(self._builder.front(last), *ends[0], other, near)
 
-    def _foreign_us(self, veu: int, needs: Needs) -> tuple[float, float]:
+    def hand_over_us(self, veu: int, needs: Needs) -> tuple[float, float]:
         """Return when the last awaited slot of another vEU ends, and when the last hand-over to `veu` is over."""
         far = needs.other_end_us if veu // self._group == needs.veu // self._group else needs.end_us
         close = next((end for end, u in needs.near.get(veu // self._group, ()) if u != veu), NEVER)
         return max(far, close), max(far + self.spec.barrier_us, close + self._near_us)
-
-    def handed_us(self, veu: int, needs: Needs) -> float:
-        """Return when all hand-overs of these dependencies to `veu` are over."""
-        return self._foreign_us(veu, needs)[1]
 
     def start_us(self, veu: int, needs: Needs) -> float:
         """Return when an rTask with these dependencies would start on `veu`, with a barrier-rTask if it needs one."""
         ready = float(self.ready_us[veu])
         if needs.front is None:
             return ready
-        foreign, handed = self._foreign_us(veu, needs)
+        foreign, handed = self.hand_over_us(veu, needs)
         if ready >= foreign and self._builder.happens_after(veu, needs.front):
             return ready
         return max(ready + self.spec.least_barrier_us, handed)
@@ -199,7 +195,7 @@ class Assembly:
         where = self._builder.append(task, veu, needs.front)
         ends = self._ends[veu]
         if where.order > len(ends):  # after a barrier-rTask
-            start = max(start + self.spec.least_barrier_us, self._foreign_us(veu, needs)[1])
+            start = max(start + self.spec.least_barrier_us, self.hand_over_us(veu, needs)[1])
             ends.append(start)
         end = self.ready_us[veu] = start + rtask_us
         ends.append(end)

@@ -160,15 +160,13 @@ def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> T
     sent = {(veu, at) for veu, s in barriers_of if isinstance(s, BarrierRTask) for at in s.messages}
 
     def hand_over_us(at: Position, veu: int) -> float:
-        if plan.memory and (veu, at) not in sent:
-            return far_us  # by a counter
-        return plan.spec.handover_us(at.veu, veu)
+        by_counter = plan.memory and (veu, at) not in sent
+        return far_us if by_counter else plan.spec.handover_us(at.veu, veu)
 
     def barrier(now: float, veu: int, done: Iterable[tuple[Position, float]]) -> float:
         if near:
-            latest = max((end + hand_over_us(at, veu) for at, end in done), default=now)
-        else:
-            latest = max((end for _, end in done), default=now) + far_us
+            return max(now, now + plan.spec.least_barrier_us, *(end + hand_over_us(at, veu) for at, end in done))
+        latest = max((end for _, end in done), default=now) + far_us
         return max(now + plan.spec.least_barrier_us, latest)
 
     programs: list[ProgramTimes] = []

@@ -46,9 +46,13 @@ class Delivery:
         """Return to which vEUs of a group of `size` a writer sends its part, as bits."""
         return sum(1 << veu % size for veu, parts in self.sources.items() if slot in parts[:, 0])
 
-    @property
-    def accesses(self) -> Slots:
-        return np.concatenate([self.parts[:, 0], self.readers])
+    def is_read_before(self, second: Delivery, order: HappensBefore) -> bool:
+        """Return whether all that touches this result's places is over before another one is written there.
+
+        `order` counts messages, too.
+        """
+        before, after = np.concatenate([self.parts[:, 0], self.readers]), second.parts[:, 0]
+        return bool(order.before(np.repeat(before, len(after)), np.tile(after, len(before))).all())
 
 
 def deliveries(
@@ -111,12 +115,3 @@ def received_at(
             for other, at in zip(order.veu[makers].tolist(), order.order[makers].tolist(), strict=True):
                 last[other] = max(last.get(other, -1), at)
     return result
-
-
-def is_reused_in_turn(order: HappensBefore, first: Delivery, second: Delivery) -> bool:
-    """Return whether all that touches one result's places is over before another one is written there.
-
-    `order` counts messages, too.
-    """
-    before, after = first.accesses, second.parts[:, 0]
-    return bool(order.before(np.repeat(before, len(after)), np.tile(after, len(before))).all())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from rammer.errors import VerificationError
-from rammer.ir.analysis.messages import BOX_BYTES, Delivery, is_reused_in_turn, received_at
+from rammer.ir.analysis.messages import BOX_BYTES, Delivery, received_at
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position
@@ -55,7 +55,7 @@ def check_messages(
         for first, second in pairwise(mine):
             at, next_at = places[first.tensor], places[second.tensor]
             if at == next_at:
-                if not is_reused_in_turn(told, first, second):
+                if not first.is_read_before(second, told):
                     raise VerificationError(
                         "R114",
                         f"{second.tensor!r} may arrive at byte {at} of scratch while {first.tensor!r} is read there",

@@ -112,7 +112,7 @@ class _TileHomes:
     def ready_us(self, task: TaskUid, needs: Needs, assembly: Assembly) -> float:
         """Return when an rTask's operands are there; with groups of vEUs, at the vEU of its weights."""
         home = self.of(task) if self._problem.spec.near else None
-        return needs.end_us if home is None else assembly.handed_us(home, needs)
+        return needs.end_us if home is None else assembly.hand_over_us(home, needs)[1]
 
     def placed(self, task: TaskUid, needs: Needs, assembly: Assembly) -> Placed:
         """Return an rTask on the vEU of its weights, or else where it starts first."""

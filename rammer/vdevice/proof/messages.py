@@ -12,7 +12,7 @@ from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import TensorId
 from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers, broken
 
-NO_COPY = (SCRATCH, 0)
+NO_COPY = (0, SCRATCH)
 
 
 def verify_messages(
@@ -24,7 +24,7 @@ def verify_messages(
     for one in found:
         for slot, first, end in one.parts.tolist():
             begin, ranks = first * WORD_BYTES, one.ranks(slot, near.group if near else 1)
-            copy = (ARENA, memory.offsets[one.tensor] + begin) if one.outside else NO_COPY
+            copy = (memory.offsets[one.tensor] + begin, ARENA) if one.outside else NO_COPY
             sent.append((slot, places[one.tensor] + begin, end - first, ranks, places[one.tensor], *copy))
         for veu, reader in one.receives.items():
             waiting = reader - int(order.order[reader]) + last_barrier(plan, order, reader)[1] + 1

@@ -315,13 +315,10 @@ def _operands(evidence: ImageEvidence) -> None:
         _in_pieces(evidence, row, separate)
     groups = {one.tensor: one.group for one in evidence.messages}
     for row in np.flatnonzero(kind_of == 3).tolist():
-        n, argument, tensor, _ = arguments[row]
+        n, _, tensor, _ = arguments[row]
         mine = evidence.tasks_of(n)
         at = places_of(evidence.plan, memory, groups, tensor, evidence.wanted[0][mine, 1])
-        has = decoded.operands[slots.first_operand[mine] + argument]
-        if (bad := np.flatnonzero((has != at).any(axis=1))).size:
-            b = int(bad[0])
-            _misplaced(evidence, int(mine[b]), row, (int(has[b, 0]), int(has[b, 1])), (int(at[b, 0]), int(at[b, 1])))
+        _compare_places(evidence, row, mine, at)
 
 
 def _misplaced(
@@ -349,11 +346,17 @@ def _in_pieces(evidence: ImageEvidence, row: int, separate: Mapping[TensorId, Pi
     at = np.searchsorted(pieces.firsts, first + shift, "right") - 1
     begin = np.array(pieces.offsets)[at] + (first + shift - np.array(pieces.firsts)[at]) * kind.element_bytes
     wanted = begin - first * kind.element_bytes
-    found = evidence.decoded.operands[evidence.decoded.slots.first_operand[tasks] + argument]
     base = SCRATCH if root in evidence.memory.in_scratch else ARENA
-    if (bad := np.flatnonzero((found[:, 0] != base) | (found[:, 1] != wanted))).size:
+    _compare_places(evidence, row, tasks, np.column_stack((np.full(len(wanted), base), wanted)))
+
+
+def _compare_places(evidence: ImageEvidence, row: int, tasks: Numbers, wanted: Numbers) -> None:
+    """Check that rTasks find an argument at the `wanted` places."""
+    argument = evidence.operands[0][row][1]
+    found = evidence.decoded.operands[evidence.decoded.slots.first_operand[tasks] + argument]
+    if (bad := np.flatnonzero((found != wanted).any(axis=1))).size:
         b = int(bad[0])
-        _misplaced(evidence, int(tasks[b]), row, (int(found[b, 0]), int(found[b, 1])), (base, int(wanted[b])))
+        _misplaced(evidence, int(tasks[b]), row, *(tuple(at[b].tolist()) for at in (found, wanted)))
 
 
 def _constants(evidence: ImageEvidence) -> None:

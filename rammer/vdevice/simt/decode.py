@@ -6,6 +6,7 @@ Shares no code with the writers (`table.py`, `image.py`, `megakernel.py`), so th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
 RECEIVES = re.compile(r"case (\d+): mk_receive\(run, argv \+ (\d+), (\d+), scratch,")
 SENDS = re.compile(r"case (\d+): .*mk_send\(argv \+ (\d+), (\d+), scratch,")
 BOXES = re.compile(r"n = tid; n < (\d+); .*mk_open_box\(scratch \+ (\d+) \+ n \* (\d+)\);")
-SENT, RECEIVED = 5, 5  # arguments of a message
+MESSAGE_ARGS = 5
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         unshared=frozenset(header["alone"]),
         copies=_copies(walked, rows, lane, operands),
         copy_place=_copy_place,
-        sent=_messages(walked, operands, SENDS.findall(text), SENT, copied=True),
-        received=_messages(walked, operands, RECEIVES.findall(text), RECEIVED),
+        sent=_messages(walked, operands, SENDS.findall(text)),
+        received=_messages(walked, operands, RECEIVES.findall(text)),
         boxes=[int(at) + n * int(step) for count, at, step in BOXES.findall(text) for n in range(int(count))],
         calls=Variants(dialect, int(header["threads"])).calls,
     )
@@ -151,22 +152,19 @@ def _copies(walked: _Walked, rows: Numbers, lane: Numbers, operands: Numbers) ->
     return np.column_stack((slot, numbers[:, 0, 0], begin, target, nbytes, repeats, step_from, step_to))
 
 
-def _messages(
-    walked: _Walked, operands: Numbers, calls: list[tuple[str, str, str]], size: int, *, copied: bool = False
-) -> Numbers:
-    """Return the messages of all slots whose functions have some. Raises ValueError.
+def _messages(walked: _Walked, operands: Numbers, calls: Sequence[Sequence[str]]) -> Numbers:
+    """Return the messages of all slots whose functions have some: slot, numbers, base of the last one.
 
-    `copied`: the last argument is a place in memory.
+    Raises ValueError.
     """
-    found = [np.zeros((0, 2 + size if copied else 1 + size), np.int64)]
+    found = [np.zeros((0, 2 + MESSAGE_ARGS), np.int64)]
     for function, first, count in calls:
         at = np.flatnonzero(walked.rows[:, 0] == int(function))
         for n in range(int(count)):
-            numbers = operands[(walked.rows[at, 2] + int(first) + n * size)[:, None] + np.arange(size)]
-            if np.any(numbers[:, : size - copied, 0] != SCRATCH):
+            numbers = operands[walked.rows[at, 2][:, None] + int(first) + n * MESSAGE_ARGS + np.arange(MESSAGE_ARGS)]
+            if np.any(numbers[:, :-1, 0] != SCRATCH):
                 raise ValueError("a message has an argument that is no number")
-            places = (numbers[:, -1, 0], numbers[:, -1, 1]) if copied else ()
-            found.append(np.column_stack((walked.slot[at], numbers[:, : size - copied, 1], *places)))
+            found.append(np.column_stack((walked.slot[at], numbers[:, :, 1], numbers[:, -1, 0])))
     return np.concatenate(found)
 
 

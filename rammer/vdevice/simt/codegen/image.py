@@ -79,8 +79,8 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
         kept.end = max(aligned(kept.end), base)
     if messages.boxes:
         kept.end = spec.scratch_bytes
-    own = {uid: len(messages.arguments(uid)[0]) for uid in (*messages.received, *messages.sent)}
-    most_sent = max(own.values(), default=0)
+    told = {*messages.received, *messages.sent}
+    most_sent = max((len(messages.arguments(uid)[0]) for uid in told), default=0)
     max_args = max([len(mine.places[0]) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0) + most_sent
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
     block = -(-most // dialect.subgroup_size) * dialect.subgroup_size
