@@ -57,7 +57,7 @@ class PluginFault:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A registered vDevice and whether it can run here."""
+    """A registered vDevice and whether it can run here. `emulated`: only an emulator of it runs programs here."""
 
     name: str
     plugin: str
@@ -65,6 +65,7 @@ class DeviceInfo:
     available: bool
     reason: str
     hint: str
+    emulated: bool = False
 
 
 class PluginRegistry:
@@ -158,7 +159,9 @@ class PluginRegistry:
     def devices(self) -> list[DeviceInfo]:
         """Return every vDevice, probed."""
         return [
-            DeviceInfo(name, plugin, entry.summary, *_probe(entry)) for name, (plugin, entry) in self.vdevices().items()
+            DeviceInfo(name, plugin, entry.summary, here.ok, here.reason, here.hint, here.emulated)
+            for name, (plugin, entry) in self.vdevices().items()
+            for here in [_probe(entry)]
         ]
 
     def open(self, target: str, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
@@ -339,13 +342,15 @@ def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
     return did_you_mean(target, names, closeness=0.7) or "`rammer doctor` lists devices and plugins"
 
 
-def _probe(entry: VDeviceEntry) -> tuple[bool, str, str]:
+def _probe(entry: VDeviceEntry) -> Availability:
+    from rammer.vdevice.base import Availability
+
     try:
-        answer: Availability = entry.probe()
+        return entry.probe()
     except RammerError as error:
-        return False, error.what, error.hint
+        return Availability(False, error.what, error.hint)
     except Exception as error:  # the contract says never; a plugin may break it
         if _by_signal(error, "a vDevice was probed"):
             raise
-        return False, f"its probe raised {type(error).__name__}: {error}", "report this to the plugin's author"
-    return answer.ok, answer.reason, answer.hint
+        problem = f"its probe raised {type(error).__name__}: {error}"
+        return Availability(False, problem, "report this to the plugin's author")

@@ -40,8 +40,9 @@ def doctor(calibrate: bool, as_json: bool) -> None:
         return
     table = Table("vDevice", "plugin", "state", "what to know", title="vDevices")
     for info in found.pop("devices"):
-        state = "[green]ready[/]" if info["available"] else "[yellow]unavailable[/]"
-        known = [info["summary"] if info["available"] else "", info["reason"], info["hint"]]
+        state = "[green]ready[/]" if info["available"] else "[red]unavailable[/]"
+        state = "[yellow]emulator[/]" if info["emulated"] else state
+        known = [info["summary"] if info["available"] or info["emulated"] else "", info["reason"], info["hint"]]
         table.add_row(info["name"], info["plugin"], state, escape(in_options("\n".join(k for k in known if k))))
     out.print(table)
     for fault in found.pop("faults"):
