@@ -159,9 +159,7 @@ class PluginRegistry:
     def devices(self) -> list[DeviceInfo]:
         """Return every vDevice, probed."""
         return [
-            DeviceInfo(name, plugin, entry.summary, here.ok, here.reason, here.hint, here.emulated)
-            for name, (plugin, entry) in self.vdevices().items()
-            for here in [_probe(entry)]
+            DeviceInfo(name, plugin, entry.summary, *_probe(entry)) for name, (plugin, entry) in self.vdevices().items()
         ]
 
     def open(self, target: str, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
@@ -342,15 +340,13 @@ def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
     return did_you_mean(target, names, closeness=0.7) or "`rammer doctor` lists devices and plugins"
 
 
-def _probe(entry: VDeviceEntry) -> Availability:
-    from rammer.vdevice.base import Availability
-
+def _probe(entry: VDeviceEntry) -> tuple[bool, str, str, bool]:
     try:
-        return entry.probe()
+        answer: Availability = entry.probe()
     except RammerError as error:
-        return Availability(False, error.what, error.hint)
+        return False, error.what, error.hint, False
     except Exception as error:  # the contract says never; a plugin may break it
         if _by_signal(error, "a vDevice was probed"):
             raise
-        problem = f"its probe raised {type(error).__name__}: {error}"
-        return Availability(False, problem, "report this to the plugin's author")
+        return False, f"its probe raised {type(error).__name__}: {error}", "report this to the plugin's author", False
+    return answer.ok, answer.reason, answer.hint, answer.emulated

@@ -26,7 +26,10 @@ EMULATORS = ("qemu-aarch64", "qemu-riscv64", "wine", "wasmtime", "node", "chromi
 @click.option("--calibrate", is_flag=True, help="Measure what this machine can do, for better estimates: some seconds.")
 @json_option
 def doctor(calibrate: bool, as_json: bool) -> None:
-    """List vDevices, faults, the compiler, caches, flags, and policies: with the reason why one is unavailable."""
+    """List devices, faults, compiler, caches, flags and policies.
+
+    Says why a device or a plugin cannot be used.
+    """
     registry = PluginRegistry()
     if calibrate:
         _calibrate(registry, quiet=as_json)

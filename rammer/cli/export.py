@@ -20,7 +20,9 @@ from rammer.cli.options import compile_options, compiled, model_argument, pairs,
 @together_option
 @compile_options
 def export(model: str | dict[str, str], output: str, name: str | None, state: dict[str, str], **options: Any) -> None:
-    """Export MODEL (ONNX) as a C project: sources, weights, a header, CMake files and a self-check.
+    """Export MODEL (ONNX) as a C project that runs without Python.
+
+    It has sources, weights, a header, CMake files and a self-check.
 
     --target cuda and rocm export for a GPU. --arch takes several, A,B: the library then chooses the best that the CPU
     or GPU runs. Several models, NAME=MODEL, become one model with ports NAME.PORT.

@@ -38,7 +38,7 @@ from rammer.runtime.program import best_first
 def compile_command(
     model: str | dict[str, str], output: str | None, state: dict[str, str], as_json: bool, **options: Any
 ) -> None:
-    """Compile MODEL (ONNX) into a file that runs without the compiler.
+    """Compile MODEL (ONNX) to a file that runs without a compiler.
 
     Several models, NAME=MODEL, become one program with ports NAME.PORT.
     """
@@ -76,7 +76,10 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run MODEL (ONNX or a compiled program) once and describe its outputs."""
+    """Run MODEL once and describe its outputs.
+
+    It is an ONNX file, or a compiled program.
+    """
     rows, seconds = run_once(paths_of(model), lambda: open_program(model, **options), given, folder, seed, verbose)
     if as_json:
         outputs = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
@@ -96,7 +99,10 @@ def run(
 @json_option
 @compile_options
 def check_command(model: str, every: bool, seed: int, as_json: bool, **options: Any) -> None:
-    """Compile MODEL (ONNX), compare its outputs with a reference, and name the operator that differs."""
+    """Compare the outputs of MODEL (ONNX) with references.
+
+    Names the operator that differs.
+    """
     from rammer.compiler.checking import check_model, require_agreement
 
     with progress_bar() as show:
