@@ -282,7 +282,8 @@ def _payer(place: int, payer: Payer, total_us: float) -> _Section:
     names = list(dict.fromkeys(payer.names))
     called = short(names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}", 60)
     shown = [o for n, o in enumerate(payer.offers) if n < OFFERS or o.rkernel == payer.rkernel]
-    spent = ", ".join(f"{us / payer.rtask_us:.0%} {what}" for what, us in _falling(payer.parts) if us)
+    parts = ((us / payer.rtask_us, what) for what, us in _falling(payer.parts))
+    spent = ", ".join(f"{part:.0%} {what}" for part, what in parts if part >= 0.005)
     more = f"\n… and {len(payer.offers) - len(shown)} more" if len(payer.offers) > len(shown) else ""
     return _Section(
         f"{place}. {payer.kind}, {counted(len(payer.names), 'operator')} ({called}): {time(payer.path_us)} on the "

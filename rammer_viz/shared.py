@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import counted
+from rammer.errors import counted, size
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot
@@ -160,14 +160,6 @@ def time(us: float, total_us: float = 0.0) -> str:
     if max(us, total_us) >= MILLI:
         return f"{us / 1e3:.4g} ms"
     return f"{us:.4g} µs"
-
-
-def size(nbytes: float, most: float = 0.0) -> str:
-    """Return a number of bytes in the unit that suits it, or the whole that it is a part of."""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if max(nbytes, most) >= unit:
-            return f"{nbytes / unit:.1f} {name}"
-    return f"{nbytes:.0f} B"
 
 
 def data_rate(gbps: float) -> str:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 
+from rammer.errors import size
 from rammer.ir.analysis.storage import arguments
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
@@ -26,7 +27,6 @@ from rammer_viz.shared import (
     facts,
     names,
     short,
-    size,
     time,
     title,
     traffic,

@@ -45,7 +45,10 @@ def main(context: click.Context, verbose: int, plugins: tuple[str, ...]) -> None
 @click.option("--html", default="rammer-demo.html", show_default=True, help="Where to write the timeline.")
 @click.option("--seconds", default=2.0, show_default=True, help="Time to measure, per network.")
 def demo_command(html: str, seconds: float) -> None:
-    """Compile and run real networks, check them, and compare sequential with wavefront scheduling."""
+    """Compile, run and check real networks.
+
+    Compares sequential with wavefront scheduling.
+    """
     files.check_new(html)
     with progress_bar() as show_progress:
         demo.run(out, Path(html), seconds, show_progress)
@@ -54,7 +57,10 @@ def demo_command(html: str, seconds: float) -> None:
 @main.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print the completion of a shell: eval "$(rammer completion bash)", or rammer completion fish | source."""
+    """Print a completion script for bash, zsh or fish.
+
+    Use it as eval "$(rammer completion bash)", eval "$(rammer completion zsh)", or rammer completion fish | source.
+    """
     complete = get_completion_class(shell)
     assert complete
     click.echo(complete(main, {}, "rammer", "_RAMMER_COMPLETE").source())

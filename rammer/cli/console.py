@@ -19,8 +19,7 @@ from rich.markup import escape
 from rich.segment import Segment
 
 from rammer.cli.syntax import in_options
-from rammer.errors import RammerError, message
-from rammer_viz.shared import size
+from rammer.errors import RammerError, message, size
 
 
 class Plain(Console):

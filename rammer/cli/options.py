@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,6 +21,7 @@ from rammer.errors import InputError
 from rammer.plugins import PluginRegistry
 from rammer.runtime import artifact
 from rammer.runtime.program import Program
+from rammer.vdevice.base import Progress
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -134,6 +136,16 @@ def open_program(path: str | Mapping[str, str], **options: Any) -> Program:
         return rammer.load(path, device=options.get("device"), threads=options.get("threads"))
     with progress_bar() as show:
         return rammer.compile(path, how=how_to_compile(options), progress=show)
+
+
+@contextmanager
+def compiled(model: str | Mapping[str, str], **options: Any) -> Iterator[tuple[list[Program], Progress]]:
+    """Compile a model or several for each architecture of `--arch A,B`, and yield the programs, with a progress bar."""
+    arches = dict.fromkeys((options.pop("arch") or "").split(","))
+    how = how_to_compile(options)
+    with progress_bar() as show, ExitStack() as stack:
+        programs = [rammer.compile(model, how=how, arch=arch or None, progress=show) for arch in arches]
+        yield [stack.enter_context(program) for program in programs], show
 
 
 def refuse_options(path: str, **options: Any) -> None:

@@ -46,9 +46,10 @@ def bench(
     policy: str | None,
     **options: Any,
 ) -> None:
-    """Time MODEL under several policies, in turns, and list the operators of the first one that take most time.
+    """Time MODEL under several policies, in turns.
 
-    Policies with equal plans are timed once. A compiled program is timed under the policy it was compiled with.
+    Lists the operators of the first one that take most time. Policies with equal plans are timed once. A compiled
+    program is timed under the policy it was compiled with.
     """
     usual = ",".join(dict.fromkeys((config.get("RAMMER_POLICY"), *POLICIES)))
     names = [policy] if policy else split_policies(usual if policies is None else policies)

@@ -203,7 +203,7 @@ def test_policies_take_options(model: str, tmp_path: Path, monkeypatch: pytest.M
         assert program.report().policy == program.plan.policy == "wavefront:selection=efficient,beyond=off"
 
 
-def test_doctor_and_cache() -> None:
+def test_doctor_and_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     text = call("doctor").output
     assert "exports for other systems run here by" in text and "qemu-aarch64" in text
     for words in ("round_robin", "kernels=selected", "beyond=on (default)"):
@@ -211,6 +211,11 @@ def test_doctor_and_cache() -> None:
     assert "cpu" in text and "ready" in text and "wavefront" in text
     devices = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
     assert {"interpreter", "cpu", "cuda", "rocm", "ipu"} <= set(devices)
+    monkeypatch.setattr("rammer.vdevice.ipu.sdk.find_sdk", lambda: None)
+    for driver in ("cuda", "rocm"):
+        monkeypatch.setattr(f"rammer.vdevice.{driver}.driver.NODES", ())
+    found = {d["name"]: d["emulated"] for d in json.loads(call("doctor", "--json").stdout)["devices"]}
+    assert [name for name, emulated in found.items() if emulated] == ["cuda", "rocm", "ipu"]  # alike
     assert "kernel" in call("cache").output
 
 
