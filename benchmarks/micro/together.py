@@ -1,9 +1,11 @@
 """Measure rounds of several models: one program of all, its parts, separate programs, and ONNX Runtime's sessions.
 
 python -m benchmarks.micro.together [voice ocr detectors] [--rounds 10] [--seconds 0.5] [--small] [--json r.json]
+python -m benchmarks.micro.together frame --count 10000 --peer "one plan" --peer separate
 
 A round calls every model of a set once, with fixed inputs and outputs. State is an ordinary input here, which no peer
-carries on. Each peer runs in a process of its own, and they are visited in turns.
+carries on. Each peer runs in a process of its own, and they are visited in turns. `--count` runs as many rounds of each
+peer, of which the worst is shown. Half of what separate programs of one vEU take is the least that two vEUs could.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -30,16 +32,20 @@ from benchmarks.compare.apart import PAUSE_S
 from benchmarks.compare.report import wide_console
 from benchmarks.models.build import build
 from benchmarks.models.store import Scale
+from benchmarks.models.today.dense import TextDetector
+from benchmarks.models.today.model import today
 from rammer.forkpool import usable_cpus
 from rammer.runtime.measure import random_inputs
 from rammer.runtime.program import Program
 
 Run = Callable[[], object]
+PAGE = "page_detector"  # the text detector, on a page of 640x640
 SETS = {
     "frame": ("today_vad", "today_denoiser_1", "today_transducer"),
     "voice": ("today_vad", "today_denoiser_1", "today_transducer", "today_speaker"),
     "voice16": ("today_vad", "today_denoiser_16", "today_transducer", "today_speaker"),
     "ocr": ("today_ocr_detector", "today_mobilenet_v2", "today_ocr_recognizer"),
+    "page": (PAGE, "today_mobilenet_v2", "today_ocr_recognizer"),
 }
 DETECTORS = "detectors"
 COUNT = 100  # of detectors
@@ -58,6 +64,7 @@ class Files:
 
     models: Mapping[str, str]
     compiled: Mapping[str, str]
+    single: Mapping[str, str]  # for one vEU
     joint: str
     parts: str
     merged: str
@@ -91,17 +98,27 @@ def models_of(name: str, scale: Scale, folder: Path) -> dict[str, str]:
     """Return the files of a set's models by name."""
     if name == DETECTORS:
         return {f"m{n}": detector(folder / f"m{n}.onnx", n) for n in range(COUNT if scale == "full" else 4)}
-    return {spec.removeprefix("today_"): str(build(spec, scale=scale).path) for spec in SETS[name]}
+    built = {spec: page(folder, scale) if spec == PAGE else str(build(spec, scale=scale).path) for spec in SETS[name]}
+    return {spec.removeprefix("today_"): path for spec, path in built.items()}
+
+
+def page(folder: Path, scale: Scale) -> str:
+    """Save the text detector for a page; return the path."""
+    sizes = {"image": 640 if scale == "full" else 128, "widths": (24, 40, 80, 160), "wide": 96}
+    spec = today(PAGE, "text detector", TextDetector, sizes, sizes)
+    path = folder / f"{PAGE}.onnx"
+    onnx.save(spec.to_onnx(spec.build_module(), spec.example_inputs()), path)
+    return str(path)
 
 
 def prepare(name: str, scale: Scale, folder: Path, threads: int) -> Files:
     """Compile and save a set of models, and merge their graphs."""
     models = models_of(name, scale, folder)
-    compiled = {}
+    compiled, single = ({model: str(folder / f"{model}.{kind}.rammer") for model in models} for kind in ("all", "one"))
     for model, path in models.items():
-        compiled[model] = str(folder / f"{model}.rammer")
-        with rammer.compile(path, "cpu", device=threads) as program:
-            program.save(compiled[model])
+        for file, veus in ((compiled[model], threads), (single[model], 1)):
+            with rammer.compile(path, "cpu", device=veus) as program:
+                program.save(file)
     joint, parted = str(folder / "joint.rammer"), str(folder / "parts.rammer")
     for file, together in ((joint, []), (parted, None)):
         with rammer.compile(models, "cpu", device=threads, together=together) as program:
@@ -112,7 +129,7 @@ def prepare(name: str, scale: Scale, folder: Path, threads: int) -> Files:
     except (ValueError, onnx.checker.ValidationError) as error:
         print(f"{name}: onnx.compose merges no such models: {error}")
         merged = ""
-    return Files(models, compiled, joint, parted, merged, threads)
+    return Files(models, compiled, single, joint, parted, merged, threads)
 
 
 def merge(models: Mapping[str, str]) -> onnx.ModelProto:
@@ -136,7 +153,15 @@ def one_plan(files: Files) -> Loaded:
 
 
 def separate(files: Files) -> Loaded:
-    programs = [rammer.load(path, device=files.threads) for path in files.compiled.values()]
+    return _separate(files.compiled.values(), files.threads)
+
+
+def separate_of_one(files: Files) -> Loaded:
+    return _separate(files.single.values(), 1)
+
+
+def _separate(paths: Iterable[str], veus: int) -> Loaded:
+    programs = [rammer.load(path, device=veus) for path in paths]
     runs = [bound(program) for program in programs]
     return Loaded(lambda: [run() for run in runs], sum(map(_bytes, programs)))
 
@@ -194,7 +219,12 @@ def onnxruntime_of(one: bool, threads: int, pool: bool) -> Callable[[Files], Loa
     return load
 
 
-OURS: dict[str, Callable[[Files], Loaded]] = {"one plan": one_plan, "parts": parts, "separate": separate}
+OURS: dict[str, Callable[[Files], Loaded]] = {
+    "one plan": one_plan,
+    "parts": parts,
+    "separate": separate,
+    "separate, one vEU": separate_of_one,
+}
 THEIRS = {
     f"onnxruntime {what}, {threads} thread{'s' * (threads > 1)}": onnxruntime_of(what == "one file", threads, pool)
     for what, pool in (("separate", False), ("one pool", True), ("one file", False))
@@ -211,7 +241,7 @@ def resident() -> int:
 
 
 def serve(pipe: connection.Connection, peer: str, files: Files) -> None:
-    """Child's main: load, answer with bytes of memory, then answer each number of seconds with µs of rounds."""
+    """Child's main: load, answer with bytes of memory, then answer each number of seconds or of rounds with their µs."""
     import onnxruntime  # noqa: F401  # type: ignore[import-untyped, unused-ignore]  # libraries are not what is measured
 
     before = resident()
@@ -219,24 +249,30 @@ def serve(pipe: connection.Connection, peer: str, files: Files) -> None:
     for _ in range(5):
         run()
     pipe.send({"resident_bytes": resident() - before, "planned_bytes": planned_bytes})
-    while (seconds := pipe.recv()) is not None:
+    while (wanted := pipe.recv()) is not None:
         time.sleep(PAUSE_S)
         run()
         samples: list[float] = []
+        seconds, count = wanted
         stop = time.perf_counter() + seconds
-        while time.perf_counter() < stop:
+        while len(samples) < count or time.perf_counter() < stop:
             start = time.perf_counter()
             run()
             samples.append((time.perf_counter() - start) * 1e6)
         pipe.send(samples)
 
 
-def measure(files: Files, rounds: int, seconds: float) -> dict[str, Any]:
-    """Return results by peer: median and minimum of rounds, the worst of them, their number, and memory."""
+def measure(
+    files: Files, rounds: int, seconds: float, count: int = 0, peers: Sequence[str] = (*PEERS,)
+) -> dict[str, Any]:
+    """Return results by peer: median and minimum of rounds, the worst of them, their number, and memory.
+
+    Each visit takes `seconds`, or with `count` its part of so many rounds.
+    """
     context = get_context("spawn")
     pipes: dict[str, Any] = {}
     memory = {}
-    for peer in PEERS:
+    for peer in peers:
         if "one file" in peer and not files.merged:
             continue
         pipes[peer], child = context.Pipe()
@@ -247,7 +283,7 @@ def measure(files: Files, rounds: int, seconds: float) -> dict[str, Any]:
     order = list(pipes)
     for number in range(rounds):
         for peer in order[number % len(order) :] + order[: number % len(order)]:
-            pipes[peer].send(seconds)
+            pipes[peer].send((0, -(-count // rounds)) if count else (seconds, 0))
             samples[peer] += pipes[peer].recv()
     for pipe in pipes.values():
         pipe.send(None)
@@ -265,9 +301,9 @@ def measure(files: Files, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def table(name: str, results: Mapping[str, Any]) -> Table:
-    """Return one row per peer; `x` is the median over that of one plan."""
+    """Return one row per peer; `x` is the median over that of the first, one plan if it is there."""
     rows = Table(name, "median µs", "x", "min µs", "p99 µs", "worst µs", "n", "resident MB", "planned MB", box=None)
-    first = results["one plan"]["median_us"]
+    first = next(iter(results.values()))["median_us"]
     for peer, r in results.items():
         times = (f"{r[what]:.1f}" for what in ("min_us", "p99_us", "worst_us"))
         mb = f"{r['resident_bytes'] / 1e6:.1f}"
@@ -281,10 +317,19 @@ def table(name: str, results: Mapping[str, Any]) -> Table:
 @click.option("--rounds", default=10, show_default=True, help="Visits of each peer.")
 @click.option("--seconds", default=0.5, show_default=True, help="Of one visit.")
 @click.option("--threads", type=int, help="vEUs of our programs.  [default: usable CPUs]")
+@click.option("--count", default=0, help="Rounds of each peer in all visits, instead of --seconds.")
+@click.option("--peer", "peers", multiple=True, type=click.Choice([*PEERS]), help="Only these; may be repeated.")
 @click.option("--small", is_flag=True, help="Small variants of the models.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here, too.")
 def main(
-    sets: tuple[str, ...], rounds: int, seconds: float, threads: int | None, small: bool, output: Path | None
+    sets: tuple[str, ...],
+    rounds: int,
+    seconds: float,
+    threads: int | None,
+    count: int,
+    peers: tuple[str, ...],
+    small: bool,
+    output: Path | None,
 ) -> None:
     """Time rounds of sets of models: as one program, as parts, as separate programs, and in ONNX Runtime."""
     if not importlib.util.find_spec("onnxruntime"):
@@ -293,7 +338,7 @@ def main(
     for name in sets or ("voice", "ocr", DETECTORS):
         with tempfile.TemporaryDirectory() as folder:
             files = prepare(name, "small" if small else "full", Path(folder), threads or usable_cpus())
-            found[name] = measure(files, rounds, seconds)
+            found[name] = measure(files, rounds, seconds, count, peers or tuple(PEERS))
         wide_console().print(table(name, found[name]))
     if output:
         output.write_text(json.dumps({"rounds": rounds, "seconds": seconds, "sets": found}, indent=1))
