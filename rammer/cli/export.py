@@ -24,13 +24,7 @@ from rammer.compiler.progress import progress_bar
 @compile_options
 @click.pass_obj
 def export(
-    verbose: int,
-    /,
-    model: str | dict[str, str],
-    output: str,
-    name: str | None,
-    state: dict[str, str],
-    **options: Any,
+    verbose: int, /, model: str | dict[str, str], output: str, name: str | None, state: dict[str, str], **options: Any
 ) -> None:
     """Export MODEL (ONNX) as a C project: sources, weights, a header, CMake files and a self-check.
 
