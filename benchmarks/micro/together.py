@@ -241,7 +241,7 @@ def resident() -> int:
 
 
 def serve(pipe: connection.Connection, peer: str, files: Files) -> None:
-    """Child's main: load, answer with bytes of memory, then answer each number of seconds or of rounds with their µs."""
+    """Child's main: load, answer with bytes of memory, then answer seconds, or a number of rounds, with their µs."""
     import onnxruntime  # noqa: F401  # type: ignore[import-untyped, unused-ignore]  # libraries are not what is measured
 
     before = resident()
