@@ -2,6 +2,7 @@
 
 python -m benchmarks.micro.together [voice ocr detectors] [--rounds 10] [--seconds 0.5] [--small] [--json r.json]
 python -m benchmarks.micro.together frame --count 10000 --peer "one plan" --peer separate
+RAMMER_PLUGINS=benchmarks/micro/model_policies.py python -m benchmarks.micro.together frame --policy side_by_side
 
 A round calls every model of a set once, with fixed inputs and outputs. State is an ordinary input here, which no peer
 carries on. Each peer runs in a process of its own, and they are visited in turns. `--count` runs as many rounds of each
@@ -16,7 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,10 +53,11 @@ COUNT = 100  # of detectors
 
 
 class Loaded(NamedTuple):
-    """A peer that is ready, and the bytes of its arenas and weights, if known."""
+    """A peer that is ready, and the bytes of its arenas and weights, if known; of separate programs, also the goal."""
 
     round: Run
     planned_bytes: int = 0
+    least_bytes: int = 0  # the largest arena and all weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Files:
     parts: str
     merged: str
     threads: int
+    by_policy: Mapping[str, str] = field(default_factory=dict)  # one plan of all by other policies
 
 
 def detector(path: Path, seed: int) -> str:
@@ -111,7 +114,7 @@ def page(folder: Path, scale: Scale) -> str:
     return str(path)
 
 
-def prepare(name: str, scale: Scale, folder: Path, threads: int) -> Files:
+def prepare(name: str, scale: Scale, folder: Path, threads: int, policies: Sequence[str] = ()) -> Files:
     """Compile and save a set of models, and merge their graphs."""
     models = models_of(name, scale, folder)
     compiled, single = ({model: str(folder / f"{model}.{kind}.rammer") for model in models} for kind in ("all", "one"))
@@ -120,8 +123,10 @@ def prepare(name: str, scale: Scale, folder: Path, threads: int) -> Files:
             with rammer.compile(path, "cpu", device=veus) as program:
                 program.save(file)
     joint, parted = str(folder / "joint.rammer"), str(folder / "parts.rammer")
-    for file, together in ((joint, []), (parted, None)):
-        with rammer.compile(models, "cpu", device=threads, together=together) as program:
+    by_policy = {policy: str(folder / f"{number}.policy.rammer") for number, policy in enumerate(policies)}
+    jobs = [(joint, [], "auto"), (parted, None, "auto"), *((by_policy[policy], [], policy) for policy in policies)]
+    for file, together, policy in jobs:
+        with rammer.compile(models, "cpu", device=threads, together=together, policy=policy) as program:
             program.save(file)
     merged = str(folder / "merged.onnx")
     try:
@@ -129,7 +134,7 @@ def prepare(name: str, scale: Scale, folder: Path, threads: int) -> Files:
     except (ValueError, onnx.checker.ValidationError) as error:
         print(f"{name}: onnx.compose merges no such models: {error}")
         merged = ""
-    return Files(models, compiled, single, joint, parted, merged, threads)
+    return Files(models, compiled, single, joint, parted, merged, threads, by_policy)
 
 
 def merge(models: Mapping[str, str]) -> onnx.ModelProto:
@@ -147,8 +152,8 @@ def bound(program: Program) -> Run:
     return program.bind(random_inputs(program.inputs, 0))
 
 
-def one_plan(files: Files) -> Loaded:
-    program = rammer.load(files.joint, device=files.threads)
+def one_plan(files: Files, policy: str = "") -> Loaded:
+    program = rammer.load(files.by_policy[policy] if policy else files.joint, device=files.threads)
     return Loaded(bound(program), _bytes(program))
 
 
@@ -163,7 +168,9 @@ def separate_of_one(files: Files) -> Loaded:
 def _separate(paths: Iterable[str], veus: int) -> Loaded:
     programs = [rammer.load(path, device=veus) for path in paths]
     runs = [bound(program) for program in programs]
-    return Loaded(lambda: [run() for run in runs], sum(map(_bytes, programs)))
+    reports = [program.report() for program in programs]
+    least = max(r.arena_bytes for r in reports) + sum(r.weight_bytes for r in reports)
+    return Loaded(lambda: [run() for run in runs], sum(map(_bytes, programs)), least)
 
 
 def parts(files: Files) -> Loaded:
@@ -241,14 +248,15 @@ def resident() -> int:
 
 
 def serve(pipe: connection.Connection, peer: str, files: Files) -> None:
-    """Child's main: load, answer with bytes of memory, then answer seconds, or a number of rounds, with their µs."""
+    """Child's main: load, answer with bytes of memory, then answer a number of seconds or rounds with their µs."""
     import onnxruntime  # noqa: F401  # type: ignore[import-untyped, unused-ignore]  # libraries are not what is measured
 
     before = resident()
-    run, planned_bytes = PEERS[peer](files)
+    run, *planned = PEERS[peer](files) if peer in PEERS else one_plan(files, peer)
     for _ in range(5):
         run()
-    pipe.send({"resident_bytes": resident() - before, "planned_bytes": planned_bytes})
+    planned_bytes, least_bytes = planned
+    pipe.send({"resident_bytes": resident() - before, "planned_bytes": planned_bytes, "least_bytes": least_bytes})
     while (wanted := pipe.recv()) is not None:
         time.sleep(PAUSE_S)
         run()
@@ -272,7 +280,7 @@ def measure(
     context = get_context("spawn")
     pipes: dict[str, Any] = {}
     memory = {}
-    for peer in peers:
+    for peer in (*peers, *files.by_policy):
         if "one file" in peer and not files.merged:
             continue
         pipes[peer], child = context.Pipe()
@@ -302,13 +310,17 @@ def measure(
 
 def table(name: str, results: Mapping[str, Any]) -> Table:
     """Return one row per peer; `x` is the median over that of the first, one plan if it is there."""
-    rows = Table(name, "median µs", "x", "min µs", "p99 µs", "worst µs", "n", "resident MB", "planned MB", box=None)
+    rows = Table(
+        name, "median µs", "x", "min µs", "p99 µs", "worst µs", "n", "resident MB", "planned MB", "least MB", box=None
+    )
     first = next(iter(results.values()))["median_us"]
     for peer, r in results.items():
         times = (f"{r[what]:.1f}" for what in ("min_us", "p99_us", "worst_us"))
         mb = f"{r['resident_bytes'] / 1e6:.1f}"
-        planned = f"{r['planned_bytes'] / 1e6:.2f}" if r["planned_bytes"] else ""
-        rows.add_row(peer, f"{r['median_us']:.1f}", f"{r['median_us'] / first:.2f}", *times, str(r["n"]), mb, planned)
+        planned, least = (f"{r[what] / 1e6:.2f}" if r[what] else "" for what in ("planned_bytes", "least_bytes"))
+        rows.add_row(
+            peer, f"{r['median_us']:.1f}", f"{r['median_us'] / first:.2f}", *times, str(r["n"]), mb, planned, least
+        )
     return rows
 
 
@@ -319,6 +331,7 @@ def table(name: str, results: Mapping[str, Any]) -> Table:
 @click.option("--threads", type=int, help="vEUs of our programs.  [default: usable CPUs]")
 @click.option("--count", default=0, help="Rounds of each peer in all visits, instead of --seconds.")
 @click.option("--peer", "peers", multiple=True, type=click.Choice([*PEERS]), help="Only these; may be repeated.")
+@click.option("--policy", "policies", multiple=True, help="One plan by this policy, too; may be repeated.")
 @click.option("--small", is_flag=True, help="Small variants of the models.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results here, too.")
 def main(
@@ -328,6 +341,7 @@ def main(
     threads: int | None,
     count: int,
     peers: tuple[str, ...],
+    policies: tuple[str, ...],
     small: bool,
     output: Path | None,
 ) -> None:
@@ -337,7 +351,7 @@ def main(
     found = {}
     for name in sets or ("voice", "ocr", DETECTORS):
         with tempfile.TemporaryDirectory() as folder:
-            files = prepare(name, "small" if small else "full", Path(folder), threads or usable_cpus())
+            files = prepare(name, "small" if small else "full", Path(folder), threads or usable_cpus(), policies)
             found[name] = measure(files, rounds, seconds, count, peers or tuple(PEERS))
         wide_console().print(table(name, found[name]))
     if output:

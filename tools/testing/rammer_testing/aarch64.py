@@ -45,6 +45,22 @@ if child == 0:
     os._exit(0)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+# For programs that tests compile: Linux itself starts no program of another machine. 183 is aarch64.
+STARTS = """
+import os, shutil, subprocess
+
+class Popen(subprocess.Popen):
+    def __init__(self, args, *more, **options):
+        words = [args] if isinstance(args, (str, os.PathLike)) else [*args]
+        path = shutil.which(words[0])
+        with open(path or os.devnull, "rb") as file:
+            head = file.read(20)
+        if head[:4] == b"\\x7fELF" and head[18] == 183 and not options.get("shell"):
+            args = [*{launch!r}, *words]
+        super().__init__(args, *more, **options)
+
+subprocess.Popen = Popen
+"""
 
 
 def make(folder: Path, qemu: str) -> None:
@@ -60,6 +76,9 @@ def make(folder: Path, qemu: str) -> None:
     subprocess.run([*pip, *tags, *abi, f"--target={site}", *WHEELS], check=True)
     (site / "ziglang").mkdir(exist_ok=True)
     (site / "ziglang/__init__.py").touch()
+    (site / "ziglang/__main__.py").write_text(
+        "import os, sys\nos.execv(os.path.join(os.path.dirname(__file__), 'zig'), ['zig', *sys.argv[1:]])\n"
+    )
     zig = shlex.quote(ziglang("C", "pip install ziglang"))
     target = f"aarch64-linux-gnu.{_glibc(root)}"
     _script(
@@ -70,8 +89,10 @@ def make(folder: Path, qemu: str) -> None:
     (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\ninclude-system-site-packages = false\n")
     for path in (Path(at) for at in os.get_exec_path() if Path(at).is_dir()):
         _link_tools(path, folder / "tools")
-    launch = f"exec {shlex.quote(qemu)} -L {shlex.quote(str(root))}"
-    _script(folder / "bin/python", f'{launch} -0 "$0" {shlex.quote(str(python))} "$@"')
+    launch = (qemu, "-L", str(root))
+    (site / "starts.py").write_text(STARTS.format(launch=launch))
+    (site / "starts.pth").write_text("import starts\n")
+    _script(folder / "bin/python", f'exec {shlex.join(launch)} -0 "$0" {shlex.quote(str(python))} "$@"')
     if subprocess.run([folder / "bin/python", "-c", FORKS], check=False).returncode:
         (folder / "bin/python").unlink()
         raise ToolchainError(
