@@ -175,9 +175,10 @@ class VectorLoops:
 
     def _widened(self, s: Stmt) -> Stmt:
         """Return a store of small integers with its functions computed in int32, if that gives the same."""
-        small = isinstance(s, Store) and self.dtypes[s.buffer] in SMALL and isinstance(s.value, Call)
-        value = self._in_int32(s.value, wraps=True) if small else None
-        return s if value is None else replace(s, value=Cast(value, self.dtypes[s.buffer]))
+        if isinstance(s, Store) and self.dtypes[s.buffer] in SMALL and isinstance(s.value, Call):
+            value = self._in_int32(s.value, wraps=True)
+            return s if value is None else replace(s, value=Cast(value, self.dtypes[s.buffer]))
+        return s
 
     def _in_int32(self, value: Scalar, *, wraps: bool) -> Scalar | None:
         """Return a function of small integers in int32; None if its value differs, or with `wraps` its low bits."""
