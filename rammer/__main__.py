@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 from rammer.errors import RammerError, has_compiler, require_posix
 
 
 def main() -> int | None:
     """Run the command line; return the exit status."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may lack some characters
     try:
         require_posix()
     except RammerError as error:

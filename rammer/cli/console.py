@@ -39,7 +39,7 @@ AGAIN_S = 0.01  # seconds until a lost signal is sent again
 
 
 class CommandGroup(click.Group):
-    """A command group that prints warnings as lines, and RammerError with its hint, and then exits with 1.
+    """A command group that prints warnings as lines. It prints RammerErrors, and faults of stdout, and exits with 1.
 
     -vv shows tracebacks.
     """
@@ -53,17 +53,17 @@ class CommandGroup(click.Group):
             with warnings.catch_warnings(), _signals_as_raised():
                 warnings.showwarning = _show_warning
                 return super().invoke(context)
-        except KeyboardInterrupt:
-            if context.params.get("verbose", 0) > 1:
+        except (KeyboardInterrupt, RammerError, OSError) as error:
+            if context.params.get("verbose", 0) > 1 or isinstance(error, BrokenPipeError):
                 raise
-            err.print("interrupted")
-            context.exit(INTERRUPTED)
-        except RammerError as error:
-            if context.params.get("verbose", 0) > 1:
-                raise
+            if isinstance(error, KeyboardInterrupt):
+                err.print("interrupted")
+                context.exit(INTERRUPTED)
             err.print(f"[bold red]error:[/] {escape(in_options(str(error)))}", highlight=False, soft_wrap=True)
             for note in getattr(error, "__notes__", ()):
                 err.print(f"  {escape(note)}", style="dim", soft_wrap=True)
+            if isinstance(error, OSError):  # stdout's: at the exit, Python would fail to write the rest, too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             context.exit(1)
 
 
