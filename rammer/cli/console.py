@@ -17,15 +17,26 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from rammer.cli.syntax import in_options
 from rammer.errors import RammerError, message, size
 
 
 class Plain(Console):
-    """A console that prints no control characters but its own: names come from models, which are untrusted."""
+    """A console that prints no control characters but its own: names come from models, which are untrusted.
+
+    On a narrow terminal a table becomes a block of lines for each row.
+    """
 
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        wide = self.options.update(max_width=WIDE)
+        if isinstance(renderable, Table) and self.measure(renderable, options=wide).minimum > self.width:
+            rows = zip(*(column.cells for column in renderable.columns), strict=True)
+            heads = [column.header for column in renderable.columns]
+            blocks = ("\n".join(f"{h} {c}".strip() for h, c in zip(heads, row, strict=True) if c) for row in rows)
+            renderable = Text.from_markup("\n\n".join(blocks))
         for part in super().render(renderable, options):
             yield part if part.control else Segment(message(part.text), part.style)
 

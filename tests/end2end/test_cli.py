@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -14,9 +15,11 @@ import onnx
 import onnx.parser
 import pytest
 from click.testing import CliRunner, Result
+from rich.table import Table
 
 import rammer
 from rammer.cli.commands import main
+from rammer.cli.console import Plain
 from rammer.cli.syntax import in_options
 from rammer.errors import duration, size
 from rammer.plugins import PluginRegistry
@@ -297,3 +300,26 @@ def test_a_program_without_outputs_says_why(tmp_path: Path) -> None:
     onnx.save(x, tmp_path / "m.onnx")
     call("compile", str(tmp_path / "m.onnx"), "--state", "n=h", "-o", str(tmp_path / "m.rammer"))
     assert "its outputs are all state" in call("run", str(tmp_path / "m.rammer")).output
+
+
+def test_narrow_terminals_get_lines_instead_of_tables() -> None:
+    """Columns too narrow for their words would show nothing of them."""
+    table = Table("policy", "median", "to the first")
+    table.add_row("wavefront", "12.5 µs", "1×")
+    for width, wanted in (
+        (60, "│ wavefront │ 12.5 µs"),
+        (20, "policy wavefront\nmedian 12.5 µs\nratio to the first one"),
+    ):
+        console = Plain(width=width, file=io.StringIO(), force_terminal=False)
+        console.print(table)
+        assert wanted in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_early_interrupt_is_no_traceback() -> None:
+    """While modules are imported, before the command line can handle it."""
+    script = (
+        "import rammer.__main__ as m, sys\nclass Late:\n def find_spec(*_): raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Late)\nsys.exit(m.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
