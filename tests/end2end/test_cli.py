@@ -308,7 +308,7 @@ def test_narrow_terminals_get_lines_instead_of_tables() -> None:
     table.add_row("wavefront", "12.5 µs", "1×")
     for width, wanted in (
         (60, "│ wavefront │ 12.5 µs"),
-        (20, "policy wavefront\nmedian 12.5 µs\nratio to the first one"),
+        (20, "policy wavefront\nmedian 12.5 µs\nto the first 1×"),
     ):
         console = Plain(width=width, file=io.StringIO(), force_terminal=False)
         console.print(table)
