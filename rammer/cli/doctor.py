@@ -62,8 +62,6 @@ def _found(registry: PluginRegistry) -> dict[str, Any]:
     """Return what is here, by the names that the command prints."""
     from rammer.vdevice import toolchain
 
-    here = [tool for tool in EMULATORS if shutil.which(tool) or find_spec(tool)]
-    lacking = sorted({*EMULATORS} - {*here})
     try:
         cache = config.describe_cache()
     except RammerError as error:
@@ -74,8 +72,9 @@ def _found(registry: PluginRegistry) -> dict[str, Any]:
         "C compiler": toolchain.describe(),
         "cache": cache,
         "flags set": {n: v for n in config.FLAGS if (v := config.get(n)) != config.FLAGS[n].default},
-        "exports for other systems run here by": f"{', '.join(here) or 'nothing'}; not installed: "
-        f"{', '.join(lacking) or 'nothing'}",
+        "exports for other systems run here by": {
+            tool: "installed" if shutil.which(tool) or find_spec(tool) else "missing" for tool in EMULATORS
+        },
     }
 
 

@@ -62,24 +62,17 @@ def compile_command(
 @model_argument
 @click.option("--input", "given", multiple=True, callback=pairs, help="An input from a .npy file: NAME=FILE.")
 @click.option("--save", "folder", help="Write every output as FOLDER/<number>.npy.")
-@click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the random inputs.  [default: 0]")
 @json_option
 @compile_options
-@click.pass_obj
 def run(
-    verbose: int,
-    /,
-    model: str | dict[str, str],
-    given: dict[str, str],
-    folder: str | None,
-    seed: int,
-    as_json: bool,
-    **options: Any,
+    model: str | dict[str, str], given: dict[str, str], folder: str | None, seed: int, as_json: bool, **options: Any
 ) -> None:
     """Run MODEL once and describe its outputs.
 
     It is an ONNX file, or a compiled program.
     """
+    verbose = click.get_current_context().obj
     rows, seconds = run_once(paths_of(model), lambda: open_program(model, **options), given, folder, seed, verbose)
     if as_json:
         outputs = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
@@ -89,13 +82,13 @@ def run(
     for row in rows:
         table.add_row(*map(escape, row))
     out.print(table)
-    out.print(took(seconds), highlight=False)
+    out.print(took(seconds, rows), highlight=False)
 
 
 @click.command("check")
 @click.argument("model")
 @click.option("--every", is_flag=True, help="Compare every operator, also where the outputs agree.")
-@click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the random inputs.  [default: 0]")
 @json_option
 @compile_options
 def check_command(model: str, every: bool, seed: int, as_json: bool, **options: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rammer.errors import ArtifactError, counted, size
+from rammer.errors import ArtifactError, counted, duration, size
 from rammer.runtime.usage import Usage
 
 SHOWN = 10  # operators in a notebook
@@ -90,7 +90,7 @@ class Report:
             f"{counted(self.num_rtasks, 'rTask')} and {counted(self.num_barriers, 'barrier-rTask')} in "
             f"{counted(self.num_rprograms, 'rProgram')}",
             f"memory: arena {size(self.arena_bytes)}, weights {size(self.weight_bytes)}",
-            f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
+            f"timeline estimate {duration(self.estimated_us)}, vEU utilisation {self.estimated_utilisation:.0%}, "
             f"launches and barriers {self.estimated_overhead:.1%}",
             f"longest chain: {counted(self.hand_overs, 'hand-over')} between vEUs, of {size(self.handed_bytes)}",
             *([f"operands, estimated: {moved}"] if moved else []),
