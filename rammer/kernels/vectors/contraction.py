@@ -264,5 +264,4 @@ def _panel_copy(s: Sched, p: Product, depth: int) -> Sched:
     problem, lane = s.problem, dim_of(p.w, p.lane)
     copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
     order = (*(d for d in range(len(copy.axes)) if d != lane), lane)
-    nest = stage_loops(problem, copy, lane_axis(problem, copy))
-    return s.compute_at(p.w.tensor, nest, depth=depth, order=order)
+    return s.compute_at(p.w.tensor, stage_loops(problem, copy, lane_axis(problem, copy)), depth=depth, order=order)

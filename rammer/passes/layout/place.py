@@ -24,8 +24,7 @@ def place(graph: Graph) -> Graph:
     placer = _Placer(graph)
     for op in graph.operators:
         placer.visit(op)
-    operators = placer.finish()
-    return graph.rewritten(operators, types=placer.types, constants=graph.constants, views=placer.views)
+    return graph.rewritten(placer.finish(), types=placer.types, constants=graph.constants, views=placer.views)
 
 
 class _Placer:

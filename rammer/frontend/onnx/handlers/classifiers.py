@@ -217,8 +217,7 @@ def _linear_svm(n: Node, weights: Array, rho: Array, count: int) -> list[Value]:
     top = n.reduce(scores, "max", (1,), keepdims=False)
     bound = n.like(0.5 if (weights >= 0).all() else 0, top)
     over = n.add("less_equal" if (weights >= 0).all() else "less", bound, top)
-    place = n.add("where", over, n.constant(1), best(n, scores))
-    return [labelled(n, place), shown]
+    return [labelled(n, n.add("where", over, n.constant(1), best(n, scores))), shown]
 
 
 def _coupled(n: Node, scores: TensorId, pairs: list[tuple[int, int]], count: int) -> TensorId:

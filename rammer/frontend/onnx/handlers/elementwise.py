@@ -107,8 +107,7 @@ def power(n: Node, base: TensorId, exponent: TensorId) -> TensorId:
 @handles("Sum", "Max", "Min")
 def variadic(n: Node) -> TensorId:
     operands = n.present()
-    kind = {"Sum": "add", "Max": "max", "Min": "min"}[n.op]
-    return operands[0] if len(operands) == 1 else n.add(kind, *operands)
+    return operands[0] if len(operands) == 1 else n.add({"Sum": "add", "Max": "max", "Min": "min"}[n.op], *operands)
 
 
 @handles("Mean")

@@ -88,8 +88,7 @@ def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
     for d in range(len(shape)):
         if d != axis:
             offset = offset + places_along(wanted, d) * prod(shape[d + 1 :])
-    index = n.add("add", index, n.constant(offset))
-    return n.add("gather", n.reshape(x, (total,)), index, axis=0)
+    return n.add("gather", n.reshape(x, (total,)), n.add("add", index, n.constant(offset)), axis=0)
 
 
 @handles("GatherND")

@@ -61,8 +61,7 @@ class OperandSlice:
 
     def start(self, rtask: int) -> int:
         """Return the element of the operand where an rTask's part begins; negative if only its end lies inside."""
-        values = {name: rtask // stride % extent for name, stride, extent in self.digits}
-        return int(evaluate(self.begin, values))
+        return int(evaluate(self.begin, {name: rtask // stride % extent for name, stride, extent in self.digits}))
 
     def place(self, index: Index) -> Index:
         """Convert an index into the operand to one into the copy."""
