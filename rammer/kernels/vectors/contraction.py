@@ -218,8 +218,7 @@ def _reduction(problem: KernelProblem, p: Product) -> tuple[tuple[Loop, ...], tu
 
     Axes that pick a place in x come outside of those that walk along memory. Channels are blocked as in x.
     """
-    kind = problem.expr.type_of(p.x.tensor)
-    reduce = dict(p.stage.reduce)
+    kind, reduce = problem.expr.type_of(p.x.tensor), dict(p.stage.reduce)
     blocked: dict[str, int] = {}
     if kind.layout is not None:
         for digit in kind.layout.digits:

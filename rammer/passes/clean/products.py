@@ -72,8 +72,7 @@ def _rows(editor: Editor, left: TensorId, attrs: dict[str, object]) -> int:
 
 def _transpose_source(editor: Editor, tensor: TensorId) -> TensorId | None:
     """Return the tensor whose last two dimensions are transposed to give this one, also through a reshape; or None."""
-    shape = editor.types[tensor].shape
-    maker = editor.maker(tensor)
+    shape, maker = editor.types[tensor].shape, editor.maker(tensor)
     if maker is not None and maker.kind == "reshape":
         maker = editor.maker(maker.inputs[0])
     if maker is None or maker.kind != "transpose":

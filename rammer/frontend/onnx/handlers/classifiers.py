@@ -201,8 +201,7 @@ def svm_classifier(n: Node) -> list[Value]:
     if count > 2:
         return [label, transformed(n, scores, a["post_transform"])]
     if a["post_transform"] in ("NONE", "LOGISTIC"):
-        both = pair(n, n.add("neg", scores), scores)
-        return [label, transformed(n, both, a["post_transform"])]
+        return [label, transformed(n, pair(n, n.add("neg", scores), scores), a["post_transform"])]
     raise n.fail(f"post_transform {a['post_transform']!r} of one score is not supported", hint="NONE or LOGISTIC")
 
 

@@ -63,8 +63,7 @@ def channels_first(n: Node, x: TensorId, compute: Callable[[TensorId], TensorId]
         raise n.fail(f"{n.type(x)} has no batch, channels and spatial dimensions")
     if not n.attrs["channels_last"]:
         return compute(x)
-    found = compute(n.transpose(x, (0, rank - 1, *range(1, rank - 1))))
-    return n.transpose(found, (0, *range(2, rank), 1))
+    return n.transpose(compute(n.transpose(x, (0, rank - 1, *range(1, rank - 1)))), (0, *range(2, rank), 1))
 
 
 @contrib("QLinearConcat", inputs=(5, 1 << 20), axis=int)

@@ -323,10 +323,8 @@ def transcendental(n: Node) -> TensorId:
             beyond = n.add("where", n.add("less", size, one), square, n.add("sub", root, one))
             return n.add("mul", n.add("sign", x), _log1p(n, n.add("add", size, beyond)))
         case "Acosh":
-            root = n.add("sqrt", n.add("sub", n.add("mul", x, x), one))
-            return n.add("log", n.add("add", x, root))
-    ratio = n.add("div", n.add("add", x, x), n.add("sub", one, x))
-    return n.add("mul", _log1p(n, ratio), n.like(0.5, x))
+            return n.add("log", n.add("add", x, n.add("sqrt", n.add("sub", n.add("mul", x, x), one))))
+    return n.add("mul", _log1p(n, n.add("div", n.add("add", x, x), n.add("sub", one, x))), n.like(0.5, x))
 
 
 def _log1p(n: Node, x: TensorId) -> TensorId:

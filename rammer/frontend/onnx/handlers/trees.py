@@ -69,8 +69,7 @@ class Forest:
         first, second = np.where(swapped, false, true), np.where(swapped, true, false)
         first[equal] = extra
         left = missing ^ swapped
-        features = np.array(self.features)
-        none = np.zeros(equal.size)
+        features, none = np.array(self.features), np.zeros(equal.size)
         columns = (first, false[equal]), (second, true[equal]), (features, features[equal]), (left, none)
         links = np.stack([np.concatenate(column).astype(np.int32) for column in columns], 1)
         return links, np.append(np.where(np.isin(modes, (LT, GTE)), below, split), below[equal])

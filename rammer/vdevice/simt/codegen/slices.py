@@ -186,8 +186,7 @@ def _compact(forms: list[tuple[int, Terms]], unit: int) -> tuple[int, Terms]:
                 ]
                 break
         else:
-            size = max(const + sum(c * n for c, n in rest) for const, rest in forms) + 1
-            return size, tuple(folds)
+            return (max(const + sum(c * n for c, n in rest) for const, rest in forms) + 1), tuple(folds)
 
 
 @lru_cache(maxsize=1 << 12)
