@@ -170,10 +170,7 @@ class _Section(NamedTuple):
 
 
 def explain(
-    timeline: Timeline,
-    plan: ExecutionPlan,
-    policies: Mapping[str, float | str] | None = None,
-    measured_us: float = 0.0,
+    timeline: Timeline, plan: ExecutionPlan, policies: Mapping[str, float | str] | None = None, measured_us: float = 0.0
 ) -> Explanation:
     """Explain a plan by its timeline. `policies`: estimates of other policies' plans, or why there is none."""
     return _Analysis(timeline, plan).explanation(policies or {}, measured_us)

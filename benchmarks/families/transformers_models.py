@@ -1,4 +1,7 @@
-"""Make small networks of each architecture of transformers by torch.onnx.export, with random weights."""
+"""Make small networks of each architecture of transformers by torch.onnx.export, with random weights.
+
+With `ordinary` they are as wide as the small models in use, and read 128 tokens, or images of 224 pixels.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,17 @@ SMALL = {
     "pad_token_id": 0,
     "embedding_size": 64,
 }
+ORDINARY = SMALL | {
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "head_dim": 64,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 512,
+    "image_size": 224,
+    "embedding_size": 384,
+}
 
 
 class _First(torch.nn.Module):
@@ -54,9 +68,9 @@ class _First(torch.nn.Module):
         return self.network(**{self.name: x}, return_dict=False)[0]
 
 
-def _config(name: str) -> PretrainedConfig:
+def _config(name: str, ordinary: bool) -> PretrainedConfig:
     config = CONFIG_MAPPING[name]()
-    for key, value in SMALL.items():
+    for key, value in (ORDINARY if ordinary else SMALL).items():
         if isinstance(getattr(config, key, None), int):
             setattr(config, key, value)
     for key in ("use_cache", "output_attentions"):
@@ -66,20 +80,22 @@ def _config(name: str) -> PretrainedConfig:
     return config
 
 
-def _made(name: str, kind: str) -> Made:
+def _made(name: str, kind: str, ordinary: bool) -> Made:
     torch.manual_seed(0)
-    config = _config(name)
+    config = _config(name, ordinary)
     network = AutoModel.from_config(config).eval()
     if kind == "text":
-        return exported(_First(network, "input_ids"), (torch.arange(2 * 28).reshape(2, 28) % 100 + 3,), ("x",))
+        rows, tokens = (1, 128) if ordinary else (2, 28)
+        words = torch.arange(rows * tokens).reshape(rows, tokens) % 100 + 3
+        return exported(_First(network, "input_ids"), (words,), ("x",))
     if kind == "vision":
         side = getattr(config, "image_size", 64)
         return exported(_First(network, "pixel_values"), (torch.rand(1, 3, side, side),), ("x",))
-    return exported(_First(network, "input_values"), (torch.randn(1, 4000),), ("x",))
+    return exported(_First(network, "input_values"), (torch.randn(1, 16000 if ordinary else 4000),), ("x",))
 
 
-def models() -> Iterator[tuple[str, Callable[[], Made]]]:
+def models(ordinary: bool = False) -> Iterator[tuple[str, Callable[[], Made]]]:
     """Yield names, and functions that make the models."""
     for kind, names in (("text", TEXT), ("vision", VISION), ("sound", SOUND)):
         for name in names.split():
-            yield name, lambda n=name, k=kind: _made(n, k)
+            yield name, lambda n=name, k=kind: _made(n, k, ordinary)
