@@ -27,16 +27,7 @@ from rammer.compiler.clock import Clock
 from rammer.compiler.models import Model, read
 from rammer.compiler.options import CompileOptions
 from rammer.compiler.smoke_run import Fault, ModelReference, budget, cpu_s, run_once
-from rammer.compiler.stages import (
-    Built,
-    CandidateSet,
-    Kernels,
-    Optimized,
-    Planned,
-    Profiled,
-    Proven,
-    Stage,
-)
+from rammer.compiler.stages import Built, CandidateSet, Kernels, Optimized, Planned, Profiled, Proven, Stage
 from rammer.compiler.summary import make_report
 from rammer.compiler.trace import Trace
 from rammer.cost.price import fit

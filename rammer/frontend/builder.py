@@ -20,10 +20,7 @@ from rammer.ir.tensor import DTYPES, Array, DType, Shape, TensorId, TensorType, 
 FREE_BYTES = 4096  # results of this size are always folded
 SHARED_BYTES = 16 << 20  # constants up to this size are deduplicated
 
-_COPIES: dict[str, Callable[..., Array]] = {
-    "concat": lambda *xs, axis: np.concatenate(xs, axis),
-    "cast": convert,
-}
+_COPIES: dict[str, Callable[..., Array]] = {"concat": lambda *xs, axis: np.concatenate(xs, axis), "cast": convert}
 
 
 def _identity(array: Array, kind: TensorType) -> Hashable | None:
@@ -174,9 +171,7 @@ class GraphBuilder:
             names[tensor] = self._fresh(tensor + ".", self.types[tensor])
         operators = [
             replace(
-                op,
-                inputs=tuple(names.get(t, t) for t in op.inputs),
-                outputs=tuple(names.get(t, t) for t in op.outputs),
+                op, inputs=tuple(names.get(t, t) for t in op.inputs), outputs=tuple(names.get(t, t) for t in op.outputs)
             )
             if any(t in names for t in (*op.inputs, *op.outputs))
             else op

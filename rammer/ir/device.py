@@ -112,11 +112,7 @@ class Issue:
 
 
 @renamed(
-    wave="subgroup_size",
-    succession="in_place",
-    direct="no_winograd",
-    doubles="has_float64",
-    reads_once="non_temporal",
+    wave="subgroup_size", succession="in_place", direct="no_winograd", doubles="has_float64", reads_once="non_temporal"
 )
 @dataclass(frozen=True, slots=True)
 class VDeviceSpec:

@@ -45,13 +45,7 @@ from rammer.frontend.onnx.ports import (
     fixed_type,
     require_closed,
 )
-from rammer.frontend.onnx.signature import (
-    NEWEST_OPSETS,
-    Signature,
-    attribute_values,
-    schema_function,
-    signature,
-)
+from rammer.frontend.onnx.signature import NEWEST_OPSETS, Signature, attribute_values, schema_function, signature
 from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode, decode_sparse
 from rammer.frontend.onnx.text import TEXT_OPS, codes_of
 from rammer.ir.graph import Graph, topological_order

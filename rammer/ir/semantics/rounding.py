@@ -287,8 +287,7 @@ class _Bounds(Evaluator):
             return self._stage(stage, places.grid(stage))
         value, error = self._whole(stage)
         return Bounded(
-            gathered(value, wide, places),
-            gathered(error, np.dtype(np.float64), places) if np.ndim(error) else error,
+            gathered(value, wide, places), gathered(error, np.dtype(np.float64), places) if np.ndim(error) else error
         )
 
     def _whole(self, stage: Stage) -> Bounded:

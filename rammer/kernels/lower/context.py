@@ -146,7 +146,8 @@ class Context:
             crossed = [(r, low, top) for r, low, top in spans if low < 0 or top >= r.high]
             room = self._room(stage, axis, outputs) if crossed and full is not None else 0
             for r, low, top in crossed:
-                high = room if r.high == full else r.high
+                overhangs = not outputs and full is not None and r.high > full  # the box, and what is read there, too
+                high = max(room, r.high) if r.high == full or overhangs else r.high
                 if low < 0 or top >= high:
                     result.append(replace(r, high=high))
         return tuple(result)

@@ -21,6 +21,7 @@ from rammer.kernels.problem import KernelProblem
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule, group
 from rammer.kernels.threads import cell as threads_cell
+from rammer.kernels.threads import chain as threads_chain
 from rammer.kernels.threads import group as threads_group
 from rammer.kernels.threads import moves as threads_moves
 from rammer.kernels.threads import product as threads_product
@@ -28,6 +29,7 @@ from rammer.kernels.threads import tensor as threads_tensor
 from rammer.kernels.threads.product import STAGED, Staging, most_threads, padded, powers, sides
 from rammer.kernels.threads.terms import SHORT, lanes_along, largest, packed_terms, term_lanes
 from rammer.kernels.tiling import cut, output_order
+from rammer.kernels.vectors.chain import chained
 
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
@@ -49,7 +51,9 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     found = products(operation, spec)
     if not found:
         unmerged, most = KernelProblem.of(operation, spec, flat=False), most_threads(spec)
-        found = ranked(unmerged, threads_cell.schedules(unmerged, most))[:MOST_CELLS]
+        if rows := chained(problem):
+            found = ranked(rows.unmerged, threads_chain.schedules(rows.unmerged, most, stage_loops))[:MOST_PRODUCTS]
+        found = found or ranked(unmerged, threads_cell.schedules(unmerged, most))[:MOST_CELLS]
         found = found or fitting(unmerged, threads_moves.schedules(unmerged, most))
         found = found or fitting(unmerged, threads_cell.sums(unmerged, most))
     if len(found) < MOST_PRODUCTS:
@@ -228,12 +232,12 @@ def stage_loops(
     rows = threads // sharing
     kept = min(-(-points // rows), KEPT)
     outer, held = (Loop(every, kept * rows),), (Loop(every, rows, Kind.UNROLLED),)
-    mine = Loop(every, 1, Kind.THREAD)
+    mine = (Loop(every, 1, Kind.THREAD),) if rows > 1 else ()
     if sharing == 1:
-        return (*outer, mine, *(Loop(a) for a in inner), *held)
+        return (*outer, *mine, *(Loop(a) for a in inner), *held)
     terms = group(inner) if wide == 1 else inner[0]
     lanes = Loop(terms, wide, Kind.THREAD)
-    pair = (mine, lanes) if along in reduce else (lanes, mine)
+    pair = (*mine, lanes) if along in reduce else (lanes, *mine)
     vector = (Loop(terms, 1, Kind.VECTOR),) if wide > 1 else ()
     return (*outer, *pair, Loop(terms, wide * sharing), *held, *vector)
 

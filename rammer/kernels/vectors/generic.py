@@ -84,9 +84,9 @@ def _together(problem: KernelProblem, axis: str, lane: str | None, steps: Mappin
     extents = dict((*root.axes, *root.reduce))
     if lane is None or not any(lane_axis(problem, s, one) in dict(s.reduce) for s in problem.placed):
         return 1
-    rows = min(extents[axis], steps.get(axis, extents[axis]))
+    rows = min(extents[axis], steps.get(axis, extents[axis]), FOLDED)
     spec, row = problem.spec, extents[lane] * root.dtype.itemsize  # each is read, kept, and stored
-    return max(n for n in range(1, min(rows, FOLDED) + 1) if n == 1 or spec.holds(spec.l1, n * row, 2 * n * row))
+    return max([1, *(n for n in range(2, rows + 1) if spec.holds(spec.l1, n * row, 2 * n * row))])
 
 
 def _tile(problem: KernelProblem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:

@@ -6,9 +6,9 @@ Known as: fused attention (FlashAttention).
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Call, Load, Stage, TensorExpr, loads, substitute_axes
 from rammer.ir.graph import Graph
 from rammer.ir.index import var, variables
@@ -17,7 +17,7 @@ from rammer.ir.tensor import DType, TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
 
-ROWS = 16  # rows that scratch must fit together, through all stages
+ROWS = {Execution.SIMD: 16, Execution.SIMT: 64}  # rows that scratch must fit together, through all stages
 KEPT = 2  # copies of a row: scores and their exponentials
 ALONE = 64  # most bytes of a row's extremum and sum
 
@@ -27,16 +27,16 @@ def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
 
     Rows are divided by their sums after the second product: there are fewer results than weights.
     """
-    if not spec.is_core:
+    if not spec.is_core and spec.execution is not Execution.SIMT:
         return graph  # rows would be one rTask each, instead of work for many vEUs
     editor = Editor(graph)
     for n in [n for n, op in editor.operators.items() if op.kind == "softmax"]:
-        if chain := _chain(editor, n, spec.scratch_bytes):
+        if chain := _chain(editor, n, spec):
             _join(editor, chain)
     return editor.finish()
 
 
-def _chain(editor: Editor, n: int, scratch_bytes: int) -> list[int]:
+def _chain(editor: Editor, n: int, spec: VDeviceSpec) -> list[int]:
     """Return the operators around a softmax to fuse, each before its reader; none if their rows are too long."""
     soft = editor.operators[n]
     kind = soft.operation.outputs[0]
@@ -49,10 +49,11 @@ def _chain(editor: Editor, n: int, scratch_bytes: int) -> list[int]:
     if not _is_product(scores) or not _is_product(values) or not _takes_rows(values, soft.outputs[0]):
         return []
     *_, rows, length = kind.shape
-    room = scratch_bytes - min(rows, ROWS) * (KEPT * length * kind.dtype.itemsize + ALONE)
+    room = spec.scratch_bytes - min(rows, ROWS[spec.execution]) * (KEPT * length * kind.dtype.itemsize + ALONE)
     if rows < 2 or room < 0:
         return []
-    moved = [*_moved(editor, scores, 0), *_moved(editor, scores, 1, room), *_moved(editor, values, 1)]
+    once = room if spec.is_core else inf  # threads transpose each panel as they copy it
+    moved = [*_moved(editor, scores, 0), *_moved(editor, scores, 1, once), *_moved(editor, values, 1)]
     after = editor.only_reader(values.outputs[0])
     last = [after] if after is not None and editor.operators[after].kind == "transpose" else []
     return [*dict.fromkeys(moved), first, n, second, *last]
@@ -76,7 +77,7 @@ def _takes_rows(op: ROperator, tensor: TensorId) -> bool:
     )
 
 
-def _moved(editor: Editor, op: ROperator, slot: int, room: int = 0) -> list[int]:
+def _moved(editor: Editor, op: ROperator, slot: int, room: float = 0) -> list[int]:
     """Return the transposition of an operand, if only this operator reads it: it may read rows in place.
 
     A transposition of the matrix itself counts only if the matrix fits `room`, to be transposed once for all rows.

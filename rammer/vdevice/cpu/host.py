@@ -63,11 +63,7 @@ ARCHES: dict[str, Arch] = {
             *vnni.VNNI,
         ),
         _with_512_bits(
-            "x86-64-avx512bf16",
-            _AVX512 | _VNNI | _BF16,
-            ("avx512vnni", "avx512bf16"),
-            *dots.AVX512_BF16,
-            *vnni.VNNI,
+            "x86-64-avx512bf16", _AVX512 | _VNNI | _BF16, ("avx512vnni", "avx512bf16"), *dots.AVX512_BF16, *vnni.VNNI
         ),
         _with_512_bits("x86-64-avx512vnni", _AVX512 | _VNNI, ("avx512vnni",), *vnni.VNNI),
         _with_512_bits("x86-64-avx512", _AVX512),

@@ -22,7 +22,7 @@ from rammer.ir.tensor import TensorType
 from rammer.vdevice.base import Availability
 from rammer.vdevice.cuda.spec import of_device
 from rammer.vdevice.simt.codegen.table import ENTRY
-from rammer.vdevice.simt.device import EMULATE
+from rammer.vdevice.simt.device import EMULATE, no_gpu
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way
 
@@ -54,13 +54,17 @@ HINTS = {
 def probe() -> Availability:
     """Return whether cupy, a driver and a device are present. Loads neither cupy nor the driver's state."""
     if not any(Path(n).exists() for n in NODES):
-        return Availability(False, "this machine has no NVIDIA GPU", EMULATE)
+        return no_gpu("this machine has no NVIDIA GPU", EMULATE)
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Availability(False, "there is an NVIDIA GPU, but no driver for it", "install NVIDIA's driver")
+        return Availability(
+            False, "there is an NVIDIA GPU, but no driver for it", "install NVIDIA's driver", emulated=True
+        )
     if importlib.util.find_spec("cupy") is None:
-        return Availability(False, "there is an NVIDIA GPU, but the package cupy is not installed", INSTALL)
+        return Availability(
+            False, "there is an NVIDIA GPU, but the package cupy is not installed", INSTALL, emulated=True
+        )
     return Availability(True)
 
 

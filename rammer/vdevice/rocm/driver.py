@@ -25,7 +25,7 @@ from rammer.vdevice.base import Availability
 from rammer.vdevice.rocm import dlpack
 from rammer.vdevice.rocm.spec import GPUS, of_device
 from rammer.vdevice.simt.codegen.table import ENTRY
-from rammer.vdevice.simt.device import EMULATE
+from rammer.vdevice.simt.device import EMULATE, no_gpu
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way
 
@@ -46,13 +46,15 @@ HINTS = {
 def probe() -> Availability:
     """Return whether a GPU, hip-python and ROCm's library are present. Does not start the driver."""
     if not any(Path(n).exists() for n in NODES):
-        return Availability(False, "this machine has no AMD GPU (there is no /dev/kfd)", EMULATE)
+        return no_gpu("this machine has no AMD GPU (there is no /dev/kfd)", EMULATE)
     if importlib.util.find_spec("hip") is None:
-        return Availability(False, "there is an AMD GPU, but the package hip-python is not installed", INSTALL)
+        return Availability(
+            False, "there is an AMD GPU, but the package hip-python is not installed", INSTALL, emulated=True
+        )
     try:
         Hip().count()
     except DeviceError as error:
-        return Availability(False, error.what, error.hint or EMULATE)
+        return no_gpu(error.what, error.hint or EMULATE)
     return Availability(True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 EMULATED_VEUS = 8
 EMULATE = 'device="emulator" runs the program on the host'
+no_gpu = partial(Availability, False, emulated=True)  # an answer of `probe`
 
 
 @dataclass(frozen=True, slots=True)

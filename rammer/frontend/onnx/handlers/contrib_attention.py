@@ -13,14 +13,7 @@ from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
 
-@contrib(
-    "MultiHeadAttention",
-    inputs=(3, 8),
-    num_heads=int,
-    mask_filter_value=-10000.0,
-    scale=0.0,
-    unidirectional=0,
-)
+@contrib("MultiHeadAttention", inputs=(3, 8), num_heads=int, mask_filter_value=-10000.0, scale=0.0, unidirectional=0)
 def multi_head_attention(n: Node) -> list[TensorId]:
     heads, shape = n.attrs["num_heads"] or 0, n.shape()
     if heads < 1 or len(shape) != 3 or shape[2] % heads or not n.has(2):

@@ -112,7 +112,7 @@ def plan_source(name: str, exported: CpuExport, arch: Arch, constants: Sequence[
         array("char *const", "names", map(text, header["operators"])),
     ]
     numbers = (
-        *(header["num_veus"], header["num_programs"], len(table.arg_base), len(ahead), len(constants), len(order)),
+        *(header["num_veus"], header["num_programs"], len(table.arg_base), len(ahead), len(order)),
         "bounds, slots, waits, kernels, args, prefetches, constants, steps, operators, names, inputs, outputs",
         *(header["arena_bytes"], header["scratch_stride"], int(bool(header.get("keeps_subnormals"))), "&rammer_cpu", 0),
     )

@@ -114,12 +114,7 @@ class _TaskCalls:
     """Emitted functions and arguments of a plan's rTasks. Equal calls are stored once."""
 
     def __init__(
-        self,
-        plan: ExecutionPlan,
-        dialect: Dialect,
-        block: int,
-        operands: Sequence[Operands],
-        kept: ConstantResidency,
+        self, plan: ExecutionPlan, dialect: Dialect, block: int, operands: Sequence[Operands], kept: ConstantResidency
     ) -> None:
         self.functions: list[ProgramFunction] = []
         self.args: list[tuple[int, int]] = []

@@ -21,13 +21,7 @@ def _mma(precision: str, terms: int, gain: float) -> Instruction:
     a = Layout((eight, four, Digit(1, 4), Digit(0, 8)))
     b = Layout((Digit(1), Digit(0, 1, 4), Digit(0, 4)))
     return multiply(
-        f"mma_{precision}",
-        (16, 8, terms),
-        (sums, a, b),
-        threads=WAVE,
-        accumulates=True,
-        precision=precision,
-        gain=gain,
+        f"mma_{precision}", (16, 8, terms), (sums, a, b), threads=WAVE, accumulates=True, precision=precision, gain=gain
     )
 
 

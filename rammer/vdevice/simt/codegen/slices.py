@@ -106,10 +106,7 @@ def _runs(part: OperandSlice, start: int) -> tuple[Run, ...]:
 def _join(run: Run, row: Run) -> Run | None:
     """Return the run with one more row, or None if the row differs in size or distance."""
     last = run.count - 1
-    steps = (
-        row.source - run.source - last * run.source_step,
-        row.target - run.target - last * run.target_step,
-    )
+    steps = (row.source - run.source - last * run.source_step, row.target - run.target - last * run.target_step)
     if row.nbytes != run.nbytes or (run.count > 1 and steps != (run.source_step, run.target_step)):
         return None
     return replace(run, count=run.count + 1, source_step=steps[0], target_step=steps[1])
