@@ -270,8 +270,7 @@ class VDeviceSpec:
     def multipliers(self) -> list[Instruction]:
         """Instructions for products that `precision` and `numerics` allow, the fastest first."""
         allowed = [i for i in self.instructions if i.multiplies and i.precision in ("fp32", self.precision)]
-        allowed = [i for i in allowed if self.numerics != "strict" or not i.splits]
-        return sorted(allowed, key=lambda i: -i.gain)
+        return sorted([i for i in allowed if self.numerics != "strict" or not i.splits], key=lambda i: -i.gain)
 
     @property
     def copies_later(self) -> Instruction | None:

@@ -461,8 +461,7 @@ def _accesses(
             values = dict(zip((a for a, _ in stage.axes), places, strict=True))
             values.update({axis: var(name) for axis, name in fresh.items()})
             for load, inner, role in loads_in_role(stage.body):
-                index = list(load.index)
-                chosen = dict(values)
+                index, chosen = list(load.index), dict(values)
                 for d in load.dynamic:
                     anywhere = f"{stage.name}.{n}.{len(extents)}"
                     extents[anywhere] = expr.type_of(load.tensor).shape[d.dim]
@@ -565,8 +564,7 @@ def _affine(group: AxisGroup, spans: Spans, extent: int) -> Intervals | None:
         if not wanted or len(where) != 1 or gap.terms:
             return None
         first, last = max(first, where[0].low - gap.const), min(last, where[0].high - gap.const)
-    values = line(index, {axis: (spans[axis][0], spans[axis][1] - 1) for axis in group.axes})
-    return within(values, first, last)
+    return within(line(index, {axis: (spans[axis][0], spans[axis][1] - 1) for axis in group.axes}), first, last)
 
 
 def _addresses(values: Intervals, strides: Strides) -> Intervals:

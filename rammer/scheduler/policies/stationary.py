@@ -36,8 +36,7 @@ class StationaryPolicy:
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         need_fine_sync(self.name, problem.spec)
-        draft = Draft(problem)
-        groups = recurrent_operators(problem.graph)
+        draft, groups = Draft(problem), recurrent_operators(problem.graph)
         fastest = {n: draft.prices.options(op.operation).fastest.kernel for n, op in enumerate(draft.graph.operators)}
         choices = [fastest | chosen for chosen in _tilings(problem, groups)] or [fastest]
         homes, kernels = min(
@@ -45,8 +44,7 @@ class StationaryPolicy:
             key=lambda found: found[0].bound_us,
         )
         draft.kernels.update(kernels)
-        assembly = Assembly(problem.spec)
-        stayed = 0
+        assembly, stayed = Assembly(problem.spec), 0
         for wave in problem.graph.wavefronts():
             tasks = sorted(
                 draft.tasks(wave, assembly), key=lambda found: (homes.ready_us(found[0], found[1], assembly), found[0])

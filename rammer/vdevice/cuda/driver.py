@@ -159,8 +159,7 @@ class CudaKernel:
     def __init__(
         self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int, stream: Any, cluster: int
     ) -> None:
-        driver = cupy.cuda.driver
-        module = cupy.cuda.Module()
+        driver, module = cupy.cuda.driver, cupy.cuda.Module()
         module.load(cubin)
         self._function = module.get_function(ENTRY)
         self._threads, self._shared, self._stream = threads, shared_bytes, stream

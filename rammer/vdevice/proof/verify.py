@@ -339,8 +339,7 @@ def _in_pieces(evidence: ImageEvidence, row: int, separate: Mapping[TensorId, Pi
     graph, (arguments, _) = evidence.plan.graph, evidence.operands
     n, argument, tensor, kind = arguments[row]
     root, shift = graph.storage(tensor)
-    pieces = separate[root]
-    tasks = evidence.tasks_of(n)
+    pieces, tasks = separate[root], evidence.tasks_of(n)
     first = first_touched(evidence.plan.kernels[n], argument)[evidence.decoded.slots.rtask[tasks]]
     tasks, first = tasks[first >= 0], first[first >= 0]
     at = np.searchsorted(pieces.firsts, first + shift, "right") - 1

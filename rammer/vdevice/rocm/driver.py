@@ -248,8 +248,7 @@ class RocmDriver(Driver):
         assert cluster == 1  # no AMD GPU has clusters
         module = self.hip("hipModuleLoadData", code)
         self._held.callback(self.hip, "hipModuleUnload", module)
-        function = self.hip("hipModuleGetFunction", module, ENTRY.encode())
-        return RocmKernel(self, function, threads, shared_bytes)
+        return RocmKernel(self, self.hip("hipModuleGetFunction", module, ENTRY.encode()), threads, shared_bytes)
 
     def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         memory = self.hip("hipMalloc", max(nbytes, 1))
