@@ -38,9 +38,7 @@ def message(text: str) -> str:
 
 def duration(us: float, total_us: float = 0.0) -> str:
     """Return a time in the unit that suits it, or the whole that it is a part of: in ms from 10 ms on."""
-    if max(us, total_us) >= 1e4:
-        return f"{us / 1e3:.4g} ms"
-    return f"{us:.4g} µs"
+    return f"{us / 1e3:.4g} ms" if max(us, total_us) >= 1e4 else f"{us:.4g} µs"
 
 
 def size(nbytes: float, most: float = 0.0) -> str:

@@ -59,11 +59,9 @@ def compile(
         threads (int): Number of vEUs on a CPU; by default one for each core that the process may use.
         device (str | int): Which device of the target: the number of a GPU, "emulator"; on a CPU the same as `threads`.
         arch (str): Another CPU or GPU to compile for: "x86-64-avx2", "sm_90".
-        precision ("fp32" | "tf32" | "bf16"): Precision to which operands of float32 products may be rounded: "fp32"
-            (the default: not at all), or "tf32" and "bf16", for the matrix units of a vDevice that has them.
-        numerics ("fast" | "strict"): "strict" takes only rKernels that propagate infinities and NaNs exactly as the
-            formula does, with the rounding errors of direct sums. "fast" (the default) also takes Winograd's forms and
-            matrix units.
+        precision ("fp32" | "tf32" | "bf16"): To what operands of float32 products may be rounded, for matrix units.
+        numerics ("fast" | "strict"): "strict": infinities, NaNs and rounding errors are those of direct sums. "fast",
+            the default, also takes Winograd's forms and matrix units.
         tune_seconds (float): Time for measuring rKernels, and once more for operators that a policy makes.
         shapes (Mapping[str, Sequence[int]]): Shapes of inputs that the model leaves open: {"x": (1, 3, 8, 8)}.
         dims (Mapping[str, int]): Extents of dimensions that the model names: {"batch": 1}.

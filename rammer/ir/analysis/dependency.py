@@ -28,7 +28,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
 from rammer.ir.remembered import remembered
 from rammer.ir.semantics.evaluate import happens
-from rammer.ir.tensor import Digit, TensorType
+from rammer.ir.tensor import Digit, TensorId, TensorType
 from rammer.ir.tile import TileProgram
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
@@ -356,13 +356,15 @@ class Dependencies:
 
     def edges(self, operator_id: int) -> list[tuple[int, Pairs]]:
         """Return (producer's number, pairs of rTasks) for every input that an operator computes."""
-        kernel = self.kernels[operator_id]
-        found = []
+        return [(producer, pairs) for _, producer, pairs in self.by_input(operator_id)]
+
+    def by_input(self, operator_id: int) -> Iterator[tuple[TensorId, int, Pairs]]:
+        """Yield (input, producer's number, pairs of rTasks) for every input that an operator computes."""
+        kernel, inputs = self.kernels[operator_id], self.graph.operators[operator_id].inputs
         for position, producer, output, shift in self.graph.sources[operator_id]:
             pairs = overlaps(kernel, position, self.kernels[producer], output, shift)
             if len(pairs):
-                found.append((producer, pairs))
-        return found
+                yield inputs[position], producer, pairs
 
     def needed(self, operator_id: int, rtasks: NDArray[np.int64]) -> Iterator[tuple[int, Needed]]:
         """Yield (producer's number, what `rtasks`, ascending, need of it) for every input that an operator computes."""
