@@ -131,8 +131,7 @@ class Instruction:
 
     def registers(self, tensor: str) -> int:
         """Return the number of elements of a tensor that each thread holds."""
-        kind = dict(self.tensors)[tensor]
-        return prod(kind.physical_shape) // self.threads
+        return prod(dict(self.tensors)[tensor].physical_shape) // self.threads
 
     def digits(self, tensor: str) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
         """Return the digits that number the thread, and those of its registers, of a tensor that many threads hold."""
@@ -165,8 +164,7 @@ class Instruction:
 
     def _sized(self, tensor: str, digits: tuple[Digit, ...]) -> Iterator[tuple[Digit, int, int]]:
         """Yield digits of a number, each with the number of its values, and the weight of one step."""
-        shape = dict(self.tensors)[tensor].shape
-        sizes = Layout(digits).physical_shape(shape)
+        sizes = Layout(digits).physical_shape(dict(self.tensors)[tensor].shape)
         for n, (digit, size) in enumerate(zip(digits, sizes, strict=True)):
             yield digit, size, prod(sizes[n + 1 :])
 

@@ -148,8 +148,7 @@ def gather_block_quantized(n: Node) -> TensorId:
     elif bytes_given:
         zero = n.constant(1 << (bits - 1), DType.I32)
     check_indices(n, n.tensor(1), n.shape()[0])
-    table = dequantize(n, data, n.tensor(2), zero, axis)
-    return n.add("gather", table, n.tensor(1), axis=0)
+    return n.add("gather", dequantize(n, data, n.tensor(2), zero, axis), n.tensor(1), axis=0)
 
 
 def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:

@@ -26,8 +26,7 @@ def reduce(n: Node) -> TensorId:
             return x
         axes = () if noop else tuple(range(rank))
     found = tuple(sorted(n.axes(axes, rank)))
-    keep = bool(n.attrs["keepdims"])
-    return n.reduce(x, fn, found, keep)
+    return n.reduce(x, fn, found, bool(n.attrs["keepdims"]))
 
 
 @handles("ArgMax", "ArgMin")

@@ -42,8 +42,7 @@ def top_k(n: Node) -> list[TensorId]:
         found = n.cut(_sorted(n, keys, largest), len(shape) - 1, 0, k)
     else:
         found = n.cast(_first(n, keys, k, largest), DType.I64)
-    values = elements_at(n, moved, found, -1)
-    return [n.transpose(values, back), n.transpose(found, back)]
+    return [n.transpose(elements_at(n, moved, found, -1), back), n.transpose(found, back)]
 
 
 def _sorted(n: Node, keys: TensorId, largest: bool) -> TensorId:
