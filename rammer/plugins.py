@@ -172,8 +172,7 @@ class PluginRegistry:
             )
         plugin, entry = known[target]
         with _blamed(plugin, f"vDevice {target!r}"):
-            opens = entry.runs if self._to_run and entry.runs else entry.open
-            return opens(arch=arch, device=device)
+            return (entry.runs if self._to_run and entry.runs else entry.open)(arch=arch, device=device)
 
     def policy(self, text: str, options: Mapping[str, str] | None = None) -> Policy:
         """Return a new policy by name. Options are in the text (`wavefront:beyond=off`) or in `options`.

@@ -1,7 +1,4 @@
-"""Make small networks of each architecture of transformers by torch.onnx.export, with random weights.
-
-With `ordinary` they are as wide as the small models in use, and read 128 tokens, or images of 224 pixels.
-"""
+"""Make small networks of each architecture of transformers by torch.onnx.export, with random weights."""
 
 from __future__ import annotations
 
@@ -30,6 +27,7 @@ VISION = """
 SOUND = """
     audio-spectrogram-transformer hubert sew unispeech wav2vec2 wavlm
 """
+KINDS = {name: kind for kind, names in (("text", TEXT), ("vision", VISION), ("sound", SOUND)) for name in names.split()}
 SMALL = {
     "vocab_size": 120,
     "hidden_size": 64,
@@ -54,6 +52,13 @@ ORDINARY = SMALL | {
     "image_size": 224,
     "embedding_size": 384,
 }
+OTHERS: dict[str, dict[str, Any]] = {  # what some architectures need besides, or instead
+    "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
+    "esm": {"vocab_size": 120},
+    "falcon": {"head_dim": None},
+    "funnel": {"num_hidden_layers": None, "block_sizes": [1, 1], "block_repeats": [1, 1]},
+}
 
 
 class _First(torch.nn.Module):
@@ -70,8 +75,8 @@ class _First(torch.nn.Module):
 
 def _config(name: str, ordinary: bool) -> PretrainedConfig:
     config = CONFIG_MAPPING[name]()
-    for key, value in (ORDINARY if ordinary else SMALL).items():
-        if isinstance(getattr(config, key, None), int):
+    for key, value in {**(ORDINARY if ordinary else SMALL), **OTHERS.get(name, {})}.items():
+        if value is not None and (key in OTHERS.get(name, {}) or isinstance(getattr(config, key, None), int)):
             setattr(config, key, value)
     for key in ("use_cache", "output_attentions"):
         if hasattr(config, key):
@@ -80,22 +85,27 @@ def _config(name: str, ordinary: bool) -> PretrainedConfig:
     return config
 
 
-def _made(name: str, kind: str, ordinary: bool) -> Made:
+def network(name: str, ordinary: bool = False) -> tuple[torch.nn.Module, torch.Tensor]:
+    """Return a network and its input."""
     torch.manual_seed(0)
     config = _config(name, ordinary)
-    network = AutoModel.from_config(config).eval()
+    made = AutoModel.from_config(config).eval()
+    kind = KINDS[name]
     if kind == "text":
         rows, tokens = (1, 128) if ordinary else (2, 28)
-        words = torch.arange(rows * tokens).reshape(rows, tokens) % 100 + 3
-        return exported(_First(network, "input_ids"), (words,), ("x",))
+        return _First(made, "input_ids").eval(), torch.arange(rows * tokens).reshape(rows, tokens) % 100 + 3
     if kind == "vision":
         side = getattr(config, "image_size", 64)
-        return exported(_First(network, "pixel_values"), (torch.rand(1, 3, side, side),), ("x",))
-    return exported(_First(network, "input_values"), (torch.randn(1, 16000 if ordinary else 4000),), ("x",))
+        return _First(made, "pixel_values").eval(), torch.rand(1, 3, side, side)
+    return _First(made, "input_values").eval(), torch.randn(1, 16000 if ordinary else 4000)
+
+
+def _made(name: str, ordinary: bool) -> Made:
+    made, x = network(name, ordinary)
+    return exported(made, (x,), ("x",))
 
 
 def models(ordinary: bool = False) -> Iterator[tuple[str, Callable[[], Made]]]:
     """Yield names, and functions that make the models."""
-    for kind, names in (("text", TEXT), ("vision", VISION), ("sound", SOUND)):
-        for name in names.split():
-            yield name, lambda n=name, k=kind: _made(n, k, ordinary)
+    for name in KINDS:
+        yield name, lambda n=name: _made(n, ordinary)

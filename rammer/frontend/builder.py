@@ -139,8 +139,7 @@ class GraphBuilder:
 
     def value(self, tensor: TensorId) -> Array | None:
         """Return the value of a constant, or of a tensor without elements; else None."""
-        found = self._constants.get(tensor)
-        kind = self.types[tensor]
+        found, kind = self._constants.get(tensor), self.types[tensor]
         return np.zeros(kind.shape, kind.dtype.numpy) if found is None and not kind.size else found
 
     def maker(self, tensor: TensorId) -> ROperator | None:

@@ -80,9 +80,15 @@ def test_the_page_counts_by_family(folder: Path) -> None:
         {"name": "f/b/m.onnx", "family": "f", "outcome": "refused", "reason": "x: no", "errors": None},
         {"name": "g/c/m.onnx", "family": "g", "outcome": "crash", "reason": "", "errors": None},
     ]
-    text = section(json.loads(json.dumps(results)))
-    assert "| f | 2 | 1 | – | – | 1 | – | 2e-07 |" in text and "| g | 1 | – | – | 1 |" in text
+    text = section(json.loads(json.dumps(results)), "abc")
+    assert "| f | 2 | 1 | – | – | 1 | – | 2e-07 | abc |" in text and "| g | 1 | – | – | 1 |" in text
     assert "* f/b, refused: no" in text
+    again = section([{**results[0], "family": "g", "outcome": "wrong"}], "def", text)
+    assert (
+        "| f | 2 | 1 | – | – | 1 | – | 2e-07 | abc |" in again
+        and "| g | 1 | – | – | 1 | – | – | 0e+00 | def |" in again
+    )
+    assert "* f/b, refused: no" in again and again.count("* g/") == 1 and again.count("| g |") == 1
     page = "# Operators\n\n## Unsupported operators\n\nNone.\n"
     twice = with_section(with_section(page, text), text)
     assert section_of(twice).strip() == text.strip() and twice.count("## Models") == 1 and twice.endswith("None.\n")

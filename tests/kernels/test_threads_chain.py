@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from attentions import Attention, drawn
+from passes.pass_models import Net
 from rammer_testing.mutate.tiles import mutants
 from simt_harness import GPU, SMALL, build, check
 from stages import operations
@@ -25,10 +26,33 @@ def operation(attention: Attention, spec: VDeviceSpec = GPU) -> Operation:
     return op
 
 
+def shared(heads: int, groups: int, rows: int, length: int) -> Operation:
+    """Attention whose heads share keys and values in groups, with a mask."""
+    b = Net(3)
+
+    def matrix(name: str) -> str:
+        x = b.add("transpose", b.input(name, (1, length, groups, 32)), perm=(0, 2, 1, 3))
+        x = b.add(
+            "expand",
+            b.add("reshape", x, shape=(1, groups, 1, length, 32)),
+            shape=(1, groups, heads // groups, length, 32),
+        )
+        return b.add("reshape", x, shape=(1, heads, length, 32))
+
+    q = b.add("transpose", b.input("q", (1, rows, heads, 32)), perm=(0, 2, 1, 3))
+    scores = b.add("matmul", q, b.add("transpose", matrix("k"), perm=(0, 1, 3, 2)))
+    weights = b.add("softmax", b.add("add", scores, b.input("mask", (1, 1, rows, length))), axis=-1)
+    b.output(b.add("transpose", b.add("matmul", weights, matrix("v")), perm=(0, 2, 1, 3)), "y")
+    (op,) = operations(b.build(), GPU)
+    return op
+
+
 def cases() -> dict[str, tuple[Operation, VDeviceSpec]]:
     found = {
         "heads of 128": (operation(Attention(1, 2, 9, 40, 128, 128)), GPU),
         "panels": (operation(Attention(1, 2, 37, 61, 64, 64, mask="all"), PANELS), PANELS),
+        "heads that share matrices": (shared(8, 2, 12, 24), GPU),
+        "three heads that share one": (shared(9, 3, 20, 33), GPU),
         "keys as they lie": (operation(Attention(2, 1, 12, 33, 16, 20, cut=False)), GPU),
     }
     for seed in range(12):

@@ -57,6 +57,8 @@ COMPILES = (
     *("vdevice/interpreter.py", "vdevice/profiles.py", "vdevice/supersteps.py", "vdevice/image/placement.py"),
     *("vdevice/rocm/prelude.py", "vdevice/simt/decode.py"),
     *("vdevice/cuda/driver.c", "vdevice/rocm/driver.c"),
+    *("vdevice/rocm/text/math.h", "vdevice/rocm/text/matrix_cores.h"),
+    *("vdevice/rocm/text/primitives.h", "vdevice/rocm/text/qualifiers.h"),
 )  # of these folders, and not needed to run programs
 
 

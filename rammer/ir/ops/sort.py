@@ -54,8 +54,7 @@ def _places(name: str, operand: str, x: TensorType, count: int, other: int, comb
     here, place = variables_of(axes), var("k")
     hit = Call("equal", (Load(operand, (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))
     body = call("where", hit, Cast(Iota(place), DType.I32), Const(other, DType.I32))
-    stage = Stage("out", axes, body, (("k", x.shape[-1]),), combine, DType.I32)
-    return expression(name, [(operand, x)], [stage])
+    return expression(name, [(operand, x)], [Stage("out", axes, body, (("k", x.shape[-1]),), combine, DType.I32)])
 
 
 def _exchange(x: TensorType, *, steps: int) -> TensorExpr:

@@ -254,8 +254,7 @@ def compute(operation: Operation, values: Sequence[Array]) -> list[Array]:
     """Return the results of an operation on constants."""
     if operation.kind in MOVES:
         return [MOVES[operation.kind](values[0], **operation.keywords)]
-    names = (name for name, _ in operation.expr.inputs)
-    return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
+    return evaluate_expr(operation.expr, dict(zip((name for name, _ in operation.expr.inputs), values, strict=True)))
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:

@@ -155,8 +155,7 @@ class Context:
     def fills(self, stage: Stage, axis: str, step: int) -> bool:
         """Check whether an axis shorter than a block may be walked to the block's end, in every operand's padding."""
         read = {ld.tensor for body in (stage.body, stage.epilogue) if body is not None for ld, _ in loads(body)}
-        placed = read & self.stages.keys() - self.home.keys()
-        return not placed and step <= self._room(stage, axis, outputs=True)
+        return not (read & self.stages.keys() - self.home.keys()) and step <= self._room(stage, axis, outputs=True)
 
     def _room(self, stage: Stage, axis: str, outputs: bool) -> int:
         """Return how far `axis` may run with every access inside its buffer: past the edge, if layouts pad it."""

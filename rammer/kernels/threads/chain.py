@@ -6,7 +6,7 @@ copied there in panels: columns of the first product, terms of the second one. K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product as combinations
 from math import ceil, prod
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from rammer.kernels.problem import WORD, KernelProblem
 from rammer.kernels.product import Product, terms
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads.product import powers
+from rammer.kernels.threads.terms import powers, stage_loops
 from rammer.kernels.tiling import kept_bytes
 from rammer.kernels.vectors.chain import batch_axes
 
@@ -45,11 +45,8 @@ class Share(NamedTuple):
     words: int
 
 
-def schedules(problem: KernelProblem, most: int, nest: Callable[..., tuple[Loop, ...]]) -> Iterator[Schedule]:
-    """Yield schedules of different numbers of rows; none unless the root is such a product.
-
-    `nest`: makes the loops of the stages besides the products.
-    """
+def schedules(problem: KernelProblem, most: int) -> Iterator[Schedule]:
+    """Yield schedules of different numbers of rows; none unless the root is such a product."""
     both = problem.matched.chain
     if both is None or any(len(p.stage.reduce) != 1 for p in both):
         return
@@ -57,7 +54,7 @@ def schedules(problem: KernelProblem, most: int, nest: Callable[..., tuple[Loop,
     counts = (n * problem.spec.num_veus // prod(extents[a] for a in batch) for n in ROUNDS)
     for rows in sorted({min(ceil(extents[row] / max(count, 1)), MOST_ROWS) for count in counts}):
         steps, sizes = {**dict.fromkeys(batch, 1), row: rows}, range(problem.spec.subgroup_size, most + 1)
-        found = (_schedule(problem, *both, steps, n, nest) for n in sizes[:: problem.spec.subgroup_size])
+        found = (_schedule(problem, *both, steps, n) for n in sizes[:: problem.spec.subgroup_size])
         yield from sorted(filter(None, found), key=lambda s: problem.unshared_us(s, 1))[:1]
 
 
@@ -67,7 +64,6 @@ def _schedule(
     last: Product,
     steps: dict[str, int],
     threads: int,
-    nest: Callable[..., tuple[Loop, ...]],
 ) -> Schedule | None:
     """Return the loops of tasks of such steps; None if scratch does not fit them."""
     rows, lanes, row = steps[str(last.row)], problem.spec.lanes, last.row
@@ -86,7 +82,7 @@ def _schedule(
     product = s.split(deep, lanes).unroll(deep, row).unroll(first.lane, size=inner.step // inner.columns)
     s = _copy(Sched(problem).nest(Loop(a, n, Kind.TASK) for a, n in steps.items()), first.x, deep, threads)
     for stage in problem.placed:
-        loops = product if stage is first.stage else nest(problem, stage, steps, threads, {})
+        loops = product if stage is first.stage else stage_loops(problem, stage, steps, threads, {})
         s = s.compute_at(stage.name, loops, pad=gap if stage.name in long else 0, depth=len(steps) - 1)
     beside = min(outer.columns, lanes)
     s = s.bind(key if outer.split > 1 else None, lanes).bind(row, outer.rows).bind(last.lane, beside)

@@ -33,11 +33,9 @@ def least_scratch_schedules(problem: KernelProblem) -> Iterator[Schedule]:
 
 
 def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") -> Iterator[Schedule]:
-    root = problem.root
-    crossing = _crossing(problem)
+    root, crossing = problem.root, _crossing(problem)
     lane = crossing[0] if crossing else lane_axis(problem, root)
-    extents = dict(root.axes)
-    order = output_order(problem)
+    extents, order = dict(root.axes), output_order(problem)
     unroll = 1
     if lane is not None and lane in dict(root.reduce):
         unroll = UNROLL if dict(root.reduce)[lane] >= UNROLL * problem.lanes else 1

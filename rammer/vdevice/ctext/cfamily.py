@@ -157,8 +157,7 @@ class CFamilyPrinter(VectorLoops):
         return None
 
     def vector_index(self, index: Index) -> str:
-        terms = tuple((a, c // self.lanes) for a, c in index.terms)
-        return self.index(Index(index.const // self.lanes, terms))
+        return self.index(Index(index.const // self.lanes, tuple((a, c // self.lanes) for a, c in index.terms)))
 
     # statements
 

@@ -163,9 +163,9 @@ class RocmKernel:
         self._driver, self._function = driver, function
         self._threads, self._shared = threads, shared_bytes
 
-    def blocks_per_multiprocessor(self) -> int:
+    def most_blocks(self, multiprocessors: int) -> int:
         count = "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
-        return int(self._driver.hip(count, self._function, self._threads, self._shared))
+        return multiprocessors * int(self._driver.hip(count, self._function, self._threads, self._shared))
 
     def launch(self, blocks: int, arguments: Sequence[np.generic]) -> None:
         driver = self._driver
@@ -244,11 +244,11 @@ class RocmDriver(Driver):
         except HipError as error:
             raise DeviceError(f"the GPU failed to {doing}: {error.what}", hint=error.hint) from error
 
-    def load(self, code: bytes, threads: int, shared_bytes: int) -> RocmKernel:
+    def load(self, code: bytes, threads: int, shared_bytes: int, cluster: int = 1) -> RocmKernel:
+        assert cluster == 1  # no AMD GPU has clusters
         module = self.hip("hipModuleLoadData", code)
         self._held.callback(self.hip, "hipModuleUnload", module)
-        function = self.hip("hipModuleGetFunction", module, ENTRY.encode())
-        return RocmKernel(self, function, threads, shared_bytes)
+        return RocmKernel(self, self.hip("hipModuleGetFunction", module, ENTRY.encode()), threads, shared_bytes)
 
     def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         memory = self.hip("hipMalloc", max(nbytes, 1))

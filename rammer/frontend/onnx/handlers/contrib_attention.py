@@ -151,8 +151,7 @@ def group_query_attention(n: Node) -> list[TensorId]:
     scores = n.add("add", scores, n.tensor(10)) if n.has(10) else scores
     scores = n.add("where", seen, scores, n.like(-np.inf, scores))
     weights = n.reshape(n.add("softmax", scores, axis=3), (batch, groups, heads // groups * length, extent))
-    found = n.reshape(n.product(weights, v), (batch, heads, length, n.type(v).shape[3]))
-    return [_rows(n, found), k, v]
+    return [_rows(n, n.reshape(n.product(weights, v), (batch, heads, length, n.type(v).shape[3]))), k, v]
 
 
 def _heads(n: Node, x: TensorId, heads: int, bias: TensorId | None) -> TensorId:

@@ -70,8 +70,7 @@ def _unit(unit: Unit, names: Mapping[str, str]) -> str:
 
 def steps(exported: CpuExport) -> list[tuple[int, int]]:
     """Return all rTasks as (slot, vEU), in an order in which one thread can run them: none before what it waits for."""
-    lanes = exported.table.bounds.tolist()
-    num_veus = exported.table.header["num_veus"]
+    lanes, num_veus = exported.table.bounds.tolist(), exported.table.header["num_veus"]
     return [
         (lanes[n * num_veus + at.veu] + at.order, at.veu)
         for n, program in enumerate(exported.plan.programs)
