@@ -164,8 +164,7 @@ class Instruction:
 
     def _sized(self, tensor: str, digits: tuple[Digit, ...]) -> Iterator[tuple[Digit, int, int]]:
         """Yield digits of a number, each with the number of its values, and the weight of one step."""
-        shape = dict(self.tensors)[tensor].shape
-        sizes = Layout(digits).physical_shape(shape)
+        sizes = Layout(digits).physical_shape(dict(self.tensors)[tensor].shape)
         for n, (digit, size) in enumerate(zip(digits, sizes, strict=True)):
             yield digit, size, prod(sizes[n + 1 :])
 

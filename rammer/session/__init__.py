@@ -214,8 +214,7 @@ class Session(Stateful, InferenceSession):
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
         kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
-        given = {**kept, **inputs}
-        request = self._request(memory, given)
+        request = self._request(memory, {**kept, **inputs})
         if self._valued is None:
             return self._run(request, memory, inputs, outputs)
         return self._valued.run({name: host_value(name, array) for name, array in request.arrays.items()})

@@ -120,8 +120,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
         with self._lock:
             if self._closed:
                 raise closed("session", "open another one")
-            key = self._key(request)
-            kept = self._kept.get(key)
+            kept = self._kept.get(self._key(request))
             if kept is not None:
                 kept.users += 1
                 self._count(kept, int(not ahead))

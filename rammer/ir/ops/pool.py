@@ -152,8 +152,7 @@ def _lrn(x: TensorType, *, size: int, alpha: float = 1e-4, beta: float = 0.75, b
     guarded = Select((Range(at, 0, x.shape[1]),), Load("x", (var("n"), at, *rest)), Const(0.0))
     wider = (axes[0], ("c", x.shape[1] + size - 1), *axes[2:])
     value = widened(Load("xp", (var("n"), var("c") + var("k"), *rest)), dtype)
-    total = Load("sum", variables_of(axes))
-    norm = total * (alpha / size) + bias
+    norm = Load("sum", variables_of(axes)) * (alpha / size) + bias
     root = call("sqrt", norm)
     power = root * call("sqrt", root) if beta == 0.75 else scalars.power(norm, beta)
     scaled = widened(Load("x", variables_of(axes)), dtype) / power

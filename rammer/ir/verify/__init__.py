@@ -413,8 +413,7 @@ def _written_once(evidence: PlanEvidence) -> None:
             root, low, high = graph.extent(tensor)
             if root in given or _contains(whole.get(root, NOTHING), low, high):
                 continue
-            elements = read_elements(plan.kernels[n], position)
-            wanted = union(elements.sets) + low
+            wanted = union(read_elements(plan.kernels[n], position).sets) + low
             _check_defined(f"{op.kind} {op.name!r}", tensor, missing(wanted, _exactly(plan, written.get(root, []))))
     for tensor in graph.outputs:
         root, low, high = graph.extent(tensor)

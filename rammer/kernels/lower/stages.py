@@ -160,8 +160,7 @@ class PlacedStages:
 
         start, steps = at(row, 0), tuple[int, ...]()
         if not instruction.encodes:
-            neighbours = source_kind.physical_shape[-1]
-            moved = (row, 1), (column, neighbours)
+            moved = (row, 1), (column, source_kind.physical_shape[-1])
             steps = (*(simplify_index(at(*one) - start, ctx.env).const for one in moved), 1)
         elif shape[0] != instruction.extent("row"):
             raise ctx.fail(stage, f"{instruction.name} copies {instruction.extent('row')} lines, and not {shape[0]}")

@@ -42,8 +42,7 @@ def place(plan: ExecutionPlan, arch: IpuModel, *, level: bool = False, share: fl
                 for low, high in elements[rtask].tolist():
                     home[low:high] = tile
     produced = [h.copy() for h in homes]
-    room = _room(plan, sets, tiles, arch)
-    _place_read(plan, arguments, tiles, homes, room)
+    _place_read(plan, arguments, tiles, homes, _room(plan, sets, tiles, arch))
     cursor = 0
     variables = []
     load = np.zeros(arch.tiles, np.int64)
