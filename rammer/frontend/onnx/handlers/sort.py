@@ -96,7 +96,7 @@ def _network(n: Node, keys: TensorId) -> TensorId:
 
 
 def _exchanged(n: Node, words: TensorId, distance: int, stop: int, width: int) -> TensorId:
-    """Exchange words at a distance, at half of it, and so on, above `stop`. `width` elements lie from one neighbour to the next.
+    """Exchange words at a distance, at half of it, and so on, above `stop`; next ones lie `width` elements later.
 
     Where steps are fewer than STEPS, they come first: then other levels have the same operations.
     """
