@@ -79,8 +79,7 @@ class Work:
 
 def work(program: TileProgram, spec: VDeviceSpec) -> Work:
     """Count the first rTask of a tile program: of its thread, or on SIMT devices of one of its subgroups."""
-    counter = _SubgroupCounter if spec.execution is Execution.SIMT else _Counter
-    return counter(program, spec).rtask()
+    return (_SubgroupCounter if spec.execution is Execution.SIMT else _Counter)(program, spec).rtask()
 
 
 def gather_slots(lanes: int) -> float:
@@ -369,8 +368,7 @@ class _SubgroupCounter(_Counter):
         used = variables(index)
         spans = {lp.var: lp.stop - lp.start for lp in block if lp.var in used}
         joined = min((min(n, self.spec.lanes) for v, n in spans.items() if index.coef(v) == 1), default=1)
-        count = prod(spans.values()) / joined
-        return count, joined, DIVISION * self.divisions(index, block)
+        return prod(spans.values()) / joined, joined, DIVISION * self.divisions(index, block)
 
     def divisions(self, index: Index, block: tuple[For, ...]) -> float:
         """Return the divisions in all addresses of a register block. Those that no loop changes are hoisted."""

@@ -23,11 +23,7 @@ class Padding:
     """The buckets of a session, and what its model needs for them. `key` is a request's, `load` imports its graph."""
 
     def __init__(
-        self,
-        buckets: Buckets,
-        proofs: Proofs,
-        key: Callable[[Request], Hashable],
-        load: Callable[[Request], Imported],
+        self, buckets: Buckets, proofs: Proofs, key: Callable[[Request], Hashable], load: Callable[[Request], Imported]
     ) -> None:
         self._buckets, self._proofs, self._key, self._import = buckets, proofs, key, load
 

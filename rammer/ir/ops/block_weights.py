@@ -74,8 +74,7 @@ def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
     lead, d = tuple(var(a) for a, _ in rows), var("d")
     largest = _largest(rows, blocks, block)
     rounded = _rounded(lead, d, d // block) * (Load("largest", (*lead, d // block)) * (1 / MOST))
-    out = Stage("out", (*rows, ("d", x.shape[-1])), rounded)
-    return expression("round_blocks", [("x", x)], (largest, out))
+    return expression("round_blocks", [("x", x)], (largest, Stage("out", (*rows, ("d", x.shape[-1])), rounded)))
 
 
 def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
@@ -86,8 +85,7 @@ def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
     axes = (*((f"b{p}", n) for p, n in enumerate(x.shape[:-1])), ("d", extent))
     lead, d = tuple(var(a) for a, _ in axes[:-1]), var("d")
     value = _bits(Cast(Load("x", (*lead, d // per)), DType.I32), d % per * dtype.bits, dtype.bits)
-    out = Stage("out", axes, Cast(value, dtype), dtype=dtype)
-    return expression("unpack_bits", [("x", x)], (out,))
+    return expression("unpack_bits", [("x", x)], (Stage("out", axes, Cast(value, dtype), dtype=dtype),))
 
 
 def _rows(x: TensorType) -> tuple[tuple[str, int], ...]:

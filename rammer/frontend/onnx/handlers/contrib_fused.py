@@ -45,16 +45,14 @@ def qlinear_softmax(n: Node) -> TensorId:
 
 @contrib("QLinearWhere", inputs=(9, 9))
 def qlinear_where(n: Node) -> TensorId:
-    found = n.add("where", n.tensor(0), real(n, 1), real(n, 4))
-    return quantized(n, found, 7, n.dtype(1))
+    return quantized(n, n.add("where", n.tensor(0), real(n, 1), real(n, 4)), 7, n.dtype(1))
 
 
 @contrib("QLinearAveragePool", inputs=(4, 5), **POOL, ceil_mode=0, channels_last=0, count_include_pad=0)
 def qlinear_average_pool(n: Node) -> TensorId:
     require_numbers(n, 3)
     dtype, scale, zero, x = n.dtype(), n.tensor(3), n.optional(4), real(n, 0)
-    pooled = channels_first(n, x, lambda found: _standard(average_pool, n, found))
-    return quantize(n, pooled, scale, zero, 0, dtype)
+    return quantize(n, channels_first(n, x, lambda found: _standard(average_pool, n, found)), scale, zero, 0, dtype)
 
 
 @contrib("NhwcMaxPool", inputs=(1, 1), **POOL, ceil_mode=0, dilations=tuple, channels_last=1)

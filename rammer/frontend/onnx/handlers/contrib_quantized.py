@@ -37,8 +37,7 @@ def quantized(n: Node, value: TensorId, scale: int, dtype: DType) -> TensorId:
 
 @contrib("QLinearAdd", "QLinearMul", inputs=(7, 8))
 def qlinear_binary(n: Node) -> TensorId:
-    found = n.add("add" if n.op == "QLinearAdd" else "mul", real(n, 0), real(n, 3))
-    return quantized(n, found, 6, n.dtype())
+    return quantized(n, n.add("add" if n.op == "QLinearAdd" else "mul", real(n, 0), real(n, 3)), 6, n.dtype())
 
 
 @contrib("QLinearSigmoid", inputs=(4, 5))
@@ -54,8 +53,7 @@ def qlinear_leaky_relu(n: Node) -> TensorId:
 @contrib("QLinearGlobalAveragePool", inputs=(5, 5), channels_last=0)
 def qlinear_global_average_pool(n: Node) -> TensorId:
     axes = tuple(range(2, len(n.shape())))
-    mean = channels_first(n, real(n, 0), lambda x: n.reduce(x, "mean", axes))
-    return quantized(n, mean, 3, n.dtype())
+    return quantized(n, channels_first(n, real(n, 0), lambda x: n.reduce(x, "mean", axes)), 3, n.dtype())
 
 
 def channels_first(n: Node, x: TensorId, compute: Callable[[TensorId], TensorId]) -> TensorId:
@@ -65,8 +63,7 @@ def channels_first(n: Node, x: TensorId, compute: Callable[[TensorId], TensorId]
         raise n.fail(f"{n.type(x)} has no batch, channels and spatial dimensions")
     if not n.attrs["channels_last"]:
         return compute(x)
-    found = compute(n.transpose(x, (0, rank - 1, *range(1, rank - 1))))
-    return n.transpose(found, (0, *range(2, rank), 1))
+    return n.transpose(compute(n.transpose(x, (0, rank - 1, *range(1, rank - 1)))), (0, *range(2, rank), 1))
 
 
 @contrib("QLinearConcat", inputs=(5, 1 << 20), axis=int)
@@ -74,8 +71,7 @@ def qlinear_concat(n: Node) -> TensorId:
     if n.attrs["axis"] is None or (len(n.inputs) - 2) % 3:
         raise n.fail(f"axis {n.attrs['axis']} of {len(n.inputs)} inputs", hint="a scale, a zero point, and triples")
     parts = [real(n, position) for position in range(2, len(n.inputs), 3)]
-    joined = n.concat(parts, n.axis(n.attrs["axis"], n.type(parts[0]).rank))
-    return quantized(n, joined, 0, n.dtype(2))
+    return quantized(n, n.concat(parts, n.axis(n.attrs["axis"], n.type(parts[0]).rank)), 0, n.dtype(2))
 
 
 @contrib("QuantizeLinear", inputs=(2, 3), axis=1, block_size=0)
@@ -148,8 +144,7 @@ def gather_block_quantized(n: Node) -> TensorId:
     elif bytes_given:
         zero = n.constant(1 << (bits - 1), DType.I32)
     check_indices(n, n.tensor(1), n.shape()[0])
-    table = dequantize(n, data, n.tensor(2), zero, axis)
-    return n.add("gather", table, n.tensor(1), axis=0)
+    return n.add("gather", dequantize(n, data, n.tensor(2), zero, axis), n.tensor(1), axis=0)
 
 
 def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:

@@ -118,8 +118,7 @@ def _normalize(n: Node, x: TensorId, groups: int, scale: TensorId, bias: TensorI
     variance = mean_of(square(n, n.add("sub", mean, x)))
     deviation = n.add("sqrt", n.add("add", variance, n.like(n.attrs["epsilon"], variance)))
     scale, bias = (n.reshape(t, each[1:]) for t in (scale, bias))
-    scaled = n.add("mul", n.add("sub", x, mean), n.add("div", scale, deviation))
-    return n.add("add", scaled, bias)
+    return n.add("add", n.add("mul", n.add("sub", x, mean), n.add("div", scale, deviation)), bias)
 
 
 @handles("LpNormalization")

@@ -25,9 +25,7 @@ def reduce(n: Node) -> TensorId:
         if noop and fn in ("sum", "mean", "max", "min", "prod"):
             return x
         axes = () if noop else tuple(range(rank))
-    found = tuple(sorted(n.axes(axes, rank)))
-    keep = bool(n.attrs["keepdims"])
-    return n.reduce(x, fn, found, keep)
+    return n.reduce(x, fn, tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]))
 
 
 @handles("ArgMax", "ArgMin")
@@ -91,5 +89,4 @@ def _scan(n: Node, x: TensorId, fn: str, axis: int, skipped: int, reverse: bool)
     inside = n.add("accumulate", x, fn=fn, axis=axis + 1, skipped=skipped, reverse=reverse)
     earlier = n.reshape(earlier, (*shape[:axis], blocks, 1, *shape[axis + 1 :]))
     found = n.add("add" if fn == "sum" else "mul", inside, earlier)
-    found = n.reshape(found, (*shape[:axis], blocks * block, *shape[axis + 1 :]))
-    return n.slice(found, (0,) * rank, shape)
+    return n.slice(n.reshape(found, (*shape[:axis], blocks * block, *shape[axis + 1 :])), (0,) * rank, shape)
