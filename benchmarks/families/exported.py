@@ -23,5 +23,6 @@ def exported(network: torch.nn.Module, example: tuple[Any, ...], names: tuple[st
             program = torch.onnx.export(network, example, input_names=list(names), dynamo=True, verbose=False)
             assert program is not None
             model = program.model_proto
-    values = {name: np.asarray(value) for name, value in zip(names, example, strict=True)}
+    plain = (value[0] if isinstance(value, list) else value for value in example)  # of a list of one image
+    values = {name: np.asarray(value) for name, value in zip(names, plain, strict=True)}
     return model, values

@@ -55,9 +55,17 @@ ORDINARY = SMALL | {
 OTHERS: dict[str, dict[str, Any]] = {  # what some architectures need besides, or instead
     "codegen": {"rotary_dim": 8},
     "gptj": {"rotary_dim": 8},
-    "esm": {"vocab_size": 120},
+    "esm": {"vocab_size": 120, "pad_token_id": 0, "mask_token_id": 2},
     "falcon": {"head_dim": None},
-    "funnel": {"num_hidden_layers": None, "block_sizes": [1, 1], "block_repeats": [1, 1]},
+    "funnel": {
+        "num_hidden_layers": None,
+        "block_sizes": [1, 1],
+        "block_repeats": [1, 1],
+        "architectures": ["FunnelModel"],
+    },
+    "xlnet": {"max_position_embeddings": None},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
+    "nemotron": {"num_key_value_heads": 2, "head_dim": 16},
 }
 
 

@@ -52,7 +52,8 @@ def section(results: Iterable[Mapping[str, Any]], commit: str = "", before: str 
     columns = ("models", *OUTCOMES, "largest error", "rammer at")
     head = f"| family | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
     rows = {
-        name: f"| {name} | {row.total()} | {' | '.join(str(row[o] or '–') for o in OUTCOMES)} | {worst[name]:.0e} "
+        name: f"| {name} | {row.total()} | {' | '.join(str(row[o] or '–') for o in OUTCOMES)} | "
+        f"{f'{worst[name]:.0e}' if name in worst else '–'} "
         f"| {commit or '–'} |\n"
         for name, row in table.items()
     }
