@@ -369,8 +369,7 @@ class _SubgroupCounter(_Counter):
         used = variables(index)
         spans = {lp.var: lp.stop - lp.start for lp in block if lp.var in used}
         joined = min((min(n, self.spec.lanes) for v, n in spans.items() if index.coef(v) == 1), default=1)
-        count = prod(spans.values()) / joined
-        return count, joined, DIVISION * self.divisions(index, block)
+        return prod(spans.values()) / joined, joined, DIVISION * self.divisions(index, block)
 
     def divisions(self, index: Index, block: tuple[For, ...]) -> float:
         """Return the divisions in all addresses of a register block. Those that no loop changes are hoisted."""

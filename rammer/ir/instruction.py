@@ -131,8 +131,7 @@ class Instruction:
 
     def registers(self, tensor: str) -> int:
         """Return the number of elements of a tensor that each thread holds."""
-        kind = dict(self.tensors)[tensor]
-        return prod(kind.physical_shape) // self.threads
+        return prod(dict(self.tensors)[tensor].physical_shape) // self.threads
 
     def digits(self, tensor: str) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
         """Return the digits that number the thread, and those of its registers, of a tensor that many threads hold."""

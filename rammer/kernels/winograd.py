@@ -229,8 +229,7 @@ class _Tiled:
         entry = var("kk") * self.part + var("cc") if conv.depth > self.chunk else var("cc")
         data = Load("xv", (*self.image, o // conv.outs, entry, of_rows, tt, pp, qq))
         axes = (*self.batch, *self.outs, *self.sums, *self.tiles, ("pp", self.size), ("qq", self.size))
-        body = data * Load("wu", (o, entry, of_rows, pp, qq))
-        return Stage("xm", axes, body, (("cc", self.part),))
+        return Stage("xm", axes, data * Load("wu", (o, entry, of_rows, pp, qq)), (("cc", self.part),))
 
     def outputs(self) -> tuple[Stage, Stage]:
         m, size, tt, pp, qq, ii = self.m, self.size, var("tt"), var("pp"), var("qq"), var("ii")

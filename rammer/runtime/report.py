@@ -52,8 +52,7 @@ class Report:
     usage: Usage | None = None  # result of the last `Program.profile`
 
     def to_json(self) -> dict[str, Any]:
-        data = asdict(replace(self, usage=None))
-        return {**data, "usage": self.usage and self.usage.to_json()}
+        return {**asdict(replace(self, usage=None)), "usage": self.usage and self.usage.to_json()}
 
     def to_save(self) -> dict[str, Any]:
         """Return the report without times and details of the check, which differ between equal compilations."""

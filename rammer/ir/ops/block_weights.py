@@ -86,8 +86,7 @@ def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
     axes = (*((f"b{p}", n) for p, n in enumerate(x.shape[:-1])), ("d", extent))
     lead, d = tuple(var(a) for a, _ in axes[:-1]), var("d")
     value = _bits(Cast(Load("x", (*lead, d // per)), DType.I32), d % per * dtype.bits, dtype.bits)
-    out = Stage("out", axes, Cast(value, dtype), dtype=dtype)
-    return expression("unpack_bits", [("x", x)], (out,))
+    return expression("unpack_bits", [("x", x)], (Stage("out", axes, Cast(value, dtype), dtype=dtype),))
 
 
 def _rows(x: TensorType) -> tuple[tuple[str, int], ...]:

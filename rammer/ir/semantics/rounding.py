@@ -181,7 +181,7 @@ class _Bounds(Evaluator):
         self._errors, self._factor_step, self._random, self._careful = errors, factor_step, random, careful
         self._bounded: dict[str, Bounded] = {}  # stages at all of their points
         doubles = {k.dtype for _, k in (*expr.inputs, *expr.outputs)} | {s.dtype for s in expr.stages}
-        self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if _is_real(d)), default=0.0)
+        self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if d.part.is_float), default=0.0)
         self._largest = LARGEST if self._step == FLOAT32_HALF_STEP else np.inf
 
     def everywhere(self) -> list[Bounded]:
@@ -391,10 +391,6 @@ class _Bounds(Evaluator):
                     rounding = np.where(held, 0.0, rounding)
                 error = error + np.where(np.isfinite(size), rounding, 0.0)
         return Bounded(value, error)
-
-
-def _is_real(dtype: DType) -> bool:
-    return dtype.part.is_float
 
 
 def _float32_error(terms: Array, value: Any) -> Any:

@@ -177,8 +177,7 @@ class Flow:
         """Count the terms that a sum adds, by tag."""
         own = next(r for r in self._reads[statement] if r.buffer == self._sums[statement])
         _, happening = _places(own, instances)
-        tags = _distinct(*_numbered(own, happening).T)[:, 0]
-        return np.bincount(tags, minlength=count)
+        return np.bincount(_distinct(*_numbered(own, happening).T)[:, 0], minlength=count)
 
     def _written(self, write: Access, group: _Wanted) -> Iterator[tuple[Instances, Points]]:
         """Yield the instances of a statement that write wanted elements, and the rows of the group that they write."""

@@ -256,8 +256,7 @@ def sharing_threads(
     most = min(powers(depth)[-1], threads & -threads)
     idle = threads >> max(points - 1, 0).bit_length()
     wave = min(max(subgroup_size_of(problem) // wide, 1), threads)
-    wanted = max(idle, wave if coalesced and depth >= wave else 1)
-    return min(powers(wanted)[-1], most)
+    return min(powers(max(idle, wave if coalesced and depth >= wave else 1))[-1], most)
 
 
 def contiguous(problem: KernelProblem, stage: Stage) -> str | None:

@@ -131,8 +131,7 @@ def _library(path: Path) -> Any:
 def _pointers(arrays: Sequence[Array]) -> tuple[Any, Any]:
     count = max(len(arrays), 1)
     pointers = (ctypes.c_void_p * count)(*(a.ctypes.data for a in arrays))
-    sizes = (ctypes.c_ulong * count)(*(a.nbytes for a in arrays))
-    return pointers, sizes
+    return pointers, (ctypes.c_ulong * count)(*(a.nbytes for a in arrays))
 
 
 def parse_profile(text: str) -> SuperstepProfile:

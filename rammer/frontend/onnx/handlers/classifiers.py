@@ -201,8 +201,7 @@ def svm_classifier(n: Node) -> list[Value]:
     if count > 2:
         return [label, transformed(n, scores, a["post_transform"])]
     if a["post_transform"] in ("NONE", "LOGISTIC"):
-        both = pair(n, n.add("neg", scores), scores)
-        return [label, transformed(n, both, a["post_transform"])]
+        return [label, transformed(n, pair(n, n.add("neg", scores), scores), a["post_transform"])]
     raise n.fail(f"post_transform {a['post_transform']!r} of one score is not supported", hint="NONE or LOGISTIC")
 
 
@@ -217,8 +216,7 @@ def _linear_svm(n: Node, weights: Array, rho: Array, count: int) -> list[Value]:
     top = n.reduce(scores, "max", (1,), keepdims=False)
     bound = n.like(0.5 if (weights >= 0).all() else 0, top)
     over = n.add("less_equal" if (weights >= 0).all() else "less", bound, top)
-    place = n.add("where", over, n.constant(1), best(n, scores))
-    return [labelled(n, place), shown]
+    return [labelled(n, n.add("where", over, n.constant(1), best(n, scores))), shown]
 
 
 def _coupled(n: Node, scores: TensorId, pairs: list[tuple[int, int]], count: int) -> TensorId:

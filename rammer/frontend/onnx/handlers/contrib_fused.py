@@ -45,8 +45,7 @@ def qlinear_softmax(n: Node) -> TensorId:
 
 @contrib("QLinearWhere", inputs=(9, 9))
 def qlinear_where(n: Node) -> TensorId:
-    found = n.add("where", n.tensor(0), real(n, 1), real(n, 4))
-    return quantized(n, found, 7, n.dtype(1))
+    return quantized(n, n.add("where", n.tensor(0), real(n, 1), real(n, 4)), 7, n.dtype(1))
 
 
 @contrib("QLinearAveragePool", inputs=(4, 5), **POOL, ceil_mode=0, channels_last=0, count_include_pad=0)

@@ -74,8 +74,7 @@ def qlinear_concat(n: Node) -> TensorId:
     if n.attrs["axis"] is None or (len(n.inputs) - 2) % 3:
         raise n.fail(f"axis {n.attrs['axis']} of {len(n.inputs)} inputs", hint="a scale, a zero point, and triples")
     parts = [real(n, position) for position in range(2, len(n.inputs), 3)]
-    joined = n.concat(parts, n.axis(n.attrs["axis"], n.type(parts[0]).rank))
-    return quantized(n, joined, 0, n.dtype(2))
+    return quantized(n, n.concat(parts, n.axis(n.attrs["axis"], n.type(parts[0]).rank)), 0, n.dtype(2))
 
 
 @contrib("QuantizeLinear", inputs=(2, 3), axis=1, block_size=0)
@@ -148,8 +147,7 @@ def gather_block_quantized(n: Node) -> TensorId:
     elif bytes_given:
         zero = n.constant(1 << (bits - 1), DType.I32)
     check_indices(n, n.tensor(1), n.shape()[0])
-    table = dequantize(n, data, n.tensor(2), zero, axis)
-    return n.add("gather", table, n.tensor(1), axis=0)
+    return n.add("gather", dequantize(n, data, n.tensor(2), zero, axis), n.tensor(1), axis=0)
 
 
 def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:

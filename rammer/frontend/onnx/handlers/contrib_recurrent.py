@@ -85,5 +85,4 @@ def _cell(
     coupled = bool(n.attrs["input_forget"])
     stays = n.add("sub", n.like(1, enters), enters) if coupled else activated(n, first, gate(2, c, 2))
     new = n.add("add", n.add("mul", stays, c), n.add("mul", enters, activated(n, candidate, gate(3))))
-    leaves = activated(n, first, gate(1, new, 1))
-    return n.add("mul", leaves, activated(n, last, new)), new
+    return n.add("mul", activated(n, first, gate(1, new, 1)), activated(n, last, new)), new

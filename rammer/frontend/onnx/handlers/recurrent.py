@@ -309,5 +309,4 @@ def activated(n: Node, activation: Hashable, x: TensorId) -> TensorId:
             return n.add("mul", n.add("tanh", n.add("mul", x, n.like(beta, x))), n.like(alpha, x))
         case "thresholded_relu", [alpha]:
             return n.add("where", n.add("less", n.like(alpha, x), x), x, n.like(0, x))
-    attrs = dict(zip(_PARAMETERS.get(str(name), ()), parameters, strict=True))
-    return n.add(str(name), x, **attrs)
+    return n.add(str(name), x, **dict(zip(_PARAMETERS.get(str(name), ()), parameters, strict=True)))

@@ -25,9 +25,7 @@ def reduce(n: Node) -> TensorId:
         if noop and fn in ("sum", "mean", "max", "min", "prod"):
             return x
         axes = () if noop else tuple(range(rank))
-    found = tuple(sorted(n.axes(axes, rank)))
-    keep = bool(n.attrs["keepdims"])
-    return n.reduce(x, fn, found, keep)
+    return n.reduce(x, fn, tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]))
 
 
 @handles("ArgMax", "ArgMin")

@@ -152,5 +152,4 @@ def _by_convolution(n: Node, x: TensorId, inverse: bool) -> TensorId:
     kernel = np.zeros(size, complex)
     kernel[places], kernel[-places] = chirp.conj(), chirp.conj()
     spectrum = _rotated(n, _transform(n, _fitted(n, _rotated(n, x, chirp), size), False), np.fft.fft(kernel) / size)
-    found = n.slice(_transform(n, spectrum, True), (0, 0, 0), (rows, length, 2))
-    return _rotated(n, found, chirp)
+    return _rotated(n, n.slice(_transform(n, spectrum, True), (0, 0, 0), (rows, length, 2)), chirp)

@@ -34,8 +34,7 @@ def top_k(n: Node) -> list[TensorId]:
         ]
     keys = n.add("where", n.add("is_nan", moved), n.like(np.inf, moved), moved) if dtype.is_float else moved
     found = n.cast(_first(n, keys, k, largest), DType.I64)
-    values = elements_at(n, moved, found, -1)
-    return [n.transpose(values, back), n.transpose(found, back)]
+    return [n.transpose(elements_at(n, moved, found, -1), back), n.transpose(found, back)]
 
 
 def _first(n: Node, keys: TensorId, k: int, largest: bool) -> TensorId:

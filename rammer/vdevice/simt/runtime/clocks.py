@@ -59,8 +59,7 @@ def _microseconds(clocks: Array, anchors: Array, first: int) -> NDArray[np.float
     """Return [slots, 3] since `first`, by interpolation: a vEU's own clock is finer than the shared one at its ends."""
     began, clock_began, ended, clock_ended = (int(a) for a in anchors)
     rate = (ended - began) / max(clock_ended - clock_began, 1)
-    own = (clocks[:, :3] - np.uint64(clock_began)).astype(np.float64)
-    return (own * rate + (began - first)) / 1e3
+    return ((clocks[:, :3] - np.uint64(clock_began)).astype(np.float64) * rate + (began - first)) / 1e3
 
 
 def _lane(
