@@ -48,11 +48,7 @@ FLAGS: dict[str, Flag] = {
     flag.name: flag
     for flag in (
         Flag("RAMMER_VDEVICE", "cpu", "the vDevice to use where none is named"),
-        Flag(
-            "RAMMER_POLICY",
-            "auto",
-            "the scheduling policy to use where none is named: `wavefront:beyond=off`",
-        ),
+        Flag("RAMMER_POLICY", "auto", "the scheduling policy to use where none is named: `wavefront:beyond=off`"),
         Flag("RAMMER_PROGRESS", "1", "0 draws no progress on a terminal or in a notebook", kind="boolean"),
         Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),
         Flag(

@@ -36,6 +36,19 @@ def message(text: str) -> str:
     return _shortened(words, MESSAGE_LENGTH)
 
 
+def duration(us: float, total_us: float = 0.0) -> str:
+    """Return a time in the unit that suits it, or the whole that it is a part of: in ms from 10 ms on."""
+    return f"{us / 1e3:.4g} ms" if max(us, total_us) >= 1e4 else f"{us:.4g} µs"
+
+
+def size(nbytes: float, most: float = 0.0) -> str:
+    """Return a number of bytes in the unit that suits it, or the whole that it is a part of."""
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if max(nbytes, most) >= unit:
+            return f"{nbytes / unit:.1f} {name}"
+    return f"{nbytes:.0f} B"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless it is one."""
     return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith(('s', 'ch')) else 's'}"

@@ -57,7 +57,7 @@ class PluginFault:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A registered vDevice and whether it can run here."""
+    """A registered vDevice and whether it can run here. `emulated`: only an emulator of it runs programs here."""
 
     name: str
     plugin: str
@@ -65,6 +65,7 @@ class DeviceInfo:
     available: bool
     reason: str
     hint: str
+    emulated: bool = False
 
 
 class PluginRegistry:
@@ -171,8 +172,7 @@ class PluginRegistry:
             )
         plugin, entry = known[target]
         with _blamed(plugin, f"vDevice {target!r}"):
-            opens = entry.runs if self._to_run and entry.runs else entry.open
-            return opens(arch=arch, device=device)
+            return (entry.runs if self._to_run and entry.runs else entry.open)(arch=arch, device=device)
 
     def policy(self, text: str, options: Mapping[str, str] | None = None) -> Policy:
         """Return a new policy by name. Options are in the text (`wavefront:beyond=off`) or in `options`.
@@ -339,13 +339,13 @@ def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
     return did_you_mean(target, names, closeness=0.7) or "`rammer doctor` lists devices and plugins"
 
 
-def _probe(entry: VDeviceEntry) -> tuple[bool, str, str]:
+def _probe(entry: VDeviceEntry) -> tuple[bool, str, str, bool]:
     try:
         answer: Availability = entry.probe()
     except RammerError as error:
-        return False, error.what, error.hint
+        return False, error.what, error.hint, False
     except Exception as error:  # the contract says never; a plugin may break it
         if _by_signal(error, "a vDevice was probed"):
             raise
-        return False, f"its probe raised {type(error).__name__}: {error}", "report this to the plugin's author"
-    return answer.ok, answer.reason, answer.hint
+        return False, f"its probe raised {type(error).__name__}: {error}", "report this to the plugin's author", False
+    return answer.ok, answer.reason, answer.hint, answer.emulated

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from rammer.cost.estimate import arithmetic_us, holding
 from rammer.cost.parts import ARITHMETIC, Parts
-from rammer.errors import counted
+from rammer.errors import counted, duration
 from rammer.ir.plan import ExecutionPlan, Offer
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.text import html_table, printable
 from rammer.scheduler.critical import Step, critical_path
 from rammer.scheduler.timeline import Timeline, timed
-from rammer_viz.shared import bars, short, time
+from rammer_viz.shared import bars, short
 
 SLOW = "the device is faster than its description: `rammer doctor --calibrate` measures what it can do"
 ABOVE = 1.01  # of the plan's time: an ideal above that contradicts it
@@ -102,26 +102,26 @@ class Explanation:
 
     def _sections(self) -> Iterator[_Section]:
         total, room_us = self.total_us or 1.0, sum(self.room.values()) or 1.0
-        measured = f", {time(self.measured_us)} measured" if self.measured_us else ""
-        yield _Section(f"{self.title}: {time(self.total_us)} estimated{measured}")
+        measured = f", {duration(self.measured_us)} measured" if self.measured_us else ""
+        yield _Section(f"{self.title}: {duration(self.total_us)} estimated{measured}")
         where = ", ".join(f"{us / room_us:.0%} {what}" for what, us in self.room.items() if us)
         yield _Section(
             f"Bound by {self.bound}: {self.parts.get(self.bound, 0.0) / total:.0%} of the critical path",
             ("part of the critical path", "time", ""),
-            [(what, time(us), f"{us / total:.1%}") for what, us in _falling(self.parts)],
+            [(what, duration(us), f"{us / total:.1%}") for what, us in _falling(self.parts)],
             f"the time of all {counted(self.num_veus, 'vEU')}: {where}" if where else "",
         )
         yield _Section(
             "The ideal beside it",
             ("if only this counted", "time", ""),
-            [(what, time(us), f"{us / total:.0%}") for what, us in self.ideals.items() if us],
+            [(what, duration(us), f"{us / total:.0%}") for what, us in self.ideals.items() if us],
             SLOW if max(self.ideals.values(), default=0.0) > total * ABOVE else "",
         )
         yield _Section(
             f"The critical path: {counted(self.hand_overs, 'hand-over')} between vEUs",
             ("rKernel", "operators", "rTasks", "time", ""),
             [
-                (name, str(operators), str(rtasks), time(us), f"{us / total:.1%}")
+                (name, str(operators), str(rtasks), duration(us), f"{us / total:.1%}")
                 for name, operators, rtasks, us in self.along
             ],
             "" if self.payers else "a saved program keeps no rKernels: explain the model for what would pay",
@@ -133,7 +133,7 @@ class Explanation:
                 "What other policies would take",
                 ("policy", "time", ""),
                 [
-                    (name, us, "") if isinstance(us, str) else (name, time(us), f"{us / total:.2f}×")
+                    (name, us, "") if isinstance(us, str) else (name, duration(us), f"{us / total:.2f}×")
                     for name, us in self.policies.items()
                 ],
             )
@@ -170,10 +170,7 @@ class _Section(NamedTuple):
 
 
 def explain(
-    timeline: Timeline,
-    plan: ExecutionPlan,
-    policies: Mapping[str, float | str] | None = None,
-    measured_us: float = 0.0,
+    timeline: Timeline, plan: ExecutionPlan, policies: Mapping[str, float | str] | None = None, measured_us: float = 0.0
 ) -> Explanation:
     """Explain a plan by its timeline. `policies`: estimates of other policies' plans, or why there is none."""
     return _Analysis(timeline, plan).explanation(policies or {}, measured_us)
@@ -282,20 +279,21 @@ def _payer(place: int, payer: Payer, total_us: float) -> _Section:
     names = list(dict.fromkeys(payer.names))
     called = short(names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}", 60)
     shown = [o for n, o in enumerate(payer.offers) if n < OFFERS or o.rkernel == payer.rkernel]
-    spent = ", ".join(f"{us / payer.rtask_us:.0%} {what}" for what, us in _falling(payer.parts) if us)
+    parts = ((us / payer.rtask_us, what) for what, us in _falling(payer.parts))
+    spent = ", ".join(f"{part:.0%} {what}" for part, what in parts if part >= 0.005)
     more = f"\n… and {len(payer.offers) - len(shown)} more" if len(payer.offers) > len(shown) else ""
     return _Section(
-        f"{place}. {payer.kind}, {counted(len(payer.names), 'operator')} ({called}): {time(payer.path_us)} on the "
-        f"critical path; its ideal would save {time(payer.saved_us)} ({payer.saved_us / total_us:.0%})",
+        f"{place}. {payer.kind}, {counted(len(payer.names), 'operator')} ({called}): {duration(payer.path_us)} on the "
+        f"critical path; its ideal would save {duration(payer.saved_us)} ({payer.saved_us / total_us:.0%})",
         ("rKernel", "rTasks", "each", "alone", "all its work", ""),
         [
             (
                 f"{'→ ' if o.rkernel == payer.rkernel else '  '}{o.rkernel}",
-                *(str(o.num_rtasks), time(o.rtask_us), time(o.alone_us), time(o.work_us), ", ".join(o.roles)),
+                *(str(o.num_rtasks), *map(duration, (o.rtask_us, o.alone_us, o.work_us)), ", ".join(o.roles)),
             )
             for o in shown
         ],
-        f"an rTask takes {time(payer.rtask_us)}, its ideal is {time(payer.ideal_us)}: {spent}\n"
+        f"an rTask takes {duration(payer.rtask_us)}, its ideal is {duration(payer.ideal_us)}: {spent}\n"
         f"{payer.rkernel} was selected: {payer.reason}{more}",
     )
 

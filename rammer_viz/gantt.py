@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from math import ceil
 
+from rammer.errors import duration
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.scheduler.timeline import Timeline
-from rammer_viz.shared import LEGEND, Groups, bars, facts, time, title
+from rammer_viz.shared import LEGEND, Groups, bars, facts, title
 
 BARRIER, LAUNCH = "·", "▸"
 
@@ -52,7 +53,7 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
         lines.append(f"{f'vEU {veu}':<{margin}}|{cells}| {timeline.veu_utilisation[veu]:>4.0%}")
     if shown < plan.spec.num_veus:
         lines.append(f"… and {plan.spec.num_veus - shown} more vEUs")
-    lines.append(" " * margin + "0" + time(total_us).rjust(columns + 1))
+    lines.append(" " * margin + "0" + duration(total_us).rjust(columns + 1))
     used = {sign for row in weights for cell in row for sign in cell}
     lines += [f"  {groups.letter(g)} {label}" for g, label in enumerate(groups.labels[:LEGEND])]
     if len(groups.labels) > LEGEND:

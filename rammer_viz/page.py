@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, TypeAlias
 
+from rammer.errors import size
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
@@ -30,7 +31,6 @@ from rammer_viz.shared import (
     names,
     ns,
     short,
-    size,
     title,
     traffic,
 )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import counted
+from rammer.errors import counted, duration, size
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot
@@ -30,7 +30,6 @@ ESTIMATED, MEASURED = "estimated", "measured"  # how times were found
 BY_NAME = 12  # up to this number, each operator has its own colour; beyond, each kind
 LEGEND = 24  # maximal entries of a legend
 LEVEL = 18  # characters of a memory level's name
-MILLI = 1e4  # µs from which a time is shown in ms
 STRIP_STEPS = 400  # steps of time in the plot of a memory level's rate
 
 
@@ -81,7 +80,7 @@ class Groups:
         self.labels = [
             f"{name} ({printable(kind)}, {kernels[name, kind].num_rtasks} × {printable(kernels[name, kind].name)})"
             if by_name
-            else f"{printable(kind)} ({time(time_us[name, kind])} in {counted(count[name, kind], 'rOperator')})"
+            else f"{printable(kind)} ({duration(time_us[name, kind])} in {counted(count[name, kind], 'rOperator')})"
             for name, kind in order
         ]
 
@@ -145,29 +144,14 @@ def title(plan: ExecutionPlan) -> str:
 def facts(timeline: Timeline, plan: ExecutionPlan, how: str = ESTIMATED) -> list[str]:
     """Return lines about the whole plan: time, use of vEUs, and, if known, where operands come from."""
     overhead = f"{timeline.overhead:.1%} overhead · " if how == ESTIMATED else ""
-    moved = (f"{size(nbytes)} from {level}" for level, nbytes in timeline.moved.items())
+    moved = (f"{size(nbytes)} from {level}" for level, nbytes in timeline.moved.items() if nbytes)
     return [
-        f"{time(timeline.total_us)} {how} · "
+        f"{duration(timeline.total_us)} {how} · "
         f"{counted(plan.spec.num_veus, 'vEU')} {timeline.utilisation:.0%} used · "
         f"{overhead}{counted(len(plan.graph.operators), 'rOperator')} · "
         f"{counted(plan.num_rtasks, 'rTask')} · {counted(len(plan.programs), 'rProgram')}",
         *([f"operands, estimated: {', '.join(moved)}"] if timeline.moved else []),
     ]
-
-
-def time(us: float, total_us: float = 0.0) -> str:
-    """Return a time in the unit that suits it, or the whole that it is a part of."""
-    if max(us, total_us) >= MILLI:
-        return f"{us / 1e3:.4g} ms"
-    return f"{us:.4g} µs"
-
-
-def size(nbytes: float, most: float = 0.0) -> str:
-    """Return a number of bytes in the unit that suits it, or the whole that it is a part of."""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if max(nbytes, most) >= unit:
-            return f"{nbytes / unit:.1f} {name}"
-    return f"{nbytes:.0f} B"
 
 
 def data_rate(gbps: float) -> str:

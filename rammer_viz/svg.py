@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 
+from rammer.errors import duration, size
 from rammer.ir.analysis.storage import arguments
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
@@ -26,8 +27,6 @@ from rammer_viz.shared import (
     facts,
     names,
     short,
-    size,
-    time,
     title,
     traffic,
 )
@@ -70,7 +69,7 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
     for times in timeline.programs:
         x, wide = out.x(times.launch_at_us), out.x(times.begin_us) - out.x(times.launch_at_us)
         if wide > 0.2:
-            launch = f"launch {time(times.begin_us - times.launch_at_us)}"
+            launch = f"launch {duration(times.begin_us - times.launch_at_us)}"
             out.rect(x, out.top, wide, out.end - out.top, GREY, launch, fill_opacity=0.25)
         if wide > 50:
             out.text(x + wide / 2, (out.top + out.end) / 2 + 4, "launch", text_anchor="middle")
@@ -102,7 +101,7 @@ def _draw_run(
         text = "barrier: waits for " + ", ".join(f"{w.veu}:{w.order}" for w in first.slot.waits[:8])
     if len(run) > 1:
         text += f" and {len(run) - 1} more"
-    text += f"\nat {time(start_us)} for {time(span_us)}"
+    text += f"\nat {duration(start_us)} for {duration(span_us)}"
     out.rect(x, place, wide - (0.6 if wide > 4 else 0), high, colour, text, rx=2 if wide > 6 else 0)
     room = int((wide - 8) / CHARACTER)
     if name and room >= 3 and row >= 24:
@@ -125,7 +124,7 @@ def memory_svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200, he
     for life in _lives(timeline, plan):
         colour = groups.colour(groups.of_plan[0][writer[life.owner]]) if life.owner in writer else "#8c959f"
         name = f"{life.owner}{'' if life.piece is None else f', piece {life.piece}'}"
-        text = f"{name}\n{life.nbytes} bytes\nfrom {time(life.begin_us)} to {time(life.end_us)}"
+        text = f"{name}\n{life.nbytes} bytes\nfrom {duration(life.begin_us)} to {duration(life.end_us)}"
         wide, high = max((life.end_us - life.begin_us) * out.scale, 0.3), max(life.nbytes * up, 0.3)
         y = out.end - (life.offset + life.nbytes) * up
         x, room = out.x(life.begin_us), int((wide - 8) / CHARACTER)
@@ -161,7 +160,7 @@ class _Drawing:
         for tick in _ticks(timeline.total_us, max(self.chart // 110, 2)):
             x = self.x(tick)
             self._add("line", x1=x, y1=self.top, x2=x, y2=self.bottom + 5, stroke="#d8dee4")
-            self.text(x, self.bottom + 18, time(tick, timeline.total_us), size=11, text_anchor="middle")
+            self.text(x, self.bottom + 18, duration(tick, timeline.total_us), size=11, text_anchor="middle")
         for n, strip in enumerate(strips):
             self._strip(strip, self.end + STRIP_GAP + STRIP * n)
 

@@ -8,6 +8,7 @@ from math import log
 from rich.markup import escape
 from rich.table import Column, Table
 
+from rammer.errors import duration
 from rammer.runtime.measure import Samples
 from rammer.runtime.program import Program
 from rammer.runtime.report import OperatorRow
@@ -22,16 +23,17 @@ def policy_table(
 
     `same`: by policy, the first one whose plan is equal.
     """
-    columns = ("rPrograms", "rTasks", "barriers", "estimate ms", "min ms", "median ms", "spread", "n", "outside rTasks")
+    columns = ("rPrograms", "rTasks", "barriers", "estimate", "min", "median", "spread", "n", "outside rTasks")
     names = [*programs, *(name for name in samples if name not in programs)]
     first = samples[names[0]]
+    most_us = 1e3 * max(found.median_ms for found in samples.values())
     table = Table(Column("policy", no_wrap=True), *columns, f"to {names[0]}", caption=NOISE)
     for name in names:
         mine, report = samples[name], programs[name].report() if name in programs else None
         counts = ["-"] * 4
         if report:
             counts = [*map(str, (report.num_rprograms, report.num_rtasks, report.num_barriers))]
-            counts.append(f"{report.estimated_us / 1e3:.3f}")
+            counts.append(duration(report.estimated_us, most_us))
         ratio = first.median_ms / mine.median_ms
         equal = abs(log(ratio)) <= first.noise + mine.noise
         if (other := (same or {}).get(name, name)) != name:
@@ -40,8 +42,8 @@ def policy_table(
         table.add_row(
             escape(name),
             *counts,
-            f"{mine.min_ms:.3f}",
-            f"{mine.median_ms:.3f}",
+            duration(1e3 * mine.min_ms, most_us),
+            duration(1e3 * mine.median_ms, most_us),
             f"{mine.spread:.0%}",
             str(len(mine.seconds)),
             f"{report.usage.overhead:.1%}" if report and report.usage else "-",

@@ -76,16 +76,21 @@ def attention(rows: int, width: int, heads: int) -> Graph:
 
 
 def quantised(channels: int, outs: int, size: int) -> Graph:
-    """A 3x3 convolution of bytes that were quantised, and a 1x1 convolution of what it gives, quantised again."""
-    steps = {"sx": 0.03, "sw": 0.001, "sv": 0.003}
+    """A 3x3 convolution of bytes that were quantised, and a 1x1 convolution of what it gives, quantised again.
+
+    No error of a float32 sum moves a value across a rounding: the first convolution's results are odd multiples of
+    2**-13, and a value between two bytes is a multiple of 2**-6.
+    """
+    steps = {"sx": 2.0**-5, "sw": 2.0**-7, "sv": 2.0**-8, "odd": 2.0**-13}
     zeros = {"zx": np.uint8(120), "zw": np.int8(0)}
-    operands = (["x", "sx", "zx"], ["w", "sw", "zw"], ["v", "sv", "zw"])
+    operands = (["x", "sx", "zx"], ["w", "sw", "zw"], ["v", "sv", "zw"], ["b", "sw", "zw"])
     nodes = [
         *(node("Constant", [], [n], value=numpy_helper.from_array(np.array(s, np.float32))) for n, s in steps.items()),
         *(node("Constant", [], [n], value=numpy_helper.from_array(np.asarray(z))) for n, z in zeros.items()),
         *(node("QuantizeLinear", names, [f"{names[0]}q"]) for names in operands),
         *(node("DequantizeLinear", [f"{n}q", *scaled], [f"{n}d"]) for n, *scaled in operands),
-        node("Conv", ["xd", "wd", "b"], ["c"], pads=[1] * 4),
+        node("Add", ["bd", "odd"], ["be"]),
+        node("Conv", ["xd", "wd", "be"], ["c"], pads=[1] * 4),
         node("QuantizeLinear", ["c", "sx", "zx"], ["cq"]),
         node("DequantizeLinear", ["cq", "sx", "zx"], ["cd"]),
         node("Conv", ["cd", "vd"], ["y"]),

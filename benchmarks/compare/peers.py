@@ -176,6 +176,17 @@ def _inductor(built: BuiltModel, task: Task) -> Prepared:
     return Prepared(load, known)
 
 
+def _zentorch(built: BuiltModel, task: Task) -> Prepared:
+    """AMD's graph compiler for PyTorch, for its own CPUs."""
+    torch, module = _module(task)
+    import zentorch  # type: ignore[import-untyped, import-not-found, unused-ignore] # noqa: F401
+
+    def load() -> Loaded:
+        return Loaded(_torch_run(torch.compile(module, backend="zentorch"), built, torch.contiguous_format))
+
+    return Prepared(load)
+
+
 def _module(task: Task) -> tuple[Any, Any]:
     """torch and the model's module. Raises RammerError if it has none."""
     import torch
@@ -226,6 +237,13 @@ def _iree(built: BuiltModel, task: Task) -> Prepared:
     return Prepared(lambda: Loaded(runner(path, list(built.outputs), task.threads)), known)
 
 
+def _mnn(built: BuiltModel, task: Task) -> Prepared:
+    from benchmarks.compare.onnx_mnn import package, runner
+
+    path = package(built.path)
+    return Prepared(lambda: Loaded(runner(path, built.inputs, list(built.outputs), task.threads)))
+
+
 PEERS: dict[str, Peer] = {
     "rammer": Peer("rammer", _rammer("auto")),
     "rammer-wavefront": Peer("rammer", _rammer("wavefront")),
@@ -236,6 +254,8 @@ PEERS: dict[str, Peer] = {
     "torch": Peer("torch", _torch, _torch_forms),
     "torch-compile": Peer("torch", _inductor),
     "jax": Peer("jax", _jax),
+    "zentorch": Peer("zentorch", _zentorch),
+    "mnn": Peer("MNN", _mnn),
     "iree": Peer("iree-base-compiler", _iree, _iree_forms),
 }
 

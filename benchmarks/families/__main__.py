@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+SIZED = ("timm", "transformers")  # families that come in ordinary sizes, too
 FAMILIES = ("sklearn", "boosted", "optimized", "torchvision", "timm", "transformers")
 Made = tuple[onnx.ModelProto, Mapping[str, Any]]  # a model, and arrays by input
 
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", default=FAMILIES, choices=FAMILIES, help="families")
     parser.add_argument("--models", default="", help="models whose name has this regular expression in it")
+    parser.add_argument("--ordinary", action="store_true", help=f"sizes of use, not of tests: {', '.join(SIZED)}")
     given = parser.parse_args(arguments)
     for family in given.only:
         try:
@@ -67,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ImportError as error:
             print(f"{family}: {error}")
             continue
-        made, failed = make(family, module.models(), given.folder, given.models)
+        models = module.models(given.ordinary) if family in SIZED else module.models()
+        made, failed = make(family, models, given.folder, given.models)
         print(f"{family}: {made} made, {failed} exporters failed", flush=True)
     return 0
 

@@ -27,6 +27,7 @@ VISION = """
 SOUND = """
     audio-spectrogram-transformer hubert sew unispeech wav2vec2 wavlm
 """
+KINDS = {name: kind for kind, names in (("text", TEXT), ("vision", VISION), ("sound", SOUND)) for name in names.split()}
 SMALL = {
     "vocab_size": 120,
     "hidden_size": 64,
@@ -39,6 +40,24 @@ SMALL = {
     "image_size": 64,
     "pad_token_id": 0,
     "embedding_size": 64,
+}
+ORDINARY = SMALL | {
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "head_dim": 64,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 512,
+    "image_size": 224,
+    "embedding_size": 384,
+}
+OTHERS: dict[str, dict[str, Any]] = {  # what some architectures need besides, or instead
+    "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
+    "esm": {"vocab_size": 120},
+    "falcon": {"head_dim": None},
+    "funnel": {"num_hidden_layers": None, "block_sizes": [1, 1], "block_repeats": [1, 1]},
 }
 
 
@@ -54,10 +73,10 @@ class _First(torch.nn.Module):
         return self.network(**{self.name: x}, return_dict=False)[0]
 
 
-def _config(name: str) -> PretrainedConfig:
+def _config(name: str, ordinary: bool) -> PretrainedConfig:
     config = CONFIG_MAPPING[name]()
-    for key, value in SMALL.items():
-        if isinstance(getattr(config, key, None), int):
+    for key, value in {**(ORDINARY if ordinary else SMALL), **OTHERS.get(name, {})}.items():
+        if value is not None and (key in OTHERS.get(name, {}) or isinstance(getattr(config, key, None), int)):
             setattr(config, key, value)
     for key in ("use_cache", "output_attentions"):
         if hasattr(config, key):
@@ -66,20 +85,27 @@ def _config(name: str) -> PretrainedConfig:
     return config
 
 
-def _made(name: str, kind: str) -> Made:
+def network(name: str, ordinary: bool = False) -> tuple[torch.nn.Module, torch.Tensor]:
+    """Return a network and its input."""
     torch.manual_seed(0)
-    config = _config(name)
-    network = AutoModel.from_config(config).eval()
+    config = _config(name, ordinary)
+    made = AutoModel.from_config(config).eval()
+    kind = KINDS[name]
     if kind == "text":
-        return exported(_First(network, "input_ids"), (torch.arange(2 * 28).reshape(2, 28) % 100 + 3,), ("x",))
+        rows, tokens = (1, 128) if ordinary else (2, 28)
+        return _First(made, "input_ids").eval(), torch.arange(rows * tokens).reshape(rows, tokens) % 100 + 3
     if kind == "vision":
         side = getattr(config, "image_size", 64)
-        return exported(_First(network, "pixel_values"), (torch.rand(1, 3, side, side),), ("x",))
-    return exported(_First(network, "input_values"), (torch.randn(1, 4000),), ("x",))
+        return _First(made, "pixel_values").eval(), torch.rand(1, 3, side, side)
+    return _First(made, "input_values").eval(), torch.randn(1, 16000 if ordinary else 4000)
 
 
-def models() -> Iterator[tuple[str, Callable[[], Made]]]:
+def _made(name: str, ordinary: bool) -> Made:
+    made, x = network(name, ordinary)
+    return exported(made, (x,), ("x",))
+
+
+def models(ordinary: bool = False) -> Iterator[tuple[str, Callable[[], Made]]]:
     """Yield names, and functions that make the models."""
-    for kind, names in (("text", TEXT), ("vision", VISION), ("sound", SOUND)):
-        for name in names.split():
-            yield name, lambda n=name, k=kind: _made(n, k)
+    for name in KINDS:
+        yield name, lambda n=name: _made(n, ordinary)

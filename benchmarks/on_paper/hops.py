@@ -84,7 +84,7 @@ def _along(
         waiting.setdefault(now.number, uid.operator_id)
         return now
 
-    def barrier(now: _Link, done: Iterable[tuple[Position, _Link]]) -> _Link:
+    def barrier(now: _Link, _: int, done: Iterable[tuple[Position, _Link]]) -> _Link:
         latest = max(
             done, key=lambda one: (one[1].hops, one[1].nbytes + written_bytes(plan, program, one[0])), default=None
         )

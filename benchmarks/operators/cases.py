@@ -328,6 +328,17 @@ LAYOUT = [
         )
     ],
     *_cases(
+        "Resize, not_larger",
+        IMAGES,
+        X,
+        NONE,
+        NONE,
+        fixed(lambda s: [s[2] * 2, s[3] * 3]),
+        mode="linear",
+        axes=[2, 3],
+        keep_aspect_ratio_policy="not_larger",
+    ),
+    *_cases(
         "Resize, rows", tuple((1, *s) for s in ROWS), X, NONE, fixed(lambda s: [1, 1, 2], "float32"), mode="linear"
     ),
     *_cases("GridSample", IMAGES, X, Given(lambda r, s, k: unit(r, (s[0], *s[2:], 2), k)), opset=20),

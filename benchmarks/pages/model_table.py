@@ -1,6 +1,7 @@
 """Write models of other exporters into docs/operators.md: `python -m benchmarks.pages.model_table f.json … -o FILE`.
 
-The files are what `onnx_suite --models FOLDER --json FILE` writes. Only the section of models is replaced.
+The files are what `onnx_suite --models FOLDER --json FILE` writes. Only the section of models is replaced, and in it
+only the families that the files have.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ from benchmarks.pages.markdown import formatted
 TITLE = "## Models of other exporters"
 OUTCOMES = ("right", "random", "wrong", "refused", "no reference")
 TEXT = """
-Models that other projects' exporters make, run by sessions on the CPU and compared with ONNX Runtime{commit}. A float32
-result is right if its error is at most 1e-4 of the largest magnitude; labels, strings and keys of maps must be equal;
-results of quantized models may differ by a step. *No reference* means that neither ONNX Runtime nor ONNX's evaluator
-runs the file. The last column is the largest relative error of float32 models that are not quantized.
+Models that other projects' exporters make, run by sessions on the CPU and compared with ONNX Runtime. Networks of
+transformers that `rammer.from_torch` reads are compared with PyTorch. A float32 result is right if its error is at most
+1e-4 of the largest magnitude; labels, strings and keys of maps must be equal; results of quantized models may differ by
+a step. *No reference* means that neither ONNX Runtime nor ONNX's evaluator runs the file. *Largest error* is the
+largest relative error of float32 models that are not quantized. [Accuracy by case](accuracy.md) has the errors of each.
 
     python -m benchmarks.families FOLDER
     python -m rammer.testing.onnx_suite --models FOLDER --json families.json
-    python -m benchmarks.pages.model_table families.json -o docs/operators.md
+    python -m benchmarks.families.modules --json modules.json
+    python -m benchmarks.pages.model_table families.json modules.json -o docs/operators.md --commit COMMIT
 
 """
 
 
-def section(results: Iterable[Mapping[str, Any]], commit: str = "") -> str:
-    """Return the section for results of models."""
+def section(results: Iterable[Mapping[str, Any]], commit: str = "", before: str = "") -> str:
+    """Return the section for results of models; families that they lack are as in the section `before`."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
     worst: dict[str, float] = defaultdict(float)
-    refused = []
+    lines: dict[str, list[str]] = defaultdict(list)  # what is not right, by family
     for result in results:
         family, outcome = result["family"], result["outcome"]
         table[family][outcome if outcome in OUTCOMES else "wrong"] += 1
@@ -45,14 +48,20 @@ def section(results: Iterable[Mapping[str, Any]], commit: str = "") -> str:
         if outcome not in ("right", "random"):
             name = Path(result["name"]).parent.name
             plain = result["reason"].partition(": ")[2].replace("<", "‹").replace("|", "¦") or result["reason"]
-            refused.append(f"* {family}/{name}, {outcome}: {plain}\n")
-    head = f"| family | models | {' | '.join(OUTCOMES)} | largest error |\n|{'---|' * (len(OUTCOMES) + 3)}\n"
-    rows = [
-        f"| {name} | {row.total()} | {' | '.join(str(row[o] or '–') for o in OUTCOMES)} | {worst[name]:.0e} |\n"
-        for name, row in sorted(table.items())
-    ]
-    text = TEXT.format(commit=f", rammer at {commit}" if commit else "")
-    return formatted(f"{TITLE}\n{text}{head}{''.join(rows)}\n{''.join(sorted(refused))}")
+            lines[family].append(f"* {family}/{name}, {outcome}: {plain}\n")
+    columns = ("models", *OUTCOMES, "largest error", "rammer at")
+    head = f"| family | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
+    rows = {
+        name: f"| {name} | {row.total()} | {' | '.join(str(row[o] or '–') for o in OUTCOMES)} | {worst[name]:.0e} "
+        f"| {commit or '–'} |\n"
+        for name, row in table.items()
+    }
+    kept = {match[1]: match[0] for match in re.finditer(r"^\| ([\w ]+?) \| \d.*\n", before, re.M)}
+    for match in re.finditer(r"^\* ([\w ]+)/.*\n(?:  .*\n)*", before, re.M):
+        if match[1] not in table:
+            lines[match[1]].append(match[0])
+    bad = "".join(line for name in sorted(lines) for line in sorted(lines[name]))
+    return formatted(f"{TITLE}\n{TEXT}{head}{''.join(row for _, row in sorted((kept | rows).items()))}\n{bad}")
 
 
 def section_of(page: str) -> str:
@@ -78,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in given.results]
     results = {result["name"]: result for run in runs for result in run["results"]}
     page = given.output.read_text(encoding="utf-8")
-    given.output.write_text(with_section(page, section(results.values(), given.commit)), encoding="utf-8")
+    given.output.write_text(
+        with_section(page, section(results.values(), given.commit, section_of(page))), encoding="utf-8"
+    )
     return 0
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from benchmarks.pages.markdown import formatted
 from benchmarks.paper import chart, results
-from benchmarks.paper.figure import Figure, Points
+from benchmarks.paper.figure import Claim, Figure, Panel, Points
 from rammer import files
 
 COMMAND = "python -m benchmarks.paper --only"
+KINDS = ("", "largest")  # of numbers in claims: a mean or a single one, and that after "up to"
 WANTS = {  # of what is not made, by the device it is measured on
     "": "",
     "cpu": " on a machine that does nothing else (compilers take minutes for each model)",
@@ -24,6 +27,9 @@ A simulated time is the timeline of a plan, by times of rTasks that follow from 
 Nothing ran, and the time is an estimate.
 If a page names several commits, its parts differ in age.
 `python -m benchmarks.paper --render` writes this book from the JSON in `results/` alone, and a test compares them.
+
+![The papers' numbers beside ours](index.svg)
+
 """
 
 
@@ -31,14 +37,18 @@ def pages(figures: Iterable[Figure]) -> dict[str, str]:
     """Every file of the book by its name, from the results in the folder."""
     found: dict[str, str] = {}
     rows: list[tuple[str, ...]] = []
+    every: list[tuple[Claim, Points]] = []
     for figure in figures:
         points = results.of_figure(figure)
         drawn = figure.draw(points)
-        if drawn.panels:
-            found[f"{figure.name}.svg"] = chart.svg(drawn.panels)
-        found[f"{figure.name}.md"] = _page(figure, points, drawn.tables, bool(drawn.panels))
+        panels = (*drawn.panels, *beside((claim, points) for claim in figure.claims))
+        if panels:
+            found[f"{figure.name}.svg"] = chart.svg(panels)
+        found[f"{figure.name}.md"] = _page(figure, points, drawn.tables, bool(panels))
         rows.append((f"[{figure.title}]({figure.name}.md)", figure.section, figure.caption, _state(figure, points)))
+        every += [(replace(claim, what=f"{figure.title}: {claim.what}"), points) for claim in figure.claims]
     found["index.md"] = _index(rows)
+    found["index.svg"] = chart.svg([*beside(every)])
     return found
 
 
@@ -62,6 +72,33 @@ def sources(points: Points) -> list[str]:
         who = f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
         found.append(f"**{text}**, {when}, {who}, n = {sum(points[k].n for k in keys)}")
     return sorted(found)
+
+
+def beside(claims: Iterable[tuple[Claim, Points]]) -> Iterator[Panel]:
+    """Yield charts of the paper's numbers beside ours, one for each unit: means, and the largest ones of models."""
+    rows: dict[str, dict[str, list[float | None]]] = {}
+    for claim, points in claims:
+        printed, found = numbers(claim.paper), numbers(claim.ours(points) or "")
+        for unit in dict.fromkeys(unit for unit, _ in printed):
+            both = [(printed.get((unit, kind)), found.get((unit, kind))) for kind in KINDS]
+            pairs = [pair if None not in pair else (None, None) for pair in both]
+            if any(pair != (None, None) for pair in pairs):
+                rows.setdefault(unit, {})[claim.what] = [value for pair in pairs for value in pair]
+    for unit, found_rows in rows.items():
+        names = [f"{who}{kind and ', '}{kind}" for kind in KINDS for who in ("the paper", "here")]
+        columns = dict(zip(names, zip(*found_rows.values(), strict=True), strict=True))
+        shown = {name: column for name, column in columns.items() if any(v is not None for v in column)}
+        title = f"The paper's numbers beside ours ({unit})"
+        yield Panel(title, "", "rows", tuple(found_rows), shown, log=unit == "×", unit=unit)
+
+
+def numbers(text: str) -> dict[tuple[str, str], float]:
+    """Return the numbers of a claim by unit, and by whether they are a mean or the largest one. Ranges are none."""
+    found: dict[tuple[str, str], float] = {}
+    for most, value, unit in re.findall(r"(up to |to |)\b(\d+(?:\.\d+)?)(×|%| ms)", text):
+        if most != "to " and f"{value}{unit} to " not in text:
+            found.setdefault((unit.strip(), KINDS[bool(most)]), float(value))
+    return found
 
 
 def _state(figure: Figure, points: Points) -> str:

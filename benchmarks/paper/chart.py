@@ -1,4 +1,4 @@
-"""Charts as SVG text: bars in groups, curves, dots. The same numbers give the same bytes."""
+"""Charts as SVG text: bars in groups, curves, dots, rows. The same numbers give the same bytes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from rammer_viz.shared import PALETTE
 WIDE, LEFT, RIGHT = 900, 70, 20  # pixels
 LINE = 15  # of a legend
 HIGH, TOP, TURNED, FOOT = 220, 46, 70, 34  # of a chart, above it, below it for names that are turned, or for numbers
+ROW, TEXTS = 20, 150  # of rows: one's height, and the column of their numbers
 SANS = 'font-family="Helvetica,Arial,sans-serif"'
 
 
 def svg(panels: Sequence[Panel]) -> str:
     """All panels of a figure, one below the other."""
-    heights = [
-        TOP + _legend(panel)[1] + HIGH + (TURNED if any(_is_turned(g, panel) for g in panel.groups) else FOOT)
-        for panel in panels
-    ]
+    heights = [*map(_height, panels)]
     whole = sum(heights) + 10
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {whole}" width="{WIDE}" height="{whole}" {SANS}>',
@@ -31,6 +29,12 @@ def svg(panels: Sequence[Panel]) -> str:
         lines += [f'<g transform="translate(0 {top})">', *_panel(panel), "</g>"]
         top += height
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _height(panel: Panel) -> int:
+    if panel.form == "rows":
+        return TOP + ROW * len(panel.groups) + FOOT
+    return TOP + _legend(panel)[1] + HIGH + (TURNED if any(_is_turned(g, panel) for g in panel.groups) else FOOT)
 
 
 def number(value: float) -> str:
@@ -45,6 +49,9 @@ def number(value: float) -> str:
 def _panel(panel: Panel) -> Iterator[str]:
     yield _text(LEFT, 16, panel.title, size=13, weight="bold")
     places, below = _legend(panel)
+    if panel.form == "rows":
+        yield from _rows(panel)
+        return
     for n, (name, x, y) in enumerate(places):
         yield f'<rect x="{x}" y="{y}" width="10" height="10" fill="{PALETTE[n % len(PALETTE)]}"/>'
         yield _text(x + 14, y + 9, name, size=11)
@@ -122,6 +129,46 @@ def _bars(panel: Panel, place: Callable[[float], float]) -> Iterator[str]:
             yield f'<text {where} text-anchor="end" font-size="10" fill="#1b1f24">{escape(group)}</text>'
 
 
+def _rows(panel: Panel) -> Iterator[str]:
+    """Draw a row of marks for each group, joined in pairs: series are the paper's and ours, in turns."""
+    left, right = max(LEFT + 150, 20 + int(5.8 * max(map(len, panel.groups)))), WIDE - TEXTS
+    values = [v for row in panel.series.values() for v in row if v is not None]
+    ticks, place = _decades(values) if panel.log else _scale(values, False)
+    end = TOP + ROW * len(panel.groups)
+
+    def at(value: float) -> float:
+        return round(left + place(value) * (right - left), 1)
+
+    def mark(s: int, x: float, y: float, title: str = "") -> str:
+        size, colour = 4.5, PALETTE[0]
+        inside = f'fill="{colour if s % 2 else "#ffffff"}" stroke="{colour}" stroke-width="1.5">{title}'
+        if s < 2:
+            return f'<circle cx="{x}" cy="{y}" r="{size}" {inside}</circle>'
+        return f'<path d="M{x - size} {y}L{x} {y - size}L{x + size} {y}L{x} {y + size}Z" {inside}</path>'
+
+    for s, name in enumerate(panel.series):
+        yield mark(s, LEFT + 5 + 150 * s, 32)
+        yield _text(LEFT + 14 + 150 * s, 36, name, size=11)
+    for tick in ticks:
+        yield f'<path d="M{at(tick)} {TOP}V{end}" stroke="#d0d7de" stroke-width="0.5"/>'
+        yield _text(at(tick), end + 14, number(tick), size=10, anchor="middle")
+    yield _text((left + right) / 2, end + 29, panel.axis, size=11, anchor="middle")
+    rows = [*panel.series.values()]
+    for g, group in enumerate(panel.groups):
+        y, said = TOP + ROW * g + ROW // 2, []
+        yield _text(left - 10, y + 4, group, size=11, anchor="end")
+        for s in range(0, len(rows), 2):
+            pair = [(n, value) for n in (s, s + 1) if (value := rows[n][g]) is not None]
+            if len(pair) < 2:
+                continue
+            (_, theirs), (_, ours) = pair
+            yield f'<path d="M{at(theirs)} {y}H{at(ours)}" stroke="#8c959f" stroke-width="1"/>'
+            said.append(f"{number(theirs)} → {number(ours)}")
+            for n, value in pair:
+                yield mark(n, at(value), y, f"<title>{escape(group)}: {number(value)}{escape(panel.unit)}</title>")
+        yield _text(right + 12, y + 4, "; ".join(said), size=10)
+
+
 def _is_turned(group: str, panel: Panel) -> bool:
     return len(group) * 6.2 > (WIDE - LEFT - RIGHT) / len(panel.groups)
 
@@ -152,6 +199,16 @@ def _scale(values: Sequence[float], log: bool) -> tuple[list[float], Callable[[f
     step = next(step * part for part in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if most / (step * part) <= 6)
     count = max(ceil(most / step - 1e-9), 1)
     return [n * step for n in range(count + 1)], lambda v: v / (count * step)
+
+
+def _decades(values: Sequence[float]) -> tuple[list[float], Callable[[float], float]]:
+    """Scale by logarithms, as `_scale` does, with marks at 1, 2 and 5 of each decade."""
+    first, last = floor(log10(min(values))), ceil(log10(max(values)))
+    ticks = [part * 10.0**n for n in range(first, last + 1) for part in (1, 2, 5)]
+    low = max(t for t in ticks if t <= min(values))
+    high = min(t for t in ticks if t >= max(values) and t > low)
+    span = log10(high / low)
+    return [t for t in ticks if low <= t <= high], lambda v: log10(v / low) / span
 
 
 def _x(part: float) -> float:

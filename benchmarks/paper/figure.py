@@ -54,11 +54,11 @@ Points: TypeAlias = Mapping[str, Point]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart: bars by group and series (None: nothing to draw there), or curves of (x, y)."""
+    """One chart: bars by group and series (None: nothing to draw there), curves of (x, y), or rows of numbers."""
 
     title: str
     axis: str
-    form: Literal["bars", "curves", "dots"]
+    form: Literal["bars", "curves", "dots", "rows"]
     groups: tuple[str, ...] = ()
     series: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)

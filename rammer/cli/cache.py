@@ -15,7 +15,7 @@ from rammer.vdevice import profiles, toolchain
 @json_option
 @click.pass_context
 def cache(context: click.Context, clear: bool, as_json: bool) -> None:
-    """Show or clear the cache of compiled kernels and measured times, or exchange measured times with another cache."""
+    """Show, clear or exchange compiled kernels and measured times."""
     if clear:
         toolchain.clear_cache()
     if context.invoked_subcommand is None:

@@ -18,6 +18,7 @@ from rammer.cli.doctor import doctor
 from rammer.cli.export import export
 from rammer.cli.models import check_command, compile_command, run
 from rammer.cli.new_plugin import new_plugin
+from rammer.cli.options import SECONDS
 from rammer.compiler.progress import progress_bar
 from rammer_viz import demo
 from rammer_viz.cli.bench import bench
@@ -38,14 +39,18 @@ def main(context: click.Context, verbose: int, plugins: tuple[str, ...]) -> None
     if plugins:
         given = (*config.names("RAMMER_PLUGINS"), *(str(Path(file).absolute()) for file in plugins))
         context.with_resource(config.override(RAMMER_PLUGINS=",".join(given)))
-    logging.basicConfig(level=logging.WARNING - 10 * min(verbose, 2), format="%(name)s: %(message)s")
+    form = "%(name)s" if verbose else "warning"  # nothing below is shown
+    logging.basicConfig(level=logging.WARNING - 10 * min(verbose, 2), format=f"{form}: %(message)s")
 
 
 @main.command("demo")
 @click.option("--html", default="rammer-demo.html", show_default=True, help="Where to write the timeline.")
-@click.option("--seconds", default=2.0, show_default=True, help="Time to measure, per network.")
+@click.option("--seconds", type=SECONDS, default=2.0, show_default=True, help="Time to measure, per network.")
 def demo_command(html: str, seconds: float) -> None:
-    """Compile and run real networks, check them, and compare sequential with wavefront scheduling."""
+    """Compile, run and check real networks.
+
+    Compares sequential with wavefront scheduling.
+    """
     files.check_new(html)
     with progress_bar() as show_progress:
         demo.run(out, Path(html), seconds, show_progress)
@@ -54,7 +59,10 @@ def demo_command(html: str, seconds: float) -> None:
 @main.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print the completion of a shell: eval "$(rammer completion bash)", or rammer completion fish | source."""
+    """Print a completion script for bash, zsh or fish.
+
+    Use it as eval "$(rammer completion bash)", eval "$(rammer completion zsh)", or rammer completion fish | source.
+    """
     complete = get_completion_class(shell)
     assert complete
     click.echo(complete(main, {}, "rammer", "_RAMMER_COMPLETE").source())

@@ -17,16 +17,26 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from rammer.cli.syntax import in_options
-from rammer.errors import RammerError, message
-from rammer_viz.shared import size
+from rammer.errors import RammerError, message, size
 
 
 class Plain(Console):
-    """A console that prints no control characters but its own: names come from models, which are untrusted."""
+    """A console that prints no control characters but its own: names come from models, which are untrusted.
+
+    On a narrow terminal a table becomes a block of lines for each row.
+    """
 
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        wide = self.options.update(max_width=WIDE)
+        if isinstance(renderable, Table) and self.measure(renderable, options=wide).minimum > self.width:
+            rows = zip(*(column.cells for column in renderable.columns), strict=True)
+            heads = [column.header for column in renderable.columns]
+            blocks = ("\n".join(f"{h} {c}".strip() for h, c in zip(heads, row, strict=True) if c) for row in rows)
+            renderable = Text.from_markup("\n\n".join(blocks))
         for part in super().render(renderable, options):
             yield part if part.control else Segment(message(part.text), part.style)
 
@@ -40,7 +50,7 @@ AGAIN_S = 0.01  # seconds until a lost signal is sent again
 
 
 class CommandGroup(click.Group):
-    """A command group that prints warnings as lines, and RammerError with its hint, and then exits with 1.
+    """A command group that prints warnings as lines. It prints RammerErrors, and faults of stdout, and exits with 1.
 
     -vv shows tracebacks.
     """
@@ -54,17 +64,17 @@ class CommandGroup(click.Group):
             with warnings.catch_warnings(), _signals_as_raised():
                 warnings.showwarning = _show_warning
                 return super().invoke(context)
-        except KeyboardInterrupt:
-            if context.params.get("verbose", 0) > 1:
+        except (KeyboardInterrupt, RammerError, OSError) as error:
+            if context.params.get("verbose", 0) > 1 or isinstance(error, BrokenPipeError):
                 raise
-            err.print("interrupted")
-            context.exit(INTERRUPTED)
-        except RammerError as error:
-            if context.params.get("verbose", 0) > 1:
-                raise
+            if isinstance(error, KeyboardInterrupt):
+                err.print("interrupted")
+                context.exit(INTERRUPTED)
             err.print(f"[bold red]error:[/] {escape(in_options(str(error)))}", highlight=False, soft_wrap=True)
             for note in getattr(error, "__notes__", ()):
                 err.print(f"  {escape(note)}", style="dim", soft_wrap=True)
+            if isinstance(error, OSError):  # stdout's: at the exit, Python would fail to write the rest, too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             context.exit(1)
 
 

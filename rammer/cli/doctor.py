@@ -26,7 +26,10 @@ EMULATORS = ("qemu-aarch64", "qemu-riscv64", "wine", "wasmtime", "node", "chromi
 @click.option("--calibrate", is_flag=True, help="Measure what this machine can do, for better estimates: some seconds.")
 @json_option
 def doctor(calibrate: bool, as_json: bool) -> None:
-    """List vDevices, faults, the compiler, caches, flags, and policies: with the reason why one is unavailable."""
+    """List devices, faults, compiler, caches, flags and policies.
+
+    Says why a device or a plugin cannot be used.
+    """
     registry = PluginRegistry()
     if calibrate:
         _calibrate(registry, quiet=as_json)
@@ -40,8 +43,9 @@ def doctor(calibrate: bool, as_json: bool) -> None:
         return
     table = Table("vDevice", "plugin", "state", "what to know", title="vDevices")
     for info in found.pop("devices"):
-        state = "[green]ready[/]" if info["available"] else "[yellow]unavailable[/]"
-        known = [info["summary"] if info["available"] else "", info["reason"], info["hint"]]
+        state = "[green]ready[/]" if info["available"] else "[red]unavailable[/]"
+        state = "[yellow]emulator[/]" if info["emulated"] else state
+        known = [info["summary"] if info["available"] or info["emulated"] else "", info["reason"], info["hint"]]
         table.add_row(info["name"], info["plugin"], state, escape(in_options("\n".join(k for k in known if k))))
     out.print(table)
     for fault in found.pop("faults"):
@@ -58,8 +62,6 @@ def _found(registry: PluginRegistry) -> dict[str, Any]:
     """Return what is here, by the names that the command prints."""
     from rammer.vdevice import toolchain
 
-    here = [tool for tool in EMULATORS if shutil.which(tool) or find_spec(tool)]
-    lacking = sorted({*EMULATORS} - {*here})
     try:
         cache = config.describe_cache()
     except RammerError as error:
@@ -70,8 +72,9 @@ def _found(registry: PluginRegistry) -> dict[str, Any]:
         "C compiler": toolchain.describe(),
         "cache": cache,
         "flags set": {n: v for n in config.FLAGS if (v := config.get(n)) != config.FLAGS[n].default},
-        "exports for other systems run here by": f"{', '.join(here) or 'nothing'}; not installed: "
-        f"{', '.join(lacking) or 'nothing'}",
+        "exports for other systems run here by": {
+            tool: "installed" if shutil.which(tool) or find_spec(tool) else "missing" for tool in EMULATORS
+        },
     }
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.markup import escape
 
-import rammer
 from rammer.cli.console import out
-from rammer.cli.options import compile_options, how_to_compile, model_argument, pairs, together_option
-from rammer.compiler.progress import progress_bar
+from rammer.cli.options import compile_options, compiled, model_argument, pairs, together_option
 
 
 @click.command("export")
@@ -22,29 +19,15 @@ from rammer.compiler.progress import progress_bar
 @click.option("--state", multiple=True, callback=pairs, help="An output that is an input of the next run: OUT=IN.")
 @together_option
 @compile_options
-@click.pass_obj
-def export(
-    verbose: int,
-    /,
-    model: str | dict[str, str],
-    output: str,
-    name: str | None,
-    state: dict[str, str],
-    **options: Any,
-) -> None:
-    """Export MODEL (ONNX) as a C project: sources, weights, a header, CMake files and a self-check.
+def export(model: str | dict[str, str], output: str, name: str | None, state: dict[str, str], **options: Any) -> None:
+    """Export MODEL (ONNX) as a C project that runs without Python.
+
+    It has sources, weights, a header, CMake files and a self-check.
 
     --target cuda and rocm export for a GPU. --arch takes several, A,B: the library then chooses the best that the CPU
-    or GPU runs. Several models, NAME=MODEL, become
-    one model with ports NAME.PORT.
+    or GPU runs. Several models, NAME=MODEL, become one model with ports NAME.PORT.
     """
-    arches = (options.pop("arch") or "").split(",")
-    how = how_to_compile({**options, "state": state})
-    with progress_bar() as show, ExitStack() as stack:
-        first, *others = [
-            stack.enter_context(rammer.compile(model, how=how, arch=arch or None, progress=show))
-            for arch in dict.fromkeys(arches)
-        ]
+    with compiled(model, state=state, **options) as ((first, *others), _):
         first.export(output, name=name, others=others)
         files = [path for path in Path(output).rglob("*") if path.is_file()]
         nbytes = sum(path.stat().st_size for path in files)

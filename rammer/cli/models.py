@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rammer import files
 from rammer.cli.console import json_option, out, print_json, wrote
 from rammer.cli.options import (
     compile_options,
+    compiled,
     how_to_compile,
     model_argument,
     open_program,
@@ -25,6 +25,7 @@ from rammer.cli.options import (
 )
 from rammer.cli.running import COLUMNS, run_once, took
 from rammer.compiler.progress import progress_bar
+from rammer.runtime.program import best_first
 
 
 @click.command("compile")
@@ -34,34 +35,20 @@ from rammer.compiler.progress import progress_bar
 @together_option
 @json_option
 @compile_options
-@click.pass_obj
 def compile_command(
-    verbose: int,
-    /,
-    model: str | dict[str, str],
-    output: str | None,
-    state: dict[str, str],
-    as_json: bool,
-    **options: Any,
+    model: str | dict[str, str], output: str | None, state: dict[str, str], as_json: bool, **options: Any
 ) -> None:
-    """Compile MODEL (ONNX) into a file that runs without the compiler.
+    """Compile MODEL (ONNX) to a file that runs without a compiler.
 
     Several models, NAME=MODEL, become one program with ports NAME.PORT.
     """
     output = output or f"{Path(model).stem if isinstance(model, str) else '_'.join(model)}.rammer"
     files.check_new(output, sources=paths_of(model))
-    arches = (options.pop("arch") or "").split(",")
-    how = how_to_compile({**options, "state": state})
-    with progress_bar() as show, ExitStack() as stack:
-        programs = [
-            stack.enter_context(rammer.compile(model, how=how, arch=arch or None, progress=show))
-            for arch in dict.fromkeys(arches)
-        ]
+    with compiled(model, state=state, **options) as (programs, show):
         if len(programs) == 1:
             programs[0].save(output, progress=show)
         else:
-            programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
-            rammer.save_together(programs, output)
+            rammer.save_together(best_first(programs), output)
         reports = [program.report() for program in programs]
     if as_json:
         print_json({"file": output, "bytes": Path(output).stat().st_size, "reports": [r.to_json() for r in reports]})
@@ -75,21 +62,17 @@ def compile_command(
 @model_argument
 @click.option("--input", "given", multiple=True, callback=pairs, help="An input from a .npy file: NAME=FILE.")
 @click.option("--save", "folder", help="Write every output as FOLDER/<number>.npy.")
-@click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the random inputs.  [default: 0]")
 @json_option
 @compile_options
-@click.pass_obj
 def run(
-    verbose: int,
-    /,
-    model: str | dict[str, str],
-    given: dict[str, str],
-    folder: str | None,
-    seed: int,
-    as_json: bool,
-    **options: Any,
+    model: str | dict[str, str], given: dict[str, str], folder: str | None, seed: int, as_json: bool, **options: Any
 ) -> None:
-    """Run MODEL (ONNX or a compiled program) once and describe its outputs."""
+    """Run MODEL once and describe its outputs.
+
+    It is an ONNX file, or a compiled program.
+    """
+    verbose = click.get_current_context().obj
     rows, seconds = run_once(paths_of(model), lambda: open_program(model, **options), given, folder, seed, verbose)
     if as_json:
         outputs = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
@@ -99,18 +82,20 @@ def run(
     for row in rows:
         table.add_row(*map(escape, row))
     out.print(table)
-    out.print(took(seconds), highlight=False)
+    out.print(took(seconds, rows), highlight=False)
 
 
 @click.command("check")
 @click.argument("model")
 @click.option("--every", is_flag=True, help="Compare every operator, also where the outputs agree.")
-@click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the random inputs.  [default: 0]")
 @json_option
 @compile_options
-@click.pass_obj
-def check_command(verbose: int, /, model: str, every: bool, seed: int, as_json: bool, **options: Any) -> None:
-    """Compile MODEL (ONNX), compare its outputs with a reference, and name the operator that differs."""
+def check_command(model: str, every: bool, seed: int, as_json: bool, **options: Any) -> None:
+    """Compare the outputs of MODEL (ONNX) with references.
+
+    Names the operator that differs.
+    """
     from rammer.compiler.checking import check_model, require_agreement
 
     with progress_bar() as show:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,6 +21,7 @@ from rammer.errors import InputError
 from rammer.plugins import PluginRegistry
 from rammer.runtime import artifact
 from rammer.runtime.program import Program
+from rammer.vdevice.base import Progress
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -65,10 +67,6 @@ together_option = click.option(
 )
 
 
-def _files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    return [CompletionItem(begun, type="file")]
-
-
 def _names(option: str) -> Callable[..., list[CompletionItem]]:
     """Return a function that completes the names of vDevices or of policies, plugins' too."""
 
@@ -81,7 +79,7 @@ def _names(option: str) -> Callable[..., list[CompletionItem]]:
 
 
 model_argument = click.argument(
-    "model", nargs=-1, required=True, metavar="MODEL...", callback=_models, shell_complete=_files
+    "model", nargs=-1, required=True, metavar="MODEL...", callback=_models, type=click.Path()
 )
 
 
@@ -90,16 +88,14 @@ def paths_of(model: str | Mapping[str, str]) -> list[str]:
     return [model] if isinstance(model, str) else [*model.values()]
 
 
+SECONDS = click.FloatRange(min=0)
 PLAIN = {  # options that are texts
     "device": "Which device of the target; for cpu the number of vEUs.",
     "arch": "Compile for this architecture instead of the one found; `rammer compile` takes several: A,B.",
     "precision": "Round operands of products, for matrix units: tf32, bf16.  [default: fp32]",
-    "numerics": "strict: no rKernel spreads infinities or NaN beyond the formula, or rounds more than direct sums.  "
-    "[default: RAMMER_NUMERICS or fast]",
-    "policy": "Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
-    "them.  [default: RAMMER_POLICY or auto]",
-    "target": "vDevice to compile for: cpu, cuda, interpreter, ipu, rocm, or a plugin's.  [default: RAMMER_VDEVICE or "
-    "cpu]",
+    "numerics": "strict: infinities, NaN and rounding as of direct sums.  [default: RAMMER_NUMERICS or fast]",
+    "policy": "Policy, with options: wavefront:beyond=off; see `rammer doctor`.  [default: RAMMER_POLICY or auto]",
+    "target": "cpu, cuda, interpreter, ipu, rocm, or a plugin's device.  [default: RAMMER_VDEVICE or cpu]",
 }
 
 
@@ -112,7 +108,7 @@ def compile_options(command: Any) -> Any:
         click.option("--constant", "constants", multiple=True, callback=pairs, help="Fix an input: NAME=FILE.npy."),
         click.option("--link", "links", multiple=True, callback=pairs, help="Connect models: A.INPUT=B.OUTPUT."),
         click.option("--threads", type=click.IntRange(min=1), help="Number of vEUs on a CPU, the same as --device."),
-        click.option("--tune-seconds", type=click.FloatRange(min=0), help=seconds),
+        click.option("--tune-seconds", type=SECONDS, help=seconds),
         *(
             click.option(f"--{n}", help=text, shell_complete=_names(n) if n in ("policy", "target") else None)
             for n, text in PLAIN.items()
@@ -134,6 +130,16 @@ def open_program(path: str | Mapping[str, str], **options: Any) -> Program:
         return rammer.load(path, device=options.get("device"), threads=options.get("threads"))
     with progress_bar() as show:
         return rammer.compile(path, how=how_to_compile(options), progress=show)
+
+
+@contextmanager
+def compiled(model: str | Mapping[str, str], **options: Any) -> Iterator[tuple[list[Program], Progress]]:
+    """Compile a model or several for each architecture of `--arch A,B`, and yield the programs, with a progress bar."""
+    arches = dict.fromkeys((options.pop("arch") or "").split(","))
+    how = how_to_compile(options)
+    with progress_bar() as show, ExitStack() as stack:
+        programs = [rammer.compile(model, how=how, arch=arch or None, progress=show) for arch in arches]
+        yield [stack.enter_context(program) for program in programs], show
 
 
 def refuse_options(path: str, **options: Any) -> None:

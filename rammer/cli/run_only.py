@@ -77,4 +77,4 @@ def _run(given: argparse.Namespace) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(message("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
-    print(took(seconds))
+    print(took(seconds, found))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rammer import files
-from rammer.errors import InputError, RammerError, message
+from rammer.errors import InputError, RammerError, duration, message
 from rammer.ir.tensor import Array
 from rammer.runtime import measure
 from rammer.runtime.program import Program
@@ -68,9 +68,9 @@ def run_once(
     return [*described(outputs)], seconds
 
 
-def took(seconds: float) -> str:
-    """Say how long a single run took."""
-    return f"this run, the first one, took {seconds * 1e3:.3f} ms"
+def took(seconds: float, rows: Collection[object]) -> str:
+    """Say how long a single run took. `rows`: one for each output."""
+    return f"this run, the first one, took {duration(1e6 * seconds)}{'' if rows else '; its outputs are all state'}"
 
 
 def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:

@@ -53,28 +53,28 @@ def compile(
         progress: Called with what is done, how much of it, and of how many. By default a terminal or a notebook shows
             a bar.
         registry: The plugins to use; by default all that are installed.
-        policy: The scheduling policy: "auto" by default, or that of RAMMER_POLICY. It may have options:
+        policy (str): The scheduling policy: "auto" by default, or that of RAMMER_POLICY. It may have options:
             "wavefront:beyond=off".
-        options: Options of the policy: {"beyond": "off"}.
-        threads: Number of vEUs on a CPU; by default one for each core that the process may use.
-        device: Which device of the target: the number of a GPU, "emulator"; on a CPU the same as `threads`.
-        arch: Another CPU or GPU to compile for: "x86-64-avx2", "sm_90".
-        precision: Precision to which operands of float32 products may be rounded: "fp32" (the default: not at all), or
-            "tf32" and "bf16", for the matrix units of a vDevice that has them.
-        numerics: "strict" takes only rKernels that propagate infinities and NaNs exactly as the formula does, with the
-            rounding errors of direct sums. "fast" (the default) also takes Winograd's forms and matrix units.
-        tune_seconds: Time for measuring rKernels, and once more for operators that a policy makes.
-        shapes: Shapes of inputs whose dimensions the model leaves open: {"x": (1, 3, 224, 224)}.
-        dims: Extents of dimensions that the model names: {"batch": 1}.
-        constants: Values of inputs, which then are not inputs of the program.
-        state: Outputs that are inputs of the next run: {"h_out": "h_in"}. They stay in the program. True finds such
-            pairs by their names.
-        example: The input with which a torch.nn.Module is traced, as for `from_torch`.
-        input_names: Names of the program's inputs, in order; by default the model's.
-        output_names: Names of its outputs, in order.
-        links: Of several models: {"denoiser.x": "vad.y"} passes an output of one to an input of another. Neither is a
-            port then.
-        together: Of several models: the sets that get a plan besides, for `program.part("vad")`; by default each model.
+        options (Mapping[str, str]): Options of the policy: {"beyond": "off"}.
+        threads (int): Number of vEUs on a CPU; by default one for each core that the process may use.
+        device (str | int): Which device of the target: the number of a GPU, "emulator"; on a CPU the same as `threads`.
+        arch (str): Another CPU or GPU to compile for: "x86-64-avx2", "sm_90".
+        precision ("fp32" | "tf32" | "bf16"): To what operands of float32 products may be rounded, for matrix units.
+        numerics ("fast" | "strict"): "strict": infinities, NaNs and rounding errors are those of direct sums. "fast",
+            the default, also takes Winograd's forms and matrix units.
+        tune_seconds (float): Time for measuring rKernels, and once more for operators that a policy makes.
+        shapes (Mapping[str, Sequence[int]]): Shapes of inputs that the model leaves open: {"x": (1, 3, 8, 8)}.
+        dims (Mapping[str, int]): Extents of dimensions that the model names: {"batch": 1}.
+        constants (Mapping[str, Array]): Values of inputs, which then are not inputs of the program.
+        state (Mapping[str, str] | bool): Outputs that are inputs of the next run: {"h_out": "h_in"}. They stay in the
+            program. True finds such pairs by their names.
+        example (Any): The input with which a torch.nn.Module is traced, as for `from_torch`.
+        input_names (Sequence[str]): Names of the program's inputs, in order; by default the model's.
+        output_names (Sequence[str]): Names of its outputs, in order.
+        links (Mapping[str, str]): Of several models: {"denoiser.x": "vad.y"} passes an output of one to an input of
+            another. Neither is a port then.
+        together (Sequence[Sequence[str]]): Of several models: the sets that get a plan besides, for
+            `program.part("vad")`; by default each model.
 
     Returns:
         The program, ready to run.

@@ -27,21 +27,13 @@ from rammer.compiler.clock import Clock
 from rammer.compiler.models import Model, read
 from rammer.compiler.options import CompileOptions
 from rammer.compiler.smoke_run import Fault, ModelReference, budget, cpu_s, run_once
-from rammer.compiler.stages import (
-    Built,
-    CandidateSet,
-    Kernels,
-    Optimized,
-    Planned,
-    Profiled,
-    Proven,
-    Stage,
-)
+from rammer.compiler.stages import Built, CandidateSet, Kernels, Optimized, Planned, Profiled, Proven, Stage
 from rammer.compiler.summary import make_report
 from rammer.compiler.trace import Trace
 from rammer.cost.price import fit
 from rammer.errors import DeviceError, InputError, RammerError, VerificationError
 from rammer.ir.analysis.dependency import Dependencies
+from rammer.ir.analysis.messages import BOX_BYTES
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.graph import Graph
@@ -56,6 +48,7 @@ from rammer.passes import optimize
 from rammer.passes.clean.drop_empty import drop_empty
 from rammer.passes.in_place import update_in_place
 from rammer.planner.memory import plan_memory
+from rammer.planner.messages import with_messages
 from rammer.plugins import PluginRegistry
 from rammer.runtime.program import Program
 from rammer.runtime.state import checked_pairs, same_types
@@ -446,6 +439,7 @@ class Compilation:
         self.trace.plan(plan, timeline)
         with self._clock("verify"):
             if self._verify:
+                evidence = evidence if plan.programs is planned.plan.programs else None
                 verify_plan(plan, evidence)
         return Proven(planned, plan, timeline, evidence)
 
@@ -494,8 +488,14 @@ def in_memory(
     if plan.memory and not unshared:
         return plan
     direct = direct_ports(plan.graph, plan.spec.direct_bytes)
-    scratch = bool(plan.memory and plan.memory.in_scratch)
-    return replace(plan, memory=plan_memory(plan, unshared={*unshared, *direct}, scratch=scratch, happens_before=order))
+    scratch, messages, spec = bool(plan.memory and plan.memory.in_scratch), dict[TensorId, int](), plan.spec
+    if spec.near and len(plan.programs) == 1:
+        plan, messages = with_messages(plan)
+        order, scratch = None, True
+    below = min(messages.values(), default=spec.scratch_bytes + BOX_BYTES) - BOX_BYTES
+    placed = replace(plan, spec=replace(spec, scratch_bytes=below))
+    memory = plan_memory(placed, unshared={*unshared, *direct}, scratch=scratch, happens_before=order)
+    return replace(plan, memory=replace(memory, messages=messages))
 
 
 def _noted(plan: ExecutionPlan, *notes: str) -> ExecutionPlan:

@@ -43,7 +43,8 @@ def fetching(kernel: RKernel, spec: VDeviceSpec) -> tuple[str, float]:
     That is its tile, and its share of every input.
     """
     read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
-    level, (read_us, store_us) = holding(read + stored, spec), byte_us(read + stored, spec)
+    level = holding(read + stored, spec)
+    read_us, store_us = _byte_us(level, spec)
     return level.name if level else "memory", (read * read_us + stored * store_us) * tile_share(kernel)
 
 
@@ -93,7 +94,11 @@ def byte_us(nbytes: int, spec: VDeviceSpec) -> tuple[float, float]:
     """Return microseconds per byte read and per byte stored in the nearest level that holds `nbytes`, if all vEUs use
     it.
     """
-    level, veus = holding(nbytes, spec), max(spec.num_veus, 1)
+    return _byte_us(holding(nbytes, spec), spec)
+
+
+def _byte_us(level: MemoryLevel | None, spec: VDeviceSpec) -> tuple[float, float]:
+    veus = max(spec.num_veus, 1)
     return (spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)) if level else (0.0, 0.0)
 
 

@@ -79,8 +79,7 @@ class Work:
 
 def work(program: TileProgram, spec: VDeviceSpec) -> Work:
     """Count the first rTask of a tile program: of its thread, or on SIMT devices of one of its subgroups."""
-    counter = _SubgroupCounter if spec.execution is Execution.SIMT else _Counter
-    return counter(program, spec).rtask()
+    return (_SubgroupCounter if spec.execution is Execution.SIMT else _Counter)(program, spec).rtask()
 
 
 def gather_slots(lanes: int) -> float:

@@ -20,10 +20,7 @@ from rammer.ir.tensor import DTYPES, Array, DType, Shape, TensorId, TensorType, 
 FREE_BYTES = 4096  # results of this size are always folded
 SHARED_BYTES = 16 << 20  # constants up to this size are deduplicated
 
-_COPIES: dict[str, Callable[..., Array]] = {
-    "concat": lambda *xs, axis: np.concatenate(xs, axis),
-    "cast": convert,
-}
+_COPIES: dict[str, Callable[..., Array]] = {"concat": lambda *xs, axis: np.concatenate(xs, axis), "cast": convert}
 
 
 def _identity(array: Array, kind: TensorType) -> Hashable | None:
@@ -144,8 +141,7 @@ class GraphBuilder:
 
     def value(self, tensor: TensorId) -> Array | None:
         """Return the value of a constant, or of a tensor without elements; else None."""
-        found = self._constants.get(tensor)
-        kind = self.types[tensor]
+        found, kind = self._constants.get(tensor), self.types[tensor]
         return np.zeros(kind.shape, kind.dtype.numpy) if found is None and not kind.size else found
 
     def maker(self, tensor: TensorId) -> ROperator | None:
@@ -176,9 +172,7 @@ class GraphBuilder:
             names[tensor] = self._fresh(tensor + ".", self.types[tensor])
         operators = [
             replace(
-                op,
-                inputs=tuple(names.get(t, t) for t in op.inputs),
-                outputs=tuple(names.get(t, t) for t in op.outputs),
+                op, inputs=tuple(names.get(t, t) for t in op.inputs), outputs=tuple(names.get(t, t) for t in op.outputs)
             )
             if any(t in names for t in (*op.inputs, *op.outputs))
             else op

@@ -40,7 +40,8 @@ class MemoryLevel:
     `veu_gbps`: what one vEU alone reads of a shared level, if that is less. `write_gbps`: rate of stores, with all
     traffic that they cause; 0: as for reads. `latency_us`: until a line of `line_bytes` arrives, where SIMT threads
     wait for it. `managed`: "cache" or "scratch". `usable`: share of a cache that a plan can count on. `written_gbps`:
-    rate at which a vEU gets lines that another one has just written, into this level of its own.
+    rate at which a vEU gets lines that another one has just written, into this level of its own. `handover_us`: of a
+    hand-over between two vEUs of a group, by a message into the reader's part of this level; 0: none.
     """
 
     name: str
@@ -55,6 +56,7 @@ class MemoryLevel:
     latency_us: float = 0.0
     line_bytes: int = 64
     group: int = 0
+    handover_us: float = 0.0
 
     @property
     def usable_bytes(self) -> int:
@@ -112,11 +114,7 @@ class Issue:
 
 
 @renamed(
-    wave="subgroup_size",
-    succession="in_place",
-    direct="no_winograd",
-    doubles="has_float64",
-    reads_once="non_temporal",
+    wave="subgroup_size", succession="in_place", direct="no_winograd", doubles="has_float64", reads_once="non_temporal"
 )
 @dataclass(frozen=True, slots=True)
 class VDeviceSpec:
@@ -187,12 +185,22 @@ class VDeviceSpec:
         return min(self.passed_us, self.barrier_us)
 
     @property
+    def near(self) -> MemoryLevel | None:
+        """The level in which the vEUs of a group hand over by messages, or None."""
+        return next((m for m in self.memory if m.handover_us), None)
+
+    def handover_us(self, a: int, b: int) -> float:
+        """Return the cost of a hand-over from vEU `a` to vEU `b`: less inside a group of vEUs than between groups."""
+        near = self.near
+        return near.handover_us if near and a // near.group == b // near.group else self.barrier_us
+
+    @property
     def load_us(self) -> float:
         """Latency of a load from beyond the vEU as a SIMT thread sees it, in µs.
 
         0 for SIMD: a lone core computes meanwhile.
         """
-        shared = (m.latency_us for m in self.memory if m.owner != "veu")
+        shared = (m.latency_us for m in self.memory if m.owner != "veu" and m.managed == "cache")
         return next(shared, 0.0) if self.execution is Execution.SIMT else 0.0
 
     def byte_us(self, level: MemoryLevel, veus: int, stores: bool = False) -> float:
@@ -262,8 +270,7 @@ class VDeviceSpec:
     def multipliers(self) -> list[Instruction]:
         """Instructions for products that `precision` and `numerics` allow, the fastest first."""
         allowed = [i for i in self.instructions if i.multiplies and i.precision in ("fp32", self.precision)]
-        allowed = [i for i in allowed if self.numerics != "strict" or not i.splits]
-        return sorted(allowed, key=lambda i: -i.gain)
+        return sorted([i for i in allowed if self.numerics != "strict" or not i.splits], key=lambda i: -i.gain)
 
     @property
     def copies_later(self) -> Instruction | None:

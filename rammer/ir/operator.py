@@ -136,8 +136,7 @@ class Operations:
 
     def copy(self, source: TensorType, target: TensorType) -> Operation:
         """Return the operation that copies a tensor; it is a conversion if the layouts differ."""
-        kind = "copy" if source == target else "convert"
-        return self.wrap(kind, (source, target), lambda: _copy(source, target))
+        return self.wrap("copy" if source == target else "convert", (source, target), lambda: _copy(source, target))
 
     def retype(
         self,

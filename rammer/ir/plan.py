@@ -35,6 +35,7 @@ class Pieces:
 class MemoryPlan:
     """Places, in bytes, of all memory owners: in one arena, whole or in pieces; or in scratch (`in_scratch`).
 
+    Results that are `messages` also have a place in the scratch of each vEU of their writers' group, at this byte.
     An owner in scratch is accessed only by the vEUs whose scratch it is. Offsets are multiples of `alignment`; for a
     piece, this holds for the owner's element 0 as if it were contiguous with the piece. Constants have memory of their
     own.
@@ -45,6 +46,7 @@ class MemoryPlan:
     alignment: int = ALIGNMENT
     pieces: Mapping[TensorId, Pieces] = field(default_factory=dict)
     in_scratch: Mapping[TensorId, Pieces] = field(default_factory=dict)
+    messages: Mapping[TensorId, int] = field(default_factory=dict)
 
     def bases(self, owner: TensorId, itemsize: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the byte at which an owner's element 0 would be, if the owner were contiguous around each element.

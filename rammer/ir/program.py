@@ -38,9 +38,23 @@ class RTask:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRTask:
-    """A slot that waits until every listed slot has completed: one per other vEU, the last order needed there."""
+    """A slot that waits until every listed slot has completed: one per other vEU, the last order needed there.
+
+    `messages`: the last slot of each vEU whose results arrive here as messages; nothing else of it may be relied on.
+    """
 
     waits: tuple[Position, ...]
+    messages: tuple[Position, ...] = ()
+
+    @property
+    def all_waits(self) -> tuple[Position, ...]:
+        """The last slot of each vEU for which it waits, by a counter or by a message."""
+        if not self.messages:
+            return self.waits
+        last = dict(self.waits)
+        for veu, order in self.messages:
+            last[veu] = max(last.get(veu, -1), order)
+        return tuple(Position(*item) for item in sorted(last.items()))
 
 
 Slot = RTask | BarrierRTask

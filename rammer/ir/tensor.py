@@ -211,8 +211,7 @@ class Layout:
     def with_strides(self, shape: Shape, strides: Sequence[int]) -> Layout:
         """Return the same digits of a tensor of shape `shape`, with these strides where an extent is not 1."""
         digits: list[Digit] = []
-        size = 1
-        physical = self.physical_shape(shape)
+        size, physical = 1, self.physical_shape(shape)
         for digit, extent, stride in zip(reversed(self.digits), reversed(physical), reversed(strides), strict=True):
             pitch = 0 if extent == 1 or stride == size else stride
             digits.append(replace(digit, pitch=pitch))

@@ -11,16 +11,7 @@ from enum import Enum
 from math import prod
 from typing import TypeAlias, assert_never
 
-from rammer.ir.expr import (
-    REDUCERS,
-    Call,
-    Dynamic,
-    Load,
-    Range,
-    Scalar,
-    indices_of,
-    substitute_axes,
-)
+from rammer.ir.expr import REDUCERS, Call, Dynamic, Load, Range, Scalar, indices_of, substitute_axes
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType, Encoding, aligned_bytes

@@ -62,8 +62,7 @@ def _tunings(spec: VDeviceSpec, times: tuple[int, ...]) -> list[Tuning]:
 
 def _usual(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> list[RKernel]:
     if operation.expr.into:
-        problem = KernelProblem(operation, spec, operation.expr, {}, frozenset(), tuning)
-        return list(update.kernels(problem))
+        return list(update.kernels(KernelProblem(operation, spec, operation.expr, {}, frozenset(), tuning)))
     if spec.execution is Execution.SIMT:
         if tuning != USUAL and not tuning.every_axis:
             raise LoweringError(

@@ -73,9 +73,10 @@ class Matched:
         if last is None or last.row is None or last.x.tensor not in problem.stages:
             return None
         found = [p for p in self.products.values() if p is not last]
-        if len(found) != 1 or found[0].row != last.row or any(last.row not in dict(s.axes) for s in problem.placed):
+        if len(found) != 1 or any(found[0].row not in dict(s.axes) for s in problem.stages.values()):
             return None
-        return Chain(found[0], last)
+        (first,) = found  # heads that share a matrix are rows of it, too
+        return Chain(first, last if last.row == first.row else replace(last, row=first.row, row_group=1))
 
     @cached_property
     def cell(self) -> Mapping[str, Product]:

@@ -102,12 +102,14 @@ class Sched:
     ) -> Sched:
         """Compute a stage, or copy an input, by its own nest.
 
-        It is inside of loop number `depth`, by default the innermost one so far. `how`: see `At`.
+        It is inside of loop number `depth`, by default the innermost one so far. `how`: see `At`. What the nest
+        computes inside of its own loops comes along.
         """
         loops, instruction = (nest.loops, nest.instruction) if isinstance(nest, Sched) else (tuple(nest), None)
+        inner = (replace(at, inside=name) for at in (nest.stages if isinstance(nest, Sched) else ()))
         here = len(self.loops) - 1 if depth is None else depth
         at = At(name, here, loops, **{"instruction": instruction, **how})
-        return replace(self, stages=(*self.stages, at))
+        return replace(self, stages=(*self.stages, at, *inner))
 
     def place(self, stages: Iterable[Stage], nests: Mapping[str, Sched | tuple[Loop, ...]] = NO_NESTS) -> Sched:
         """Compute stages inside the innermost loop so far, by their `nests` or by generic ones."""

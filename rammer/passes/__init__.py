@@ -19,6 +19,7 @@ from rammer.passes.clean.move_first import move_first
 from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.fusion.chains import fuse_chains
+from rammer.passes.fusion.norms import fuse_norms
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
@@ -107,6 +108,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         duplicate_dequantize,
         bound(fuse, spec.num_veus * spec.lanes),
         bound(fuse_chains, spec),
+        bound(fuse_norms, spec),
         bound(choose_layouts, spec, per_image),
         place,
         mark_static,

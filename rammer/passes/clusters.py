@@ -18,8 +18,7 @@ class Clusters:
     """A partition of a graph's operators. At first each operator is a group of its own, named by its number."""
 
     def __init__(self, graph: Graph) -> None:
-        count = len(graph.operators)
-        producers = graph.producers
+        count, producers = len(graph.operators), graph.producers
         self.group_of = list(range(count))
         self.members: dict[int, list[int]] = {n: [n] for n in range(count)}
         self.sources = [{producers[t] for t in op.inputs if t in producers} for op in graph.operators]

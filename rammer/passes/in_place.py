@@ -33,8 +33,7 @@ def update_in_place(
         if (updated := _updated(graph, output, taker)) is not None:
             graph = updated
             changed.append(output)
-    graph = _update_copies(graph) if copies else graph
-    return replace(graph, updates={}), frozenset(changed)
+    return replace(_update_copies(graph) if copies else graph, updates={}), frozenset(changed)
 
 
 def _update_copies(graph: Graph) -> Graph:

@@ -20,8 +20,7 @@ def gate_matmul_expr(x: TensorType, w: TensorType) -> TensorExpr:
     lead = tuple(var(a) for a, _ in rows)
     body = Load("x", (*lead, var("k"))) * Load("w", (var("k"), var("q"), var("j")))
     stage = Stage("sum", (*rows, ("q", gates), ("j", width)), body, (("k", depth),), dtype=x.dtype)
-    out = TensorType(stage.shape, x.dtype)
-    return TensorExpr(GATE_MATMUL, (("x", x), ("w", w)), (stage,), (("sum", out),))
+    return TensorExpr(GATE_MATMUL, (("x", x), ("w", w)), (stage,), (("sum", TensorType(stage.shape, x.dtype)),))
 
 
 def gate_expr(x: TensorType, gate: int) -> TensorExpr:

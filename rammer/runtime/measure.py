@@ -41,8 +41,7 @@ class Samples:
     def noise(self) -> float:
         """Fraction by which the median may be off: by its 95 % interval, or as both halves of the samples differ."""
         halves = [float(np.median(half)) for half in np.array_split(self.seconds, 2)]
-        drift = abs(halves[0] - halves[1]) / sum(halves)
-        return max(MEDIAN_OFF * self.spread / sqrt(len(self.seconds)), drift)
+        return max(MEDIAN_OFF * self.spread / sqrt(len(self.seconds)), abs(halves[0] - halves[1]) / sum(halves))
 
     def summary(self) -> dict[str, Any]:
         found = {"min_ms": self.min_ms, "median_ms": self.median_ms, "n": len(self.seconds)}

@@ -415,9 +415,7 @@ class Program(Stateful):
 
     def _models(self, name: str, others: Sequence[Program]) -> dict[str, list[tuple[VDevice, Image]]]:
         """Return the programs of each model to export by name, the best first."""
-        programs = [self, *others]
-        programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
-        return {name: [(p._vdevice, p.image) for p in programs]}
+        return {name: [(p._vdevice, p.image) for p in best_first([self, *others])]}
 
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
         """Pickle the content that `save` writes, machine code included."""
@@ -479,6 +477,11 @@ class Bound:
 
     def __repr__(self) -> str:
         return f"<Bound call of {self.program!r}>"
+
+
+def best_first(programs: Sequence[Program]) -> list[Program]:
+    """Order programs of one model for several CPUs or GPUs by what these can do: each runs the first that it can."""
+    return sorted(programs, key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
 
 
 def identifier(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rammer.errors import ArtifactError, counted
+from rammer.errors import ArtifactError, counted, duration, size
 from rammer.runtime.usage import Usage
 
 SHOWN = 10  # operators in a notebook
@@ -82,25 +82,20 @@ class Report:
         return f"<Report for {self.target}: {counted(self.num_operators, 'rOperator')}, {self.estimated_us:.0f} µs>"
 
     def __str__(self) -> str:
-        mib = 1 << 20
+        moved = ", ".join(f"{size(nbytes)} from {level}" for level, nbytes in self.moved.items() if nbytes)
         lines = [
             f"target {self.target} ({self.arch}), policy {self.policy}, {counted(self.num_veus, 'vEU')}",
             f"{counted(self.num_operators, 'rOperator')} with {counted(self.num_rkernels, 'rKernel')}; "
             f"{counted(self.num_rtasks, 'rTask')} and {counted(self.num_barriers, 'barrier-rTask')} in "
             f"{counted(self.num_rprograms, 'rProgram')}",
-            f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
-            f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
+            f"memory: arena {size(self.arena_bytes)}, weights {size(self.weight_bytes)}",
+            f"timeline estimate {duration(self.estimated_us)}, vEU utilisation {self.estimated_utilisation:.0%}, "
             f"launches and barriers {self.estimated_overhead:.1%}",
-            f"longest chain: {counted(self.hand_overs, 'hand-over')} between vEUs, "
-            f"of {self.handed_bytes / 1024:.1f} KiB",
-            *([f"operands, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
+            f"longest chain: {counted(self.hand_overs, 'hand-over')} between vEUs, of {size(self.handed_bytes)}",
+            *([f"operands, estimated: {moved}"] if moved else []),
             *([self.checked] if self.checked else []),
             *([str(self.usage)] if self.usage else []),
         ]
         if self.phases_s:
             lines.append("compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()))
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
-
-
-def _bytes_by_level(moved: dict[str, int]) -> str:
-    return ", ".join(f"{nbytes / (1 << 20):.2f} MiB from {level}" for level, nbytes in moved.items())

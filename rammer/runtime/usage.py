@@ -81,5 +81,4 @@ def _covered(spans: NDArray[np.float64]) -> float:
     """Return the length of the union of [begin, end)."""
     spans = spans[np.argsort(spans[:, 0])]
     reached = np.maximum.accumulate(spans[:, 1])
-    before = np.concatenate([spans[:1, 0], reached[:-1]])
-    return float((reached - np.maximum(before, spans[:, 0])).sum())
+    return float((reached - np.maximum(np.concatenate([spans[:1, 0], reached[:-1]]), spans[:, 0])).sum())

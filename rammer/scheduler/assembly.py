@@ -16,6 +16,7 @@ T = TypeVar("T")
 _last, _sum = np.maximum.reduce, np.add.reduce  # the bare ufuncs, as they are called at every wave
 Times = NDArray[np.float64]
 NOWHERE = (0, -1)
+NEVER = float("-inf")  # when nothing ends
 LOOP_LANES = 6  # lanes; up to so many, a loop is cheaper than NumPy
 
 
@@ -30,7 +31,8 @@ class Needs:
     front: Front | None = None  # None: no dependencies in this rProgram
     end_us: float = 0.0  # when the last of these slots ends
     veu: int = -1  # the vEU of that slot
-    other_end_us: float = 0.0  # when the last one on any other vEU ends
+    other_end_us: float = NEVER  # when the last one on any vEU of another group ends
+    near: dict[int, list[tuple[float, int]]] = field(default_factory=dict)  # by group its ends and vEUs, last first
     starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of `seen` entries of `_grown`
     seen: int = -1
 
@@ -80,6 +82,8 @@ class Assembly:
     def __init__(self, spec: VDeviceSpec) -> None:
         self.spec = spec
         self.ready_us: Times = np.zeros(spec.num_veus)
+        near = spec.near
+        self._group, self._near_us = (near.group, near.handover_us) if near else (1, 0.0)
         self._builder = RProgramBuilder(spec.num_veus)
         self._ends: list[list[float]] = [[] for _ in range(spec.num_veus)]
         self._signalled_by: list[list[int]] = [
@@ -136,18 +140,29 @@ class Assembly:
                 last[veu] = order
         if not last:
             return NOTHING
-        ends = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True)
-        return Needs(self._builder.front(last), *ends[0], ends[1][0] if len(ends) > 1 else 0.0)
+        ends, size = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True), self._group
+        near: dict[int, list[tuple[float, int]]] = {}
+        for end, veu in ends if size > 1 else ():
+            near.setdefault(veu // size, []).append((end, veu))
+        own = ends[0][1] // size
+        other = next((end for end, veu in ends if veu // size != own), NEVER)
+        return Needs(self._builder.front(last), *ends[0], other, near)
+
+    def hand_over_us(self, veu: int, needs: Needs) -> tuple[float, float]:
+        """Return when the last awaited slot of another vEU ends, and when the last hand-over to `veu` is over."""
+        far = needs.other_end_us if veu // self._group == needs.veu // self._group else needs.end_us
+        close = next((end for end, u in needs.near.get(veu // self._group, ()) if u != veu), NEVER)
+        return max(far, close), max(far + self.spec.barrier_us, close + self._near_us)
 
     def start_us(self, veu: int, needs: Needs) -> float:
         """Return when an rTask with these dependencies would start on `veu`, with a barrier-rTask if it needs one."""
         ready = float(self.ready_us[veu])
         if needs.front is None:
             return ready
-        foreign = needs.other_end_us if veu == needs.veu else needs.end_us
+        foreign, handed = self.hand_over_us(veu, needs)
         if ready >= foreign and self._builder.happens_after(veu, needs.front):
             return ready
-        return max(ready + self.spec.least_barrier_us, foreign + self.spec.barrier_us)
+        return max(ready + self.spec.least_barrier_us, handed)
 
     def starts_us(self, needs: Needs) -> Times:
         """Return `start_us` of every lane. Only lanes that grew since the last call are computed again."""
@@ -156,11 +171,16 @@ class Assembly:
         grown = self._grown[needs.seen :] if needs.seen >= 0 else range(self.spec.num_veus)
         needs.seen = len(self._grown)
         if len(grown) > LOOP_LANES:
-            foreign = np.full(self.spec.num_veus, needs.end_us)
-            foreign[needs.veu] = needs.other_end_us
+            foreign, first = np.full(self.spec.num_veus, needs.end_us), needs.veu // self._group * self._group
+            foreign[first : first + self._group] = needs.other_end_us
+            handed = foreign + self.spec.barrier_us
+            for group, ends in needs.near.items():
+                for veu in range(group * self._group, (group + 1) * self._group):
+                    close = next((end for end, u in ends if u != veu), NEVER)
+                    foreign[veu] = max(foreign[veu], close)
+                    handed[veu] = max(handed[veu], close + self._near_us)
             informed = (self.ready_us >= foreign) & self._builder.lanes_past(needs.front)
-            passed_us, barrier_us = self.spec.least_barrier_us, self.spec.barrier_us
-            behind_barrier = np.maximum(self.ready_us + passed_us, foreign + barrier_us)
+            behind_barrier = np.maximum(self.ready_us + self.spec.least_barrier_us, handed)
             needs.starts_us = np.where(informed, self.ready_us, behind_barrier)
         else:
             if not needs.starts_us.size:
@@ -175,8 +195,7 @@ class Assembly:
         where = self._builder.append(task, veu, needs.front)
         ends = self._ends[veu]
         if where.order > len(ends):  # after a barrier-rTask
-            foreign = needs.other_end_us if veu == needs.veu else needs.end_us
-            start = max(start + self.spec.least_barrier_us, foreign + self.spec.barrier_us)
+            start = max(start + self.spec.least_barrier_us, self.hand_over_us(veu, needs)[1])
             ends.append(start)
         end = self.ready_us[veu] = start + rtask_us
         ends.append(end)

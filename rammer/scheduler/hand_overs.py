@@ -35,7 +35,7 @@ def longest_chain(plan: ExecutionPlan) -> HandOvers:
 def _along(plan: ExecutionPlan, program: RProgram, begin: HandOvers) -> list[list[HandOvers]]:
     """Return, per lane and slot, the longest chain that ends there."""
 
-    def barrier(now: HandOvers, done: Iterable[tuple[Position, HandOvers]]) -> HandOvers:
+    def barrier(now: HandOvers, _: int, done: Iterable[tuple[Position, HandOvers]]) -> HandOvers:
         found = (HandOvers(past.hops + 1, past.nbytes + written_bytes(plan, program, at)) for at, past in done)
         return max((now, *found))
 

@@ -17,7 +17,7 @@ from rammer.cost.weights import recurrent_us
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import Position, RProgram, RTask, TaskUid
+from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.ir.tensor import Array
 
 State = TypeVar("State")
@@ -155,9 +155,19 @@ def _when(plan: ExecutionPlan, us: Sequence[float]) -> tuple[list[float], list[f
 def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> Timeline:
     """Return the timeline of a plan. `rtask_us(task, now)` is the time of an rTask that begins at `now`."""
 
-    def barrier(now: float, done: Iterable[tuple[Position, float]]) -> float:
-        latest = max((end for _, end in done), default=now)
-        return max(now + plan.spec.least_barrier_us, latest + plan.spec.barrier_us)
+    near, far_us = plan.spec.near, plan.spec.barrier_us
+    barriers_of = ((v, s) for p in plan.programs for v, lane in enumerate(p.lanes) for s in lane if near)
+    sent = {(veu, at) for veu, s in barriers_of if isinstance(s, BarrierRTask) for at in s.messages}
+
+    def hand_over_us(at: Position, veu: int) -> float:
+        by_counter = plan.memory and (veu, at) not in sent
+        return far_us if by_counter else plan.spec.handover_us(at.veu, veu)
+
+    def barrier(now: float, veu: int, done: Iterable[tuple[Position, float]]) -> float:
+        if near:
+            return max(now, now + plan.spec.least_barrier_us, *(end + hand_over_us(at, veu) for at, end in done))
+        latest = max((end for _, end in done), default=now) + far_us
+        return max(now + plan.spec.least_barrier_us, latest)
 
     programs: list[ProgramTimes] = []
     busy, blocked, barriers = [0.0] * plan.spec.num_veus, [0.0] * plan.spec.num_veus, 0
@@ -183,11 +193,11 @@ def walk(
     program: RProgram,
     begin: State,
     rtask: Callable[[State, int, TaskUid], State],
-    barrier: Callable[[State, Iterable[tuple[Position, State]]], State],
+    barrier: Callable[[State, int, Iterable[tuple[Position, State]]], State],
 ) -> list[list[State]]:
     """Return, per lane and slot, the state after the slot, computed from the state before it by `rtask` or `barrier`.
 
-    `rtask` also receives the vEU. `barrier` receives each awaited slot with the state after it. Each lane advances
+    Both also receive the vEU. `barrier` receives each awaited slot with the state after it. Each lane advances
     until a barrier waits for a slot that is not done; it is parked there and continues from that slot. Linear in slots
     and waits. Raises ScheduleError on a deadlock.
     """
@@ -204,13 +214,13 @@ def walk(
             if isinstance(slot, RTask):
                 now = rtask(now, veu, slot.uid)
             else:
-                waits = unseen.pop(veu, None) or reversed(slot.waits)  # lanes run in order: the last one is missing
+                waits = unseen.pop(veu, None) or reversed(slot.all_waits)  # lanes run in order: the last one is missing
                 missing = next((w for w in waits if w.order >= len(ends[w.veu])), None)
                 if missing is not None:
                     unseen[veu] = waits
                     parked[missing.veu].setdefault(missing.order, []).append(veu)
                     break
-                now = barrier(now, ((w, ends[w.veu][w.order]) for w in slot.waits))
+                now = barrier(now, veu, ((w, ends[w.veu][w.order]) for w in slot.all_waits))
             end.append(now)
             if waiting and order in waiting:
                 runnable.extend(waiting.pop(order))

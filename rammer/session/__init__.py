@@ -29,16 +29,7 @@ from rammer.runtime.state import Stateful, StreamState, checked_pairs
 from rammer.session.buckets import Buckets, MaskedSteps, Proofs, cut, fill, length_name, masked
 from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
-from rammer.session.inputs import (
-    Inputs,
-    Request,
-    SessionPort,
-    content,
-    host_value,
-    is_flag,
-    is_small,
-    shape_text,
-)
+from rammer.session.inputs import Inputs, Request, SessionPort, content, host_value, is_flag, is_small, shape_text
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.session.outputs import cut_counted, gathered, tensors_of
 from rammer.session.padding import Padding
@@ -513,11 +504,7 @@ class Session(Stateful, InferenceSession):
     # ahead of time
 
     def warm(
-        self,
-        signatures: Sequence[Mapping[str, Any]],
-        *,
-        background: bool = False,
-        progress: Progress = silent,
+        self, signatures: Sequence[Mapping[str, Any]], *, background: bool = False, progress: Progress = silent
     ) -> Future[int]:
         """Compile programs ahead of their first run; the future's result is how many were compiled.
 

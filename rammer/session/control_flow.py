@@ -373,8 +373,7 @@ class _Scan(_Control):
 
         states = dict(zip(part.inputs, operands[: self._num_states], strict=False))
         given = at(0) | states | _captured(part, values)
-        collected = part.outputs[self._num_states :]
-        names = part.inputs[self._num_states : part.num_formal]
+        collected, names = part.outputs[self._num_states :], part.inputs[self._num_states : part.num_formal]
         found = self._loops.run(given, length, dict(zip(names, scanned, strict=True)))
         if found is None:
             steps = _Steps(self, self._piece, given, collected)

@@ -317,8 +317,7 @@ class BoundedCaches:
     def _concat(self, graph: Graph, name: str) -> ROperator:
         """Return the operator that appends to a cache. Raises ModelError."""
         output, (axis, _) = self._outputs[name], self.axes[name]
-        op = graph.operators[graph.producers[output]]
-        rank = graph.types[name].rank
+        op, rank = graph.operators[graph.producers[output]], graph.types[name].rank
         appends = op.kind == "concat" and len(op.inputs) == 2 and op.operation.attr("axis") % rank == axis
         if not appends or op.inputs[0] != name:
             raise ModelError(

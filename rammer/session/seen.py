@@ -59,11 +59,7 @@ class SeenSignatures(Generic[InfoT]):
         return None
 
     def remember(
-        self,
-        kept: CachedProgram[InfoT],
-        given: Mapping[str, Any],
-        results: Mapping[str, Any],
-        outputs: Sequence[str],
+        self, kept: CachedProgram[InfoT], given: Mapping[str, Any], results: Mapping[str, Any], outputs: Sequence[str]
     ) -> None:
         """Remember the program that has just run on the `given` arrays, if its calls need no conversion."""
         inputs, found = (

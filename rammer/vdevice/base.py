@@ -39,12 +39,13 @@ def silent(what: str, done: int, total: int) -> None:
 class Availability:
     """Whether a vDevice can run here. If not, `reason` says why and `hint` what would help.
 
-    If it can, `reason` is a remark for the user.
+    If it can, `reason` is a remark for the user. `emulated`: only an emulator runs its programs here.
     """
 
     ok: bool
     reason: str = ""
     hint: str = ""
+    emulated: bool = False
 
 
 def later(module: str, name: str) -> Callable[..., Any]:

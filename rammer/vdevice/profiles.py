@@ -38,8 +38,7 @@ def kernel_key(kernel: RKernel, text: str) -> str:
     The caches' keys add device and toolchain.
     """
     sizes = (t.nbytes for t in kernel.argument_types())
-    parts = (text, str(kernel.num_rtasks), *map(str, sizes))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\0".join((text, str(kernel.num_rtasks), *map(str, sizes))).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ import click
 
 from rammer import config
 from rammer.cli.console import json_option, out, print_json
-from rammer.cli.options import compile_options, is_saved, model_argument, open_program, refuse_options
+from rammer.cli.options import SECONDS, compile_options, is_saved, model_argument, open_program, refuse_options
 from rammer.errors import InputError
 from rammer.runtime import measure
 from rammer.runtime.program import Program
@@ -28,9 +28,9 @@ PEERS = ("onnxruntime",)
 @click.option("--policies", help=f"Policies to compare.  [default: RAMMER_POLICY or auto, {', '.join(POLICIES)}]")
 @click.option("--peer", type=click.Choice(PEERS), help="Time this system in turns with the policies.")
 @click.option(
-    "--seconds", default=2.0, show_default=True, help="Time to measure runs, and again to measure their parts."
+    "--seconds", type=SECONDS, default=2.0, show_default=True, help="Time to measure runs, and again for their parts."
 )
-@click.option("--operators", default=15, show_default=True, help="Rows of the table of operators.")
+@click.option("--operators", type=click.IntRange(min=0), default=15, show_default=True, help="Rows of operators.")
 @json_option
 @compile_options
 @click.pass_obj
@@ -46,9 +46,10 @@ def bench(
     policy: str | None,
     **options: Any,
 ) -> None:
-    """Time MODEL under several policies, in turns, and list the operators of the first one that take most time.
+    """Time MODEL under several policies, in turns.
 
-    Policies with equal plans are timed once. A compiled program is timed under the policy it was compiled with.
+    Lists the operators of the first one that take most time. Policies with equal plans are timed once. A compiled
+    program is timed under the policy it was compiled with.
     """
     usual = ",".join(dict.fromkeys((config.get("RAMMER_POLICY"), *POLICIES)))
     names = [policy] if policy else split_policies(usual if policies is None else policies)

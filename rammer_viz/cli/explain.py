@@ -35,7 +35,9 @@ def explain_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Explain the plan of MODEL: what bounds it, its critical path, and the operators that would pay most.
+    """Explain the plan of MODEL: what bounds it, what would pay.
+
+    Shows its critical path, and the operators that would gain most.
 
     Nothing is built, unless times are measured. A compiled program keeps no candidates, and is not planned
     again by other policies.

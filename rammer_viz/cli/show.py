@@ -72,9 +72,9 @@ def show(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show the plan of MODEL (ONNX): a text Gantt chart, and files in other forms.
+    """Show the plan of MODEL as a chart of text, SVG, HTML or trace.
 
-    A compiled program keeps only the names of its rKernels.
+    MODEL is an ONNX file. A compiled program keeps only the names of its rKernels.
     """
     asked = {form: file for form in FORMS if (file := options.pop(form))}
     for file in (*asked.values(), *filter(None, [supersteps])):

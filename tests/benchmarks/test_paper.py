@@ -186,3 +186,23 @@ def test_what_graphturbo_adds_makes_plans_no_slower() -> None:
     turns = [ways[way]["in_turn_ms"] for way in ("layers", "shared", "near", "rules", "search")]
     assert turns == sorted(turns, reverse=True)
     assert all(way["main_mb"] >= plans.numbers("MobileNet-v2", 4)["least_mb"] for way in ways.values())
+
+
+def test_the_papers_numbers_are_drawn_beside_ours() -> None:
+    """Means and largest numbers are pairs of marks; text without a number, or with a range, is not drawn."""
+    assert book.numbers("2.59× on average, up to 6.29× (LSTM-TC, BS 1)") == {("×", ""): 2.59, ("×", "largest"): 6.29}
+    assert book.numbers("18.43%, 2.27 ms") == {("%", ""): 18.43, ("ms", ""): 2.27}
+    assert not book.numbers("16% to 55%") and not book.numbers("not always faster") and not book.numbers("–")
+    claims = [Claim("a", "2×, up to 8×", lambda points: "1×, up to 4.5×"), Claim("b", "–", lambda points: "3×")]
+    claims += [Claim("c", "4×", lambda points: None), Claim("d", "7%", lambda points: "9%")]
+    times, shares = book.beside((claim, {}) for claim in claims)
+    assert times.groups == ("a",) and shares.groups == ("d",)
+    assert [*times.series.values()] == [(2.0,), (1.0,), (8.0,), (4.5,)] and len(shares.series) == 2
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.fromstring(chart.svg([times]))
+    places = {m.find(f"{svg}title").text: m for m in root.iter() if m.find(f"{svg}title") is not None}  # type: ignore[union-attr]
+    assert {*places} == {"a: 1×", "a: 2×", "a: 8×", "a: 4.5×"}
+    assert float(places["a: 1×"].get("cx", "0")) < float(places["a: 2×"].get("cx", "0"))
+    for figure in FIGURES.values():
+        for panel in book.beside((claim, results.of_figure(figure)) for claim in figure.claims):
+            assert all(len(name) * 5.8 < chart.WIDE - chart.TEXTS - 250 for name in panel.groups), panel.groups

@@ -13,19 +13,23 @@ from onnx.reference import ReferenceEvaluator
 
 pytest.importorskip("torch", reason="the benchmark builds models with torch")
 
+from benchmarks.micro import model_policies
 from benchmarks.micro.together import PEERS, detector, main, merge
 
 
-def test_every_peer_runs_every_model(tmp_path: Path) -> None:
+def test_every_peer_runs_every_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    file = tmp_path / "r.json"
-    arguments = "detectors --small --rounds 1 --seconds 0.01 --json"
+    monkeypatch.setenv("RAMMER_PLUGINS", model_policies.__file__)
+    file, policies = tmp_path / "r.json", [policy.name for policy in model_policies.rammer_policies().values()]
+    arguments = f"detectors --small --rounds 2 --count 7 --policy {' --policy '.join(policies)} --json"
     done = CliRunner().invoke(main, [*arguments.split(), str(file)], catch_exceptions=False)
     assert done.exit_code == 0 and "one plan" in done.output
     found = json.loads(file.read_text())["sets"]["detectors"]
-    assert list(found) == list(PEERS)
-    assert all(peer["n"] and 0 < peer["min_us"] <= peer["median_us"] <= peer["worst_us"] for peer in found.values())
-    assert found["parts"]["planned_bytes"] <= 1.1 * found["one plan"]["planned_bytes"]
+    assert list(found) == [*PEERS, *policies]
+    assert all(
+        peer["n"] == 8 and 0 < peer["min_us"] <= peer["median_us"] <= peer["worst_us"] for peer in found.values()
+    )
+    assert found["parts"]["planned_bytes"] <= 1.1 * found["separate"]["least_bytes"]
 
 
 def test_merged_graphs_compute_what_each_does(tmp_path: Path) -> None:

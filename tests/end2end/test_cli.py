@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from click.testing import CliRunner, Result
+from rich.table import Table
 
 import rammer
 from rammer.cli.commands import main
+from rammer.cli.console import Plain
 from rammer.cli.syntax import in_options
+from rammer.errors import duration, size
 from rammer.plugins import PluginRegistry
 from rammer.runtime import measure
 from rammer_viz import tables
@@ -40,6 +46,9 @@ def test_help_lists_the_commands() -> None:
     for name in ("demo", "run", "check", "bench", "compile", "show", "explain", "doctor", "cache", "completion"):
         assert name in text
         assert "Usage" in call(name, "--help").output
+    listed = dict(line.split(maxsplit=1) for line in text.partition("Commands:")[2].splitlines() if line)
+    built_in = [word for name, word in listed.items() if name not in ("convert", "kernels")]  # a plugin's
+    assert len(built_in) >= 12 and all(word[-1] == "." and word[-3:] != "..." for word in built_in)
 
 
 def test_run_describes_outputs_and_saves_them(model: str, tmp_path: Path) -> None:
@@ -203,7 +212,7 @@ def test_policies_take_options(model: str, tmp_path: Path, monkeypatch: pytest.M
         assert program.report().policy == program.plan.policy == "wavefront:selection=efficient,beyond=off"
 
 
-def test_doctor_and_cache() -> None:
+def test_doctor_and_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     text = call("doctor").output
     assert "exports for other systems run here by" in text and "qemu-aarch64" in text
     for words in ("round_robin", "kernels=selected", "beyond=on (default)"):
@@ -211,6 +220,11 @@ def test_doctor_and_cache() -> None:
     assert "cpu" in text and "ready" in text and "wavefront" in text
     devices = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
     assert {"interpreter", "cpu", "cuda", "rocm", "ipu"} <= set(devices)
+    monkeypatch.setattr("rammer.vdevice.ipu.sdk.find_sdk", lambda: None)
+    for driver in ("cuda", "rocm"):
+        monkeypatch.setattr(f"rammer.vdevice.{driver}.driver.NODES", ())
+    found = {d["name"]: d["emulated"] for d in json.loads(call("doctor", "--json").stdout)["devices"]}
+    assert [name for name, emulated in found.items() if emulated] == ["cuda", "rocm", "ipu"]  # alike
     assert "kernel" in call("cache").output
 
 
@@ -252,3 +266,60 @@ def test_check_names_the_first_operator_that_differs(model: str, monkeypatch: py
     monkeypatch.setattr(rammer.Program, "run", wrong)
     text = call("check", model, code=1).output
     assert "compiled and interpreted differ" in text and "compiled alone" in text
+
+
+def test_a_terminal_may_lack_characters_and_a_disk_room(model: str) -> None:
+    """Results are printed with other characters, or as an error of one line, and never as a traceback."""
+
+    def run(stdout: Any, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rammer", "run", model]
+        environment = {**os.environ, **environment}
+        return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
+
+    done = run(subprocess.PIPE, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "4?1?16" in done.stdout, done.stderr
+    with open("/dev/full", "w") as full:
+        done = run(full)
+    assert done.returncode == 1 and done.stderr == "error: [Errno 28] No space left on device\n"
+
+
+def test_times_are_in_units_that_suit_them(model: str) -> None:
+    assert [duration(us) for us in (0.17, 6.4351, 9999.0, 12345.0)] == ["0.17 µs", "6.435 µs", "9999 µs", "12.35 ms"]
+    assert [size(n) for n in (0, 600, 3 << 10, 5 << 19)] == ["0 B", "600 B", "3.0 KiB", "2.5 MiB"]
+    text = call("bench", model, "--seconds", "0.05", "--policies", "wavefront").output
+    assert " µs" in text or " ms" in text
+    for wrong in (("--seconds", "-1"), ("--operators", "-1")):
+        assert "is not in the range" in call("bench", model, *wrong, code=2).output
+    assert "is not in the range" in call("run", model, "--seed", "-1", code=2).output
+
+
+def test_a_program_without_outputs_says_why(tmp_path: Path) -> None:
+    x = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] h) => (float[4] n) { n = Relu(h) }'
+    )
+    onnx.save(x, tmp_path / "m.onnx")
+    call("compile", str(tmp_path / "m.onnx"), "--state", "n=h", "-o", str(tmp_path / "m.rammer"))
+    assert "its outputs are all state" in call("run", str(tmp_path / "m.rammer")).output
+
+
+def test_narrow_terminals_get_lines_instead_of_tables() -> None:
+    """Columns too narrow for their words would show nothing of them."""
+    table = Table("policy", "median", "to the first")
+    table.add_row("wavefront", "12.5 µs", "1×")
+    for width, wanted in (
+        (60, "│ wavefront │ 12.5 µs"),
+        (20, "policy wavefront\nmedian 12.5 µs\nto the first 1×"),
+    ):
+        console = Plain(width=width, file=io.StringIO(), force_terminal=False)
+        console.print(table)
+        assert wanted in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_early_interrupt_is_no_traceback() -> None:
+    """While modules are imported, before the command line can handle it."""
+    script = (
+        "import rammer.__main__ as m, sys\nclass Late:\n def find_spec(*_): raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Late)\nsys.exit(m.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from rammer_testing import model_folder
 from rammer_testing.errors import Errors, Mismatch, Result, errors_of, is_right
 
+from benchmarks.pages.accuracy import page
 from benchmarks.pages.model_table import section, section_of, with_section
 from rammer.ir.tensor import Array
 
@@ -78,12 +80,33 @@ def test_the_page_counts_by_family(folder: Path) -> None:
         {"name": "f/b/m.onnx", "family": "f", "outcome": "refused", "reason": "x: no", "errors": None},
         {"name": "g/c/m.onnx", "family": "g", "outcome": "crash", "reason": "", "errors": None},
     ]
-    text = section(json.loads(json.dumps(results)))
-    assert "| f | 2 | 1 | – | – | 1 | – | 2e-07 |" in text and "| g | 1 | – | – | 1 |" in text
+    text = section(json.loads(json.dumps(results)), "abc")
+    assert "| f | 2 | 1 | – | – | 1 | – | 2e-07 | abc |" in text and "| g | 1 | – | – | 1 |" in text
     assert "* f/b, refused: no" in text
+    again = section([{**results[0], "family": "g", "outcome": "wrong"}], "def", text)
+    assert (
+        "| f | 2 | 1 | – | – | 1 | – | 2e-07 | abc |" in again
+        and "| g | 1 | – | – | 1 | – | – | 0e+00 | def |" in again
+    )
+    assert "* f/b, refused: no" in again and again.count("* g/") == 1 and again.count("| g |") == 1
     page = "# Operators\n\n## Unsupported operators\n\nNone.\n"
     twice = with_section(with_section(page, text), text)
     assert section_of(twice).strip() == text.strip() and twice.count("## Models") == 1 and twice.endswith("None.\n")
+
+
+def test_a_page_flags_errors_over_four_times_onnx_runtimes() -> None:
+    def case(name: str, errors: Errors | None, others: Errors | None) -> dict[str, Any]:
+        return json.loads(json.dumps(asdict(Result(name, "passes", "", errors, others))))  # type: ignore[no-any-return]
+
+    small, large = Errors(2.0, 1.5e-7), Errors(90.0, 1.5e-6)
+    cases = [case("a", large, small), case("b", small, large), case("c", Errors(), small), case("d", large, None)]
+    model = {**case("f/m/model.onnx", small, None), "family": "f"}
+    text = page([*cases, case("e", None, None)], [model, {**model, "name": "f/n/model.onnx", "errors": None}], "abc")
+    assert "* a: 90 ULP and 1.5e-06; ONNX Runtime 2 ULP and 1.5e-07" in text and "1 of the 3 cases" in text
+    assert "| a | 90 | 1.5e-06 | 2 | 1.5e-07 | over |" in text and "| b | 2 | 1.5e-07 | 90 | 1.5e-06 | |" in text
+    assert "| d | 90 | 1.5e-06 | – | – | |" in text and "| c |" not in text and "1 of 4 cases" in text
+    assert "| f/m | 2 | 1.5e-07 |" in text and "f/n" not in text
+    assert "None." in page(cases[1:], [])
 
 
 ONE = np.ones(3, F32)

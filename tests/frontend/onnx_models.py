@@ -18,6 +18,7 @@ CODES = {
     "int32": TensorProto.INT32,
     "int16": TensorProto.INT16,
     "int8": TensorProto.INT8,
+    "uint32": TensorProto.UINT32,
     "uint8": TensorProto.UINT8,
     "bool": TensorProto.BOOL,
     "complex64": TensorProto.COMPLEX64,

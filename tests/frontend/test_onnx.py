@@ -386,20 +386,33 @@ def test_handlers_can_be_added_for_other_domains() -> None:
 
 def sorted_places(x: Array, k: int, axis: int, largest: int) -> Array:
     """Of equal elements the first one first; NaN counts as infinity."""
+    if x.dtype.kind in "iu":
+        return np.argsort(~x if largest else x, axis=axis, kind="stable").take(range(k), axis)
     keys = np.where(np.isnan(x), np.inf, x.astype("f8"))
     return np.argsort(-keys if largest else keys, axis=axis, kind="stable").take(range(k), axis)
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4", "u1"])
+@pytest.mark.parametrize("dtype", ["f4", "f2", "f8", "i8", "i4", "u4", "u1"])
 @pytest.mark.parametrize(
     ("shape", "axis", "k"),
-    [((2, 5000), 1, 3), ((3001, 2), 0, 700), ((1, 2050), -1, 2050), ((1, 1, 40000), 2, 1), ((2, 9), 1, 0)],
+    [
+        ((2, 5000), 1, 3),
+        ((3001, 2), 0, 700),
+        ((1, 2050), -1, 2050),
+        ((9, 300), 1, 200),
+        ((1, 1, 40000), 2, 1),
+        ((2, 9), 1, 0),
+    ],
 )
 def test_top_k_of_any_size(shape: tuple[int, ...], axis: int, k: int, dtype: str, largest: int) -> None:
     """More than one block holds: few values, so that equal ones meet across blocks, infinities and NaN among them."""
     random = np.random.default_rng(0)
     x = random.integers(0, 40, shape).astype(dtype)
+    if x.dtype.itemsize >= 4 and x.dtype.kind in "iu":  # few values of either half, negative ones among them
+        half = 4 * x.dtype.itemsize
+        low = random.choice(random.integers(0, 1 << half, 9), shape).astype(dtype)
+        x = (x - np.array(20, dtype)) << np.array(half, dtype) | low
     if x.dtype.kind == "f":
         special = np.array([np.inf, -np.inf, np.nan, -0.0], dtype)
         x = np.where(random.random(shape) < 0.2, random.choice(special, shape), x)

@@ -32,6 +32,7 @@ CASES: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("reduce", (F((4, 5, 6)),), {"fn": "log_sum_exp", "axes": (1,), "keepdims": True}),
     ("arg_max", (F((4, 5, 6)),), {"axis": 1}),
     ("rank", (F((4, 5, 6)),), {}),
+    ("exchange", (F((4, 2, 2, 5)),), {"steps": 2}),
     ("order", (F((4, 7), DType.I32),), {"count": 3}),
     ("last_equal", (F((4, 7), DType.I32),), {"count": 9}),
     ("descend", (F((4, 5)), F((4, 3), DType.I32), F((6, 4), DType.I32), F((6,))), {"missing": True}),

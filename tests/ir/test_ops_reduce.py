@@ -113,6 +113,12 @@ def test_ranks_and_their_order_are_a_stable_sort(dtype: str, largest: bool) -> N
     np.testing.assert_array_equal(evaluate("order", ranks, count=13), wanted[:, :13])
 
 
+@pytest.mark.parametrize("dtype", ["f4", "i8"])
+def test_exchanges_put_the_smaller_of_each_pair_first_one_axis_after_the_other(dtype: str) -> None:
+    x = RNG.integers(-9, 9, (3, 2, 2, 2, 5)).astype(dtype)
+    np.testing.assert_array_equal(evaluate("exchange", x, steps=3), np.sort(np.sort(np.sort(x, 1), 2), 3))
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 1), (7,), (0, 3), (3, 0)])
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("kind", ["softmax", "log_softmax"])
@@ -161,6 +167,9 @@ BAD: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("arg_max", (F((2, 3)),), {"axis": -3}),
     ("rank", (F(()),), {}),
     ("rank", (F((3,), DType.BOOL),), {}),
+    ("exchange", (F((3, 2, 4)),), {"steps": 0}),
+    ("exchange", (F((3, 2, 3, 4)),), {"steps": 2}),
+    ("exchange", (F((1, *(2,) * 5, 1)),), {"steps": 5}),
     ("order", (F((3,)),), {"count": 1}),
     ("order", (F((3,), DType.I32),), {"count": 4}),
     ("order", (F((3,), DType.I32),), {"count": 0}),

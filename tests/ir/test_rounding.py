@@ -123,6 +123,21 @@ def test_terms_that_are_alike_are_rounded_one_way() -> None:
     assert unexplained(wrong, flat, 0, places, partial(bounded, expr, inputs, careful=True)) == 9
 
 
+@pytest.mark.parametrize("seed", [8, 29])
+def test_equal_terms_round_alike_so_their_order_counts(seed: int) -> None:
+    """A convolution with constant weights, whose sums go over channels inside: no kernel is refused for its order."""
+    places = np.random.default_rng(seed).uniform(0.1, 1, 9).astype(np.float32)
+    x = np.ascontiguousarray(np.broadcast_to(places.reshape(3, 3), (1, 128, 3, 3)))
+    expr = OPS["conv"].express(TensorType(x.shape), TensorType(x.shape))
+    inputs = dict(zip((n for n, _ in expr.inputs), (x, np.ones_like(x)), strict=True))
+    got = np.cumsum(np.repeat(places, 128), dtype=np.float32)[-1:]
+    (want,) = bounded(expr, inputs)
+    flat, at = Bounded(want.value.ravel(), want.error.ravel()), np.zeros((1, 4), np.int64)
+    assert differs(got, flat).all()
+    assert unexplained(got, flat, 0, at, partial(bounded, expr, inputs, careful=True)) is None
+    assert unexplained(got * np.float32(1.0001), flat, 0, at, partial(bounded, expr, inputs, careful=True)) == 0
+
+
 @pytest.mark.parametrize("fn", ["exp", "log", "tanh", "sigmoid", "erf", "sin", "sqrt", "floor", "round", "sign", "abs"])
 def test_functions_of_sums(fn: str) -> None:
     """With an argument that is itself rounded: steps count in full where it may lie on either side."""

@@ -170,6 +170,11 @@ BROKEN["foreign text with an operand in scratch"] = (
     ),
     "'t1' lies in scratch, but 'tanh_numpy_.*' is foreign text",
 )
+BROKEN["a message without a group of vEUs"] = (
+    "R114",
+    replace(good(), memory=replace(good().memory, messages={"t1": 64})),  # type: ignore[type-var]
+    "'t1' is a message, and not all of it is written in one group",
+)
 BROKEN["scratch where nothing may stay"] = (
     "R108",
     replace(good(), memory=MemoryPlan({"t0": 0, "t2": 64}, 128, in_scratch={"t1": Pieces((0,), (0,), (1,))})),

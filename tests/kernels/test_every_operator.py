@@ -246,6 +246,8 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("arg_min", "arg_min", t(5, 40), axis=0, keepdims=False, select_last_index=True)
     add("rank", "rank", t(3, 100), largest=True)
     add("rank-least-int", "rank", t(5, 37, dtype=DType.I64), largest=False)
+    add("exchange", "exchange", t(3, 2, 2, 37, dtype=DType.I64), steps=2)
+    add("exchange-floats", "exchange", t(2, 2, 2, 2, 5), steps=3)
     add("order", "order", t(3, 100, dtype=DType.I32), count=21)
     add("update", "update", t(3, 2, 9, 17), t(3, 2, 5, 17), places(3), moves=(0, 1, -1, 3), how="circular")
     add("update-one", "update", t(64, 9, 16), t(64, 1, 16), places(64), moves=(0, -1, 2), how="circular")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+import stages
+from attentions import Attention
 from kernel_harness import operation
 from simt_harness import GPU
 
@@ -49,6 +51,7 @@ def operations() -> dict[str, Operation]:
         "tanh": operation("tanh", t(64, 1024)),
         "transpose": operation("transpose", t(64, 56, 56), perm=(1, 2, 0)),
         "max_pool": operation("max_pool", t(1, 64, 112, 112), **pool),
+        "attention": next(op for op in stages.operations(Attention(1, 3, 97, 80, 64, 64).graph(), GPU)),
         "average_pool": operation("average_pool", t(1, 2048, 7, 7), kernel=(7, 7)),
     }
 

@@ -249,7 +249,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.compiler.trace": ({"scheduler.timeline", "ir", "errors", "config", "log"}, {"rammer_viz"}),
     "rammer.runtime.measure": ({"runtime.program", "vdevice.base", "ir"}, {"numpy"}),
     "rammer_viz.cli": ({"*"}, {"click", "numpy", "rich", "rammer_viz"}),
-    "rammer_viz.tables": ({"runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
+    "rammer_viz.tables": ({"errors", "runtime.measure", "runtime.program", "runtime.report"}, {"rich"}),
     "rammer_dask": ({"", "forkpool", "compiler=", "runtime.program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"errors", "cli"}, set()),
     "rammer.cli": (

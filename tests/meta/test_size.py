@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CAPS = {"rammer": 48_439, "rammer_viz": 1_218, "plugins/torch": 1_374, "plugins/dask": 74}  # lower them when code goes
+CAPS = {"rammer": 48_437, "rammer_viz": 1_208, "plugins/torch": 1_374, "plugins/dask": 74}  # lower them when code goes
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENDMARKER, tokenize.ENCODING),
@@ -31,7 +31,8 @@ def code_lines(path: Path) -> int:
 
 @pytest.mark.parametrize("package", CAPS)
 def test_a_package_stays_below_its_cap(package: str) -> None:
-    total, cap = sum(code_lines(path) for path in (ROOT / package).rglob("*.py")), CAPS[package]
+    files = [path for path in (ROOT / package).rglob("*.py") if not path.is_symlink()]  # a link is the runtime's hook
+    total, cap = sum(map(code_lines, files)), CAPS[package]
     assert total <= cap, f"{total:,} lines of code in {package}/, {total - cap} above the cap: take some out elsewhere"
 
 

@@ -13,6 +13,7 @@ from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.passes import optimize
 
+THREADS = replace(SPEC, execution=Execution.SIMT, max_threads=256)
 ONE = Attention(1, 2, 20, 30, 16, 24)
 
 
@@ -23,11 +24,12 @@ def kinds(attention: Attention, spec: VDeviceSpec = SPEC, *, shown: bool = False
     return [op.kind for op in after.operators]
 
 
+@pytest.mark.parametrize("spec", [SPEC, THREADS], ids=["core", "threads"])
 @pytest.mark.parametrize("seed", range(24))
-def test_attention_is_one_operator(seed: int) -> None:
+def test_attention_is_one_operator(seed: int, spec: VDeviceSpec) -> None:
     """With its transpositions; one of one place is a view, and turns nothing."""
     attention = drawn(seed)
-    assert [kind for kind in kinds(attention) if "softmax" in kind] == kinds(attention)
+    assert [kind for kind in kinds(attention, spec) if "softmax" in kind] == kinds(attention, spec)
 
 
 def test_keys_are_turned_beforehand_where_they_have_no_room() -> None:
@@ -42,9 +44,9 @@ def test_keys_are_turned_beforehand_where_they_have_no_room() -> None:
         (SPEC, True),
         (replace(SPEC, scratch_bytes=16 * 2 * 30 * 4), False),
         (replace(SPEC, memory=(MemoryLevel("tile", 1 << 18, "veu", managed="scratch"),)), False),
-        (replace(SPEC, execution=Execution.SIMT, max_threads=256), False),
+        (replace(THREADS, scratch_bytes=16 * (2 * 30 * 4 + 64)), False),
     ],
-    ids=["weights are an output", "rows are too long", "no caches", "threads"],
+    ids=["weights are an output", "rows are too long", "no caches", "too few rows for threads"],
 )
 def test_it_stays_apart(spec: VDeviceSpec, shown: bool) -> None:
     assert any(kind == "softmax" for kind in kinds(ONE, spec, shown=shown))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -11,9 +12,11 @@ from jobs import Job
 from test_policies import device, lanes_of, schedule
 
 from rammer.errors import ScheduleError
-from rammer.ir.device import Execution, SyncModel
-from rammer.ir.program import BarrierRTask, Position, RTask
+from rammer.ir.analysis.dependency import Dependencies
+from rammer.ir.device import Execution, MemoryLevel, SyncModel
+from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.verify import verify_plan
+from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.timeline import simulate
 
 
@@ -85,3 +88,33 @@ def test_a_lane_waits_once_and_publishes_once_in_a_wave(policy: str) -> None:
             assert max(waits.values(), default=0) <= 1 and max(publishes.values(), default=0) <= 1
     apart = schedule(policy, jobs, replace(spec, execution=Execution.SIMD))
     assert simulate(plan).total_us <= simulate(apart).total_us
+
+
+def test_sets_of_weights_go_to_groups_of_near_veus() -> None:
+    cluster = MemoryLevel("cluster", 1 << 20, "group", 0.0, "scratch", group=4, handover_us=0.1)
+    spec = replace(device(12, barrier_us=2.0), memory=(cluster,))
+    plan = schedule("stationary", layers(3, 8, (4, 4.0)), spec)
+    verify_plan(plan)
+    groups = [{veu // 4 for veu in lanes_of(plan, f"c7.{layer}")} for layer in range(3)]
+    assert sorted(map(tuple, groups)) == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_assembly_and_a_timeline_agree_on_hand_overs_in_groups(seed: int) -> None:
+    cluster = MemoryLevel("cluster", 1 << 20, "group", 0.0, "scratch", group=4, handover_us=0.1)
+    rng = random.Random(seed)
+    spec = replace(device(8, launch_us=0.0, barrier_us=2.0), memory=(cluster,), passed_us=0.05)
+    jobs = layers(2, 6, (rng.choice([3, 8]), 2.0))
+    plan = schedule("wavefront", jobs, spec)
+    assembly = Assembly(spec)
+    for wave in plan.graph.wavefronts():
+        for n in wave:
+            for r in range(plan.kernels[n].num_rtasks):
+                before = Dependencies(plan.graph, plan.kernels).of(n)[r]
+                needs = assembly.needs(before)
+                starts = assembly.starts_us(needs)
+                veu = rng.randrange(8)
+                assert starts[veu] == pytest.approx(assembly.start_us(veu, needs))
+                assembly.place(TaskUid(n, r), veu, 0.5, needs)
+    made = replace(plan, programs=(assembly.build(),), rtask_us=dict.fromkeys(plan.rtask_us, 0.5))
+    assert simulate(made, lambda _: 0.5).total_us == pytest.approx(assembly.time_us)

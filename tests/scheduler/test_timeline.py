@@ -69,7 +69,7 @@ def test_global_barriers_of_many_lanes_cost_no_more_than_their_waits() -> None:
     program = RProgram(
         tuple(tuple(s for r in range(rounds) for s in (task(0), BarrierRTask(ends[r]))) for _ in range(lanes))
     )
-    done = walk(program, 0, lambda now, veu, uid: now + veu, lambda now, waits: max(now, *(end for _, end in waits)))
+    done = walk(program, 0, lambda now, veu, uid: now + veu, lambda now, _, waits: max(now, *(end for _, end in waits)))
     assert [lane[-1] for lane in done] == [rounds * (lanes - 1)] * lanes
     assert Counted.looks == lanes * rounds * lanes
 

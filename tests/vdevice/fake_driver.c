@@ -41,6 +41,7 @@ typedef struct {
 static struct { char *at; size_t bytes; } memory[MOST];
 static struct { int used, jobs; job queue[MOST]; } streams[MOST];
 static int contexts, modules;
+int fake_reads; /* copies from the GPU */
 static __thread void *current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int (*run)(const arguments *, long, long, long, long, long);
@@ -191,6 +192,7 @@ int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(address to, const void *from,
 }
 int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void *to, address from, size_t bytes, void *stream) {
   CHECK(current && bytes && is_stream(stream) && on_gpu(from, bytes) && !on_gpu((address)to, 1));
+  fake_reads++;
   return enqueue(stream, (job){.what = COPY, .to = to, .from = (const void *)from, .bytes = bytes});
 }
 int NAME(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(address to, address from, size_t bytes, void *stream) {

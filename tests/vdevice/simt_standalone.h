@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
   simt_file *head = (simt_file *)simt_section(file, sizeof(simt_file), 0);
   char *memory = simt_section(file, head->memory, 128);
   long *args = (long *)simt_section(file, head->args, 0);
-  for (long n = 0; n < head->args / 8; n++) args[n] = args[n] < 0 ? ~args[n] : args[n] + (long)memory;
+  for (long n = 0; n < head->args / 8; n++) args[n] += args[n] < -(1l << 60) ? 1l << 62 : (long)memory;
   simt_arguments a;
   a.stream = (const Instr *)simt_section(file, head->instructions, 0);
   int *bounds = (int *)simt_section(file, head->bounds, 0);

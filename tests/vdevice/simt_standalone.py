@@ -40,7 +40,9 @@ def program_file(image: Image, inputs: Mapping[str, Array], seed: int) -> bytes:
         at = offset if base == ARENA else starts[base] + offset
         memory[at : at + port.type.nbytes] = np.ascontiguousarray(inputs[port.name]).reshape(-1).view(np.uint8)
     offsets = streams.addresses(starts[:-1], 0)
-    args = np.where(streams.arg_base == NUMBER, ~offsets, offsets)  # the others will be addresses in the memory
+    args = np.where(
+        streams.arg_base == NUMBER, offsets - (1 << 62), offsets
+    )  # the others will be addresses in the memory
     arrays = [memory, args, streams.instructions, streams.bounds, streams.waits]
     spans = [streams.span(p) for p in range(streams.num_programs)]
     head = [streams.num_veus, header["threads"], header["shared_bytes"], streams.num_programs]

@@ -149,7 +149,7 @@ def test_types_on_every_arch(arch: str, tmp_path: Path) -> None:
 
 
 RUN = """
-import ctypes, sys
+import ctypes, os, sys
 import numpy as np
 from test_cpu_export import Options, opened, run
 
@@ -174,10 +174,16 @@ np.save(sys.argv[4], [np.ctypeslib.as_array(state).reshape(3, 96) for state in s
 states[0][7] = 3.0
 status, y = run(library.rammer_run, program, x, 0)
 found.append(y)
+reads = ctypes.c_int.in_dll(ctypes.CDLL(os.listdir(os.environ["LD_LIBRARY_PATH"])[0]), "fake_reads")
+before = reads.value
 library.rammer_reset(streams[0])
+assert reads.value == before  # what is given up is not copied
 found += [run(library.rammer_run, program, x, 0)[1] for _ in range(2)]
+assert run(library.rammer_run_stream, second, x, 0)[0] == 0
+before = reads.value
 library.rammer_close_stream(second)
 library.rammer_close(program)
+assert reads.value == before
 for device, wanted in ((1, 0), (2, 10), (-1, 10)):
     options = Newer(ctypes.sizeof(Newer), library.rammer_version(), threads=1, device=device)
     model = ctypes.c_char.in_dll(library, "detector_model")

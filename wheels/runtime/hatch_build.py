@@ -1,7 +1,8 @@
-"""Divide rammer/ into two distributions, and describe them: files, version, requirements, links, bill of materials.
+"""Divide rammer/ into two distributions, and describe all of them: version, requirements, links, bill of materials.
 
-The compiler's project, in the root, and the runtime's, beside this file, both use it. The source distribution of each
-contains it, so a wheel comes out the same from a checkout and from a source distribution.
+The compiler's project, in the root, the runtime's, beside this file, and those of the plugins and the testing tools use
+it. The source distribution of each contains it, so a wheel comes out the same from a checkout and from a source
+distribution.
 """
 
 from __future__ import annotations
@@ -24,6 +25,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = next(folder for folder in (HERE, *HERE.parents) if (folder / "rammer" / "about.py").is_file())
 ABOUT = runpy.run_path(str(ROOT / "rammer" / "about.py"))
 VERSION, COMPILER, RUNTIME = ABOUT["VERSION"], ABOUT["COMPILER"], ABOUT["RUNTIME"]
+_SITE = "https://rammer.example"  # until the project has its place: then only this line changes
+URLS = {
+    "Homepage": _SITE,
+    "Documentation": f"{_SITE}/docs",
+    "Source": f"{_SITE}/source",
+    "Issues": f"{_SITE}/issues",
+    "Changelog": f"{_SITE}/source/CHANGELOG.md",
+    "Security": f"{_SITE}/source/SECURITY.md",
+}  # links of READMEs are relative to Source
 
 # What the runtime has of rammer/; the compiler has the rest. A pattern is a folder with all below it, or matches files
 # of one folder. tests/end2end/test_installs.py checks that these modules import none of the others.
@@ -47,6 +57,8 @@ COMPILES = (
     *("vdevice/interpreter.py", "vdevice/profiles.py", "vdevice/supersteps.py", "vdevice/image/placement.py"),
     *("vdevice/rocm/prelude.py", "vdevice/simt/decode.py"),
     *("vdevice/cuda/driver.c", "vdevice/rocm/driver.c"),
+    *("vdevice/rocm/text/math.h", "vdevice/rocm/text/matrix_cores.h"),
+    *("vdevice/rocm/text/primitives.h", "vdevice/rocm/text/qualifiers.h"),
 )  # of these folders, and not needed to run programs
 
 
@@ -61,10 +73,10 @@ def is_runtime(file: str) -> bool:
 
 
 def files_of(distribution: str) -> Iterator[str]:
-    """Yield the paths below rammer/ of a distribution's files."""
+    """Yield the paths below rammer/ of a distribution's files. Plugins and tools have none."""
     for path in sorted((ROOT / "rammer").rglob("*")):
         file = path.relative_to(ROOT / "rammer").as_posix()
-        if path.is_file() and "__pycache__" not in file and is_runtime(file) == (distribution == RUNTIME):
+        if path.is_file() and "__pycache__" not in file and distribution == (RUNTIME if is_runtime(file) else COMPILER):
             yield file
 
 
@@ -72,9 +84,10 @@ class Described(MetadataHookInterface):
     """Fill in what depends on the version, or on where the project's files are published."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        extra = self.config.get("dependencies", [])
-        metadata["dependencies"] = [*extra, *([f"{RUNTIME}=={VERSION}"] if metadata["name"] == COMPILER else [])]
-        project, source = Path(self.root).resolve(), metadata["urls"]["Source"]
+        base = {RUNTIME: [], COMPILER: [RUNTIME]}.get(metadata["name"], [COMPILER])
+        metadata["dependencies"] = [*self.config.get("dependencies", []), *(f"{name}=={VERSION}" for name in base)]
+        metadata["urls"] = URLS
+        project, source = Path(self.root).resolve(), URLS["Source"]
 
         def published(link: re.Match[str]) -> str:
             return f"]({source}/{normpath(project.relative_to(ROOT) / link[1])})"
@@ -85,12 +98,14 @@ class Described(MetadataHookInterface):
 
 
 class Divided(BuildHookInterface):
-    """Put a distribution's own files into its wheel, with a software bill of materials (PEP 770)."""
+    """Put a distribution's part of rammer/ into its wheel, with a software bill of materials (PEP 770)."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         name = self.metadata.core.name
         if self.target_name == "sdist":  # the runtime's files lie outside of its project
-            own = files_of(RUNTIME) if name == RUNTIME and ROOT != HERE else ()
+            own = () if ROOT == HERE or name == COMPILER else files_of(RUNTIME) if name == RUNTIME else ["about.py"]
+            always = build_data["force_include"]  # pyproject.toml, README, LICENSE and this file
+            build_data["force_include"] = {str(Path(path).resolve()): file for path, file in always.items()}  # no links
             build_data["force_include"] |= {str(ROOT / "rammer" / file): f"rammer/{file}" for file in own}
         elif version != "editable":
             build_data["force_include"] |= {str(ROOT / "rammer" / file): f"rammer/{file}" for file in files_of(name)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -18,7 +18,7 @@ NO_PEERS = (
     "TVM itself is not measured",
 )
 STAND_INS = {"TF": "torch", "TF-XLA": "jax", "TVM": "iree", "TF-TRT": "onnxruntime"}  # of today, on the CPU
-NO_NUMBERS: Mapping[str, str] = {}
+NO_NUMBERS: Mapping[str, str | Mapping[str, str]] = {}
 TWO_CORES = (
     "The CPU has two vEUs instead of the paper's eighty: running operators side by side gains less, and "
     "operators one by one cost barriers, not launches. A framework's operators come from vendors' libraries, "
@@ -71,6 +71,16 @@ def _over(peers: Sequence[str], models: Sequence[str]) -> Callable[[Points], str
     return found
 
 
+def _by_model(
+    texts: str | Mapping[str, str], peer: str, models: Sequence[str]
+) -> Iterator[tuple[str, str, Callable[[Points], str | None]]]:
+    """Yield what to add to a claim's name, the paper's text, and ours: for all models, or for each that is printed."""
+    if isinstance(texts, str):
+        yield "", texts, _over((peer,), models)
+    else:
+        yield from ((f", {title(model)}", text, _over((peer,), (model,))) for model, text in texts.items())
+
+
 def _figure(
     number: int,
     caption: str,
@@ -82,7 +92,7 @@ def _figure(
     policies: Sequence[str] = (RAMMER_BASE, RAMMER, BEYOND),
     targets: Sequence[str] = (),
     claims: Sequence[Claim] = (),
-    peers: Mapping[str, str] = NO_NUMBERS,
+    peers: Mapping[str, str | Mapping[str, str]] = NO_NUMBERS,
     differs: Sequence[str] = (),
     absent: Sequence[tuple[str, str]] = (NO_PEERS,),
 ) -> Figure:
@@ -91,12 +101,9 @@ def _figure(
 
     beyond = Claim(f"beyond the paper over RammerBase, {spec}", "–", partial(gain, RAMMER_BASE, BEYOND))
     on_cpu = [
-        Claim(
-            f"Rammer over {name} (here: {measured.PEERS[STAND_INS[name]]}, CPU)",
-            text,
-            _over((STAND_INS[name],), models),
-        )
-        for name, text in peers.items()
+        Claim(f"Rammer over {name} (here: {measured.PEERS[STAND_INS[name]]}, CPU){of}", text, found)
+        for name, texts in peers.items()
+        for of, text, found in _by_model(texts, STAND_INS[name], models)
     ]
     on_cpu += [
         Claim("Rammer over RammerBase, CPU", "–", _over(("rammer-sequential",), models)),
@@ -159,9 +166,9 @@ FIGURE_12 = _figure(
     claims=(_over_base("v100", BATCHED, "not in the text"),),
     differs=(REFETCHED,),
     peers={
-        "TF": "BS 16: 2.25× (ResNeXt), 20.08× (LSTM-TC)",
-        "TVM": "BS 16: 1.25× (ResNeXt), 9.0× (LSTM-TC)",
-        "TF-TRT": "BS 16: slower on ResNeXt, else faster",
+        "TF": {"resnext29:16": "2.25×", "lstm_tc_unrolled:16": "20.08×"},
+        "TVM": {"resnext29:16": "1.25×", "lstm_tc_unrolled:16": "9.0×"},
+        "TF-TRT": {"resnext29:16": "slower", "lstm_tc_unrolled:16": "faster"},
     },
 )
 FIGURE_13 = _figure(
@@ -174,9 +181,9 @@ FIGURE_13 = _figure(
     targets=("cpu", "cuda"),
     claims=(_over_base("v100", IMAGENET, "not in the text"),),
     peers={
-        "TF": "18.91× (ResNeXt-101), 6.99× (NASNet)",
-        "TVM": "4.96× (ResNeXt-101), 1.33× (NASNet)",
-        "TF-TRT": "2.06× (ResNeXt-101), 2.34× (NASNet)",
+        "TF": dict(zip(IMAGENET, ("18.91×", "6.99×"), strict=True)),
+        "TVM": dict(zip(IMAGENET, ("4.96×", "1.33×"), strict=True)),
+        "TF-TRT": dict(zip(IMAGENET, ("2.06×", "2.34×"), strict=True)),
     },
 )
 FIGURE_19 = _figure(

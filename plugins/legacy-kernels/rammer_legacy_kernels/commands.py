@@ -41,7 +41,9 @@ def convert(
     grid: tuple[int, int, int] | None,
     shared: int,
 ) -> None:
-    """Check a kernel of others and convert it: SOURCE is a CUDA kernel (.cu) or a record (.json).
+    """Convert a CUDA kernel of yours, and check it.
+
+    SOURCE is CUDA text (.cu) or a record (.json).
 
     A record becomes the same in canonical form. Either becomes the text of an rTask, in CUDA or (.hip) HIP. Nothing
     is executed; what has no counterpart is refused with its line.
@@ -75,7 +77,10 @@ def convert(
 
 @click.group(cls=CommandGroup)
 def kernels() -> None:
-    """Kernels of others, imported from records: candidates for the operators that they compute, on CUDA and ROCm."""
+    """Manage imported CUDA kernels.
+
+    They come from records, and are candidates for the operators that they compute, on CUDA and ROCm.
+    """
 
 
 @kernels.command("import")

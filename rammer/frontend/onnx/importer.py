@@ -44,13 +44,7 @@ from rammer.frontend.onnx.ports import (
     fixed_type,
     require_closed,
 )
-from rammer.frontend.onnx.signature import (
-    NEWEST_OPSETS,
-    Signature,
-    attribute_values,
-    schema_function,
-    signature,
-)
+from rammer.frontend.onnx.signature import NEWEST_OPSETS, Signature, attribute_values, schema_function, signature
 from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode
 from rammer.frontend.onnx.text import TEXT_OPS, codes_of
 from rammer.ir.graph import Graph, topological_order
@@ -451,8 +445,7 @@ class Importer:
                 if bound.setdefault(variable, None) is not None:
                     raise ModelError(f"input {n} ({name!r}) has strings, another operand has none")
                 continue
-            dtype = self.builder.types[tensor].dtype
-            allowed = found.types.get(variable)
+            dtype, allowed = self.builder.types[tensor].dtype, found.types.get(variable)
             if allowed is None:
                 continue
             if dtype not in allowed and self._newer_allows(found, n, dtype, name):
@@ -535,8 +528,7 @@ class Importer:
         scope: NameScope,
     ) -> Sequence[Value | None]:
         """Import an operator that the standard defines by other operators, and return its outputs."""
-        domain = domain_of(node.domain)
-        resolved = NodeProto()
+        domain, resolved = domain_of(node.domain), NodeProto()
         resolved.CopyFrom(node)
         del resolved.attribute[:]
         resolved.attribute.extend(attributes)

@@ -121,8 +121,7 @@ class Cutter:
 
     def feeds(self, part: SubgraphPart, node: NodeProto) -> bool:
         """Check whether a part computes something that a node reads."""
-        made = {name for n in part.nodes for name in n.output}
-        return not made.isdisjoint(reads(node, self._depth))
+        return not {name for n in part.nodes for name in n.output}.isdisjoint(reads(node, self._depth))
 
     def without(self, whole: SubgraphPart, *others: SubgraphPart) -> SubgraphPart:
         """Return the nodes of a part that are in none of the others. It outputs what these read from it."""

@@ -15,12 +15,7 @@ from rammer.ir.tensor import DType
 
 NEWEST_OPSET = 28
 # the standard's domains -> the oldest and the newest opset of each
-OPSETS = {
-    "": (1, NEWEST_OPSET),
-    "ai.onnx.ml": (1, 5),
-    "ai.onnx.preview": (1, 1),
-    "ai.onnx.preview.training": (1, 1),
-}
+OPSETS = {"": (1, NEWEST_OPSET), "ai.onnx.ml": (1, 5), "ai.onnx.preview": (1, 1), "ai.onnx.preview.training": (1, 1)}
 
 # of domains that a model uses without importing them, as in ONNX Runtime
 NEWEST_OPSETS = {domain: newest for domain, (_, newest) in OPSETS.items()} | {"com.microsoft": 1}

@@ -112,8 +112,7 @@ class ExternalData:
                 inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                 os.close(folder)
                 folder = inner
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            return os.open(parts[-1], flags, dir_fd=folder)
+            return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except OSError as error:
             raise ModelError(
                 f"{what}: cannot open {location[:200]!r}: {error.strerror}",
@@ -167,8 +166,7 @@ def decode(tensor: TensorProto | SparseTensorProto, external: ExternalData, take
 
 def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None, what: str) -> Array:
     dtype = element_type(tensor.data_type, what)
-    shape = tuple(tensor.dims)
-    limits = external.limits
+    shape, limits = tuple(tensor.dims), external.limits
     if any(d < 0 for d in shape) or len(shape) > limits.rank:
         raise ModelError(f"{what} has dimensions {list(shape[:20])}", hint=f"at most {limits.rank}, none negative")
     count = prod(shape)

@@ -28,7 +28,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
 from rammer.ir.remembered import remembered
 from rammer.ir.semantics.evaluate import happens
-from rammer.ir.tensor import Digit, TensorType
+from rammer.ir.tensor import Digit, TensorId, TensorType
 from rammer.ir.tile import TileProgram
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
@@ -356,13 +356,15 @@ class Dependencies:
 
     def edges(self, operator_id: int) -> list[tuple[int, Pairs]]:
         """Return (producer's number, pairs of rTasks) for every input that an operator computes."""
-        kernel = self.kernels[operator_id]
-        found = []
+        return [(producer, pairs) for _, producer, pairs in self.by_input(operator_id)]
+
+    def by_input(self, operator_id: int) -> Iterator[tuple[TensorId, int, Pairs]]:
+        """Yield (input, producer's number, pairs of rTasks) for every input that an operator computes."""
+        kernel, inputs = self.kernels[operator_id], self.graph.operators[operator_id].inputs
         for position, producer, output, shift in self.graph.sources[operator_id]:
             pairs = overlaps(kernel, position, self.kernels[producer], output, shift)
             if len(pairs):
-                found.append((producer, pairs))
-        return found
+                yield inputs[position], producer, pairs
 
     def needed(self, operator_id: int, rtasks: NDArray[np.int64]) -> Iterator[tuple[int, Needed]]:
         """Yield (producer's number, what `rtasks`, ascending, need of it) for every input that an operator computes."""
@@ -459,8 +461,7 @@ def _accesses(
             values = dict(zip((a for a, _ in stage.axes), places, strict=True))
             values.update({axis: var(name) for axis, name in fresh.items()})
             for load, inner, role in loads_in_role(stage.body):
-                index = list(load.index)
-                chosen = dict(values)
+                index, chosen = list(load.index), dict(values)
                 for d in load.dynamic:
                     anywhere = f"{stage.name}.{n}.{len(extents)}"
                     extents[anywhere] = expr.type_of(load.tensor).shape[d.dim]
@@ -563,8 +564,7 @@ def _affine(group: AxisGroup, spans: Spans, extent: int) -> Intervals | None:
         if not wanted or len(where) != 1 or gap.terms:
             return None
         first, last = max(first, where[0].low - gap.const), min(last, where[0].high - gap.const)
-    values = line(index, {axis: (spans[axis][0], spans[axis][1] - 1) for axis in group.axes})
-    return within(values, first, last)
+    return within(line(index, {axis: (spans[axis][0], spans[axis][1] - 1) for axis in group.axes}), first, last)
 
 
 def _addresses(values: Intervals, strides: Strides) -> Intervals:

@@ -117,9 +117,7 @@ def _finest(intervals: Intervals) -> int:
     return int((intervals[1:, 0] - intervals[:-1, 0]).min()) if len(intervals) > 1 else 1 << 62
 
 
-def in_order(
-    columns: Sequence[NDArray[np.int64]] | NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def in_order(columns: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the order of rows by the first column, then the second, …; and a mask of rows unlike the one before."""
     count, number, extent = len(columns[0]), np.zeros(len(columns[0]), np.int64), 1
     for column in columns if count else ():  # rows as numbers of many digits: sorted far faster than by each column

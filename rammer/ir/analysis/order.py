@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import VerificationError
-from rammer.ir.program import BarrierRTask, RProgram, RTask, TaskUid
+from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 
 Slots = NDArray[np.int64]  # numbers of slots, counted through programs, lanes and orders
 
@@ -32,10 +32,11 @@ class PlanPosition(NamedTuple):
 class HappensBefore:
     """Happens-before of a plan's slots by vector clocks: which slot surely completes before another one starts.
 
+    `messages`: count them, too; they order what they carry, and not what lies in memory.
     Raises VerificationError R102 for a barrier that cannot be met, and R103 for barriers that wait for each other.
     """
 
-    def __init__(self, programs: Sequence[RProgram]) -> None:
+    def __init__(self, programs: Sequence[RProgram], *, messages: bool = False) -> None:
         self.num_veus = max((len(p) for p in programs), default=0)
         self.task_slots: dict[TaskUid, int] = {}
         positions: list[Slots] = []
@@ -50,7 +51,8 @@ class HappensBefore:
             order = np.arange(len(slots)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             positions.append(np.stack([np.full(len(slots), number), veu, order], 1))
             is_barrier = np.array([isinstance(s, BarrierRTask) for s in slots], bool)
-            barriers = _Barriers([s for s in slots if isinstance(s, BarrierRTask)], veu[is_barrier], order[is_barrier])
+            waits = [s.all_waits if messages else s.waits for s in slots if isinstance(s, BarrierRTask)]
+            barriers = _Barriers(waits, veu[is_barrier], order[is_barrier])
             clocks.append(_clocks(program, number, barriers, self.num_veus))
             last = np.cumsum(is_barrier) - 1  # the last barrier so far, if it is in the same lane
             known.append(np.where((last >= 0) & (np.append(barriers.veu, -1)[last] == veu), first_row + last, 0))
@@ -100,11 +102,11 @@ class HappensBefore:
 class _Barriers:
     """The barriers of an rProgram, lane by lane, as arrays."""
 
-    def __init__(self, slots: Sequence[BarrierRTask], veu: Slots, order: Slots) -> None:
+    def __init__(self, slots: Sequence[Sequence[Position]], veu: Slots, order: Slots) -> None:
         self.veu, self.order = veu, order
-        flat = chain.from_iterable(chain.from_iterable(slot.waits for slot in slots))
+        flat = chain.from_iterable(chain.from_iterable(slots))
         self.waits = np.fromiter(flat, np.int64).reshape(-1, 2)  # of all barriers, one after the other: vEU, order
-        counts = np.array([len(slot.waits) for slot in slots], np.int64)
+        counts = np.array([len(waits) for waits in slots], np.int64)
         self.ends = np.cumsum(counts)
         self.owner = np.repeat(np.arange(len(slots)), counts)  # of each wait
 

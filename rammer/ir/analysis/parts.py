@@ -65,8 +65,7 @@ def part(
 
     An input is a box, or a whole tensor, which is read at the places where the whole operation reads it.
     """
-    expr = operation.expr
-    boxes = dict(needed)
+    expr, boxes = operation.expr, dict(needed)
     for (name, kind), given in zip(expr.inputs, inputs, strict=True):
         if given.shape == kind.shape:
             boxes[name] = full_box(kind.shape)

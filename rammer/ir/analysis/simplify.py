@@ -12,21 +12,7 @@ from typing import assert_never
 
 from rammer.ir.expr import Call, Cast, Const, ConstantTable, Iota, Load, Range, Scalar, Select, loads, mapped, nodes
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
-from rammer.ir.tile import (
-    Alloc,
-    Apply,
-    Body,
-    For,
-    If,
-    Kind,
-    Operand,
-    Prefetch,
-    Stmt,
-    Store,
-    Sync,
-    meets,
-    statements,
-)
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Operand, Prefetch, Stmt, Store, Sync, meets, statements
 
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 

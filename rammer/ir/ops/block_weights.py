@@ -74,8 +74,7 @@ def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
     lead, d = tuple(var(a) for a, _ in rows), var("d")
     largest = _largest(rows, blocks, block)
     rounded = _rounded(lead, d, d // block) * (Load("largest", (*lead, d // block)) * (1 / MOST))
-    out = Stage("out", (*rows, ("d", x.shape[-1])), rounded)
-    return expression("round_blocks", [("x", x)], (largest, out))
+    return expression("round_blocks", [("x", x)], (largest, Stage("out", (*rows, ("d", x.shape[-1])), rounded)))
 
 
 def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:

@@ -71,13 +71,7 @@ def _conv(
 
 
 def _unfold(
-    x: TensorType,
-    *,
-    kernel: Shape,
-    strides: Shape = (),
-    pads: Shape = (),
-    dilations: Shape = (),
-    value: float = 0,
+    x: TensorType, *, kernel: Shape, strides: Shape = (), pads: Shape = (), dilations: Shape = (), value: float = 0
 ) -> TensorExpr:
     """Build windows as channels: out[n, p * C + c, …] = x[n, c, …] at place p of the window. Known as: im2col.
 

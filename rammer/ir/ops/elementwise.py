@@ -47,10 +47,7 @@ def _integers_only(kind: str, types: Sequence[TensorType]) -> DType:
 
 
 def pointwise(
-    kind: str,
-    inputs: Sequence[tuple[str, TensorType]],
-    compute: Callable[..., Scalar],
-    dtype: DType,
+    kind: str, inputs: Sequence[tuple[str, TensorType]], compute: Callable[..., Scalar], dtype: DType
 ) -> TensorExpr:
     """Build out = compute(*inputs) at every point of the broadcast shape."""
     axes = point_axes(broadcast(kind, [t for _, t in inputs]))
@@ -153,13 +150,7 @@ def _where(cond: TensorType, a: TensorType, b: TensorType) -> TensorExpr:
 
 
 def _batch_norm(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType,
-    mean: TensorType,
-    var_: TensorType,
-    *,
-    epsilon: float = 1e-5,
+    x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var_: TensorType, *, epsilon: float = 1e-5
 ) -> TensorExpr:
     """Build (x - mean) / sqrt(var + epsilon) * scale + bias along dimension 1 (a vector has one channel)."""
     inputs = list(zip(("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var_), strict=True))

@@ -46,8 +46,7 @@ def _reshape(x: TensorType, *, shape: Shape) -> TensorExpr:
     )
     if x.size == 0:
         return _moved("reshape", x, shape, (Index(),) * x.rank)
-    axes = point_axes(shape)
-    flat = Index()
+    axes, flat = point_axes(shape), Index()
     for p, (name, _) in enumerate(axes):
         flat += var(name) * prod(shape[p + 1 :])
     within = {name: (0, extent - 1) for name, extent in axes}

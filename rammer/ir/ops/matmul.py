@@ -5,16 +5,7 @@ from __future__ import annotations
 from rammer.ir.expr import Load, TensorExpr
 from rammer.ir.index import Index, var
 from rammer.ir.operator import OpDef
-from rammer.ir.ops.operands import (
-    broadcast,
-    broadcast_index,
-    expression,
-    factor,
-    listed,
-    require,
-    summed,
-    wide_enough,
-)
+from rammer.ir.ops.operands import broadcast, broadcast_index, expression, factor, listed, require, summed, wide_enough
 from rammer.ir.tensor import DType, TensorType
 
 

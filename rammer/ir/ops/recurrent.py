@@ -9,17 +9,7 @@ from rammer.errors import TypeMismatch, did_you_mean
 from rammer.ir.expr import Load, Scalar, Stage, TensorExpr
 from rammer.ir.index import Index, var
 from rammer.ir.operator import OpDef
-from rammer.ir.ops.operands import (
-    call,
-    expression,
-    factor,
-    float_only,
-    listed,
-    narrowed,
-    require,
-    wide_enough,
-    widened,
-)
+from rammer.ir.ops.operands import call, expression, factor, float_only, listed, narrowed, require, wide_enough, widened
 from rammer.ir.ops.scalars import ACTIVATIONS, ONE
 from rammer.ir.tensor import DType, Shape, TensorType
 

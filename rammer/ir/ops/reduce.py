@@ -54,8 +54,7 @@ def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = T
     if fn in _PLAIN:
         body = value * value if fn == "sum_square" else call("abs", value) if fn == "l1" else value
         return expression("reduce", inputs, summed(points, body, reduce, dtype, _PLAIN[fn]))
-    wide = dtype.accumulator
-    here = variables_of(points)
+    wide, here = dtype.accumulator, variables_of(points)
     total: Scalar = Load("sum", here)
     stages: list[Stage] = []
     if fn == "log_sum_exp":

@@ -51,8 +51,7 @@ def _resample_evenly(
     place = simplify((here[p] * step + first) // by, {axes[p][0]: (0, size - 1)}) + var("t")
     read = Load("x", (*here[:p], place, *here[p + 1 :]))
     body = widened(Load("weights", (here[p], var("t"))), dtype) * widened(read, dtype)
-    inputs = [("x", x), ("weights", weights)]
-    return expression("resample_evenly", inputs, summed(axes, body, (("t", taps),), dtype))
+    return expression("resample_evenly", [("x", x), ("weights", weights)], summed(axes, body, (("t", taps),), dtype))
 
 
 DEFINITIONS = (OpDef("resample", _resample), OpDef("resample_evenly", _resample_evenly))

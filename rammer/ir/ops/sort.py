@@ -1,12 +1,12 @@
-"""Sort along the last axis by counting: where each element belongs, and which element belongs where; and search.
+"""Sort by exchanging pairs, or by counting: where each element belongs, and which element belongs where; and search.
 
-Known as: rank sort.
+Known as: sorting network, rank sort.
 """
 
 from __future__ import annotations
 
-from rammer.ir.expr import Call, Cast, Const, Iota, Load, Stage, TensorExpr
-from rammer.ir.index import var
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Stage, TensorExpr
+from rammer.ir.index import Index, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import call, expression, numbers_only, point_axes, require, variables_of
 from rammer.ir.tensor import DType, TensorType
@@ -54,8 +54,34 @@ def _places(name: str, operand: str, x: TensorType, count: int, other: int, comb
     here, place = variables_of(axes), var("k")
     hit = Call("equal", (Load(operand, (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))
     body = call("where", hit, Cast(Iota(place), DType.I32), Const(other, DType.I32))
-    stage = Stage("out", axes, body, (("k", x.shape[-1]),), combine, DType.I32)
-    return expression(name, [(operand, x)], [stage])
+    return expression(name, [(operand, x)], [Stage("out", axes, body, (("k", x.shape[-1]),), combine, DType.I32)])
 
 
-DEFINITIONS = (OpDef("rank", _rank), OpDef("order", _order), OpDef("last_equal", _last_equal))
+def _exchange(x: TensorType, *, steps: int) -> TensorExpr:
+    """Build x with the smaller of each pair first, along each of `steps` axes of two, in turn, from axis 1 on.
+
+    Known as: bitonic merge, compare and exchange.
+    """
+    numbers_only("exchange", [x])
+    require(0 < steps <= 4, f"exchange: {steps} steps of {x}", "take several operators for more")
+    require(x.rank == steps + 2 and x.shape[1:-1] == (2,) * steps, f"exchange: {x}", f"{steps} inner axes are pairs")
+    axes = point_axes(x.shape)
+    outer, *sides, inner = variables_of(axes)
+
+    def after(done: int, at: list[Index]) -> Scalar:
+        if not done:
+            return Load("x", (outer, *at, inner))
+        pair = [after(done - 1, [*at[: done - 1], Index(side), *at[done:]]) for side in (0, 1)]
+        least, most = (Call(fn, tuple(pair)) for fn in ("min", "max"))
+        side = at[done - 1]
+        return Select((Range(side, 0, 1),), least, most) if side.terms else (most if side.const else least)
+
+    return expression("exchange", [("x", x)], [Stage("out", axes, after(steps, sides), dtype=x.dtype)])
+
+
+DEFINITIONS = (
+    OpDef("exchange", _exchange),
+    OpDef("rank", _rank),
+    OpDef("order", _order),
+    OpDef("last_equal", _last_equal),
+)

@@ -15,13 +15,7 @@ from typing import NamedTuple
 # Points in sixteenths, by their number without the one at infinity. They keep errors small, by the mean of
 # |A|² |B|² |G|² along the products and by measured sums. B' has fewer numbers if points come in pairs, and if 0 is one
 # of them: this holds for the 5 points that kernels look up (`kernels.winograd`).
-POINTS = {
-    2: (10, -10),
-    3: (0, 16, -16),
-    4: (6, -6, 20, -20),
-    5: (0, 11, -11, 24, -24),
-    6: (4, -4, 14, -14, 28, -28),
-}
+POINTS = {2: (10, -10), 3: (0, 16, -16), 4: (6, -6, 20, -20), 5: (0, 11, -11, 24, -24), 6: (4, -4, 14, -14, 28, -28)}
 
 
 class Matrices(NamedTuple):

@@ -94,9 +94,7 @@ _CONVERSIONS: ContextVar[_Conversions | None] = ContextVar("conversions", defaul
 _OTHERS = (0, 1, 1 << 62)  # what devices make of NaN and of what is too large: some 0, some a limit
 
 
-def evaluate_defined(
-    compute: Callable[[], Mapping[Key, Array]],
-) -> tuple[Mapping[Key, Array], dict[Key, Mask]]:
+def evaluate_defined(compute: Callable[[], Mapping[Key, Array]]) -> tuple[Mapping[Key, Array], dict[Key, Mask]]:
     """Return the values of `compute`, and masks of the defined elements, which alone can be compared.
 
     A float that an integer type does not hold becomes some integer. Where that happens, `compute` runs again with other
@@ -256,8 +254,7 @@ def compute(operation: Operation, values: Sequence[Array]) -> list[Array]:
     """Return the results of an operation on constants."""
     if operation.kind in MOVES:
         return [MOVES[operation.kind](values[0], **operation.keywords)]
-    names = (name for name, _ in operation.expr.inputs)
-    return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
+    return evaluate_expr(operation.expr, dict(zip((name for name, _ in operation.expr.inputs), values, strict=True)))
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:

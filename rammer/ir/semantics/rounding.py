@@ -178,11 +178,12 @@ class _Bounds(Evaluator):
         careful: bool,
     ) -> None:
         super().__init__(expr, inputs)
-        self._errors, self._factor_step, self._random, self._careful = errors, factor_step, random, careful
+        self._errors, self._factor_step, self._random = errors, factor_step, random
         self._bounded: dict[str, Bounded] = {}  # stages at all of their points
         doubles = {k.dtype for _, k in (*expr.inputs, *expr.outputs)} | {s.dtype for s in expr.stages}
-        self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if d.part.is_float), default=0.0)
+        self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if _is_real(d)), default=0.0)
         self._largest = LARGEST if self._step == FLOAT32_HALF_STEP else np.inf
+        self._tries_sums = careful and self._step == FLOAT32_HALF_STEP
 
     def everywhere(self) -> list[Bounded]:
         """Return the outputs at all places."""
@@ -221,9 +222,9 @@ class _Bounds(Evaluator):
             value = contract(a, b, full, rank)
             squares = contract(sizes[0] ** 2, sizes[1] ** 2, full, rank) if self._random else None
             error = self._sum_error(prod(full[rank:]), value, magnitude, squares) + 2 * self._factor_step * magnitude
-            if self._careful and self._step == FLOAT32_HALF_STEP and prod(full) <= MOST_TRIED:
+            if self._tries_sums and prod(full) <= MOST_TRIED:
                 terms = np.broadcast_to(np.asarray(a, np.float64) * b, full)
-                error = np.fmax(error, _float32_error(terms.reshape(*full[:rank], -1), value))
+                error = np.fmax(error, _float32_error(terms, value, rank))
             if np.any(a_off):
                 error = error + contract(a_off, sizes[1], full, rank)
             if np.any(b_off):
@@ -257,13 +258,8 @@ class _Bounds(Evaluator):
                         magnitude = np.abs(points).sum(axis=over)
                         squares = np.square(np.abs(points)).sum(axis=over) if self._random else None
                         error = error + self._sum_error(prod(full[-len(over) :]), value, magnitude, squares)
-                        if (
-                            self._careful
-                            and self._step == FLOAT32_HALF_STEP
-                            and points.dtype.kind == "f"
-                            and points.size <= MOST_TRIED
-                        ):
-                            error = error + _float32_error(points.reshape(*np.shape(value), -1), value)
+                        if self._tries_sums and points.dtype.kind == "f" and points.size <= MOST_TRIED:
+                            error = error + _float32_error(points, value, len(full) - len(over))
                         error = _or_unbounded(error, magnitude)
                 case "prod":
                     sizes = np.abs(points)
@@ -287,8 +283,7 @@ class _Bounds(Evaluator):
             return self._stage(stage, places.grid(stage))
         value, error = self._whole(stage)
         return Bounded(
-            gathered(value, wide, places),
-            gathered(error, np.dtype(np.float64), places) if np.ndim(error) else error,
+            gathered(value, wide, places), gathered(error, np.dtype(np.float64), places) if np.ndim(error) else error
         )
 
     def _whole(self, stage: Stage) -> Bounded:
@@ -393,13 +388,22 @@ class _Bounds(Evaluator):
         return Bounded(value, error)
 
 
-def _float32_error(terms: Array, value: Any) -> Any:
-    """Return twice the largest error of sums over the last axis, added in float32 one by one or in lanes."""
+def _is_real(dtype: DType) -> bool:
+    return dtype.part.is_float
+
+
+def _float32_error(terms: Array, value: Any, rank: int) -> Any:
+    """Return twice the largest error of float32 sums over all axes from `rank` on, one by one or in lanes.
+
+    Equal terms round alike, so errors add up; how much depends on the order, which begins with either end of the axes.
+    """
     most: Any = 0.0
-    for lanes in LANES:
-        padded = np.zeros((*terms.shape[:-1], -(-terms.shape[-1] // lanes) * lanes), np.float32)
-        padded[..., : terms.shape[-1]] = terms
-        sums = np.cumsum(padded.reshape(*terms.shape[:-1], -1, lanes), -2, dtype=np.float32)[..., -1, :]
+    kept, summed = range(rank), range(rank, terms.ndim)
+    for axes, lanes in product((summed, summed[::-1]), LANES):
+        flat = terms.transpose(*kept, *axes).reshape(*terms.shape[:rank], -1)
+        padded = np.zeros((*flat.shape[:-1], -(-flat.shape[-1] // lanes) * lanes), np.float32)
+        padded[..., : flat.shape[-1]] = flat
+        sums = np.cumsum(padded.reshape(*flat.shape[:-1], -1, lanes), -2, dtype=np.float32)[..., -1, :]
         most = np.fmax(most, np.abs(sums.sum(-1, dtype=np.float64) - value))
     return 2 * most
 

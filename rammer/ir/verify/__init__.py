@@ -12,6 +12,7 @@ import numpy as np
 from rammer.errors import RammerError, VerificationError
 from rammer.ir.analysis.dependency import Dependencies, num_written, read_elements, writers, written_elements
 from rammer.ir.analysis.intervals import NOTHING, Intervals, missing, union
+from rammer.ir.analysis.messages import Delivery, deliveries
 from rammer.ir.analysis.order import HappensBefore, PlanPosition, Slots
 from rammer.ir.analysis.storage import accesses, arguments, memory_owners, must_be_seen
 from rammer.ir.device import SyncModel
@@ -20,6 +21,7 @@ from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan, Pieces
 from rammer.ir.program import BarrierRTask, Position, RTask, Slot, TaskUid
 from rammer.ir.tensor import TensorId, TensorType
+from rammer.ir.verify.messages import check_messages
 from rammer.ir.verify.reuse import check_reuse
 
 __all__ = ["RULES", "HappensBefore", "PlanRule", "verify_graph", "verify_plan", "verify_schedule"]
@@ -39,6 +41,17 @@ class PlanEvidence:
     @cached_property
     def order(self) -> HappensBefore:
         return HappensBefore(self.plan.programs)
+
+    @cached_property
+    def messages(self) -> list[Delivery]:
+        """The results that are sent as messages."""
+        wanted = self.plan.memory.messages if self.plan.memory else {}
+        return [*deliveries(self.plan, self.order, wanted)] if wanted else []
+
+    @cached_property
+    def told(self) -> HappensBefore:
+        """The order of slots by counters and messages. It orders what messages carry, and not what lies in memory."""
+        return HappensBefore(self.plan.programs, messages=True) if self.messages else self.order
 
     @cached_property
     def slots(self) -> list[Slots]:
@@ -202,16 +215,16 @@ def _ordered(evidence: PlanEvidence) -> None:
 
 
 def _covers_dependency(evidence: PlanEvidence) -> None:
-    order, slots = evidence.order, evidence.slots
-    first, second, edges = [], [], []
+    order, slots, group = evidence.order, evidence.slots, {one.tensor: one.group for one in evidence.messages}
+    near, edges, found = evidence.plan.spec.near, [], [np.zeros(0, bool)]
     for n in range(len(evidence.plan.kernels)):
-        for producer, pairs in evidence.dependencies.edges(n):
-            first.append(slots[producer][pairs[:, 1]])
-            second.append(slots[n][pairs[:, 0]])
+        for tensor, producer, pairs in evidence.dependencies.by_input(n):
+            first, second = slots[producer][pairs[:, 1]], slots[n][pairs[:, 0]]
+            found.append(order.before(first, second))
+            if near and tensor in group:
+                found[-1] |= (order.veu[second] // near.group == group[tensor]) & evidence.told.before(first, second)
             edges.append((n, producer, pairs))
-    if not edges:
-        return
-    ok = order.before(np.concatenate(first), np.concatenate(second))
+    ok = np.concatenate(found)
     if ok.all():
         return
     bad = int(np.argmin(ok))
@@ -262,6 +275,11 @@ def _ran(lane: Sequence[Slot], barrier: int) -> bool:
 
 def _covers_reuse(evidence: PlanEvidence) -> None:
     check_reuse(evidence.plan, evidence.order, evidence.slots, evidence.task)
+
+
+def _messages(evidence: PlanEvidence) -> None:
+    if evidence.plan.memory and evidence.plan.memory.messages:
+        check_messages(evidence.plan, evidence.told, evidence.messages, evidence.plan.memory.messages)
 
 
 def _one_place(evidence: PlanEvidence) -> None:
@@ -515,4 +533,5 @@ RULES: dict[str, PlanRule] = {
     "R111": PlanRule("one-place", _one_place, memory=True),
     "R113": PlanRule("one-veu", _one_veu, memory=True),
     "R107": PlanRule("covers-reuse", _covers_reuse, memory=True),
+    "R114": PlanRule("messages", _messages, memory=True),
 }

@@ -146,7 +146,8 @@ class Context:
             crossed = [(r, low, top) for r, low, top in spans if low < 0 or top >= r.high]
             room = self._room(stage, axis, outputs) if crossed and full is not None else 0
             for r, low, top in crossed:
-                high = room if r.high == full else r.high
+                overhangs = not outputs and full is not None and r.high > full  # the box, and what is read there, too
+                high = max(room, r.high) if r.high == full or overhangs else r.high
                 if low < 0 or top >= high:
                     result.append(replace(r, high=high))
         return tuple(result)
@@ -154,8 +155,7 @@ class Context:
     def fills(self, stage: Stage, axis: str, step: int) -> bool:
         """Check whether an axis shorter than a block may be walked to the block's end, in every operand's padding."""
         read = {ld.tensor for body in (stage.body, stage.epilogue) if body is not None for ld, _ in loads(body)}
-        placed = read & self.stages.keys() - self.home.keys()
-        return not placed and step <= self._room(stage, axis, outputs=True)
+        return not (read & self.stages.keys() - self.home.keys()) and step <= self._room(stage, axis, outputs=True)
 
     def _room(self, stage: Stage, axis: str, outputs: bool) -> int:
         """Return how far `axis` may run with every access inside its buffer: past the edge, if layouts pad it."""

@@ -16,8 +16,7 @@ from rammer.ir.tile import Kind, Scope
 from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Schedule, group
-from rammer.kernels.threads.product import powers
-from rammer.kernels.threads.terms import largest, packed_terms, term_lanes
+from rammer.kernels.threads.terms import largest, packed_terms, powers, term_lanes
 
 MOST_SUMS = 16  # sums of a thread, each of them a vector if terms are loaded by vectors
 UNITS = (4, 8, 16, 20, 32, 64)  # units of a task: 256 make 13 tasks of 20, if there are not enough vEUs for 16 each

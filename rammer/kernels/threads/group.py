@@ -21,7 +21,7 @@ from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import SUMS
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.threads.product import REFINED, STAGED, Sides, ThreadTile, sides
+from rammer.kernels.threads.product import REFINED, STAGED, Sides, ThreadTile, before, sides
 
 MOST_TERMS = 128  # terms of a chunk
 
@@ -129,7 +129,7 @@ def schedule(p: MatrixProduct, tile: ThreadTile) -> Schedule:
     (_, height), (_, width), _ = unit.axes
     across, own = unit.digits("sums")
     axes = p.row, p.column
-    s = Sched(p.problem).nest(Loop(a, n, Kind.TASK) for a, n in tile.steps.items())
+    s = before(Sched(p.problem).nest(Loop(a, n, Kind.TASK) for a, n in tile.steps.items()), p.sides, tile)
     s = s.bind(p.row, down * height).bind(p.column, along * width)
     s = s.nest(Loop(axes[d.dim], d.div, Kind.THREAD) for d in across).split(p.term, tile.chunk)
     for number, operand in enumerate(p.operands):

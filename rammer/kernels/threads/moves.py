@@ -44,8 +44,7 @@ def schedules(problem: KernelProblem, threads: int) -> Iterator[Schedule]:
 
 def _across(problem: KernelProblem, load: Load, last: str) -> str | None:
     """Return the root's axis along which the load is contiguous in memory, if that is not the last one."""
-    inputs = dict(problem.expr.inputs)
-    root = problem.root
+    inputs, root = dict(problem.expr.inputs), problem.root
     if load.dynamic or load.tensor not in inputs or problem.lane_stride(load.tensor, load.index, last, root) in (0, 1):
         return None
     found = (a for a, e in reversed(root.axes) if e > 1)

@@ -29,6 +29,7 @@ from rammer.kernels.problem import KernelProblem
 from rammer.kernels.product import axes_of, shared
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule, group
+from rammer.kernels.threads.terms import powers, stage_loops
 
 MIN_POINTS = (4, 8)  # slow and fast points of the smallest tile
 MIN_TERMS = 8
@@ -107,11 +108,14 @@ def sides(problem: KernelProblem) -> Sides | None:
     first, second = (_only_load(arg) for arg in stage.body.args)
     if first is None or second is None or first.tensor == second.tensor:
         return None
-    if any(s.reduce or s.name not in (first.tensor, second.tensor) for s in problem.placed):
+    others = [s for s in problem.placed if s.name not in (first.tensor, second.tensor)]  # of rows of an operand
+    if any(s.reduce for s in problem.placed if s not in others):
         return None
-    others = [ld.tensor for s in problem.placed for ld, _ in loads(s.body)]
-    others += [ld.tensor for ld, _ in loads(stage.epilogue)] if stage.epilogue is not None else []
-    if first.tensor in others or second.tensor in others:
+    if any(prod(s.shape) * MIN_TERMS > problem.expr.type_of(first.tensor).size for s in others):
+        return None
+    read = [ld.tensor for s in problem.placed for ld, _ in loads(s.body)]
+    read += [ld.tensor for ld, _ in loads(stage.epilogue)] if stage.epilogue is not None else []
+    if first.tensor in read or second.tensor in read:
         return None
     extents = dict(stage.axes)
     last = next((a for a, e in reversed(stage.axes) if e > 1), "")
@@ -237,10 +241,10 @@ class Staging:
                 self._steps[side] = box(self.p, *side)
         return {**self._steps[self.p.slow, slow], **self._steps[self.p.fast, fast], **dict.fromkeys(self.p.batch, 1)}
 
-    def begun(self, steps: Mapping[str, int]) -> Sched:
-        """Return a schedule with nothing but tasks of such steps."""
-        axes = (*self.p.batch, *self.p.slow, *self.p.fast)
-        return Sched(self.problem).nest(Loop(a, steps[a], Kind.TASK) for a in axes)
+    def begun(self, tile: ThreadTile) -> Sched:
+        """Return a schedule with nothing but the tasks of a tile, and what they compute before its sums."""
+        axes, steps = (*self.p.batch, *self.p.slow, *self.p.fast), tile.steps
+        return before(Sched(self.problem).nest(Loop(a, steps[a], Kind.TASK) for a in axes), self.p, tile)
 
     def tasks(self, steps: Mapping[str, int]) -> int:
         """Return the number of tasks of such steps."""
@@ -341,6 +345,14 @@ class Staging:
         return Staged(load, names, order, packed, words and same, words and not same, moves, along, dtype.itemsize)
 
 
+def before(s: Sched, p: Sides, tile: ThreadTile) -> Sched:
+    """Compute stages that are no operands, such as moments of rows, inside the innermost loop so far: the tasks'."""
+    for stage in s.problem.placed:
+        if stage.name not in (p.a.tensor, p.b.tensor):
+            s = s.compute_at(stage.name, stage_loops(s.problem, stage, tile.steps, tile.threads, {}))
+    return s
+
+
 def tiles(staging: Staging) -> list[ThreadTile]:
     """Return tiles for different numbers of tasks: those done soonest by estimate, and the most efficient one."""
     usual: dict[int, list[int]] = {}
@@ -403,11 +415,6 @@ def most_threads(spec: VDeviceSpec) -> int:
     """Return the largest number of threads of a task: whole subgroups, a power of two of them."""
     wave = min(spec.subgroup_size, spec.max_threads)
     return wave * powers(spec.max_threads // wave)[-1]
-
-
-def powers(most: int) -> list[int]:
-    """Return the powers of two up to a number."""
-    return [1 << n for n in range(max(most, 1).bit_length())]
 
 
 def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, chunk: int) -> ThreadTile | None:
@@ -524,7 +531,7 @@ def schedule(staging: Staging, tile: ThreadTile) -> Schedule:
     terms = chunk // tile.split
     together = unrolled(terms, rows * columns, bool(staging.window))
     run = neighbours(staging, tile.steps, columns, along)
-    s = staging.begun(tile.steps).split(slow, down * rows).split(fast, along * columns)
+    s = staging.begun(tile).split(slow, down * rows).split(fast, along * columns)
     s = s.bind(split, terms).bind(slow, rows).bind(fast if along > 1 else None, run).split(deep, chunk)
     s = copies(s, staging, tile, staging.pads()).split(deep, together)
     s = s.unroll(deep if together > 1 else None).reorder(*staging.window).unroll(slow)

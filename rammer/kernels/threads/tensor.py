@@ -16,7 +16,8 @@ from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads.product import UNROLLS, USUAL, Pair, Staging, ThreadTile, compared, copies, powers
+from rammer.kernels.threads.product import UNROLLS, USUAL, Pair, Staging, ThreadTile, compared, copies
+from rammer.kernels.threads.terms import powers
 
 TIMES = (1, 3)  # of powers of two: blocks of a subgroup along a side
 MOST_APPLIED = 32  # instructions of a subgroup that are unrolled
@@ -130,7 +131,7 @@ def schedule(staging: Staging, tile: ThreadTile) -> Schedule:
     threads, own = unit.digits(sums)
     spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
     joined = together(chunk // depth, tile.blocks)
-    s = staging.begun(tile.steps).split(slow, rows).split(fast, columns).bind(slow, down * height)
+    s = staging.begun(tile).split(slow, rows).split(fast, columns).bind(slow, down * height)
     s = s.bind(fast, along * width).nest(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads).split(deep, chunk)
     s = copies(s, staging, tile, gaps(staging, tile)).reorder(*staging.window).split(deep, joined * depth)
     s = s.unroll(deep if joined > 1 else None, size=depth)

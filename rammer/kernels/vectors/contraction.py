@@ -218,8 +218,7 @@ def _reduction(problem: KernelProblem, p: Product) -> tuple[tuple[Loop, ...], tu
 
     Axes that pick a place in x come outside of those that walk along memory. Channels are blocked as in x.
     """
-    kind = problem.expr.type_of(p.x.tensor)
-    reduce = dict(p.stage.reduce)
+    kind, reduce = problem.expr.type_of(p.x.tensor), dict(p.stage.reduce)
     blocked: dict[str, int] = {}
     if kind.layout is not None:
         for digit in kind.layout.digits:
@@ -264,5 +263,4 @@ def _panel_copy(s: Sched, p: Product, depth: int) -> Sched:
     problem, lane = s.problem, dim_of(p.w, p.lane)
     copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
     order = (*(d for d in range(len(copy.axes)) if d != lane), lane)
-    nest = stage_loops(problem, copy, lane_axis(problem, copy))
-    return s.compute_at(p.w.tensor, nest, depth=depth, order=order)
+    return s.compute_at(p.w.tensor, stage_loops(problem, copy, lane_axis(problem, copy)), depth=depth, order=order)

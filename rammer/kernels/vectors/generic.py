@@ -33,11 +33,9 @@ def least_scratch_schedules(problem: KernelProblem) -> Iterator[Schedule]:
 
 
 def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") -> Iterator[Schedule]:
-    root = problem.root
-    crossing = _crossing(problem)
+    root, crossing = problem.root, _crossing(problem)
     lane = crossing[0] if crossing else lane_axis(problem, root)
-    extents = dict(root.axes)
-    order = output_order(problem)
+    extents, order = dict(root.axes), output_order(problem)
     unroll = 1
     if lane is not None and lane in dict(root.reduce):
         unroll = UNROLL if dict(root.reduce)[lane] >= UNROLL * problem.lanes else 1
@@ -84,9 +82,9 @@ def _together(problem: KernelProblem, axis: str, lane: str | None, steps: Mappin
     extents = dict((*root.axes, *root.reduce))
     if lane is None or not any(lane_axis(problem, s, one) in dict(s.reduce) for s in problem.placed):
         return 1
-    rows = min(extents[axis], steps.get(axis, extents[axis]))
+    rows = min(extents[axis], steps.get(axis, extents[axis]), FOLDED)
     spec, row = problem.spec, extents[lane] * root.dtype.itemsize  # each is read, kept, and stored
-    return max(n for n in range(1, min(rows, FOLDED) + 1) if n == 1 or spec.holds(spec.l1, n * row, 2 * n * row))
+    return max([1, *(n for n in range(2, rows + 1) if spec.holds(spec.l1, n * row, 2 * n * row))])
 
 
 def _tile(problem: KernelProblem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:

@@ -200,8 +200,7 @@ def _room(problem: KernelProblem, unit: MatrixUnit) -> int:
 
 def _of_one_row(p: Product) -> Product:
     """Return the product with an axis of extent 1 as its rows, if there is one."""
-    row = next((a for a, extent in p.stage.axes if extent == 1 and var(a) in p.x.index), None)
-    return replace(p, row=row)
+    return replace(p, row=next((a for a, extent in p.stage.axes if extent == 1 and var(a) in p.x.index), None))
 
 
 def fits_private_cache(problem: KernelProblem, p: Product, unit: MatrixUnit) -> bool:

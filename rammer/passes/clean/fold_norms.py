@@ -37,8 +37,7 @@ def _fold(editor: Editor, n: int, op: ROperator) -> TensorId | None:
 def _fold_scale(editor: Editor, n: int, op: ROperator) -> TensorId | None:
     """Multiply constant weights by a constant per output channel, or add one to a constant bias."""
     for here, other in ((0, 1), (1, 0)):
-        value = editor.constants.get(op.inputs[other])
-        first = editor.producer.get(op.inputs[here])
+        value, first = editor.constants.get(op.inputs[other]), editor.producer.get(op.inputs[here])
         if value is None or first is None or editor.only_reader(op.inputs[here]) != n:
             continue
         source = editor.operators[first]

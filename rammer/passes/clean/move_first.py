@@ -33,8 +33,7 @@ def _before_reshape(editor: Editor, op: ROperator) -> ROperator:
     whole, given = shaped.operation.outputs[0].shape, editor.types[shaped.inputs[0]].shape
     if not given or given[:1] != whole[:1] or not _is_computed(editor, shaped.inputs[0]):
         return op
-    rows = editor.define(op.name, "gather", shaped.inputs[0], op.inputs[1], axis=0)
-    return editor.operators[editor.producer[rows]]
+    return editor.operators[editor.producer[editor.define(op.name, "gather", shaped.inputs[0], op.inputs[1], axis=0)]]
 
 
 def _is_computed(editor: Editor, tensor: TensorId) -> bool:

@@ -26,11 +26,13 @@ def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> Tens
         return None
     (left, left_scale), (right, right_scale) = (_unscaled(editor, n, t) for t in op.inputs)
     attrs = dict(op.operation.keywords)
-    alone = as_it_lies and _rows(editor, left, attrs) == 1
+    single = _rows(editor, left, attrs) == 1
+    alone = as_it_lies and single
     source = _transpose_source(editor, right) if alone else None
     if source is not None:
         right, attrs["trans_b"] = source, not attrs.get("trans_b", False)
-    once = None if attrs.get("trans_a") else _shared(editor, left, right)
+    weights = not as_it_lies and not single and editor.maker(left, "softmax") is not None  # of attention in one rTask
+    once = None if attrs.get("trans_a") or weights else _shared(editor, left, right)
     if (left, right) == op.inputs and once is None:
         return None
     if once is not None:  # heads that share keys or values: rows of one product, or products with the same matrix
@@ -70,8 +72,7 @@ def _rows(editor: Editor, left: TensorId, attrs: dict[str, object]) -> int:
 
 def _transpose_source(editor: Editor, tensor: TensorId) -> TensorId | None:
     """Return the tensor whose last two dimensions are transposed to give this one, also through a reshape; or None."""
-    shape = editor.types[tensor].shape
-    maker = editor.maker(tensor)
+    shape, maker = editor.types[tensor].shape, editor.maker(tensor)
     if maker is not None and maker.kind == "reshape":
         maker = editor.maker(maker.inputs[0])
     if maker is None or maker.kind != "transpose":

@@ -6,9 +6,9 @@ Known as: fused attention (FlashAttention).
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Call, Load, Stage, TensorExpr, loads, substitute_axes
 from rammer.ir.graph import Graph
 from rammer.ir.index import var, variables
@@ -17,8 +17,9 @@ from rammer.ir.tensor import DType, TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
 
-ROWS = 16  # rows that scratch must fit together, through all stages
+ROWS = {Execution.SIMD: 16, Execution.SIMT: 64}  # rows that scratch must fit together, through all stages
 KEPT = 2  # copies of a row: scores and their exponentials
+MOVES = ("transpose", "reshape", "expand")  # of a matrix
 ALONE = 64  # most bytes of a row's extremum and sum
 
 
@@ -27,16 +28,16 @@ def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
 
     Rows are divided by their sums after the second product: there are fewer results than weights.
     """
-    if not spec.is_core:
+    if not spec.is_core and spec.execution is not Execution.SIMT:
         return graph  # rows would be one rTask each, instead of work for many vEUs
     editor = Editor(graph)
     for n in [n for n, op in editor.operators.items() if op.kind == "softmax"]:
-        if chain := _chain(editor, n, spec.scratch_bytes):
+        if chain := _chain(editor, n, spec):
             _join(editor, chain)
     return editor.finish()
 
 
-def _chain(editor: Editor, n: int, scratch_bytes: int) -> list[int]:
+def _chain(editor: Editor, n: int, spec: VDeviceSpec) -> list[int]:
     """Return the operators around a softmax to fuse, each before its reader; none if their rows are too long."""
     soft = editor.operators[n]
     kind = soft.operation.outputs[0]
@@ -46,23 +47,26 @@ def _chain(editor: Editor, n: int, scratch_bytes: int) -> list[int]:
     scores, values = editor.operators[first], editor.operators[second]
     if kind.dtype is not DType.F32 or kind.rank < 2 or soft.operation.attr("axis") % kind.rank != kind.rank - 1:
         return []
-    if not _is_product(scores) or not _is_product(values) or not _takes_rows(values, soft.outputs[0]):
+    if not is_product(scores) or not is_product(values) or not takes_rows(values, soft.outputs[0]):
         return []
     *_, rows, length = kind.shape
-    room = scratch_bytes - min(rows, ROWS) * (KEPT * length * kind.dtype.itemsize + ALONE)
+    room = spec.scratch_bytes - min(rows, ROWS[spec.execution]) * (KEPT * length * kind.dtype.itemsize + ALONE)
     if rows < 2 or room < 0:
         return []
-    moved = [*_moved(editor, scores, 0), *_moved(editor, scores, 1, room), *_moved(editor, values, 1)]
+    # threads transpose each panel as they copy it, and heads that share a matrix copy the same one
+    once, kinds = (room, MOVES[:1]) if spec.is_core else (inf, MOVES)
+    matrices = *_moved(editor, scores, 1, once, kinds), *_moved(editor, values, 1, 0.0, kinds)
+    moved = [*_moved(editor, scores, 0), *matrices]
     after = editor.only_reader(values.outputs[0])
     last = [after] if after is not None and editor.operators[after].kind == "transpose" else []
     return [*dict.fromkeys(moved), first, n, second, *last]
 
 
-def _is_product(op: ROperator) -> bool:
+def is_product(op: ROperator) -> bool:
     return op.kind.split("+")[0] == "matmul" and len(op.outputs) == 1
 
 
-def _takes_rows(op: ROperator, tensor: TensorId) -> bool:
+def takes_rows(op: ROperator, tensor: TensorId) -> bool:
     """Check whether each row of a product's result reads only the same row of a tensor, once."""
     if op.inputs.count(tensor) != 1:
         return False
@@ -76,17 +80,28 @@ def _takes_rows(op: ROperator, tensor: TensorId) -> bool:
     )
 
 
-def _moved(editor: Editor, op: ROperator, slot: int, room: int = 0) -> list[int]:
-    """Return the transposition of an operand, if only this operator reads it: it may read rows in place.
+def _moved(
+    editor: Editor, op: ROperator, slot: int, room: float = 0.0, kinds: tuple[str, ...] = MOVES[:1]
+) -> list[int]:
+    """Return the moves of an operand that only this operator reads, from the first transposition on: it may read rows
+    in place.
 
     A transposition of the matrix itself counts only if the matrix fits `room`, to be transposed once for all rows.
     """
-    maker = editor.maker(op.inputs[slot], "transpose")
-    if maker is None or editor.only_reader(op.inputs[slot]) is None:
-        return []
-    kind, perm = editor.types[op.inputs[slot]], maker.operation.attr("perm")
-    stays = perm[-1] == len(perm) - 1
-    return [editor.producer[op.inputs[slot]]] if stays or prod(kind.shape[-2:]) * kind.dtype.itemsize <= room else []
+    found: list[int] = []
+    tensor = op.inputs[slot]
+    while (
+        (maker := editor.maker(tensor)) is not None and maker.kind in kinds and editor.only_reader(tensor) is not None
+    ):
+        kind = editor.types[tensor]
+        stays = maker.kind != "transpose" or maker.operation.attr("perm")[-1] == kind.rank - 1
+        if not stays and prod(kind.shape[-2:]) * kind.dtype.itemsize > room:
+            break
+        found.insert(0, editor.producer[tensor])
+        tensor = maker.inputs[0]
+    while found and editor.operators[found[0]].kind == "reshape":
+        del found[0]
+    return found
 
 
 def _join(editor: Editor, chain: list[int]) -> None:

@@ -210,8 +210,7 @@ class _Fuser:
 
     def _emit(self, editor: Editor, members: list[int]) -> None:
         """Replace the members by one operator."""
-        inside = set(members)
-        results = self._results(members)
+        inside, results = set(members), self._results(members)
         number: dict[int, int] = {}
         parts: list[Member] = []
         slots: dict[TensorId, int] = {}

@@ -36,8 +36,7 @@ def _moved(editor: Editor, n: int, op: ROperator) -> TensorId | None:
 
 
 def _pool_as_slice(editor: Editor, n: int, op: ROperator) -> ROperator:
-    attrs = op.operation.keywords
-    kind = op.operation.inputs[0]
+    attrs, kind = op.operation.keywords, op.operation.inputs[0]
     pads, strides, kernel = attrs.get("pads", ()), attrs.get("strides", ()), attrs["kernel"]
     if set(kernel) != {1} or any(pads) or len(op.outputs) > 1:
         return op

@@ -24,8 +24,7 @@ def place(graph: Graph) -> Graph:
     placer = _Placer(graph)
     for op in graph.operators:
         placer.visit(op)
-    operators = placer.finish()
-    return graph.rewritten(operators, types=placer.types, constants=graph.constants, views=placer.views)
+    return graph.rewritten(placer.finish(), types=placer.types, constants=graph.constants, views=placer.views)
 
 
 class _Placer:
@@ -122,8 +121,7 @@ class _Placer:
 
         Operands that lie elsewhere are copied.
         """
-        target = op.operation.outputs[0]
-        offsets = concat_offsets(op.operation)
+        target, offsets = op.operation.outputs[0], concat_offsets(op.operation)
         pitched = offsets is None
         if pitched:
             offsets = concat_offsets(op.operation, pitched=True)
@@ -170,8 +168,7 @@ def concat_offsets(operation: Operation, *, pitched: bool = False) -> list[int] 
 
     With `pitched`, each is one such piece per image: blocks of channels.
     """
-    target = operation.outputs[0]
-    parts = operation.inputs
+    target, parts = operation.outputs[0], operation.inputs
     axis = _concat_axis(parts, target)
     unit = None if axis is None or any(p.layout != target.layout for p in parts) else _unit(target, axis, pitched)
     if axis is None or unit is None:

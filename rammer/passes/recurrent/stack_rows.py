@@ -50,8 +50,7 @@ def _stackable(operation: Operation) -> bool:
 def _stack(editor: Editor, numbers: list[int]) -> None:
     operators = [editor.remove(n) for n in numbers]
     first = operators[0]
-    kind = first.operation.inputs[0]
-    matrix = first.inputs[1]
+    kind, matrix = first.operation.inputs[0], first.inputs[1]
     if first.kind == GATE_MATMUL:  # over many rows it is a plain product, whose result has the gates side by side
         value = editor.constants[matrix]
         matrix = editor.constant(value.reshape(value.shape[0], -1), matrix)

@@ -99,8 +99,7 @@ class _Cutter:
         found = needed(graph, operators, box)
         assert found is not None, "asked for before a group is cut"
         made = {t for n in operators for t in graph.operators[n].outputs}
-        result = graph.operators[operators[-1]].outputs[0]
-        begin = len(self.operators)
+        result, begin = graph.operators[operators[-1]].outputs[0], len(self.operators)
         for n in operators:
             op = graph.operators[n]
             inputs = tuple(

@@ -14,8 +14,7 @@ class RoundRobinPolicy:
     name = "round_robin"
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        draft = Draft(problem)
-        assembly = Assembly(problem.spec)
+        draft, assembly = Draft(problem), Assembly(problem.spec)
         for operator_id, op in enumerate(problem.graph.operators):
             draft.kernels[operator_id] = draft.prices.options(op.operation).fastest.kernel
             for task, needs in draft.tasks([operator_id], assembly):

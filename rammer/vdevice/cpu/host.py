@@ -63,11 +63,7 @@ ARCHES: dict[str, Arch] = {
             *vnni.VNNI,
         ),
         _with_512_bits(
-            "x86-64-avx512bf16",
-            _AVX512 | _VNNI | _BF16,
-            ("avx512vnni", "avx512bf16"),
-            *dots.AVX512_BF16,
-            *vnni.VNNI,
+            "x86-64-avx512bf16", _AVX512 | _VNNI | _BF16, ("avx512vnni", "avx512bf16"), *dots.AVX512_BF16, *vnni.VNNI
         ),
         _with_512_bits("x86-64-avx512vnni", _AVX512 | _VNNI, ("avx512vnni",), *vnni.VNNI),
         _with_512_bits("x86-64-avx512", _AVX512),
@@ -279,8 +275,7 @@ def _caches() -> tuple[int, int, int]:
             sizes[level] = int(_sysctl(name) or sizes[level])
         return sizes[1], sizes[2], sizes[3]
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        size = system_file(f"{index}/size").strip()
-        level = system_file(f"{index}/level").strip()
+        size, level = system_file(f"{index}/size").strip(), system_file(f"{index}/level").strip()
         unit = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:])
         data = system_file(f"{index}/type").strip() != "Instruction"
         if data and unit and size[:-1].isdecimal() and level in ("1", "2", "3"):

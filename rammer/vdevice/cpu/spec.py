@@ -45,9 +45,8 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds per cycle; two issue with two loads and a store
     vector_gbps = 4 * arch.lanes * begun * found.ghz
     group = here.l3_cores if here.l3_cores < here.num_cores else 0  # cores that share an L3; 0: all
-    part = group / here.num_cores if group else 1.0  # a group's part of all cores' rate
     # Simulating more cores than the machine has, assume an L3 slice for each; groups just become more numerous.
-    slices = part if group else max(1.0, num_veus / found.cores)
+    slices = group / here.num_cores if group else max(1.0, num_veus / found.cores)
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,

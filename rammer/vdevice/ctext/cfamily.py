@@ -10,17 +10,7 @@ from typing import assert_never
 import numpy as np
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import (
-    Call,
-    Cast,
-    Const,
-    Dynamic,
-    Iota,
-    Load,
-    Range,
-    Scalar,
-    Select,
-)
+from rammer.ir.expr import Call, Cast, Const, Dynamic, Iota, Load, Range, Scalar, Select
 from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType, aligned_bytes
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram, uses
@@ -40,12 +30,7 @@ CTYPE = {
     DType.C64: "uint64_t",  # of both parts
     DType.C128: "_Complex double",
 }
-SQUARES = {
-    1: ("vb_", "uint8_t"),
-    2: ("vt_", "uint16_t"),
-    4: ("v", "float"),
-    8: ("vl_", "int64_t"),
-}  # by bytes
+SQUARES = {1: ("vb_", "uint8_t"), 2: ("vt_", "uint16_t"), 4: ("v", "float"), 8: ("vl_", "int64_t")}  # by bytes
 FLOAT_MATH = FLOAT32_MATH | {"fmod", "mod"}
 INT_MATH = frozenset(
     {"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right", "dot_bytes", "join_bytes"}
@@ -172,8 +157,7 @@ class CFamilyPrinter(VectorLoops):
         return None
 
     def vector_index(self, index: Index) -> str:
-        terms = tuple((a, c // self.lanes) for a, c in index.terms)
-        return self.index(Index(index.const // self.lanes, terms))
+        return self.index(Index(index.const // self.lanes, tuple((a, c // self.lanes) for a, c in index.terms)))
 
     # statements
 

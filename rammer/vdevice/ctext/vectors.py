@@ -6,6 +6,7 @@ Known as: vectorization (legality).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import repeat
 from typing import assert_never
 
@@ -46,21 +47,12 @@ NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt", DTyp
 NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
 VECTOR_INT_MATH = frozenset(
     {
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "max",
-        "min",
-        "abs",
-        "sign",
-        "bit_not",
-        "shift_left",
-        "shift_right",
-        "dot_bytes",
+        *("add", "sub", "mul", "neg", "max", "min", "abs", "sign", "bit_not", "shift_left", "shift_right", "dot_bytes"),
         *BITWISE,
     }
 )
+SMALL = frozenset({DType.I8, DType.U8, DType.I16, DType.U16})
+LOW_BITS = frozenset({"add", "sub", "mul", "neg", "bit_not", *BITWISE})  # low bits of results follow from low bits
 
 
 class VectorLoops:
@@ -102,6 +94,8 @@ class VectorLoops:
             loop = For(lane, 0, loop.stop - loop.start, loop.kind, tuple(moved))
         if loop.stop > self.lanes:
             return None
+        if self.narrow_stores:
+            loop = replace(loop, body=tuple(map(self._widened, loop.body)))
         for s in loop.body:
             if isinstance(s, Store) and (self._narrow_ok(s, lane) if not s.dynamic else self._row_ok(s, lane)):
                 continue
@@ -178,6 +172,27 @@ class VectorLoops:
                     placed &= self.dtypes[s.buffer] in (DType.F32, DType.I32)
                 return placed and _runs(s.index, lane) and _runs(index, lane)
         return False
+
+    def _widened(self, s: Stmt) -> Stmt:
+        """Return a store of small integers with its functions computed in int32, if that gives the same."""
+        if isinstance(s, Store) and self.dtypes[s.buffer] in SMALL and isinstance(s.value, Call):
+            value = self._in_int32(s.value, wraps=True)
+            return s if value is None else replace(s, value=Cast(value, self.dtypes[s.buffer]))
+        return s
+
+    def _in_int32(self, value: Scalar, *, wraps: bool) -> Scalar | None:
+        """Return a function of small integers in int32; None if its value differs, or with `wraps` its low bits."""
+        match value:
+            case Load(buffer) if self.dtypes[buffer] in SMALL:
+                return Cast(value, DType.I32)
+            case Const(number, None | DType.I8 | DType.U8 | DType.I16 | DType.U16):
+                return Const(number, DType.I32)
+            case Call(fn, args):
+                same = fn in ("max", "min", "shift_right", *BITWISE)
+                if same or (wraps and (fn in LOW_BITS or fn in ("shift_left", "abs"))):
+                    parts = [p for a in args if (p := self._in_int32(a, wraps=wraps and fn in LOW_BITS)) is not None]
+                    return Call(fn, tuple(parts)) if len(parts) == len(args) else None
+        return None
 
     def _narrow_ok(self, s: Store, lane: str) -> bool:
         """Return whether a vector of small numbers can be stored: a copy, or converted int32, float32 or masks."""

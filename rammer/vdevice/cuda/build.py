@@ -93,8 +93,7 @@ def _source_of(log: str, text: str) -> str:
     """Return our line of text that the compiler's first error names, or ""."""
     if not (found := _LINE.search(log)):
         return ""
-    number = int(found[1])
-    lines = text.splitlines()
+    number, lines = int(found[1]), text.splitlines()
     return f"\nline {number}: {lines[number - 1].strip()}" if number <= len(lines) else ""
 
 

@@ -20,9 +20,10 @@ import numpy as np
 from rammer.errors import DeviceError
 from rammer.ir.tensor import TensorType
 from rammer.vdevice.base import Availability
+from rammer.vdevice.cuda.cluster import ClusterLaunch
 from rammer.vdevice.cuda.spec import of_device
 from rammer.vdevice.simt.codegen.table import ENTRY
-from rammer.vdevice.simt.device import EMULATE
+from rammer.vdevice.simt.device import EMULATE, no_gpu
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way
 
@@ -54,13 +55,17 @@ HINTS = {
 def probe() -> Availability:
     """Return whether cupy, a driver and a device are present. Loads neither cupy nor the driver's state."""
     if not any(Path(n).exists() for n in NODES):
-        return Availability(False, "this machine has no NVIDIA GPU", EMULATE)
+        return no_gpu("this machine has no NVIDIA GPU", EMULATE)
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Availability(False, "there is an NVIDIA GPU, but no driver for it", "install NVIDIA's driver")
+        return Availability(
+            False, "there is an NVIDIA GPU, but no driver for it", "install NVIDIA's driver", emulated=True
+        )
     if importlib.util.find_spec("cupy") is None:
-        return Availability(False, "there is an NVIDIA GPU, but the package cupy is not installed", INSTALL)
+        return Availability(
+            False, "there is an NVIDIA GPU, but the package cupy is not installed", INSTALL, emulated=True
+        )
     return Availability(True)
 
 
@@ -151,20 +156,29 @@ def device_errors(cupy: ModuleType, doing: str) -> Iterator[None]:
 class CudaKernel:
     """The entry of a program."""
 
-    def __init__(self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int, stream: Any) -> None:
-        driver = cupy.cuda.driver
-        module = cupy.cuda.Module()
+    def __init__(
+        self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int, stream: Any, cluster: int
+    ) -> None:
+        driver, module = cupy.cuda.driver, cupy.cuda.Module()
         module.load(cubin)
         self._function = module.get_function(ENTRY)
         self._threads, self._shared, self._stream = threads, shared_bytes, stream
         most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.funcSetAttribute(self._function.ptr, most, shared_bytes)
         self._occupancy = driver.occupancyMaxActiveBlocksPerMultiprocessor
+        self._clusters = None
+        if cluster > 1:
+            self._clusters = ClusterLaunch(self._function.ptr, threads, shared_bytes, cluster, stream.ptr)
 
-    def blocks_per_multiprocessor(self) -> int:
-        return int(self._occupancy(self._function.ptr, self._threads, self._shared))
+    def most_blocks(self, multiprocessors: int) -> int:
+        if self._clusters:
+            return self._clusters.most_blocks()
+        return multiprocessors * int(self._occupancy(self._function.ptr, self._threads, self._shared))
 
     def launch(self, blocks: int, arguments: Sequence[np.generic]) -> None:
+        if self._clusters:
+            self._clusters.launch(blocks, arguments)
+            return
         self._function(
             (blocks,),
             (self._threads,),
@@ -194,8 +208,8 @@ class CudaDriver(Driver):
         with device_errors(self._cupy, doing), self._device:
             yield
 
-    def load(self, code: bytes, threads: int, shared_bytes: int) -> CudaKernel:
-        return CudaKernel(self._cupy, code, threads, shared_bytes, self._stream)
+    def load(self, code: bytes, threads: int, shared_bytes: int, cluster: int = 1) -> CudaKernel:
+        return CudaKernel(self._cupy, code, threads, shared_bytes, self._stream, cluster)
 
     def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         with self._stream:

@@ -11,7 +11,6 @@ from rammer.vdevice.base import VDeviceEntry, later
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """Register NVIDIA GPUs."""
-    summary = 'NVIDIA GPUs; device="emulator" runs their programs on the host'
     open_gpu = later("rammer.vdevice.cuda.device", "open_cuda")
     probe = later("rammer.vdevice.cuda.driver", "probe")
-    return [VDeviceEntry("cuda", open_gpu, probe, summary, words=("gpu", "nvidia"))]
+    return [VDeviceEntry("cuda", open_gpu, probe, "NVIDIA GPUs", words=("gpu", "nvidia"))]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from rammer.errors import DeviceError
 from rammer.ir.analysis.storage import constant_key
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.program import TaskUid
 from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
 from rammer.planner.pieces import bases
 from rammer.vdevice.image.arena import ARENA, SCRATCH, aligned
@@ -82,6 +84,33 @@ class ArenaPlacement:
 
     def operands(self, operator: int) -> Operands:
         """Return the places of an operator's outputs, then of its inputs, in the layouts that its rKernel reads."""
+        found, op = self._operands(operator), self._graph.operators[operator]
+        sent = [(k, t) for k, t in enumerate((*op.outputs, *op.inputs)) if t in self.memory.messages]
+        if not sent:
+            return found
+        known: dict[tuple[int, frozenset[int]], int] = {}
+        chosen = []
+        for rtask, number in enumerate(found.chosen):
+            group = self._groups[TaskUid(operator, rtask)]
+            near = frozenset(k for k, t in sent if self._groups[self._makers[t]] == group)
+            chosen.append(known.setdefault((number, near), len(known)))
+        at = {k: (SCRATCH, self.memory.messages[t]) for k, t in sent}
+        return Operands(
+            [[at[k] if k in near else p for k, p in enumerate(found.places[n])] for n, near in known], chosen
+        )
+
+    @cached_property
+    def _groups(self) -> dict[TaskUid, int]:
+        """Return the group of vEUs on which each rTask runs."""
+        near, tasks = self._plan.spec.near, self._plan.programs[0].tasks()
+        return {uid: at.veu // near.group for at, uid in tasks} if near else {}
+
+    @cached_property
+    def _makers(self) -> dict[TensorId, TaskUid]:
+        """Return an rTask that makes each tensor."""
+        return {t: TaskUid(n, 0) for n, op in enumerate(self._graph.operators) for t in op.outputs}
+
+    def _operands(self, operator: int) -> Operands:
         op, kernel, graph = self._graph.operators[operator], self._plan.kernels[operator], self._graph
         packing = dict(kernel.packing)
         layouts = [graph.types[t].layout for t in op.outputs]

@@ -25,14 +25,14 @@ def probe() -> Availability:
         host_cxx()
     except RammerError as error:
         return Availability(False, error.what, error.hint)
-    return Availability(True, "emulator only: no Poplar SDK found")
+    return Availability(True, "this machine has no Poplar SDK", "programs run in the emulator", emulated=True)
 
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """Register the IPU."""
     open_ipu = later("rammer.vdevice.ipu.device", "IpuVDevice")
-    return [VDeviceEntry("ipu", open_ipu, probe, "Graphcore IPUs through Poplar, or an emulator of it")]
+    return [VDeviceEntry("ipu", open_ipu, probe, "Graphcore IPUs through Poplar")]
 
 
 @hookimpl

@@ -70,6 +70,11 @@ class DecodedImage:
     # (kernel, input, rTask, elements) -> the elements' indices in a copy
     copy_place: Callable[[RKernel, int, int, Numbers], Numbers] | None = None
     hints: Numbers = field(default_factory=lambda: NO_HINTS)  # [n, 4] slot, place, bytes: prefetches
+    # [n, 7] slot, first byte of scratch, words, ranks that receive them, place there, offset and base of a copy
+    sent: Numbers = field(default_factory=lambda: np.zeros((0, 7), np.int64))
+    # [n, 7] slot before which it arrives, place in scratch, bytes, parity, vEU and order of a slot that sends
+    received: Numbers = field(default_factory=lambda: np.zeros((0, 7), np.int64))
+    boxes: Sequence[int] = ()  # bytes of scratch where arriving bytes are counted
 
 
 def broken(rule: str, what: str) -> VerificationError:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, VerificationError
 from rammer.ir.analysis.dependency import read_elements
-from rammer.ir.analysis.order import PlanPosition
+from rammer.ir.analysis.messages import Delivery, deliveries
+from rammer.ir.analysis.order import HappensBefore, PlanPosition
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import Position, RTask
@@ -22,6 +23,7 @@ from rammer.vdevice.base import Image, VDevice
 from rammer.vdevice.proof.copies import CopyReads, by_lane, sources
 from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, broken
 from rammer.vdevice.proof.flow import DecodedFlow, verify_flow
+from rammer.vdevice.proof.messages import places_of, verify_messages
 from rammer.vdevice.proof.packed import difference, value_of
 
 DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
@@ -79,6 +81,16 @@ class ImageEvidence:
         counts = np.array([len(waits) for _, waits in barriers], np.int64)
         who = np.repeat(np.array([row for row, _ in barriers], np.int64), counts)
         return np.array(rows, np.int64).reshape(-1, 5), np.column_stack((who, on))
+
+    @cached_property
+    def order(self) -> HappensBefore:
+        return HappensBefore(self.plan.programs)
+
+    @cached_property
+    def messages(self) -> list[Delivery]:
+        """The results of the plan that are sent as messages."""
+        sent = self.memory.messages
+        return [*deliveries(self.plan, self.order, sent)] if sent else []
 
     @cached_property
     def tasks(self) -> Numbers:
@@ -282,11 +294,13 @@ def _operands(evidence: ImageEvidence) -> None:
         raise broken("R306", f"operands of {where} lie outside of the image's table")
     arguments, _ = evidence.operands
     offset = np.zeros(len(arguments), np.int64)
-    kind_of = np.zeros(len(arguments), np.int8)  # 0: whole in the arena; 1: a constant; 2: in pieces
+    kind_of = np.zeros(len(arguments), np.int8)  # 0: whole in the arena; 1: a constant; 2: in pieces; 3: a message
     for row, (_, _, tensor, _) in enumerate(arguments):
         root, shift = graph.storage(tensor)
         if root in graph.constants:
             kind_of[row] = 1
+        elif tensor in memory.messages:
+            kind_of[row] = 3
         elif root in separate:
             kind_of[row] = 2
         else:
@@ -299,6 +313,12 @@ def _operands(evidence: ImageEvidence) -> None:
         _misplaced(evidence, slot, row, (found, at), (ARENA, int(offset[row])))
     for row in np.flatnonzero(kind_of == 2).tolist():
         _in_pieces(evidence, row, separate)
+    groups = {one.tensor: one.group for one in evidence.messages}
+    for row in np.flatnonzero(kind_of == 3).tolist():
+        n, _, tensor, _ = arguments[row]
+        mine = evidence.tasks_of(n)
+        at = places_of(evidence.plan, memory, groups, tensor, evidence.wanted[0][mine, 1])
+        _compare_places(evidence, row, mine, at)
 
 
 def _misplaced(
@@ -319,18 +339,23 @@ def _in_pieces(evidence: ImageEvidence, row: int, separate: Mapping[TensorId, Pi
     graph, (arguments, _) = evidence.plan.graph, evidence.operands
     n, argument, tensor, kind = arguments[row]
     root, shift = graph.storage(tensor)
-    pieces = separate[root]
-    tasks = evidence.tasks_of(n)
+    pieces, tasks = separate[root], evidence.tasks_of(n)
     first = first_touched(evidence.plan.kernels[n], argument)[evidence.decoded.slots.rtask[tasks]]
     tasks, first = tasks[first >= 0], first[first >= 0]
     at = np.searchsorted(pieces.firsts, first + shift, "right") - 1
     begin = np.array(pieces.offsets)[at] + (first + shift - np.array(pieces.firsts)[at]) * kind.element_bytes
     wanted = begin - first * kind.element_bytes
-    found = evidence.decoded.operands[evidence.decoded.slots.first_operand[tasks] + argument]
     base = SCRATCH if root in evidence.memory.in_scratch else ARENA
-    if (bad := np.flatnonzero((found[:, 0] != base) | (found[:, 1] != wanted))).size:
+    _compare_places(evidence, row, tasks, np.column_stack((np.full(len(wanted), base), wanted)))
+
+
+def _compare_places(evidence: ImageEvidence, row: int, tasks: Numbers, wanted: Numbers) -> None:
+    """Check that rTasks find an argument at the `wanted` places."""
+    argument = evidence.operands[0][row][1]
+    found = evidence.decoded.operands[evidence.decoded.slots.first_operand[tasks] + argument]
+    if (bad := np.flatnonzero((found != wanted).any(axis=1))).size:
         b = int(bad[0])
-        _misplaced(evidence, int(tasks[b]), row, (int(found[b, 0]), int(found[b, 1])), (base, int(wanted[b])))
+        _misplaced(evidence, int(tasks[b]), row, *(tuple(at[b].tolist()) for at in (found, wanted)))
 
 
 def _constants(evidence: ImageEvidence) -> None:
@@ -516,6 +541,13 @@ def _hints(evidence: ImageEvidence) -> None:
         )
 
 
+def _messages(evidence: ImageEvidence) -> None:
+    """Check R311: messages are those of the plan."""
+    decoded = evidence.decoded
+    if evidence.memory.messages or len(decoded.sent) or len(decoded.received):
+        verify_messages(decoded, evidence.plan, evidence.memory, evidence.order, evidence.messages)
+
+
 RULES: dict[str, ImageRule] = {
     "R301": ImageRule("readable", _readable),
     "R302": ImageRule("same-slots", _same_slots),
@@ -527,4 +559,5 @@ RULES: dict[str, ImageRule] = {
     "R308": ImageRule("ports", _ports),
     "R309": ImageRule("scratch", _scratch),
     "R310": ImageRule("hints", _hints),
+    "R311": ImageRule("messages", _messages),
 }

@@ -25,7 +25,7 @@ from rammer.vdevice.base import Availability
 from rammer.vdevice.rocm import dlpack
 from rammer.vdevice.rocm.spec import GPUS, of_device
 from rammer.vdevice.simt.codegen.table import ENTRY
-from rammer.vdevice.simt.device import EMULATE
+from rammer.vdevice.simt.device import EMULATE, no_gpu
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.runtime.driver import Driver, Resident, Way
 
@@ -46,13 +46,15 @@ HINTS = {
 def probe() -> Availability:
     """Return whether a GPU, hip-python and ROCm's library are present. Does not start the driver."""
     if not any(Path(n).exists() for n in NODES):
-        return Availability(False, "this machine has no AMD GPU (there is no /dev/kfd)", EMULATE)
+        return no_gpu("this machine has no AMD GPU (there is no /dev/kfd)", EMULATE)
     if importlib.util.find_spec("hip") is None:
-        return Availability(False, "there is an AMD GPU, but the package hip-python is not installed", INSTALL)
+        return Availability(
+            False, "there is an AMD GPU, but the package hip-python is not installed", INSTALL, emulated=True
+        )
     try:
         Hip().count()
     except DeviceError as error:
-        return Availability(False, error.what, error.hint or EMULATE)
+        return no_gpu(error.what, error.hint or EMULATE)
     return Availability(True)
 
 
@@ -161,9 +163,9 @@ class RocmKernel:
         self._driver, self._function = driver, function
         self._threads, self._shared = threads, shared_bytes
 
-    def blocks_per_multiprocessor(self) -> int:
+    def most_blocks(self, multiprocessors: int) -> int:
         count = "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
-        return int(self._driver.hip(count, self._function, self._threads, self._shared))
+        return multiprocessors * int(self._driver.hip(count, self._function, self._threads, self._shared))
 
     def launch(self, blocks: int, arguments: Sequence[np.generic]) -> None:
         driver = self._driver
@@ -242,11 +244,11 @@ class RocmDriver(Driver):
         except HipError as error:
             raise DeviceError(f"the GPU failed to {doing}: {error.what}", hint=error.hint) from error
 
-    def load(self, code: bytes, threads: int, shared_bytes: int) -> RocmKernel:
+    def load(self, code: bytes, threads: int, shared_bytes: int, cluster: int = 1) -> RocmKernel:
+        assert cluster == 1  # no AMD GPU has clusters
         module = self.hip("hipModuleLoadData", code)
         self._held.callback(self.hip, "hipModuleUnload", module)
-        function = self.hip("hipModuleGetFunction", module, ENTRY.encode())
-        return RocmKernel(self, function, threads, shared_bytes)
+        return RocmKernel(self, self.hip("hipModuleGetFunction", module, ENTRY.encode()), threads, shared_bytes)
 
     def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         memory = self.hip("hipMalloc", max(nbytes, 1))

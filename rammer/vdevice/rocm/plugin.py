@@ -11,7 +11,6 @@ from rammer.vdevice.base import VDeviceEntry, later
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """Register AMD GPUs."""
-    summary = 'AMD GPUs; device="emulator" runs their programs on the host'
     open_gpu = later("rammer.vdevice.rocm.device", "open_rocm")
     probe = later("rammer.vdevice.rocm.driver", "probe")
-    return [VDeviceEntry("rocm", open_gpu, probe, summary, words=("gpu", "amd", "hip"))]
+    return [VDeviceEntry("rocm", open_gpu, probe, "AMD GPUs", words=("gpu", "amd", "hip"))]

@@ -6,6 +6,7 @@ Shares no code with the writers (`table.py`, `image.py`, `megakernel.py`), so th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,10 @@ LAST, WAITS, COPIES = -1, -2, -3  # functions of instructions that are not rTask
 COPY_NUMBERS = 7  # source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 SCRATCH_AT = re.compile(r"\*scratch = arena \+ (\d+);")
 CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
+RECEIVES = re.compile(r"case (\d+): mk_receive\(run, argv \+ (\d+), (\d+), scratch,")
+SENDS = re.compile(r"case (\d+): .*mk_send\(argv \+ (\d+), (\d+), scratch,")
+BOXES = re.compile(r"n = tid; n < (\d+); .*mk_open_box\(scratch \+ (\d+) \+ n \* (\d+)\);")
+MESSAGE_ARGS = 5
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,9 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         unshared=frozenset(header["alone"]),
         copies=_copies(walked, rows, lane, operands),
         copy_place=_copy_place,
+        sent=_messages(walked, operands, SENDS.findall(text)),
+        received=_messages(walked, operands, RECEIVES.findall(text)),
+        boxes=[int(at) + n * int(step) for count, at, step in BOXES.findall(text) for n in range(int(count))],
         calls=Variants(dialect, int(header["threads"])).calls,
     )
 
@@ -143,6 +151,22 @@ def _copies(walked: _Walked, rows: Numbers, lane: Numbers, operands: Numbers) ->
     begin, target, nbytes, repeats, step_from, step_to, _ = numbers[:, :, 1].T
     slot = walked.slot[following]
     return np.column_stack((slot, numbers[:, 0, 0], begin, target, nbytes, repeats, step_from, step_to))
+
+
+def _messages(walked: _Walked, operands: Numbers, calls: Sequence[Sequence[str]]) -> Numbers:
+    """Return the messages of all slots whose functions have some: slot, numbers, base of the last one.
+
+    Raises ValueError.
+    """
+    found = [np.zeros((0, 2 + MESSAGE_ARGS), np.int64)]
+    for function, first, count in calls:
+        at = np.flatnonzero(walked.rows[:, 0] == int(function))
+        for n in range(int(count)):
+            numbers = operands[walked.rows[at, 2][:, None] + int(first) + n * MESSAGE_ARGS + np.arange(MESSAGE_ARGS)]
+            if np.any(numbers[:, :-1, 0] != SCRATCH):
+                raise ValueError("a message has an argument that is no number")
+            found.append(np.column_stack((walked.slot[at], numbers[:, :, 1], numbers[:, -1, 0])))
+    return np.concatenate(found)
 
 
 def _cases(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 EMULATED_VEUS = 8
 EMULATE = 'device="emulator" runs the program on the host'
+no_gpu = partial(Availability, False, emulated=True)  # an answer of `probe`
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class GpuVDevice(VDevice):
                     raise
                 here = Availability(False, error.what, error.hint)
         if found and wanted:
-            found = replace(found, veus_per_sm=wanted.veus_per_sm)
+            found = replace(found, veus_per_sm=wanted.veus_per_sm, cluster=wanted.cluster, clusters=wanted.clusters)
         self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why programs cannot run
         if found and wanted and wanted.arch != found.arch:
             self.missing, self._hint = f"the GPU here is {found.name} ({found.arch})", EMULATE
@@ -168,6 +170,8 @@ class GpuVDevice(VDevice):
         from rammer.vdevice.simt.export.tables import GpuExport  # running and compiling needs none of it
 
         assert image.plan is not None  # it was compiled here
+        if self.gpu.cluster > 1:
+            raise DeviceError("a program in clusters of blocks cannot be exported", hint="compile without :c8")
         platform = self.platform
         return GpuExport(image, image.plan, platform.label.lower(), platform.code_file, platform.text_suffix)
 

@@ -16,6 +16,7 @@ MAX_THREADS = 256  # of a vEU: every thread can have all registers that an instr
 MAX_ARGS = MAX_THREADS
 MAX_BLOCKS = 16  # of a multiprocessor
 SHARES = {f"x{n}": n for n in (1, 2)}  # vEUs per multiprocessor, by the suffix of an arch
+CLUSTERS = {"c4": 4, "c8": 8}  # vEUs of a cluster, by the suffix of an arch
 BANKS = 32  # of shared memory (LDS), 4 bytes each in a clock: CUDA C++ Programming Guide, AMD's ISA guides
 PENDING = 32  # words: a block's 30 KiB, the least that NVRTC's code has in flight (docs/cuda.md)
 SCRATCH_CYCLES = 24  # of a load from shared memory: 19 to 29 from Volta to Hopper (Jia et al. 2018, Luo et al. 2024)
@@ -42,7 +43,8 @@ class Gpu:
     """A GPU as data.
 
     Shared memory is in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost clocks.
-    `veus_per_sm`: vEUs per multiprocessor.
+    `veus_per_sm`: vEUs per multiprocessor. `clusters`: clusters of 8 blocks that are resident at once; 0: none.
+    `cluster`: vEUs of a cluster.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Gpu:
     fp32_lanes: int  # of a multiprocessor: multiply-adds per clock
     veus_per_sm: int = 1
     line_bytes: int = 128  # of L2: NVIDIA's Ampere tuning guide; AMD's CDNA and RDNA white papers
+    clusters: int = 0
+    cluster: int = 1
 
 
 def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
@@ -64,11 +68,15 @@ def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
     Raises DeviceError.
     """
     wanted, _, shares = name.lower().partition(":")
-    if shares and shares not in SHARES:
-        raise DeviceError(f"no {brand} arch {name!r}", hint=f"behind a colon comes one of {', '.join(SHARES)}")
+    if shares and shares not in SHARES | CLUSTERS:
+        hint = f"behind a colon comes one of {', '.join(SHARES | CLUSTERS)}"
+        raise DeviceError(f"no {brand} arch {name!r}", hint=hint)
     for gpu in known.values():
         if wanted in (gpu.name, gpu.arch):
-            return replace(gpu, veus_per_sm=SHARES[shares] if shares else 1)
+            if shares in CLUSTERS and not gpu.clusters:
+                has = ", ".join(g.name for g in known.values() if g.clusters) or "no GPU"
+                raise DeviceError(f"{gpu.name} has no clusters of blocks that are known", hint=f"they are of {has}")
+            return replace(gpu, veus_per_sm=SHARES.get(shares, 1), cluster=CLUSTERS.get(shares, 1))
     names = [*dict.fromkeys(g.arch for g in known.values()), *known]
     raise DeviceError(f"no {brand} arch {name!r}; known: {', '.join(names)}", hint=did_you_mean(wanted, names))
 
@@ -89,19 +97,27 @@ def gpu_spec(
     run_us: float = 0.0,
     passed_us: float = inf,
     kept_reads: int,
+    near_us: float = 0.0,
     instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
     """Return the spec that kernels and policies see. A vEU is one block, on a multiprocessor or a share of it.
 
     `registers_bytes`: of a multiprocessor; `l2_bytes`: bytes per clock from L2 to one; `memories`: the platform's names
-    of shared and device memory. Times are estimates. Vendors publish one rate per memory, which is used for loads and
-    stores.
+    of shared and device memory; `near_us`: of a hand-over inside a cluster. Times are estimates. Vendors publish one
+    rate per memory, which is used for loads and stores.
     """
     shares = gpu.veus_per_sm
     shared = (gpu.shared_kib << 10) if shares == 1 else ((gpu.shared_kib + 1 << 10) // shares) - 1024  # 1 KiB is kept
+    veus = num_veus or (8 * gpu.clusters if gpu.cluster > 1 else shares * gpu.num_multiprocessors)
+    if veus % gpu.cluster:
+        raise DeviceError(f"{veus} vEUs are no clusters of {gpu.cluster}", hint=f"a multiple of {gpu.cluster} vEUs")
+    memory = _memory(gpu, registers_bytes, shared, l2_bytes, memories, latencies.us(latencies.load, gpu))
+    if gpu.cluster > 1:
+        near = MemoryLevel("cluster", gpu.cluster * shared, "group", 0.0, "scratch", group=gpu.cluster)
+        memory = (*memory[:2], replace(near, handover_us=near_us), *memory[2:])
     return VDeviceSpec(
         name=name,
-        num_veus=num_veus or shares * gpu.num_multiprocessors,
+        num_veus=veus,
         languages=(language,),
         arch=gpu.arch,
         execution=Execution.SIMT,
@@ -110,7 +126,7 @@ def gpu_spec(
         max_threads=MAX_THREADS,
         subgroup_size=subgroup_size,
         scratch_bytes=shared - header_bytes(MAX_ARGS),
-        memory=_memory(gpu, registers_bytes, shared, l2_bytes, memories, latencies.us(latencies.load, gpu)),
+        memory=memory,
         clock_ghz=gpu.ghz,
         issue=Issue(
             arithmetic=gpu.fp32_lanes / subgroup_size / shares,

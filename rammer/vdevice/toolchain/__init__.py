@@ -395,8 +395,7 @@ def ask(argv: Sequence[str], language: str, hint: str) -> str:
 
 def parallel_jobs() -> int:
     """Return the number of compilers to run at once: one per usable CPU, if memory allows (about 1 GB each)."""
-    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-    return max(1, min(usable_cpus(), gigabytes))
+    return max(1, min(usable_cpus(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30))
 
 
 def fingerprint(*parts: str) -> str:

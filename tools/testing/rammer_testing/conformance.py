@@ -33,12 +33,21 @@ from rammer.runtime import artifact
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import parse_policy
 from rammer.scheduler.profiler import EstimatingProfiler
-from rammer.vdevice.base import BindsPorts, CompiledOnly, Executable, TimedExecutable, VDevice
+from rammer.vdevice.base import BindsPorts, CompiledOnly, Executable, TimedExecutable, VDevice, VDeviceEntry
 from rammer.vdevice.proof.verify import verify_image
 from rammer_testing.generate import random_graph, random_inputs, random_plan
 from rammer_testing.plans import Net, place
 
 SPIN = 100_000  # rounds of the slow probe: long enough to expose a missing wait, short enough for NumPy
+INSTALLED = "is its package installed? pip install -e ."
+
+
+def _entry(registry: PluginRegistry, name: str) -> VDeviceEntry:
+    """Return a vDevice that a plugin announces; fails if none does."""
+    known = registry.vdevices()
+    if name not in known:
+        pytest.fail(f"no plugin announces the vDevice {name!r}; {INSTALLED}\n{registry.faults or ''}", pytrace=False)
+    return known[name][1]
 
 
 class _Listed:
@@ -78,8 +87,7 @@ class VDeviceConformance(_Listed):
     @pytest.fixture(scope="class")
     @classmethod
     def opened(cls, registry: PluginRegistry) -> Iterator[VDevice]:
-        _, entry = registry.vdevices()[cls.vdevice]
-        answer = entry.probe()
+        answer = _entry(registry, cls.vdevice).probe()
         if not answer.ok and not cls.emulated:
             text = f"vDevice {cls.vdevice!r} is unavailable: {answer.reason} ({answer.hint})"
             if cls.vdevice in config.names("RAMMER_REQUIRE_VDEVICES"):
@@ -132,7 +140,7 @@ class VDeviceConformance(_Listed):
         assert hash(spec) == hash(replace(spec))
 
     def test_probe_answers_and_never_raises(self, registry: PluginRegistry) -> None:
-        assert registry.vdevices()[self.vdevice][1].probe().ok in (True, False)
+        assert _entry(registry, self.vdevice).probe().ok in (True, False)
 
     @pytest.mark.parametrize("option", ["device", "arch"])
     def test_what_it_does_not_have_is_refused(self, registry: PluginRegistry, option: str) -> None:
@@ -310,7 +318,7 @@ class RKernelConformance(_Listed):
             for kind, shapes in self.operations:
                 operation = interner.define(kind, tuple(TensorType(shape, DType.F32) for shape in shapes))
                 own = [k for k in registry.rkernels(operation, vdevice.spec) if k.origin.split()[:1] == [self.plugin]]
-                assert own, f"plugin {self.plugin!r} offers nothing for {kind} of {shapes}"
+                assert own, f"plugin {self.plugin!r} offers nothing for {kind} of {shapes}; {INSTALLED}"
                 assert all(kernel.fits(vdevice.spec) for kernel in own)
                 every = frozenset(own)
                 assert not vdevice.rkernels_untried(own, every=every)

@@ -113,6 +113,11 @@ def _errors(a: Array, b: Array) -> Errors:
     return Errors(float(_steps(a, b)[~special].max(initial=0)), _relative(a[~special], b[~special]))
 
 
+def one_line(text: str) -> str:
+    """Return the begin of a message, on one line."""
+    return " ".join(text.split())[:240]
+
+
 def _steps(a: Array, b: Array) -> Array:
     """Return how many floating-point numbers lie between two, element by element."""
     bits = _BITS[b.dtype.name]

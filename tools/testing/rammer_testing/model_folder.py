@@ -20,7 +20,8 @@ from onnx import numpy_helper
 
 from rammer.errors import RammerError
 from rammer.session import Session
-from rammer_testing.errors import Errors, Mismatch, Result, errors_of, is_right
+from rammer_testing.errors import Errors, Mismatch, Result, errors_of, is_right, one_line
+from rammer_testing.runtime import run_runtime
 
 OUTCOMES = ("right", "random", "wrong", "refused", "no reference", "error", "crash", "timeout")
 FINE = ("right", "random", "refused", "no reference")
@@ -53,9 +54,9 @@ def run_model(name: str, device: str = "CPU") -> Result:
             with Session(name, target.lower(), device=number or None) as session:
                 found = [session.run(None, inputs) for inputs, _ in sets]
     except RammerError as error:
-        return Result(name, "refused", _line(str(error)))
+        return Result(name, "refused", one_line(str(error)))
     except Exception as error:
-        return Result(name, "error", _line(f"{type(error).__name__}: {error}"))
+        return Result(name, "error", one_line(f"{type(error).__name__}: {error}"))
     ops = {node.op_type for node in model.graph.node}
     if any("Random" in op or op in ("Bernoulli", "Multinomial") for op in ops):
         return Result(name, "random")
@@ -65,7 +66,7 @@ def run_model(name: str, device: str = "CPU") -> Result:
         errors = Errors(max(e.ulp for e in each), max(e.relative for e in each))
         right = all(is_right(a, b, factor) for a, b in zip(found, wanted, strict=True) if b is not None)
     except Mismatch as error:
-        return Result(name, "wrong", _line(str(error)))
+        return Result(name, "wrong", one_line(str(error)))
     what = "" if right else f"relative error {errors.relative:.2g}, {errors.ulp:g} ULP"
     return Result(name, "right" if right else "wrong", what, errors)
 
@@ -108,21 +109,12 @@ def _made_up(model: onnx.ModelProto) -> dict[str, Any]:
 
 def _reference(path: Path, inputs: Mapping[str, Any], outputs: list[Any] | None) -> list[Any] | None:
     """Return what the model should give; None if nothing says it."""
-    for run in (_runtime, _evaluator):
+    for run in (run_runtime, _evaluator):
         try:
             return run(path, inputs)
         except Exception:  # they raise anything
             continue
     return outputs
-
-
-def _runtime(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(inputs)))
 
 
 def _evaluator(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
@@ -137,7 +129,3 @@ def counts(results: Sequence[Result], folder: Path) -> dict[str, Counter[str]]:
     for result in results:
         table[family(result.name, folder)][result.outcome] += 1
     return dict(sorted(table.items()))
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:240]

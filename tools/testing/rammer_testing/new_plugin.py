@@ -26,7 +26,9 @@ NAME = re.compile("[a-z](_?[a-z0-9]){0,39}")  # a part of a module's name, and o
 @click.option("--kernels", "kind", flag_value="kernels", help="A kernel in C for CPUs.")
 @click.option("--policy", "kind", flag_value="policy", help="A scheduling policy with an option.")
 def new_plugin(name: str, kind: str) -> None:
-    """Make the package rammer-NAME here, in a folder of its own: a device, kernels or a policy that works, with tests.
+    """Make the package of a plugin that works, with tests.
+
+    Writes rammer-NAME into this folder: a device, kernels or a policy.
 
     NAME is what users write: --target NAME, --policy NAME. docs/plugin-author.md says how to go on.
     """

@@ -21,8 +21,9 @@ from onnx.backend.test.loader import load_model_tests
 
 from rammer.errors import RammerError
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
-from rammer_testing.errors import Errors, Mismatch, Result, errors_of
+from rammer_testing.errors import Errors, Mismatch, Result, errors_of, one_line
 from rammer_testing.onnx_backend import RammerBackend, RammerRep
+from rammer_testing.runtime import open_runtime
 
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
 SUFFIX = "_cpu"  # that BackendTest gives names
@@ -132,15 +133,11 @@ def _measured(found: Sequence[Any] | None, wanted: Sequence[Any]) -> Errors | No
 
 def _runtimes() -> list[Any] | None:
     """Return what ONNX Runtime computes for the model that ran last; None if it does not run it."""
-    import onnxruntime
-
     if Directed.last is None:
         return None
     model, rep = Directed.last
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = open_runtime(model)
         names = [port.name for port in session.get_inputs()]
         return list(session.run(None, dict(zip(names, rep.inputs, strict=False))))
     except Exception:  # it raises anything
@@ -211,17 +208,13 @@ def run_case(name: str, device: str = "CPU") -> Result:
     except unittest.SkipTest:
         return Result(name, "refused", "it has operators that rammer has not")
     except RammerError as error:
-        return Result(name, "refused", _line(error.what))
+        return Result(name, "refused", one_line(error.what))
     except _Differs:
         return Result(name, "differs", DIFFERENCES[name].reason, *Suite.errors)
     except AssertionError as error:
-        return Result(name, "wrong", _line(str(error)), *Suite.errors)
+        return Result(name, "wrong", one_line(str(error)), *Suite.errors)
     except Exception as error:
-        return Result(name, "error", _line(f"{type(error).__name__}: {error}"))
+        return Result(name, "error", one_line(f"{type(error).__name__}: {error}"))
     finally:
         Directed.last = None  # its session keeps programs open
     return Result(name, "passes", "", *Suite.errors)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:240]

@@ -1,4 +1,4 @@
-"""The whole of onnx.backend.test through `rammer_testing.onnx_backend`: `python -m rammer.testing.onnx_suite --jobs 2`.
+"""Run the whole of onnx.backend.test: `python -m rammer.testing.onnx_suite --jobs 2`.
 
 Cases run in worker processes, each within a time limit, so that a crash is one case's outcome. A case passes by the
 suite's own tolerances, differs from its values as DIFFERENCES of `onnx_cases.py` says and why, is refused by a

@@ -13,14 +13,7 @@ from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
 
-@contrib(
-    "MultiHeadAttention",
-    inputs=(3, 8),
-    num_heads=int,
-    mask_filter_value=-10000.0,
-    scale=0.0,
-    unidirectional=0,
-)
+@contrib("MultiHeadAttention", inputs=(3, 8), num_heads=int, mask_filter_value=-10000.0, scale=0.0, unidirectional=0)
 def multi_head_attention(n: Node) -> list[TensorId]:
     heads, shape = n.attrs["num_heads"] or 0, n.shape()
     if heads < 1 or len(shape) != 3 or shape[2] % heads or not n.has(2):
@@ -158,8 +151,7 @@ def group_query_attention(n: Node) -> list[TensorId]:
     scores = n.add("add", scores, n.tensor(10)) if n.has(10) else scores
     scores = n.add("where", seen, scores, n.like(-np.inf, scores))
     weights = n.reshape(n.add("softmax", scores, axis=3), (batch, groups, heads // groups * length, extent))
-    found = n.reshape(n.product(weights, v), (batch, heads, length, n.type(v).shape[3]))
-    return [_rows(n, found), k, v]
+    return [_rows(n, n.reshape(n.product(weights, v), (batch, heads, length, n.type(v).shape[3]))), k, v]
 
 
 def _heads(n: Node, x: TensorId, heads: int, bias: TensorId | None) -> TensorId:

@@ -52,8 +52,7 @@ def qlinear_where(n: Node) -> TensorId:
 def qlinear_average_pool(n: Node) -> TensorId:
     require_numbers(n, 3)
     dtype, scale, zero, x = n.dtype(), n.tensor(3), n.optional(4), real(n, 0)
-    pooled = channels_first(n, x, lambda found: _standard(average_pool, n, found))
-    return quantize(n, pooled, scale, zero, 0, dtype)
+    return quantize(n, channels_first(n, x, lambda found: _standard(average_pool, n, found)), scale, zero, 0, dtype)
 
 
 @contrib("NhwcMaxPool", inputs=(1, 1), **POOL, ceil_mode=0, dilations=tuple, channels_last=1)

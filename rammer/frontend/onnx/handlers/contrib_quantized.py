@@ -37,8 +37,7 @@ def quantized(n: Node, value: TensorId, scale: int, dtype: DType) -> TensorId:
 
 @contrib("QLinearAdd", "QLinearMul", inputs=(7, 8))
 def qlinear_binary(n: Node) -> TensorId:
-    found = n.add("add" if n.op == "QLinearAdd" else "mul", real(n, 0), real(n, 3))
-    return quantized(n, found, 6, n.dtype())
+    return quantized(n, n.add("add" if n.op == "QLinearAdd" else "mul", real(n, 0), real(n, 3)), 6, n.dtype())
 
 
 @contrib("QLinearSigmoid", inputs=(4, 5))
@@ -54,8 +53,7 @@ def qlinear_leaky_relu(n: Node) -> TensorId:
 @contrib("QLinearGlobalAveragePool", inputs=(5, 5), channels_last=0)
 def qlinear_global_average_pool(n: Node) -> TensorId:
     axes = tuple(range(2, len(n.shape())))
-    mean = channels_first(n, real(n, 0), lambda x: n.reduce(x, "mean", axes))
-    return quantized(n, mean, 3, n.dtype())
+    return quantized(n, channels_first(n, real(n, 0), lambda x: n.reduce(x, "mean", axes)), 3, n.dtype())
 
 
 def channels_first(n: Node, x: TensorId, compute: Callable[[TensorId], TensorId]) -> TensorId:
@@ -65,8 +63,7 @@ def channels_first(n: Node, x: TensorId, compute: Callable[[TensorId], TensorId]
         raise n.fail(f"{n.type(x)} has no batch, channels and spatial dimensions")
     if not n.attrs["channels_last"]:
         return compute(x)
-    found = compute(n.transpose(x, (0, rank - 1, *range(1, rank - 1))))
-    return n.transpose(found, (0, *range(2, rank), 1))
+    return n.transpose(compute(n.transpose(x, (0, rank - 1, *range(1, rank - 1)))), (0, *range(2, rank), 1))
 
 
 @contrib("QLinearConcat", inputs=(5, 1 << 20), axis=int)

@@ -141,11 +141,7 @@ def _operands(n: Node, first: int = 0) -> tuple[list[TensorId], list[TensorId]]:
 
 
 def _steps(
-    n: Node,
-    states: list[TensorId],
-    scanned: list[TensorId],
-    ways: Sequence[tuple[int, int]],
-    num_collected: int,
+    n: Node, states: list[TensorId], scanned: list[TensorId], ways: Sequence[tuple[int, int]], num_collected: int
 ) -> tuple[list[TensorId], list[list[TensorId]]]:
     """Import all steps. Return the last states, and each step's part of the scanned outputs."""
     places = [n.axis(axis, n.type(t).rank) for (axis, _), t in zip(ways, scanned, strict=True)]

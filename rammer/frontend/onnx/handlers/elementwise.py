@@ -107,8 +107,7 @@ def power(n: Node, base: TensorId, exponent: TensorId) -> TensorId:
 @handles("Sum", "Max", "Min")
 def variadic(n: Node) -> TensorId:
     operands = n.present()
-    kind = {"Sum": "add", "Max": "max", "Min": "min"}[n.op]
-    return operands[0] if len(operands) == 1 else n.add(kind, *operands)
+    return operands[0] if len(operands) == 1 else n.add({"Sum": "add", "Max": "max", "Min": "min"}[n.op], *operands)
 
 
 @handles("Mean")
@@ -324,10 +323,8 @@ def transcendental(n: Node) -> TensorId:
             beyond = n.add("where", n.add("less", size, one), square, n.add("sub", root, one))
             return n.add("mul", n.add("sign", x), _log1p(n, n.add("add", size, beyond)))
         case "Acosh":
-            root = n.add("sqrt", n.add("sub", n.add("mul", x, x), one))
-            return n.add("log", n.add("add", x, root))
-    ratio = n.add("div", n.add("add", x, x), n.add("sub", one, x))
-    return n.add("mul", _log1p(n, ratio), n.like(0.5, x))
+            return n.add("log", n.add("add", x, n.add("sqrt", n.add("sub", n.add("mul", x, x), one))))
+    return n.add("mul", _log1p(n, n.add("div", n.add("add", x, x), n.add("sub", one, x))), n.like(0.5, x))
 
 
 def _log1p(n: Node, x: TensorId) -> TensorId:

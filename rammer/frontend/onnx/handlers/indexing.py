@@ -88,8 +88,7 @@ def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
     for d in range(len(shape)):
         if d != axis:
             offset = offset + places_along(wanted, d) * prod(shape[d + 1 :])
-    index = n.add("add", index, n.constant(offset))
-    return n.add("gather", n.reshape(x, (total,)), index, axis=0)
+    return n.add("gather", n.reshape(x, (total,)), n.add("add", index, n.constant(offset)), axis=0)
 
 
 @handles("GatherND")
@@ -103,8 +102,7 @@ def gather_nd(n: Node) -> TensorId:
     if not 1 <= depth <= len(shape) - batch:
         raise n.fail(f"indices of {depth} numbers do not fit {n.type(x)}")
     check_size(n, indices[:batch], DType.I64)
-    rest = shape[batch + depth :]
-    rows = prod(shape[: batch + depth])
+    rest, rows = shape[batch + depth :], prod(shape[: batch + depth])
     flat = n.constant(_batch_offsets(shape, indices, batch, depth))
     for d in range(depth):
         part = n.pick(n.tensor(1), len(indices) - 1, d)

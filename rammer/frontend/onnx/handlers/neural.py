@@ -116,8 +116,7 @@ def _pool_windows(n: Node) -> Windows:
 def global_pool(n: Node) -> TensorId:
     if len(n.shape()) < 2:
         raise n.fail(f"input {n.type(n.tensor(0))} has no channels")
-    axes = tuple(range(2, len(n.shape())))
-    return n.reduce(n.tensor(0), "mean" if n.op == "GlobalAveragePool" else "max", axes)
+    return n.reduce(n.tensor(0), "mean" if n.op == "GlobalAveragePool" else "max", tuple(range(2, len(n.shape()))))
 
 
 @handles("LpPool")

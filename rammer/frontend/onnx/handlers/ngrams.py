@@ -70,5 +70,4 @@ def _counted(n: Node, x: TensorId, grams: Array, step: int, places: int) -> Tens
     for k in range(grams.shape[1]):
         part = n.reshape(n.cut(x, 1, k * step, places), (rows, places, 1))
         met.append(n.add("equal", part, n.constant(grams[:, k])))
-    both = reduce(lambda p, q: n.add("and", p, q), met)
-    return n.reduce(n.cast(both, DType.F32), "sum", (1,), keepdims=False)
+    return n.reduce(n.cast(reduce(lambda p, q: n.add("and", p, q), met), DType.F32), "sum", (1,), keepdims=False)

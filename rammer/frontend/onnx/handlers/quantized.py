@@ -169,8 +169,7 @@ def scaled(n: Node, total: TensorId, *scales: tuple[TensorId, int], dtype: DType
 def qlinear_matmul(n: Node) -> TensorId:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (n.tensor(p) for p in range(8))
     total = n.product(shifted(n, a, a_zero, -2), shifted(n, b, b_zero, -1))
-    value = scaled(n, total, (a_scale, -2), (b_scale, -1))
-    return quantize(n, value, y_scale, y_zero, -2, n.type(y_zero).dtype)
+    return quantize(n, scaled(n, total, (a_scale, -2), (b_scale, -1)), y_scale, y_zero, -2, n.type(y_zero).dtype)
 
 
 @handles("ConvInteger")
@@ -186,5 +185,4 @@ def qlinear_conv(n: Node) -> TensorId:
     w = windows(n, n.attrs.get("kernel_shape") or n.type(weight).shape[2:])
     operands = [shifted(n, x, x_zero, 1), shifted(n, weight, w_zero, 0), *([n.tensor(8)] if n.has(8) else [])]
     total = n.add("conv", *operands, group=n.attrs["group"], **w.attrs)
-    value = scaled(n, total, (x_scale, 1), (w_scale, 1))
-    return quantize(n, value, y_scale, y_zero, 1, n.type(y_zero).dtype)
+    return quantize(n, scaled(n, total, (x_scale, 1), (w_scale, 1)), y_scale, y_zero, 1, n.type(y_zero).dtype)

@@ -57,8 +57,7 @@ def bernoulli(n: Node) -> TensorId:
     """Draw 1 with each element's probability. (The standard's function body draws 0 with it.)"""
     code = n.attrs["dtype"]
     dtype = element_type(code, "attribute 'dtype'", node=n.label, op=n.op) if code else n.dtype()
-    unit = _unit(n, _draws(n, n.shape())[0])
-    return n.cast(n.add("less", unit, n.cast(n.tensor(0), DType.F32)), dtype)
+    return n.cast(n.add("less", _unit(n, _draws(n, n.shape())[0]), n.cast(n.tensor(0), DType.F32)), dtype)
 
 
 def kept(n: Node, shape: Shape, ratio: float) -> TensorId:

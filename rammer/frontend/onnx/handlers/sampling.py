@@ -125,8 +125,7 @@ def max_roi_pool(n: Node) -> TensorId:
         found = n.transpose(n.reduce(lines, "max", (4,), keepdims=False), perm)
     some = [n.reduce(n.cast(m, DType.F32), "max", (2,), keepdims=False) for m in masks]
     wide, high = n.reshape(some[0], (regions, 1, 1, pooled[1])), n.reshape(some[1], (regions, 1, pooled[0], 1))
-    filled = n.add("less", n.like(0, wide), n.add("mul", wide, high))
-    return n.add("where", filled, found, n.like(0, found))
+    return n.add("where", n.add("less", n.like(0, wide), n.add("mul", wide, high)), found, n.like(0, found))
 
 
 @handles("DeformConv")

@@ -69,8 +69,7 @@ class Forest:
         first, second = np.where(swapped, false, true), np.where(swapped, true, false)
         first[equal] = extra
         left = missing ^ swapped
-        features = np.array(self.features)
-        none = np.zeros(equal.size)
+        features, none = np.array(self.features), np.zeros(equal.size)
         columns = (first, false[equal]), (second, true[equal]), (features, features[equal]), (left, none)
         links = np.stack([np.concatenate(column).astype(np.int32) for column in columns], 1)
         return links, np.append(np.where(np.isin(modes, (LT, GTE)), below, split), below[equal])
@@ -154,8 +153,7 @@ def tree_ensemble_classifier(n: Node) -> list[Value]:
     if count <= 2 and len(set(n.attrs["class_ids"] or ())) < 2:
         return _one_score(n, count, base)
     scores = _scores(n, _forest(n, "class"), count, "SUM", base)
-    shown = n.cast(transformed(n, scores, n.attrs["post_transform"]), DType.F32)
-    return [labelled(n, best(n, scores)), shown]
+    return [labelled(n, best(n, scores)), n.cast(transformed(n, scores, n.attrs["post_transform"]), DType.F32)]
 
 
 def _one_score(n: Node, count: int, base: Array) -> list[Value]:
@@ -186,8 +184,7 @@ def _one_score(n: Node, count: int, base: Array) -> list[Value]:
 def _numbers(n: Node, name: str) -> Array:
     """Return a list of numbers, which may be a tensor instead."""
     tensor = n.attrs.get(f"{name}_as_tensor")
-    given = n.attrs[name] or () if tensor is None else n.decode(tensor).ravel()
-    return np.asarray(given, np.float64)
+    return np.asarray(n.attrs[name] or () if tensor is None else n.decode(tensor).ravel(), np.float64)
 
 
 def _forest(n: Node, what: str) -> Forest:

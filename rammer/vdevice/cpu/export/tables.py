@@ -70,8 +70,7 @@ def _unit(unit: Unit, names: Mapping[str, str]) -> str:
 
 def steps(exported: CpuExport) -> list[tuple[int, int]]:
     """Return all rTasks as (slot, vEU), in an order in which one thread can run them: none before what it waits for."""
-    lanes = exported.table.bounds.tolist()
-    num_veus = exported.table.header["num_veus"]
+    lanes, num_veus = exported.table.bounds.tolist(), exported.table.header["num_veus"]
     return [
         (lanes[n * num_veus + at.veu] + at.order, at.veu)
         for n, program in enumerate(exported.plan.programs)
@@ -112,7 +111,7 @@ def plan_source(name: str, exported: CpuExport, arch: Arch, constants: Sequence[
         array("char *const", "names", map(text, header["operators"])),
     ]
     numbers = (
-        *(header["num_veus"], header["num_programs"], len(table.arg_base), len(ahead), len(constants), len(order)),
+        *(header["num_veus"], header["num_programs"], len(table.arg_base), len(ahead), len(order)),
         "bounds, slots, waits, kernels, args, prefetches, constants, steps, operators, names, inputs, outputs",
         *(header["arena_bytes"], header["scratch_stride"], int(bool(header.get("keeps_subnormals"))), "&rammer_cpu", 0),
     )

@@ -66,8 +66,7 @@ class Runtime:
     @cached_property
     def steps(self) -> Any:
         """The function that takes steps of a loop; runtimes of old programs lack it."""
-        pointers = (ctypes.c_void_p,) * 4
-        return self.library.function("rammer_steps", ctypes.c_int, *pointers, ctypes.c_int64)
+        return self.library.function("rammer_steps", ctypes.c_int, *((ctypes.c_void_p,) * 4), ctypes.c_int64)
 
 
 class Pool:

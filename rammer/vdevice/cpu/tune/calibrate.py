@@ -131,8 +131,7 @@ class Probe:
 
         with _on(self._cpus[0]) as first, _on(self._cpus[1]) as second:
             both = [worker.submit(take_turns, side) for side, worker in enumerate((first, second))]
-            windows = zip(*(one.result() for one in both), strict=True)
-            return float(min(map(max, windows))) / (2 * TURNS) * 1e6
+            return float(min(map(max, zip(*(one.result() for one in both), strict=True)))) / (2 * TURNS) * 1e6
 
 
 def _whole(nbytes: int) -> int:
@@ -182,8 +181,7 @@ def steady_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float
     while (took := _timed(jobs[0], repeats)) < CHUNK_S:
         repeats *= 2
     done = jobs[0](repeats)
-    chunks = max(WINDOW_CHUNKS, int(SEARCH_S / took))
-    return done / window_s(_run_together(jobs, repeats, chunks, cpus)) / 1e9
+    return done / window_s(_run_together(jobs, repeats, max(WINDOW_CHUNKS, int(SEARCH_S / took)), cpus)) / 1e9
 
 
 def window_s(timelines: list[list[tuple[float, float]]]) -> float:

@@ -234,8 +234,7 @@ def _owners(kernel: RKernel, places: Places) -> list[int]:
 def try_out(tried: Sequence[KernelTrial]) -> dict[RKernel, str]:
     """Run the trials. Returns the errors of rKernels that crash, hang or compute wrong values."""
     wrong: dict[RKernel, str] = {}
-    results = _Results(tried)
-    start = 0
+    results, start = _Results(tried), 0
     while start < len(tried):
         start, ended = results.run(tried, start)
         if start < len(tried):

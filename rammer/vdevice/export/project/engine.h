@@ -38,7 +38,8 @@ struct rammer_engine {
   rammer_status (*open)(rammer_program *, const rammer_options *); /* if it fails, `close` comes next */
   void (*close)(rammer_program *);                                 /* also of what was never opened */
   rammer_status (*run)(rammer_program *);                          /* with the arrays of `at` */
-  rammer_status (*settle)(rammer_stream *); /* let the host's values be the stream's state; NULL: they always are */
+  /* Let the host's values be the stream's state, as they are or with `copies` as runs left them. NULL: always so. */
+  rammer_status (*settle)(rammer_stream *, int copies);
 };
 
 static inline size_t rammer_aligned(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }

@@ -4,7 +4,6 @@
 
 #include "rammer.h"
 
-#define RAMMER_NO_STATE (-1)
 #define RAMMER_HEADER 128 /* bytes */
 
 typedef void (*rammer_kernel)(char *const *args, char *scratch, long long rtask, int *status);
@@ -17,7 +16,7 @@ typedef struct { long long number, offset; } rammer_arg;               /* an arg
 
 typedef struct {
   rammer_port port;
-  int state;               /* number of the value that it reads or writes, or RAMMER_NO_STATE */
+  int state;               /* number of the value that it reads or writes, or -1 */
 } rammer_model_port;
 
 /* Where a port lies. With `args` it may lie in the caller's memory instead. */
@@ -58,7 +57,7 @@ typedef struct {
   const char *arch;
   const rammer_cpu_bit *bits; /* that the CPU must have, up to an entry of leaf 0 */
   unsigned xcr0;              /* register states that the system must save */
-  long long num_veus, num_programs, num_args, num_prefetches, num_constants, num_steps;
+  long long num_veus, num_programs, num_args, num_prefetches, num_steps;
   const long long *bounds;
   const rammer_slot *slots;
   const rammer_position *waits;

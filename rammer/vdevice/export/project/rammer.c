@@ -148,12 +148,12 @@ static char *value(const rammer_stream *s, int which, int number) {
   return s->values[which] + rammer_value_at(s->program->model, number);
 }
 
-static rammer_status settle(rammer_stream *s) {
+static rammer_status settle(rammer_stream *s, int copies) {
   const rammer_program *p = s->program;
   rammer_status status;
   if (!p->engine->settle) return RAMMER_OK;
   take((turn *)p->turns);
-  status = p->engine->settle(s);
+  status = p->engine->settle(s, copies);
   give((turn *)p->turns);
   return status;
 }
@@ -218,18 +218,18 @@ rammer_status rammer_open_stream(rammer_program *p, void *memory, rammer_stream 
 
 void rammer_close_stream(rammer_stream *s) {
   if (!s) return;
-  settle(s);
+  settle(s, 0);
   if (s->bytes) rammer_system_give(s, s->bytes);
 }
 
 rammer_stream *rammer_own_stream(rammer_program *p) { return &p->own; }
 
 void rammer_reset(rammer_stream *s) {
-  settle(s);
+  settle(s, 0);
   __builtin_memset(s->values[s->now], 0, rammer_value_at(s->program->model, s->program->model->num_state));
 }
 
 void *rammer_value(rammer_stream *s, size_t number) {
-  if (number >= (size_t)s->program->model->num_state || settle(s)) return NULL;
+  if (number >= (size_t)s->program->model->num_state || settle(s, 1)) return NULL;
   return value(s, s->now, (int)number);
 }

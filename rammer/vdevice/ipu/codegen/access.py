@@ -99,8 +99,7 @@ def accesses(kernel: RKernel) -> Vertices:
         raise LoweringError(f"{kernel.name} is written in {program.language!r}: an IPU needs its elements as well")
     tasks = _task_loops(program.body)
     program = _unpinned(program, tasks)
-    touched = _by_buffer(program)
-    operation = kernel.operation
+    touched, operation = _by_buffer(program), kernel.operation
     outputs = [written_elements(kernel, n) for n in range(len(operation.outputs))]
     inputs = [read_elements(kernel, n) for n in range(len(operation.inputs))]
     kinds = kernel.input_types()
@@ -389,8 +388,7 @@ def _in_field(dynamic: Dynamic, field: tuple[Levels, Origin | None] | None) -> D
     """
     if field is None or len(field[0]) == 1:
         return dynamic
-    levels = field[0]
-    weight = 1
+    levels, weight = field[0], 1
     for distance, count in reversed(levels):
         if dynamic.stride == distance:
             return replace(dynamic, stride=weight)

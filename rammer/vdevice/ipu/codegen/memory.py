@@ -86,8 +86,7 @@ def tile_memory(placed: PoplarProgram) -> TileMemory:
             live[last[v] + 1] -= here
     live = live.cumsum(axis=0)
     worst = (live + buffers).argmax(axis=0)
-    every = np.arange(tiles)
-    model = placed.arch.model
+    every, model = np.arange(tiles), placed.arch.model
     return TileMemory(
         **fixed,
         activations=live[worst, every],

@@ -89,8 +89,7 @@ class PoplarProgram:
 @remembered(4096)
 def vertex_table(kernel: RKernel) -> VertexTable:
     """Return the vertices of a kernel's rTasks. Raises LoweringError."""
-    table = accesses(kernel)
-    kinds = kernel.argument_types()
+    table, kinds = accesses(kernel), kernel.argument_types()
     return VertexTable(
         codelets(kernel),
         tuple(v.levels for v in table.variants),

@@ -84,8 +84,7 @@ def plan_text(placed: PoplarProgram) -> str:
 
 def _variables(placed: PoplarProgram, scratch: _Scratch) -> list[str]:
     own = [f"{v.name} {poplar(v.dtype)[1]} {v.count}" for v in placed.variables]
-    more = [f"scratch_{d.value} {poplar(d)[1]} {int(sizes.sum())}" for d, sizes in scratch.sizes.items()]
-    return own + more
+    return own + [f"scratch_{d.value} {poplar(d)[1]} {int(sizes.sum())}" for d, sizes in scratch.sizes.items()]
 
 
 def _homes(placed: PoplarProgram, scratch: _Scratch) -> list[str]:

@@ -34,6 +34,7 @@ class EmittedFunction:
     extra_syncs: int = 0  # and they run this many block syncs
     prefetch: str = ""  # a function that prefetches constants before the rTask waits,
     prefetch_text: str = ""  # and its text
+    messages: tuple[int, int, int] = (0, 0, 0)  # their first argument, how many it receives, and sends
 
 
 def emit(

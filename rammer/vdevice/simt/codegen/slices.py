@@ -61,8 +61,7 @@ class OperandSlice:
 
     def start(self, rtask: int) -> int:
         """Return the element of the operand where an rTask's part begins; negative if only its end lies inside."""
-        values = {name: rtask // stride % extent for name, stride, extent in self.digits}
-        return int(evaluate(self.begin, values))
+        return int(evaluate(self.begin, {name: rtask // stride % extent for name, stride, extent in self.digits}))
 
     def place(self, index: Index) -> Index:
         """Convert an index into the operand to one into the copy."""
@@ -106,10 +105,7 @@ def _runs(part: OperandSlice, start: int) -> tuple[Run, ...]:
 def _join(run: Run, row: Run) -> Run | None:
     """Return the run with one more row, or None if the row differs in size or distance."""
     last = run.count - 1
-    steps = (
-        row.source - run.source - last * run.source_step,
-        row.target - run.target - last * run.target_step,
-    )
+    steps = (row.source - run.source - last * run.source_step, row.target - run.target - last * run.target_step)
     if row.nbytes != run.nbytes or (run.count > 1 and steps != (run.source_step, run.target_step)):
         return None
     return replace(run, count=run.count + 1, source_step=steps[0], target_step=steps[1])
@@ -190,8 +186,7 @@ def _compact(forms: list[tuple[int, Terms]], unit: int) -> tuple[int, Terms]:
                 ]
                 break
         else:
-            size = max(const + sum(c * n for c, n in rest) for const, rest in forms) + 1
-            return size, tuple(folds)
+            return (max(const + sum(c * n for c, n in rest) for const, rest in forms) + 1), tuple(folds)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from importlib.resources import files
+from functools import partial
 
-from rammer.errors import ToolchainError
+from rammer.vdevice.ctext.files import text_of
 from rammer.vdevice.toolchain import Compiler, c_compiler, fingerprint, object_store
 
+part = partial(text_of, "rammer.vdevice.simt.emulator")  # a half of the emulator
 # No contraction: two forms of a program must not differ because the host's compiler unrolled one of them.
 FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off")
 
@@ -25,11 +26,3 @@ def compile_host(text: str) -> bytes:
     flags = *compiler.flags, *FLAGS
     key = fingerprint("simt", platform.machine(), compiler.version, compiler.family, *flags, whole)
     return object_store().made(key, lambda: compiler.compile_shared(whole, FLAGS, timeout_s=600))
-
-
-def part(name: str) -> str:
-    """Read one half of the emulator. Raises ToolchainError."""
-    try:
-        return files("rammer.vdevice.simt.emulator").joinpath(name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ToolchainError(f"rammer's own file {name} cannot be read: {error.strerror}", hint="reinstall") from error

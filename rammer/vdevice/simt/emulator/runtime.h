@@ -78,6 +78,18 @@ static SIMT_UNSEEN char *simt_pages(unsigned long bytes) {
   return p == (char *)-1 ? 0 : p;
 }
 
+// Blocks of a cluster: a message is queued at its receiver, and delivered as late as it may be, when it is awaited; with
+// an odd seed at once.
+#ifdef MK_BLOCKS
+enum { SIMT_MESSAGES = 4096 };
+#else
+#define MK_BLOCKS 1
+enum { SIMT_MESSAGES = 1 };
+#endif
+struct simt_message { long to, box; float value; };
+struct simt_box { int got, expected, armed, phase; };  // the 16 bytes before a place
+static int simt_early;
+
 struct simt_block;
 struct simt_fiber {
   simt_thread self;
@@ -94,6 +106,8 @@ struct simt_block {
   int arrived[SIMT_BARRIERS], round[SIMT_BARRIERS];
   char clocks[SIMT_BARRIERS][2];  // whose addresses the sanitizer knows
   char *arena;
+  int met, meetings, locked, queued;
+  simt_message queue[SIMT_MESSAGES];
 };
 struct simt_worker {
   simt_block *blocks;
@@ -213,6 +227,80 @@ extern "C" SIMT_FAR void simt_pause() {
   simt_yield(1);
 }
 
+#if defined(__SANITIZE_THREAD__)
+extern "C" void __tsan_write4(void *);
+#else
+#define __tsan_write4(at)
+#endif
+static SIMT_UNSEEN void simt_lock(simt_block *b) {
+  while (__atomic_exchange_n(&b->locked, 1, __ATOMIC_ACQUIRE)) sched_yield();
+}
+static SIMT_UNSEEN void simt_unlock(simt_block *b) { __atomic_store_n(&b->locked, 0, __ATOMIC_RELEASE); }
+static SIMT_UNSEEN simt_block *simt_rank(unsigned rank) {
+  simt_block *b = simt_me->now->block;
+  return b - b->fibers->self.block.x % MK_BLOCKS + rank;
+}
+extern "C" SIMT_FAR void simt_cluster_sync() {
+  simt_block *first = simt_rank(0);
+  const int round = __atomic_load_n(&first->meetings, __ATOMIC_ACQUIRE);
+  __tsan_release(&first->meetings);
+  simt_progress();
+  if (__atomic_add_fetch(&first->met, 1, __ATOMIC_ACQ_REL) == MK_BLOCKS * first->count) {
+    __atomic_store_n(&first->met, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&first->meetings, round + 1, __ATOMIC_RELEASE);
+  } else
+    while (__atomic_load_n(&first->meetings, __ATOMIC_ACQUIRE) == round) simt_pause();
+  __tsan_acquire(&first->meetings);
+}
+extern "C" SIMT_FAR void simt_open_box(char *box) { *(simt_box *)box = {0, 0, 0, 0}; }
+static SIMT_UNSEEN void simt_deliver(simt_block *b, simt_message m) {
+  *(float *)(b->arena + m.to) = m.value;
+  ((simt_box *)(b->arena + m.box))->got += 4;
+}
+static SIMT_UNSEEN int simt_complete(simt_block *b, simt_box *box) {  // deliver what is awaited, if all of it is sent
+  int waiting = 0, kept = 0;
+  for (int n = 0; n < b->queued; n++) waiting += b->arena + b->queue[n].box == (char *)box ? 4 : 0;
+  if (!box->armed || box->got + waiting != box->expected) return 0;
+  for (int n = 0; n < b->queued; n++)
+    if (b->arena + b->queue[n].box == (char *)box) simt_deliver(b, b->queue[n]);
+    else b->queue[kept++] = b->queue[n];
+  b->queued = kept;
+  box->got = box->armed = 0;
+  box->phase++;
+  simt_progress();
+  return 1;
+}
+extern "C" SIMT_FAR void simt_expect(char *box, int bytes) {
+  simt_block *b = simt_me->now->block;
+  simt_lock(b);
+  ((simt_box *)box)->armed = 1;
+  ((simt_box *)box)->expected = bytes;
+  simt_unlock(b);
+}
+extern "C" SIMT_FAR int simt_arrived(char *box, int parity) {
+  simt_block *b = simt_me->now->block;
+  simt_lock(b);
+  simt_box *mine = (simt_box *)box;
+  if ((mine->phase & 1) == parity) simt_complete(b, mine);
+  const int done = (mine->phase & 1) != parity;
+  simt_unlock(b);
+  if (done) __tsan_acquire(box);
+  return done;
+}
+extern "C" SIMT_FAR void simt_put(const float *at, const char *box, unsigned rank, float value) {
+  simt_block *b = simt_me->now->block, *to = simt_rank(rank);
+  const simt_message m = {(char *)at - b->arena, box - b->arena, value};
+  simt_lock(to);
+  __tsan_release(to->arena + m.box);
+  if (simt_early || to->queued == SIMT_MESSAGES) {
+    __tsan_write4(to->arena + m.to);
+    simt_deliver(to, m);
+  } else
+    to->queue[to->queued++] = m;
+  simt_unlock(to);
+  simt_progress();
+}
+
 static SIMT_UNSEEN void simt_start() {
   simt_body(simt_argument);
   simt_worker *w = simt_me;
@@ -289,6 +377,7 @@ static SIMT_UNSEEN int simt_launch(int blocks, int threads, unsigned long arena,
   if (!all) return SIMT_NO_MEMORY;
   simt_worker *workers = (simt_worker *)(all + blocks);
   simt_pthread *handles = (simt_pthread *)(workers + blocks);
+  simt_early = seed & 1;
   simt_body = body;
   simt_argument = argument;
   int made = 0, result = SIMT_OK, started = 0;

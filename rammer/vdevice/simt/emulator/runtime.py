@@ -99,8 +99,7 @@ class EmulatorExecutable(HostBuffers):
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """Run with the host's clock at every slot: the code path is a GPU's, the times are not."""
         timed = self._profiled()
-        outputs = timed.run(inputs)
-        return outputs, slot_times(self.streams, timed._state, emulated=True)
+        return timed.run(inputs), slot_times(self.streams, timed._state, emulated=True)
 
     def _profiled(self) -> EmulatorExecutable:
         """Return a second program with clocks, which shares all but text and state with this one."""

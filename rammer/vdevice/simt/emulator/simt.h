@@ -47,6 +47,9 @@ char *simt_arena();
 unsigned long long simt_now_ns(), simt_clock_ns();
 float *simt_fragment(int thread);
 void simt_copy_later(void *to, const void *from, int bytes), simt_await(int groups);
+void simt_cluster_sync(), simt_open_box(char *box), simt_expect(char *box, int bytes);
+int simt_arrived(char *box, int parity);
+void simt_put(const float *at, const char *box, unsigned rank, float v);
 }
 #define __syncthreads() simt_sync(0, (int)blockDim.x)
 #define MK_ARENA simt_arena()
@@ -54,6 +57,12 @@ void simt_copy_later(void *to, const void *from, int bytes), simt_await(int grou
 #define MK_HERE(tid) (tid)
 #define MK_TENSOR(type, args, n) ((type)(args)[n])
 #define MK_COLD static __noinline__
+#define MK_CLUSTER(n)
+#define mk_cluster_sync() simt_cluster_sync()
+#define mk_open_box(box) simt_open_box(box)
+#define mk_expect(box, bytes) simt_expect(box, bytes)
+#define mk_arrived(box, parity) simt_arrived(box, parity)
+#define mk_put(at, box, rank, v) simt_put(at, box, rank, v)
 #define MK_WAVE(tid) (tid)
 #define MK_DIVIDE(a, b) ((a) / (b))
 #define MK_PATIENCE 0

@@ -298,15 +298,14 @@ static rammer_status run_gpu(rammer_program *p) {
   return status;
 }
 
-static rammer_status settle_gpu(rammer_stream *s) {
+static rammer_status settle_gpu(rammer_stream *s, int copies) {
   gpu *g = gpu_of(s->program);
   int going;
   void *before;
   if (g->held != s) return RAMMER_OK;
-  if (!entered(g, &before)) {
-    g->held = NULL; /* the stream may end next */
-    return RAMMER_DEVICE_FAILED;
-  }
+  if (!copies) g->held = NULL;
+  if (!copies) return RAMMER_OK;
+  if (!entered(g, &before)) return RAMMER_DEVICE_FAILED;
   going = gave_back(g, s);
   g->driver.enter(before);
   return going ? RAMMER_OK : RAMMER_DEVICE_FAILED;

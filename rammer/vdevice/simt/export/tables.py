@@ -66,7 +66,7 @@ class GpuExport(ExportedPlan):
             f"static const rammer_gpu_plan gpu = {{&rammer_{self.target}, {name}_code, {text(ENTRY)}, instructions, "
             f"bounds, waits, spans, {', '.join(map(str, numbers))}}};",
         ]
-        counts = streams.num_veus, streams.num_programs, len(streams.arg_base), 0, len(offsets), 0
+        counts = streams.num_veus, streams.num_programs, len(streams.arg_base), 0, 0
         fields = (
             *(text(str(header["arch"])), "0", "0", *map(str, counts), "0, 0, 0, 0, args, 0, constants, 0, operators"),
             *("names", "inputs", "outputs", str(header["arena_bytes"]), "0", "0", "&rammer_gpu", "&gpu"),

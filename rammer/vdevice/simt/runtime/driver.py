@@ -30,8 +30,8 @@ Way: TypeAlias = Literal["HostToDevice", "DeviceToHost", "DeviceToDevice"]
 class Kernel(Protocol):
     """The entry of a program."""
 
-    def blocks_per_multiprocessor(self) -> int:
-        """Return the number of blocks that a multiprocessor of this GPU holds at once."""
+    def most_blocks(self, multiprocessors: int) -> int:
+        """Return the number of blocks that this GPU of so many multiprocessors holds at once."""
 
     def launch(self, blocks: int, arguments: Sequence[np.generic]) -> None:
         """Enqueue one cooperative launch: it is refused, instead of hanging, if its blocks cannot all be resident."""
@@ -49,8 +49,11 @@ class Driver(Protocol):
     def using(self, doing: str) -> AbstractContextManager[None]:
         """Make the GPU current for this thread; raise the platform's errors as DeviceError "failed to `doing`"."""
 
-    def load(self, code: bytes, threads: int, shared_bytes: int) -> Kernel:
-        """Load machine code, to be launched in blocks of this many threads and bytes of shared memory."""
+    def load(self, code: bytes, threads: int, shared_bytes: int, cluster: int = 1) -> Kernel:
+        """Load machine code, to be launched in blocks of this many threads and bytes of shared memory.
+
+        `cluster`: blocks of a cluster.
+        """
 
     def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         """Allocate memory aligned to 256 bytes, uninitialised or zeroed."""

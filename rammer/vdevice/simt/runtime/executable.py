@@ -92,7 +92,7 @@ class GpuExecutable:
     def _load(self, image: Image, code: bytes, gpu: Gpu) -> _Loaded:
         streams, header = self.streams, self.streams.header
         kernel = self._kernel(code)
-        room = kernel.blocks_per_multiprocessor() * gpu.num_multiprocessors
+        room = kernel.most_blocks(gpu.num_multiprocessors)
         if streams.num_veus > room:
             raise DeviceError(
                 f"the program has {streams.num_veus} vEUs, {gpu.name} holds {room} of them at once",
@@ -122,7 +122,8 @@ class GpuExecutable:
 
     def _kernel(self, code: bytes) -> Kernel:
         header = self.streams.header
-        return self._driver.load(code, int(header["threads"]), int(header["shared_bytes"]))
+        sizes = int(header["threads"]), int(header["shared_bytes"]), int(header.get("cluster", 1))
+        return self._driver.load(code, *sizes)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""

@@ -20,6 +20,7 @@ from rammer.ir.semantics.expected import expected
 from rammer.ir.semantics.rounding import FACTOR_STEPS, OVERFLOW, Bounded, bounded
 from rammer.ir.tensor import Array
 from rammer_testing.fuzz.formulas import FORMULAS, HALVES
+from rammer_testing.runtime import run_runtime
 
 Outputs = dict[str, Array]
 Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
@@ -54,14 +55,7 @@ _FLOATS = (np.dtype(np.float32), np.dtype(np.float64), *HALVES)
 
 def onnxruntime(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
     """Run the model in ONNX Runtime, operator by operator."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip((o.name for o in model.graph.output), session.run(None, dict(inputs)), strict=True))
+    return dict(zip((o.name for o in model.graph.output), run_runtime(model, inputs, plain=True), strict=True))
 
 
 def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:

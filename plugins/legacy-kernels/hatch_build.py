@@ -1,0 +1,1 @@
+../../wheels/runtime/hatch_build.py
