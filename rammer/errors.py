@@ -153,9 +153,13 @@ class InputError(RammerError):
     """Run-time inputs that do not match the program's signature."""
 
 
-def closed(what: str = "program", hint: str = "compile or load it again") -> InputError:
+class ClosedError(InputError):
+    """A program or session that was closed."""
+
+
+def closed(what: str = "program", hint: str = "compile or load it again") -> ClosedError:
     """Return the error for using a program or session that was closed."""
-    return InputError(f"the {what} is closed", hint=hint)
+    return ClosedError(f"the {what} is closed", hint=hint)
 
 
 class ArtifactError(RammerError):

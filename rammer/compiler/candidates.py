@@ -246,11 +246,10 @@ def _proof_store() -> ProfileStore:
 def _unproven(recipes: dict[RKernel, str], known: Container[str]) -> list[RKernel]:
     """Return one of each set of equal kernels whose verdict is unknown; those with most statements first."""
     unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}
-    return sorted(unknown.values(), key=lambda kernel: -_num_statements(kernel))
-
-
-def _num_statements(kernel: RKernel) -> int:
-    return sum(1 for _ in statements(kernel.body.body)) if isinstance(kernel.body, TileProgram) else 0
+    return sorted(
+        unknown.values(),
+        key=lambda k: -sum(1 for _ in statements(k.body.body)) if isinstance(k.body, TileProgram) else 0,
+    )
 
 
 def _proof(kernel: RKernel) -> str:

@@ -431,7 +431,8 @@ class Compilation:
             plan = in_memory(plan, state, evidence.order if evidence else None)
         with self._clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {}, offers=self._offers(plan.graph))
-        plan = _noted(plan, *optimized.notes, *prover.notes, *self._notes, *_imported(plan), *_bounded(plan))
+        boxes = shortened(Dependencies(plan.graph, plan.kernels).bounded(), "inputs are taken as boxes")
+        plan = _noted(plan, *optimized.notes, *prover.notes, *self._notes, *_imported(plan), *boxes)
         for note in plan.notes:
             self.trace.say(CHOICES, note)
         timeline = self.problem.timelines.of(plan)
@@ -505,8 +506,3 @@ def _imported(plan: ExecutionPlan) -> list[str]:
     """Return a note that names the rKernels that were imported from records."""
     names = sorted({k.name for k in plan.kernels if isinstance(k.body, ForeignSource) and k.schedule})
     return [f"imported rKernels: {', '.join(names)}"] if names else []
-
-
-def _bounded(plan: ExecutionPlan) -> list[str]:
-    """Return notes on reads that the plan knows only as a box; such rTasks may wait for more than they read."""
-    return shortened(Dependencies(plan.graph, plan.kernels).bounded(), "inputs are taken as boxes")

@@ -395,7 +395,7 @@ def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
     known: dict[tuple[object, RKernel], tuple[int, float]] = {}
     untried = [n for k, n in first.items() if not isinstance(k.body, TileProgram)]
     chosen: dict[int, int] = {}
-    for counts, some in ((_many, untried), (_fewest, order), (_many, list(first.values()))):
+    for counts, some in ((_many, untried), (lambda _: FEWEST, order), (_many, list(first.values()))):
         for n in some:
             if (key := (counts, kernel := plan.kernels[n])) not in known:
                 known[key] = (many := counts(kernel)), _seconds(kernel.operation, many, formed=kernel.form is not None)
@@ -404,10 +404,6 @@ def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:
                 seconds -= cost
                 chosen[n] = max(chosen.get(n, 0), count)
     return chosen
-
-
-def _fewest(kernel: RKernel) -> int:
-    return FEWEST
 
 
 def _many(kernel: RKernel) -> int:

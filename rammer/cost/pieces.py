@@ -19,10 +19,9 @@ from rammer.ir.expr import loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.remembered import remembered
-from rammer.ir.tensor import Layout, TensorId, TensorType
+from rammer.ir.tensor import Layout, Numbers, TensorId, TensorType
 from rammer.planner.pieces import bases
 
-Numbers = NDArray[np.int64]
 MOST_PIECES = 1 << 12  # of the arena, and of the constants: the time of tracking grows with their number
 LEAST_BYTES = 256  # of a piece: four lines
 

@@ -40,7 +40,7 @@ class GraphBuilder:
 
     `fold_bytes` bounds the memory of all constant folding, `fold_flops` the work of folding one operator; beyond these
     an operator stays in the graph. Beyond `tensor_bytes` or `operators` the model is refused (ModelError). Graphs built
-    with the same `operations` share them, and what is cached for each.
+    with the same `operations` share them, and what is cached for each. `secret` is the seed of draws without one.
     """
 
     def __init__(
@@ -52,11 +52,13 @@ class GraphBuilder:
         tensor_bytes: int = 8 << 30,
         operators: int = 1_000_000,
         operations: Operations | None = None,
+        secret: int = 0,
     ) -> None:
-        self.name = name
+        self.name, self.secret = name, secret
         self.types: dict[TensorId, TensorType] = {}
         self.inputs: list[TensorId] = []
         self.interner = Operations(OPS) if operations is None else operations
+        self.counts: dict[TensorId, tuple[int, TensorId]] | None = None  # tensors of which a number of places count
         self._fold_bytes, self._fold_flops = fold_bytes, fold_flops
         self._tensor_bytes, self._max_operators = tensor_bytes, operators
         self._constants: dict[TensorId, Array] = {}

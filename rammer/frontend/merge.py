@@ -178,11 +178,8 @@ def _equal_constants(graphs: Mapping[str, Graph]) -> dict[TensorId, TensorId]:
     for several in kinds.values():
         known: dict[Hashable, TensorId] = {}
         for name, value in several if len(several) > 1 else ():
-            first = known.setdefault(_digest(value), name)
+            data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+            first = known.setdefault(hashlib.sha256(data).digest(), name)
             if first != name:
                 same[name] = first
     return same
-
-
-def _digest(value: Array) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).digest()

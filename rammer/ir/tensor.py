@@ -18,6 +18,7 @@ TensorId: TypeAlias = str
 Shape: TypeAlias = tuple[int, ...]
 Symbols: TypeAlias = tuple[str | None, ...]  # names of dimensions, or nothing
 Array: TypeAlias = NDArray[Any]
+Numbers: TypeAlias = NDArray[np.int64]
 ALIGNMENT = 64  # bytes, of every buffer in memory: the widest vector
 
 

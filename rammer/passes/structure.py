@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rammer.ir.expr import Iota, Load, Scalar, Select, Stage, TensorExpr, loads, nodes
+from rammer.ir.expr import Iota, Load, Select, Stage, TensorExpr, loads, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, var
 from rammer.ir.operator import Operation
@@ -55,7 +55,7 @@ def is_elementwise(operation: Operation) -> bool:
         return False
     shapes = {name: kind.shape for name, kind in expr.inputs} | {s.name: s.shape for s in expr.stages}
     for stage in expr.stages:
-        if stage.shape != root.shape or _has_position(stage.body):
+        if stage.shape != root.shape or any(isinstance(part, Iota | Select) for part in nodes(stage.body)):
             return False
         here = tuple(var(a) for a, _ in stage.axes)
         for load, _ in loads(stage.body):
@@ -70,10 +70,6 @@ def _at(index: tuple[Index, ...], here: tuple[Index, ...], shape: tuple[int, ...
         i == h or (e == 1 and i == Index(0))
         for i, h, e in zip(index, here[len(here) - len(index) :], shape, strict=True)
     )
-
-
-def _has_position(body: Scalar) -> bool:
-    return any(isinstance(part, Iota | Select) for part in nodes(body))
 
 
 @remembered(8192)

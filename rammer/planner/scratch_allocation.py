@@ -12,17 +12,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import accesses, must_be_seen
 from rammer.ir.plan import ExecutionPlan, Pieces
 from rammer.ir.program import RTask
-from rammer.ir.tensor import ALIGNMENT, TensorId, aligned_bytes
+from rammer.ir.tensor import ALIGNMENT, Numbers, TensorId, aligned_bytes
 
 MOST_PIECES = 1 << 14  # of a plan: planning time grows with their number
-
-Numbers = NDArray[np.int64]
 
 
 class Lane(NamedTuple):

@@ -78,7 +78,7 @@ class Runnable(ABC):
         inputs = dict(zip(names, arrays, strict=False))
         if twice := [n for n in named if n in inputs]:
             raise InputError(f"input {twice[0]!r} is given twice", hint="in order, or by its name")
-        outputs = self._evaluate({**inputs, **named}, wanted)
+        outputs = self.run({**inputs, **named})
         values = tuple(outputs[name] for name in wanted)
         return values[0] if len(values) == 1 else values
 

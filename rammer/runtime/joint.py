@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from rammer import files
 from rammer.errors import ArtifactError, InputError, did_you_mean
-from rammer.ir.tensor import TensorType
 from rammer.runtime import artifact
 from rammer.runtime.program import Program, identifier
 from rammer.runtime.report import Report
@@ -35,9 +34,8 @@ class JointProgram(Program):
     """
 
     def __init__(self, parts: Sequence[PartImage], vdevice: VDevice, *, sources: Sequence[str] = ()) -> None:
-        state = [
-            {(o, i, kinds[i]) for o, i in part.image.state.items()} for part in parts for kinds in [_kinds(part.image)]
-        ]
+        kinds = [{port.name: port.type for port in part.image.ports[0]} for part in parts]
+        state = [{(o, i, k[i]) for o, i in part.image.state.items()} for part, k in zip(parts, kinds, strict=True)]
         if not all(pairs <= state[0] for pairs in state) or len({part.image.target for part in parts}) > 1:
             raise ArtifactError("the parts are of different programs: their state or target differs")
         loaded = vdevice.load_together([part.image for part in parts])
@@ -134,7 +132,3 @@ class _Part(Program):
         self._name = identifier("_".join(part.models))
         self._owns_device = False
         self._memory = whole._memory.part(image.state)
-
-
-def _kinds(image: Image) -> dict[str, TensorType]:
-    return {port.name: port.type for port in image.ports[0]}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -21,7 +22,6 @@ import numpy as np
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords, Target
 from rammer.errors import InputError, ModelError, counted, message
-from rammer.ir.graph import RANDOM_RUN
 from rammer.ir.tensor import Array, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
@@ -31,7 +31,7 @@ from rammer.session.cache import CachedProgram, ProgramCache
 from rammer.session.growing_cache import BoundedCaches, Fit, StepGraph
 from rammer.session.inputs import Inputs, Request, SessionPort, content, host_value, is_flag, is_small, shape_text
 from rammer.session.onnxruntime import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
-from rammer.session.outputs import gathered, tensors_of
+from rammer.session.outputs import cut_counted, gathered, tensors_of
 from rammer.session.padding import Padding
 from rammer.session.report import SessionReport
 from rammer.session.seen import SeenSignatures
@@ -41,10 +41,11 @@ from rammer.vdevice.base import Progress, silent
 if TYPE_CHECKING:
     import onnx
 
-    from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
+    from rammer.frontend.onnx import Imported, NotConstant, Source
     from rammer.frontend.onnx.values import ValuedNode
     from rammer.session.control_flow import Stages
 
+STRIDE = 0x9E3779B9  # between the first numbers of two loops: multiples of it spread evenly over 32 bits
 CHOICES = 4  # most values of an integer that decides branches; with more of them the model is cut
 
 
@@ -124,7 +125,8 @@ class Session(Stateful, InferenceSession):
         self._proofs = Proofs()
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
-            {name: (port.type, _fixed(port)) for name, port in ports.items()}
+            # symbolic dimensions may have other names in a state's next value
+            {n: (p.type, p.shape and [e if isinstance(e, int) else None for e in p.shape]) for n, p in ports.items()}
             for ports in (self._inputs.ports, self._outputs)
         )
         pairs = checked_pairs(state, inputs, outputs)
@@ -140,6 +142,7 @@ class Session(Stateful, InferenceSession):
         self._cutting = threading.Lock()
         self._fixes = self._source.num_nodes == 1  # whether large values may be part of a signature, too
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # the option that forbids cutting
+        self._load = partial(self._source.load, dims=self._inputs.dims, is_bounded=not self._whole)
         self._buckets = Buckets(buckets or {}, self._inputs)
         self._padding = Padding(self._buckets, self._proofs, self._key, self._import)
         self._called = (  # looked up in every call
@@ -197,13 +200,16 @@ class Session(Stateful, InferenceSession):
                 self._cut(error)
         return self._evaluate_cut(memory, inputs, outputs)
 
+    def part(self, inputs: Mapping[str, Any], outputs: Sequence[str], *, uncut: bool = False) -> dict[str, Any]:
+        """Run once as a part without state of another session's model, and return these outputs, maybe others too."""
+        run = self.evaluate_uncut if uncut else self.evaluate
+        return (self._try_run and self._try_run(inputs)) or run(StreamState({}), inputs, outputs)
+
     def evaluate_uncut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Run once with one program, and return these outputs, maybe others too.
 
         Raises Undecided for a loop or a branch that one program cannot contain.
         """
-        if self._try_run is not None and (found := self._try_run(inputs)) is not None:
-            return found
         last = None if self._deciding else self._last
         if last and last.program and last.program.continues(memory, inputs) and self._cache.reacquire(last):
             try:
@@ -252,7 +258,7 @@ class Session(Stateful, InferenceSession):
 
     def _evaluate_cut(self, memory: StreamState, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         assert self._stages is not None
-        types = tuple((name, type(v), getattr(v, "dtype", 0), getattr(v, "shape", 0)) for name, v in inputs.items())
+        types = tuple([(name, type(v), getattr(v, "dtype", 0), getattr(v, "shape", 0)) for name, v in inputs.items()])
         values = inputs
         if memory.pairs or types != self._admitted:
             values = self._checked(memory, inputs)
@@ -282,7 +288,7 @@ class Session(Stateful, InferenceSession):
         """Return the program of a loop's body, which stays open until it is released.
 
         None if state does not stay inside one program, or if inputs that are `changing` decide which program runs; also
-        if a run draws random numbers, or has strings.
+        if there are strings.
         """
         if self._stages is None and not any(port.is_text for port in self._inputs.ports.values()):
             try:
@@ -293,12 +299,9 @@ class Session(Stateful, InferenceSession):
                 self._cut(error)
             else:
                 inside = kept.program and kept.program.state_pairs == self._memory.pairs
-                draws = kept.program and {port.name for port in kept.program.inputs} - {*self._inputs.ports} >= {
-                    RANDOM_RUN
-                }
-                if inside and not draws and self._deciding.isdisjoint(changing):
+                if inside and not kept.counts and self._deciding.isdisjoint(changing):
                     return kept
-                self._cache.release(kept)
+                self._cache.release(kept, -1)
         return None
 
     def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
@@ -358,7 +361,11 @@ class Session(Stateful, InferenceSession):
 
     def _fed(self, name: str, arrays: Mapping[str, Any]) -> Any:
         """Return the value of a program's input. Each run that draws random numbers has a number of its own."""
-        return arrays[name] if name in arrays else np.asarray(next(self._draws), np.int64)  # RANDOM_RUN
+        return arrays[name] if name in arrays else self.draw()  # RANDOM_RUN
+
+    def draw(self) -> Array:
+        """Return the number of a run that draws random numbers; the next ones are for its further steps."""
+        return np.asarray(next(self._draws) * STRIDE % (1 << 32), np.int64)
 
     def _fit(self, exact: Request, request: Request, grown: StepGraph) -> Fit:
         """Return how a run of the exact request uses a program of equal or larger extents.
@@ -392,23 +399,25 @@ class Session(Stateful, InferenceSession):
         request, true_shapes = self._padding.fitted(exact)
         kept, _ = self._cache.acquire(request)
         try:
-            program, places = kept.program, kept.info.imported.outputs
+            program, places, counts = kept.program, kept.info.imported.outputs, kept.counts
             # state inside the program; state that is padded, a list, or changes its shape is kept outside
             inside = program.state_pairs if program and not true_shapes else {}
             outside = {output: taker for output, taker in memory.pairs.items() if output not in inside}
             found = {name: value.copy() for name, value in kept.info.values.items()}
             if program:
                 names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
-                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in tensors_of(places[name])]
+                asked = dict.fromkeys((*outputs, *outside, *counts))
+                tensors = [*(t for name in asked for t in tensors_of(places[name])), *(c for _, c in counts.values())]
                 fed = {name: self._fed(name, request.arrays) for name in names}
                 found = program.evaluate(memory if inside else StreamState(program.state_pairs), fed, tensors)
+                found = cut_counted(found, counts) if counts else found
             plain = all(places[name] == name for name in self._called[1])  # not a list, strings or maps
             if self._try_run is not None and plain:
                 self._seen.remember(kept, given, kept.info.values, self._called[1])
                 self._valued = self._valued or (self._source.valued() if kept.info.values else None)
         finally:
             self._cache.release(kept)
-        self._last = kept if inside and not outside and plain and not self._whole else None
+        self._last = kept if inside and not outside and plain and not self._whole and not counts else None
         found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
         memory.advance({taker: deepcopy(gathered(places[output], found)) for output, taker in outside.items()})
         return self._gathered(kept.info.imported, found, given, outputs)
@@ -438,15 +447,15 @@ class Session(Stateful, InferenceSession):
         else:
             imported = self._import(request)
             graph = masked(imported.graph, request.masks) if request.masks else imported.graph
-        pairs = {
-            o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
-        }
+        types = {name: kind for name, kind in graph.types.items() if name not in imported.counts}
+        pairs = {o: i for o, i in self._memory.pairs.items() if i in graph.inputs and types[i] == types.get(o)}
         values = folded(graph) if self._fixes else None
         program = None
         if graph.outputs and values is None:
             program = compile(graph, state=pairs, how=self._how, registry=self._registry)
         text = ", ".join(f"{n}: {shape_text(s)}" for n, s in request.shapes.items())
-        return CachedProgram(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
+        made = _Made(imported, grown, values or {})
+        return CachedProgram(program, made, text, time.perf_counter() - start, imported.counts)
 
     def _import(self, request: Request) -> Imported:
         """Import the graph for a signature, with the inputs that decide shapes as constants."""
@@ -457,9 +466,7 @@ class Session(Stateful, InferenceSession):
         while True:
             constants = {name: host_value(name, request.arrays[name]) for name in deciding}
             try:
-                imported = self._source.load(
-                    shapes=request.shapes, dims=self._inputs.dims, constants=constants, step_lengths=lengths
-                )
+                imported = self._load(shapes=request.shapes, constants=constants, step_lengths=lengths)
                 break
             except NotConstant as error:
                 found = set(error.inputs) & request.arrays.keys()
@@ -477,7 +484,7 @@ class Session(Stateful, InferenceSession):
         values = {name: request.arrays[name] for name in names}
         small = all(map(is_small, values.values()))
         if not isinstance(error, Undecided):
-            return not (self._fixes or self._whole or small)
+            return not (self._fixes or self._whole or (small and not error.counted))
         if error.op == "If" and small:
             self._choices |= {n: set() for n, v in values.items() if not is_flag(v) and n not in self._choices}
         chosen = all(is_flag(value) or name in self._choices for name, value in values.items())
@@ -568,11 +575,6 @@ class Session(Stateful, InferenceSession):
 
         signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
         return message(f"<Session: {signature}, {counted(len(self._cache.kept()), 'program')}>")
-
-
-def _fixed(port: Declared) -> list[int | None] | None:
-    """Return the constant dimensions, None for symbolic ones: these may have other names in a state's next value."""
-    return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
 
 
 def _grown(kept: CachedProgram[_Made]) -> StepGraph:

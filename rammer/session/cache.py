@@ -6,8 +6,8 @@ Known as: an LRU cache.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from rammer.errors import closed
@@ -25,6 +25,9 @@ class CachedProgram(Generic[InfoT]):
     info: InfoT
     signature: str
     compile_s: float
+    counts: Mapping[str, tuple[int, str]] = field(
+        default_factory=dict
+    )  # output with a bound -> axis, output of its size
     runs: int = 0
     used: int = 0  # number of the last run, of all that the cache has seen
     users: int = 0  # threads that run it now
@@ -84,7 +87,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
             return not kept.evicted
 
     def release(self, kept: CachedProgram[InfoT], more: int = 0) -> None:
-        """Report that a run is done, and `more` like it."""
+        """Report that a run is done, and `more` like it; -1 if there was none."""
         with self._lock:
             kept.users -= 1
             self._count(kept, more)

@@ -55,14 +55,9 @@ class Stages:
 
     def precompile(self, examples: Mapping[str, Any], request: Request) -> int:
         """Compile the parts that depend on inputs alone, given examples of these. Return the number of new programs."""
-        compiled = 0
-
-        def compile(step: _Step) -> None:
-            nonlocal compiled
-            compiled += step.precompile(examples, request)
-
-        self._each(compile)
-        return compiled
+        compiled: list[int] = []
+        self._each(lambda step: compiled.append(step.precompile(examples, request)))
+        return sum(compiled)
 
     def _each(self, do: Callable[[_Step], None]) -> None:
         """Call `do` with each step in turn; cut a step that needs it, and continue with its parts."""
@@ -193,7 +188,7 @@ class _Segment(_Step):
     def run(self, values: Mapping[str, Any]) -> Values:
         part = self._piece.part
         given = {name: values[name] for name in part.inputs}
-        return self._piece.session(given)[0].evaluate_uncut(StreamState({}), given, part.outputs)
+        return self._piece.session(given)[0].part(given, part.outputs, uncut=True)
 
     def precompile(self, examples: Mapping[str, Any], request: Request) -> int:
         names = self._piece.part.inputs
@@ -248,6 +243,7 @@ class _Control(_Step):
 
     def __init__(self, model: _Model, node: NodeProto) -> None:
         self.model, self.node, self.label = model, node, label_of(node)
+        self.inputs, self.outputs = tuple(node.input), tuple(node.output)
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._pieces: list[_Piece] = []
 
@@ -272,8 +268,8 @@ class _Control(_Step):
 
     def value(self, values: Mapping[str, Any], position: int) -> Any:
         """Return an operand; None if it is missing."""
-        names = self.node.input
-        return values[names[position]] if position < len(names) and names[position] else None
+        name = self.inputs[position] if position < len(self.inputs) else ""
+        return values[name] if name else None
 
     def number(self, values: Mapping[str, Any], position: int, what: str) -> int:
         """Return an operand of one element. Raises ModelError for any other value."""
@@ -295,7 +291,7 @@ class _Control(_Step):
         return ModelError(what, node=self.label, op=self.node.op_type, hint=hint)
 
     def results(self, found: Sequence[Any]) -> Values:
-        return {name: value for name, value in zip(self.node.output, found, strict=True) if name}
+        return {name: value for name, value in zip(self.outputs, found, strict=True) if name}
 
 
 class _If(_Control):
@@ -308,7 +304,7 @@ class _If(_Control):
     def run(self, values: Mapping[str, Any]) -> Values:
         piece = self._branches[bool(self.number(values, 0, "the condition"))]
         given = {name: values[name] for name in piece.part.inputs}
-        found = piece.session(given)[0].evaluate(StreamState({}), given, piece.part.outputs)
+        found = piece.session(given)[0].part(given, piece.part.outputs)
         return self.results([found[name] for name in piece.part.outputs])
 
 
@@ -334,8 +330,7 @@ class _LoopNode(_Control):
         first = {name: self.value(values, n) for n, name in enumerate(part.inputs[: part.num_formal])}
         given = first | self._start | _captured(part, values)
         if alive and limit != 0:
-            most = self.model.max_steps + 1 if limit is None else limit
-            found = self._loops.run(given, most, {})
+            found = self._loops.run(given, self.model.max_steps + 1 if limit is None else limit, {})
             if found is not None:
                 return self.results(found)
         steps = _Steps(self, self._piece, given, self._collected, (self._again,))
@@ -362,7 +357,7 @@ class _Scan(_Control):
         self._loops = self.loops(self._piece, part.outputs[self._num_states :], None, None)
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.node.input))]
+        part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.inputs))]
         scanned = [
             np.moveaxis(array, self._axis(axis, array.ndim), 0)[:: -1 if back else 1]
             for array, (axis, back) in zip(operands[self._num_states :], self._ways("input"), strict=True)

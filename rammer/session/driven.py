@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rammer.errors import InputError, ModelError
+from rammer.ir.graph import RANDOM_RUN
 from rammer.ir.tensor import Array
 from rammer.runtime.program import Program
 from rammer.vdevice.base import StepRows, TakesSteps
@@ -41,10 +42,10 @@ class DrivenLoop:
         counters: Mapping[str, int],
     ) -> None:
         assert isinstance(program.executable, TakesSteps)
-        self._progress = np.array([0, 1], np.int64)
         kinds = {port.name: port.type for port in (*program.inputs, *program.outputs)}
         names = [port.name for port in program.inputs]
         self._counters = {name: by for name, by in counters.items() if name in names}
+        self.draws = RANDOM_RUN in names  # each step draws random numbers
         self._starts: Mapping[str, Any] = {}
         self._carried: dict[str, Array] = {}
         rows: dict[str, StepRows] = {}
@@ -57,6 +58,8 @@ class DrivenLoop:
             for name in others
             if name not in scanned and kinds[name].nbytes < COPIED_BYTES
         }
+        # what the first step reads
+        self._firsts = {name: rows[0, ...] for name, rows in (self._carried | self._fixed).items()}
         self._moved = [name for name in others if name not in self._fixed]  # to where the caller has them
         self._collected = {name: kinds[name] for name in collected}
         self._row_bytes = sum(kind.nbytes for kind in self._collected.values())
@@ -70,11 +73,11 @@ class DrivenLoop:
     @property
     def alive(self) -> bool:
         """True if the condition holds after the last step."""
-        return bool(self._progress[1])
+        return bool(self._body.progress[1])
 
     @property
     def steps(self) -> int:
-        return int(self._progress[0])
+        return int(self._body.progress[0])
 
     def run(
         self,
@@ -90,38 +93,40 @@ class DrivenLoop:
         Raises `fail(…)` for a failed step, and for a loop that goes beyond the `most` steps, or collected bytes; so
         many steps were `taken` before.
         """
-        self._progress[:] = 0, 1
+        self._body.progress[0], self._body.progress[1] = 0, 1
         self._starts = given
-        for buffers in (self._carried, self._fixed):
-            for name, rows in buffers.items():
-                if rows.shape[1:] != given[name].shape:
-                    rows[0] = 0
-                place: Any = (0, *map(slice, given[name].shape))
-                rows[place] = given[name]
+        for name, first in self._firsts.items():
+            value = given[name]
+            if value.shape != first.shape:
+                first[...] = 0
+                first = first[tuple(map(slice, value.shape))]
+            first[...] = value
         for name in self._moved:
             array = scanned[name] if name in scanned else given[name][np.newaxis]
             self._move(name, array if array[0].flags.c_contiguous else np.ascontiguousarray(array))
         end = min(limit, most[0] - taken)
         room = min(end, max(64, (FIRST_BYTES if limit > most[0] else KNOWN_BYTES) // (self._row_bytes + 8)))
         self._grow(room)
-        while self._progress[1] and self.steps < end:
-            if self.steps == room:
+        steps = 0
+        while self._body.progress[1] and steps < end:
+            if steps == room:
                 room = min(end, 2 * room)
                 self._grow(room)
             try:
-                self._body.take(self._progress, room)
+                self._body.take(room)
             except InputError as error:
                 raise fail(f"step {taken + self.steps}: {error.what}") from error
-            if self.steps * self._row_bytes > most[1]:
+            steps = self.steps
+            if steps * self._row_bytes > most[1]:
                 raise fail(f"collects more than {most[1]} bytes", hint="take fewer steps")
-        if self._progress[1] and self.steps < limit:
+        if steps < limit and self._body.progress[1]:
             hint = "Session(…, max_steps=…) lets it take more"
-            raise fail(f"has taken {taken + self.steps:,} steps, and would go on", hint=hint)
+            raise fail(f"has taken {taken + steps:,} steps, and would go on", hint=hint)
         found = [self._kept.pop(name).array for name in self._collected]  # the caller's from now on
         for name in self._moved:
             del self._kept[name]
-        carried = {name: rows[self.steps % len(rows), ...].copy() for name, rows in self._carried.items()}
-        return carried, [rows if len(rows) == self.steps else rows[: self.steps].copy() for rows in found]
+        carried = {name: rows[steps % len(rows), ...].copy() for name, rows in self._carried.items()}
+        return carried, [rows if len(rows) == steps else rows[:steps].copy() for rows in found]
 
     def _move(self, name: str, array: Array) -> None:
         self._kept[name] = StepRows(array)

@@ -99,9 +99,8 @@ class BoundedCaches:
         self._is_filled = is_filled
         self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
         self.axes: dict[str, tuple[int, str]] = {}  # cache -> (dimension that grows, its symbol)
-        self.cache_of: dict[
-            str, str
-        ] = {}  # symbol of another input, as long as a cache with its new rows -> the cache's symbol
+        # symbol of another input, as long as a cache with its new rows -> the cache's symbol
+        self.cache_of: dict[str, str] = {}
         self._new_rows: str | int | None = None  # symbol or number of new rows
         others: dict[str, str] = {}
         for name, port in inputs.items():

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rammer.errors import InputError, ModelError
+from rammer.errors import ClosedError, InputError, ModelError
+from rammer.ir.graph import RANDOM_RUN
 from rammer.ir.tensor import Array
 from rammer.session.buckets import REMEMBERED, length_name, place_name
 from rammer.session.driven import DrivenLoop, Fail
@@ -91,7 +92,6 @@ class BodyLoops:
             bounds = _bounds(now, axes, room)
             ready = self._bounded(now, bounds, scanned)
             if ready is None:
-                self._refuse(_key(given, {}))
                 return None
             fit, axis_of = ready.kept.info.grown.fit, ready.session._growing.axes
             lengths = {symbol: now[name].shape[axis] for name, (axis, symbol) in axis_of.items()}
@@ -134,16 +134,21 @@ class BodyLoops:
         return self._axes[key]
 
     def _bounded(self, given: Mapping[str, Any], bounds: Bounds, scanned: Mapping[str, Array]) -> _ReadyLoop | None:
-        """Return a loop with these bounds; None if they are not exact for this body, or need too much memory."""
+        """Return a loop with these bounds; None if they need too much memory, or are not exact: then for good."""
         if ready := self._take(_key(given, bounds)):
             return ready
         sizes = [given[n].nbytes // max(given[n].shape[axis], 1) * most for n, (axis, _, most, _) in bounds.items()]
         if sum(sizes) > self._most[1]:
             return None
         try:
-            return self._made(self._opened(given, bounds), given, scanned, bounds)
-        except (ModelError, InputError):
+            ready = self._made(self._opened(given, bounds), given, scanned, bounds)
+        except ClosedError:  # of bodies with bounds a few are kept; if all is closed, the next run raises it
             return None
+        except (ModelError, InputError):
+            ready = None
+        if ready is None:
+            self._refuse(_key(given, {}))
+        return ready
 
     def _take(self, key: Hashable) -> _ReadyLoop | None:
         """Return a loop that was run before, and is not run by another thread."""
@@ -166,8 +171,10 @@ class BodyLoops:
             suits = suits and grown.fit.cuts.keys() <= self._pairs.keys()
             suits = suits and all(grown.fit.steps[symbol] == by for _, symbol, _, by in bounds.values())
         if not suits:
-            session._cache.release(kept)
+            session._cache.release(kept, -1)
             return None
+        if any(port.name == RANDOM_RUN for port in kept.program.inputs):
+            counters[RANDOM_RUN], now = 1, {**now, RANDOM_RUN: session.draw()}
         loop = DrivenLoop(kept.program, now, scanned, self._collected, self._again, counters)
         return _ReadyLoop(session, kept, loop)
 
@@ -180,6 +187,8 @@ class BodyLoops:
         scanned: Mapping[str, Array],
         taken: int = 0,
     ) -> tuple[dict[str, Array], list[Array]]:
+        if ready.loop.draws:
+            given = {**given, RANDOM_RUN: ready.session.draw()}
         try:
             found = ready.loop.run(given, scanned, limit, self._most, self._fail, taken)
         finally:

@@ -25,6 +25,13 @@ def gathered(place: Place, found: Mapping[str, Any], words: Callable[[], Mapping
     return decode(values, words())
 
 
+def cut_counted(found: dict[str, Any], counts: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
+    """Cut outputs with a bound behind the number of places that another one gives."""
+    for name, (axis, count) in counts.items():
+        found[name] = found[name][(slice(None),) * axis + (slice(int(found.pop(count))),)].copy()
+    return found
+
+
 def tensors_of(place: Place) -> tuple[str, ...]:
     """Return the names of an output's tensors in a graph."""
     if place is None or isinstance(place, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
     from rammer.frontend.onnx import Imported
 
 
+@dataclass(frozen=True)
 class Padding:
     """The buckets of a session, and what its model needs for them. `key` is a request's, `load` imports its graph."""
 
-    def __init__(
-        self, buckets: Buckets, proofs: Proofs, key: Callable[[Request], Hashable], load: Callable[[Request], Imported]
-    ) -> None:
-        self._buckets, self._proofs, self._key, self._import = buckets, proofs, key, load
+    buckets: Buckets
+    proofs: Proofs
+    key: Callable[[Request], Hashable]
+    load: Callable[[Request], Imported]
 
     def fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
         """Return the request of the program that serves this one, and the outputs' true shapes if it is padded."""
-        padded = Request(*self._buckets.padded(exact.shapes, exact.arrays))
+        padded = Request(*self.buckets.padded(exact.shapes, exact.arrays))
         masks = self._masks_of(padded)
         true_shapes: dict[str, Shape] = {}
         if padded.shapes != exact.shapes:
             true_shapes, masks = self._proven(exact, padded, masks)
         if not masks:
             return padded, true_shapes
-        extents = self._buckets.extents(exact.shapes)
+        extents = self.buckets.extents(exact.shapes)
         lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
         return Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
 
@@ -45,7 +46,7 @@ class Padding:
 
         Returns no masks if these shapes are refused: each run then raises the error itself.
         """
-        shapes = self._buckets.probe(padded.shapes)
+        shapes = self.buckets.probe(padded.shapes)
         if shapes == padded.shapes:
             return ()
 
@@ -56,7 +57,7 @@ class Padding:
             except ModelError:
                 return ()  # each run raises the error itself
 
-        return self._proofs.once(lambda: ("masks", self._key(padded)), made)
+        return self.proofs.once(lambda: ("masks", self.key(padded)), made)
 
     def _proven(
         self, exact: Request, padded: Request, masks: tuple[Adjustment, ...]
@@ -71,12 +72,12 @@ class Padding:
             shapes = {name: graph.types[name].shape for name in graph.outputs}
             return shapes, masks if set(needed) <= set(masks) else needed
 
-        return self._proofs.once(lambda: ("padding", self._key(exact)), made)
+        return self.proofs.once(lambda: ("padding", self.key(exact)), made)
 
     def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Adjustment, ...]]:
         """Return the exact graph, and what the padded one has to mask. Raises ModelError."""
 
         def load(masks: tuple[Adjustment, ...]) -> tuple[Imported, Imported]:
-            return self._import(replace(exact, masks=masks)), self._import(replace(padded, masks=masks))
+            return self.load(replace(exact, masks=masks)), self.load(replace(padded, masks=masks))
 
-        return compared(load, self._buckets.extents(exact.shapes), self._buckets.extents(padded.shapes))
+        return compared(load, self.buckets.extents(exact.shapes), self.buckets.extents(padded.shapes))

@@ -11,13 +11,14 @@ from typing import Any, Generic
 import numpy as np
 
 from rammer.session.cache import CachedProgram, InfoT
+from rammer.session.outputs import cut_counted
 
 
 class SeenSignature(Generic[InfoT]):
     """A program with the values of the inputs that are constants in it. `results` are outputs that need no program."""
 
     def __init__(self, kept: CachedProgram[InfoT], fixed: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        self.kept, self._results = kept, results
+        self.kept, self._results, self._counts = kept, results, kept.counts
         self._fixed = [(name, value.dtype, value.shape, value.tobytes()) for name, value in fixed.items()]
         self._try_run = kept.program._try_run if kept.program else self._given
 
@@ -33,7 +34,8 @@ class SeenSignature(Generic[InfoT]):
                     return None
                 if value.tobytes() != data:
                     return None
-        return self._try_run(inputs)  # type: ignore[misc]  # asked for by `remembered`
+        found = self._try_run(inputs)  # type: ignore[misc]  # asked for by `remembered`
+        return cut_counted(found, self._counts) if self._counts and found is not None else found
 
     def _given(self, others: Any) -> dict[str, Any] | None:
         return None if others else {name: value.copy() for name, value in self._results.items()}
@@ -65,7 +67,8 @@ class SeenSignatures(Generic[InfoT]):
         )
         suits = kept.program is None or kept.program._try_run is not None
         known = tuple(seen for seen in self._seen if not seen.kept.evicted)
-        suits = suits and found == [*outputs] and given.keys() >= {*inputs}
+        sizes = {size for _, size in kept.counts.values()}
+        suits = suits and [n for n in found if n not in sizes] == [*outputs] and given.keys() >= {*inputs}
         suits = suits and all(type(v) is np.ndarray and not v.dtype.hasobject for v in given.values())
         if suits and all(seen.kept is not kept for seen in known):
             fixed = {name: value for name, value in given.items() if name not in inputs}

@@ -332,16 +332,18 @@ class StepRows:
 
 
 class LoopBody(Protocol):
-    """A loaded program as the body of a loop. Used by one thread at a time."""
+    """A loaded program as the body of a loop. Used by one thread at a time.
+
+    `progress` has the next step, and whether the loop goes on.
+    """
+
+    progress: NDArray[np.int64]
 
     def move(self, name: str, rows: StepRows) -> None:
         """Set the rows of a port. The caller keeps them alive."""
 
-    def take(self, progress: NDArray[np.int64], end: int) -> None:
-        """Take steps until `end`, or until the condition is false; maybe fewer, to show signals to the caller.
-
-        `progress` has the next step, and whether the loop goes on.
-        """
+    def take(self, end: int) -> None:
+        """Take steps until `end`, or until the condition is false; maybe fewer, to show signals to the caller."""
 
 
 @runtime_checkable

@@ -6,7 +6,9 @@ import threading
 from typing import Any
 
 import numpy as np
+import onnx.numpy_helper
 import pytest
+from onnx import ModelProto, helper
 
 import rammer
 from rammer.errors import ModelError
@@ -105,7 +107,7 @@ def test_a_step_that_fails_is_named() -> None:
 
 
 def test_nodes_that_need_values_are_computed_without_a_compilation() -> None:
-    """Other boxes in each call, whose number stays: one import of the model."""
+    """Other boxes in each call, more than a program keeps or not: one import of the model."""
     model = parsed(
         """pick (float[1, n, 4] boxes, float[1, c, n] scores)
             => (int64[k, 3] kept, int64[1, k] places, float[m] values) {
@@ -114,14 +116,14 @@ def test_nodes_that_need_values_are_computed_without_a_compilation() -> None:
           values, first = Unique (scale)
           scale = Constant <value_floats = [3.0, 0.0, 3.0]> ()
         }""",
-        most=np.array([5]),
+        most=np.array([30]),
         overlap=np.array([0.4], F32),
         least=np.array([0.2], F32),
     )
     random = np.random.default_rng(2)
     alone = parsed("unique (float[n] x) => (float[k] y, int64[n] back) { y, first, back, number = Unique (x) }")
     for tested, feeds in (
-        (model, [{"boxes": random.random((1, 29, 4)), "scores": random.random((1, 2, 29))} for _ in range(6)]),
+        (model, [{"boxes": random.random((1, 29, 4)), "scores": random.random((1, 40, 29))} for _ in range(6)]),
         (alone, [{"x": random.integers(0, 9, 29)} for _ in range(6)]),
     ):
         with session(tested) as s:
@@ -209,3 +211,213 @@ def test_growth_that_is_not_exact_is_compiled_for_each_length() -> None:
         with session(model) as s:
             agrees(s, model, [{"m": np.array(m), "x": draw(2, 3)} for m in (3, 2, 3)])
             assert not loops_of(s).ready and loops_of(s)._refused
+
+
+def test_a_bound_that_did_not_suit_once_is_tried_again() -> None:
+    """Too much memory for many steps, and sessions that another thread has closed: the next run has its bounds."""
+    model = decoder(3)
+    feeds = {"ids": np.zeros((1, 2), int), "most": np.array(9), "stop": np.array(-1)}
+    with session(model) as s:
+        s.run(None, feeds)
+        loops = loops_of(s)
+        loops.ready.clear()
+        limits, loops._most = loops._most, (10**6, 1)
+        opened = loops._opened
+
+        def closing(given: Any, bounds: Any) -> Any:
+            found = opened(given, bounds)
+            if bounds:
+                found.close()
+            return found
+
+        agrees(s, model, [feeds])
+        assert not loops.ready and not loops._refused
+        loops._most, loops._opened = limits, closing
+        agrees(s, model, [feeds])
+        assert not loops.ready and not loops._refused
+
+
+@pytest.mark.parametrize(
+    "body", ["g = Add (h, h)", "a = Concat <axis = 0> (h, h) g = Concat <axis = 1> (a, a)"], ids=["one", "each"]
+)
+def test_a_step_is_counted_once(body: str) -> None:
+    """Also where the body does not suit, so that Python takes the steps."""
+    model = parsed(
+        f"""step (int64 m, float[a, b] x) => (float[c, d] y) {{
+          y = Loop <body = step (int64 i, bool c, float[a, b] h) => (bool again, float[e, f] g) {{
+            again = Identity (c) {body}
+          }}> (m, "", x)
+        }}"""
+    )
+    with session(model) as s:
+        agrees(s, model, [{"m": np.array(3), "x": draw(1, 2)}])
+        assert s.report().hits + s.report().misses == sum(runs for _, runs, _ in s.report().programs) == 3
+
+
+def test_loops_draw_other_numbers_in_each_step() -> None:
+    """Also where a value grows: all programs of a body draw alike, and so one with bounds is exact."""
+    for state, body in (
+        ("float[2, 3] h", "r = RandomNormalLike (x) g = Add (h, r)"),
+        ("float[n, 3] h", "r = RandomNormalLike (x) g = Concat <axis = 0> (h, r)"),
+    ):
+        model = parsed(
+            f"""walk (int64 m, float[2, 3] x) => (float[p, 3] y, float[t, 2, 3] rows) {{
+              y, rows = Loop <body = step (int64 i, bool c, {state}) => (bool again, float[q, 3] g, float[2, 3] r) {{
+                again = Identity (c) {body}
+              }}> (m, "", x)
+            }}"""
+        )
+        with session(model) as s:
+            rows = np.stack([s.run(None, {"m": np.array(20), "x": np.zeros((2, 3), F32)})[1] for _ in range(3)])
+            assert len(np.unique(rows)) == rows.size
+            assert loops_of(s).ready and not loops_of(s)._refused
+
+
+def test_padded_draws_are_those_of_the_exact_shape() -> None:
+    """Without a seed, too: a model has one for all of its imports."""
+    model = parsed("draw (float[n, 9] x) => (float[n, 9] y) { r = RandomNormalLike (x) y = Add (x, r) }")
+    with session(model, buckets={"n": [4, 8]}) as s:
+        for rows in (3, 4, 7):
+            assert len(np.unique(s.run(None, {"x": np.zeros((rows, 9), F32)})[0])) == 9 * rows
+        assert s.report().misses == 2
+
+
+def test_sparse_weights_are_part_of_what_reads_them() -> None:
+    """Of the outermost graph and of a body; before, in and behind a loop; where values decide shapes."""
+    dense = {"w": np.diag(np.arange(3, dtype=F32)), "mask": np.array([0, 7, 0], F32)}
+    own = helper.make_sparse_tensor(
+        onnx.numpy_helper.from_array(np.array([5], F32), "mine"),
+        onnx.numpy_helper.from_array(np.array([1])),
+        [3],
+    )
+    model = parsed(
+        """all (int64 m, float[3, 3] x) => (float[3, 3] z, int64[1, k] at) {
+          a = MatMul (x, w)
+          y = Loop <body = step (int64 i, bool c, float[3, 3] h) => (bool again, float[3, 3] g) {
+            again = Identity (c) p = MatMul (h, w) g = Add (p, mine)
+          }> (m, "", a)
+          z = MatMul (y, w)
+          at = NonZero (mask)
+        }"""
+    )
+    for name, value in dense.items():
+        places = np.flatnonzero(value)
+        parts = (value.ravel()[places], name), (places, "")
+        model.graph.sparse_initializer.append(
+            helper.make_sparse_tensor(*(onnx.numpy_helper.from_array(*part) for part in parts), value.shape)
+        )
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    loop.attribute[0].g.sparse_initializer.append(own)
+    x, m = draw(3, 3), 4
+    wanted = x @ dense["w"]
+    for _ in range(m):
+        wanted = wanted @ dense["w"] + np.array([0, 5, 0], F32)
+    with session(model) as s:
+        z, at = s.run(None, {"m": np.array(m), "x": x})
+        np.testing.assert_allclose(z, wanted @ dense["w"], rtol=1e-4)
+        assert at.tolist() == [[1]] and loops_of(s).ready
+
+
+def boxes(
+    count: int, kinds: int, most: int, batch: int = 1, centred: int = 0, least: float | None = None
+) -> ModelProto:
+    """Boxes of which some are kept; scores and sides are round numbers, so that some are equal."""
+    weights = {"most": np.array([most]), "overlap": np.array([0.4], F32)}
+    if least is not None:
+        weights["least"] = np.array([least], F32)
+    return parsed(
+        f"""pick (float[{batch}, {count}, 4] boxes, float[{batch}, {kinds}, {count}] scores) => (int64[k, 3] kept) {{
+          kept = NonMaxSuppression <center_point_box = {centred}> (boxes, scores, {", ".join(weights)})
+        }}""",
+        **weights,
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "kinds", "more"),
+    [(6, 1, {"most": 3}), (20, 3, {"most": 5, "batch": 2, "least": 0.3}), (9, 2, {"most": 20, "centred": 1})],
+)
+def test_kept_boxes_are_a_program(count: int, kinds: int, more: dict[str, Any]) -> None:
+    """One program for all boxes, though each keeps another number of them."""
+    model = boxes(count, kinds, **more)
+    random = np.random.default_rng(count)
+    batch = more.get("batch", 1)
+    feeds = [
+        {
+            "boxes": np.round(random.random((batch, count, 4)), 1).astype(F32),
+            "scores": np.round(random.random((batch, kinds, count)), 1).astype(F32)
+            - (F32(np.inf) if n == 5 else F32(0)),
+        }
+        for n in range(9)
+    ]
+    with session(model) as s:
+        agrees(s, model, feeds)
+        assert (s.report().misses, s._stages) == (1, None)
+
+
+@pytest.mark.parametrize("size", [7, 1024, 1025])
+def test_kept_elements_are_a_program(size: int) -> None:
+    """Of NonZero and Compress, up to a size; beyond it NumPy computes them, without a compilation for each mask."""
+    model = parsed(
+        f"""keep (float[2, {size}] x, bool[{size}] mask) => (float[2, k] y, float[m] flat, int64[2, n] at) {{
+          y = Compress <axis = 1> (x, mask)
+          flat = Compress (x, mask)
+          at = NonZero (x)
+        }}"""
+    )
+    random = np.random.default_rng(size)
+    feeds = [
+        {
+            "x": random.random((2, size)).astype(F32) * (random.random((2, size)) < share),
+            "mask": random.random(size) < share,
+        }
+        for share in (0.5, 0, 1, 0.1, 0.9)
+    ]
+    feeds[0]["x"][:, 0] = np.nan
+    with session(model) as s:
+        agrees(s, model, feeds)
+        kept = s.report()
+        agrees(s, model, [{**feeds[0], "mask": ~feeds[0]["mask"]}])
+        assert size > 1024 or (kept.misses, s.report().misses) == (1 + (2 * size > 1024), kept.misses)
+
+
+def test_what_reads_kept_elements_runs_behind_them() -> None:
+    """Also their number, in branches, as what a loop carries, and where they are of a loop that is unrolled."""
+    model = parsed(
+        """read (float[9] x, float[9] z, bool[9] mask, int64 m)
+            => (float[k] y, int64[r] size, float[3, 9] rows, float[p] last, float[q] chosen) {
+          a = Relu (x)
+          at = NonZero (a)
+          t = Transpose (at)
+          y = GatherND (z, t)
+          size = Shape (at)
+          rows = Loop <body = step (int64 i, bool c) => (bool d, float[9] row) {
+            d = Identity (c)
+            all = Relu (z)
+            always = Greater (all, minus)
+            row = Compress (z, always)
+          }> (three, "")
+          last = Loop <body = shrink (int64 j, bool e, float[n] h) => (bool f, float[o] g) {
+            f = Identity (e)
+            positive = Greater (h, minus)
+            g = Compress (h, positive)
+          }> (m, "", x)
+          some = ReduceMax <keepdims = 0> (mask32)
+          mask32 = Cast <to = 6> (mask)
+          any = Cast <to = 9> (some)
+          chosen = If (any) <
+            then_branch = b () => (float[u] v) { v = Compress (x, mask) },
+            else_branch = w () => (float[s] l) { l = Neg (x) }
+          >
+        }""",
+        three=np.array(3),
+        minus=np.array(-0.5, F32),
+    )
+    random = np.random.default_rng(5)
+    feeds = [
+        {"x": random.random(9).astype(F32) - F32(0.8), "z": draw(9), "mask": random.random(9) < n / 4, "m": np.array(n)}
+        for n in range(4)
+    ]
+    with session(model) as s:
+        agrees(s, model, feeds)
+        agrees(s, model, feeds)

@@ -103,7 +103,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "rammer.session.onnxruntime": ({"runtime.call", "ir", "errors", "log", "plugins"}, {"numpy"}),
     "rammer.session.driven": ({"runtime.program", "vdevice.base", "ir", "errors"}, {"numpy"}),
-    "rammer.session.seen": ({"session.cache"}, {"numpy"}),
+    "rammer.session.seen": ({"session.cache", "session.outputs"}, {"numpy"}),
     "rammer.session.outputs": ({"frontend"}, set()),
     "rammer.session.padding": (
         {"ir", "errors", "runtime.call", "session.buckets", "session.inputs"},

@@ -29,7 +29,7 @@ from rammer.frontend.onnx import handlers as _handlers  # noqa: F401  (registers
 from rammer.frontend.onnx.functions import Functions, Opsets, domain_of, opsets_of
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.node import Node, NotConstant, StepLengths, handler_for
-from rammer.frontend.onnx.parts import label_of, reads
+from rammer.frontend.onnx.parts import initializers_of, label_of, reads
 from rammer.frontend.onnx.ports import (
     Declared,
     Given,
@@ -40,13 +40,12 @@ from rammer.frontend.onnx.ports import (
     Value,
     declared,
     element_names,
-    elements,
     extent_of,
     fixed_type,
     require_closed,
 )
 from rammer.frontend.onnx.signature import NEWEST_OPSETS, Signature, attribute_values, schema_function, signature
-from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode, decode_sparse
+from rammer.frontend.onnx.tensors import CODES, ELEMENT_TYPES, ExternalData, decode
 from rammer.frontend.onnx.text import TEXT_OPS, codes_of
 from rammer.ir.graph import Graph, topological_order
 from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
@@ -88,6 +87,8 @@ class Importer:
         dims: Mapping[str, int],
         constants: Mapping[str, Any],
         step_lengths: Mapping[str, str],
+        secret: int = 0,
+        is_bounded: bool = False,
     ) -> None:
         self.model, self.weights, self.external, self.limits = model, weights, external, limits
         self.shapes, self.dims, self.constants = shapes, dims, constants
@@ -103,7 +104,10 @@ class Importer:
             fold_bytes=limits.fold_bytes,
             tensor_bytes=limits.tensor_bytes,
             operators=limits.operators,
+            secret=secret,
         )
+        self.builder.counts = {} if is_bounded else None
+        self.counts: dict[str, tuple[int, str]] = {}  # outputs with a bound: the axis, and the output with the number
         self.lengths = StepLengths(self.builder, step_lengths)
 
     def check(self) -> NameScope:
@@ -145,7 +149,7 @@ class Importer:
     def _check_given(self, ports: Sequence[Declared]) -> None:
         """Raise ModelError for a name in `shapes`, `constants` or `dims` that the model does not have."""
         names = [p.name for p in ports]
-        parts = [e for p in ports if p.is_list for e in elements(p, self.shapes.get(p.name))]
+        parts = [e for p in ports if p.is_list for e in element_names(p.name, len(self.shapes.get(p.name) or ()))]
         symbols = [e for p in ports for e in p.shape or () if isinstance(e, str)]
         for keyword, given, known, what in (
             ("shapes", self.shapes, names, "input"),
@@ -177,7 +181,7 @@ class Importer:
                 f"{port.what} is a list: how many tensors, of which shapes?",
                 hint=f"pass shapes={{{port.name!r}: [(…), …]}}, or use rammer.Session, which sees the list",
             )
-        names = elements(port, given)
+        names = element_names(port.name, len(given or ()))
         shapes = cast("tuple[Shape, ...]", given)
         found = tuple(self._tensor_input(port, name, shape) for name, shape in zip(names, shapes, strict=True))
         return TensorList(found, port.dtype if port.element else None), names
@@ -204,6 +208,10 @@ class Importer:
             return replace(value, tensor=name)
         if not isinstance(value, TensorList):
             self.builder.output(value, name)
+            if self.builder.counts and value in self.builder.counts:
+                axis, count = self.builder.counts[value]
+                self.counts[name] = axis, f"{name}#count"
+                self.builder.output(count, f"{name}#count")
             return name
         names = element_names(name, len(value.tensors))
         for tensor, part in zip(value.tensors, names, strict=True):
@@ -217,27 +225,24 @@ class Importer:
             scope.declared[value.name] = value
 
     def _initializers(self, graph: GraphProto, scope: NameScope) -> set[str]:
-        latest = {tensor.name: tensor for tensor in graph.initializer}
-        sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-        if "" in latest or "" in sparse:
+        latest = initializers_of(graph)
+        if "" in latest:
             raise ModelError("an initializer has no name")
         if twice := [name for name, count in Counter(t.name for t in graph.initializer).items() if count > 1]:
             self.lies[twice[0]] = f"{twice[0]!r} names several initializers: the last one counts"
         for name, tensor in latest.items():
             taken = self.weights.get(name) if scope.parent is None else None
             scope.values[name] = self._literal(tensor, taken, "" if scope.parent else name)
-        for name, parts in sparse.items():
-            scope.values[name] = self.builder.constant(
-                decode_sparse(parts, self.external), "" if scope.parent else name
-            )
         for value in graph.input:
             if value.name in latest and scope.parent is None:
                 self._check_declared(value, scope.values[value.name])
-        return {*latest, *sparse}
+        return {*latest}
 
-    def _literal(self, tensor: TensorProto, taken: memoryview | None = None, name: str = "") -> Value:
+    def _literal(
+        self, tensor: TensorProto | SparseTensorProto, taken: memoryview | None = None, name: str = ""
+    ) -> Value:
         """Return a constant, which may have strings."""
-        if tensor.data_type != TensorProto.STRING:
+        if isinstance(tensor, SparseTensorProto) or tensor.data_type != TensorProto.STRING:
             return self.builder.constant(decode(tensor, self.external, taken), name)
         return Text(self.builder.constant(codes_of(tensor, self.words), name))
 
@@ -332,6 +337,7 @@ class Importer:
         if lacking := [name for name in node.input if name in self.lacking]:
             raise ModelError(self.lacking[lacking[0]])
         inputs = tuple(scope.find(name) if name else None for name in node.input)
+        self._require_exact(inputs)
         if (function := self.functions.called(node)) is not None:
             defaults = {a.name: a for a in function.attribute_proto}
             given = {a.name: a for a in self._resolved(node, scope)}
@@ -346,8 +352,17 @@ class Importer:
         for name, tensor in zip(node.output, results, strict=False):
             if name:
                 scope.values[name] = tensor
-                if (declared := scope.declared.get(name)) is not None:
-                    self._check_declared(declared, tensor, computed=True)
+                if name in scope.declared and tensor not in (self.builder.counts or ()):  # these have a bound
+                    self._check_declared(scope.declared[name], tensor, computed=True)
+
+    def _require_exact(self, values: Sequence[Value | None]) -> None:
+        """Raise NotConstant for a tensor whose size is only known at run time."""
+        for found in (self.builder.counts[t] for t in values if self.builder.counts and t in self.builder.counts):
+            error = NotConstant(
+                "the size of an operand is only known at run time", hint="rammer.Session cuts the model"
+            )
+            error.inputs, error.counted = self.builder.sources(found[1]), True
+            raise error
 
     def _resolved(self, node: NodeProto, scope: NameScope) -> list[AttributeProto]:
         """Return the node's attributes, with references to the attributes of the enclosing function replaced."""
@@ -385,7 +400,7 @@ class Importer:
             values,
             self.builder,
             self.limits,
-            lambda tensor: (decode_sparse if isinstance(tensor, SparseTensorProto) else decode)(tensor, self.external),
+            lambda tensor: decode(tensor, self.external),
             lambda graph, given: self._subgraph(graph, given, scope),
             self.lengths,
             self.words,
@@ -477,7 +492,9 @@ class Importer:
         self._declare(graph, scope)
         self._initializers(graph, scope)
         self._nodes(graph.node, scope)
-        return tuple(self._result(v.name, scope, "a subgraph") for v in graph.output)
+        results = tuple(self._result(v.name, scope, "a subgraph") for v in graph.output)
+        self._require_exact(results)
+        return results
 
     def _inline(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -50,6 +51,7 @@ class NotConstant(ModelError):
     inputs: tuple[TensorId, ...] = ()
     at: str = ""
     cuts: bool = False
+    counted: bool = False  # an operand has a bound, and its number of rows is an output
 
 
 class Undecided(NotConstant):
@@ -76,37 +78,25 @@ class Subgraphs(Protocol):
     def __call__(self, graph: GraphProto, inputs: Sequence[Value | None]) -> tuple[Value | None, ...]: ...
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """A node being imported: operands, decoded attributes (with the schema's defaults), and the builder.
 
     Missing optional inputs are None. `outputs` has one flag per declared output: true if it has a name in the model.
     """
 
-    __slots__ = (
-        *("attrs", "builder", "decode", "inputs", "label", "lengths", "limits"),
-        *("op", "opset", "outputs", "subgraph", "words"),
-    )
-
-    def __init__(
-        self,
-        op: str,
-        label: str,
-        opset: int,
-        inputs: tuple[Value | None, ...],
-        outputs: tuple[bool, ...],
-        attrs: dict[str, Any],
-        builder: GraphBuilder,
-        limits: Limits,
-        decode: Callable[[Any], Array],
-        subgraph: Subgraphs,
-        lengths: StepLengths,
-        words: dict[int, str],
-    ) -> None:
-        self.op, self.label, self.opset = op, label, opset
-        self.inputs, self.outputs, self.attrs = inputs, outputs, attrs
-        self.builder, self.limits, self.decode, self.subgraph = builder, limits, decode, subgraph
-        self.lengths = lengths
-        self.words = words
+    op: str
+    label: str
+    opset: int
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[bool, ...]
+    attrs: dict[str, Any]
+    builder: GraphBuilder
+    limits: Limits
+    decode: Callable[[Any], Array]
+    subgraph: Subgraphs
+    lengths: StepLengths
+    words: dict[int, str]
 
     def fail(self, what: str, hint: str = "") -> ModelError:
         """Return an error that names this node."""

@@ -7,12 +7,15 @@ that it reads, and of the nodes that compute constants from them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
+from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from rammer.errors import ModelError
 from rammer.ir.graph import topological_order
+
+Weights: TypeAlias = dict[str, TensorProto | SparseTensorProto]
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -24,13 +27,18 @@ class SubgraphPart:
     nodes: tuple[NodeProto, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    initializers: tuple[TensorProto, ...] = ()  # a body's own initializers
+    initializers: Weights = field(default_factory=dict)  # a body's own initializers
     num_formal: int = 0  # number of inputs that a body's node gives; the others are captured outer values
 
 
 def label_of(node: NodeProto) -> str:
     """Return the node's name, or that of its first output if it has none."""
     return node.name or next((f"→{name}" for name in node.output if name), node.op_type)
+
+
+def initializers_of(graph: GraphProto) -> Weights:
+    """Return a graph's own constants by name; of several of one name the last."""
+    return {t.name: t for t in graph.initializer} | {t.values.name: t for t in graph.sparse_initializer}
 
 
 def reads(node: NodeProto, depth: int) -> Iterator[str]:
@@ -50,7 +58,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 def captures(graph: GraphProto, depth: int) -> Iterator[str]:
     """Yield the outer names that a subgraph uses."""
-    inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    inner = {v.name for v in graph.input} | initializers_of(graph).keys()
     inner |= {name for n in graph.node for name in n.output}
     for n in graph.node:
         yield from (name for name in reads(n, depth - 1) if name not in inner)
@@ -70,7 +78,7 @@ class Cutter:
     def __init__(self, graph: GraphProto, depth: int) -> None:
         self._graph, self._depth = graph, depth
         self._nodes = in_order(graph.node, depth)
-        self._weights = {t.name: t for t in graph.initializer}
+        self._weights = initializers_of(graph)
         self._free = self._independent()
 
     def _independent(self) -> dict[str, NodeProto]:
@@ -125,7 +133,7 @@ class Cutter:
     def body(self, graph: GraphProto) -> SubgraphPart:
         """Return a subgraph of a node as a part. Outputs get unique names."""
         formal = [v.name for v in graph.input]
-        inner = {*formal, *(t.name for t in graph.initializer), *(name for n in graph.node for name in n.output)}
+        inner = {*formal, *initializers_of(graph), *(name for n in graph.node for name in n.output)}
         made = {name for n in graph.node for name in n.output}
         outputs: list[str] = []
         copies = []
@@ -137,14 +145,14 @@ class Cutter:
             outputs.append(name)
         outer = [n for n in dict.fromkeys(captures(graph, self._depth)) if n not in self._weights.keys() | self._free]
         nodes = (*in_order(graph.node, self._depth), *copies)
-        return SubgraphPart(nodes, (*formal, *outer), tuple(outputs), tuple(graph.initializer), len(formal))
+        return SubgraphPart(nodes, (*formal, *outer), tuple(outputs), initializers_of(graph), len(formal))
 
     def graph(self, part: SubgraphPart, types: Mapping[str, TypeProto]) -> GraphProto:
         """Return a part as a graph, with everything that it reads; `types` are those of its inputs."""
         needed, wanted = self._needed(part)
         made = GraphProto(name=self._graph.name or "graph")
-        made.initializer.extend(t for name, t in self._weights.items() if name in wanted)
-        made.initializer.extend(part.initializers)
+        for tensor in (*(t for name, t in self._weights.items() if name in wanted), *part.initializers.values()):
+            (made.initializer if isinstance(tensor, TensorProto) else made.sparse_initializer).append(tensor)
         made.node.extend((*needed, *part.nodes))
         for name in part.inputs:
             made.input.add(name=name).type.CopyFrom(types[name])
@@ -159,7 +167,7 @@ class Cutter:
 
     def _needed(self, part: SubgraphPart) -> tuple[Iterable[NodeProto], Collection[str]]:
         """Return the input-independent nodes, in order, and the names of weights that a part reads."""
-        own = {*part.inputs, *(t.name for t in part.initializers), *(name for n in part.nodes for name in n.output)}
+        own = {*part.inputs, *part.initializers, *(name for n in part.nodes for name in n.output)}
         wanted = {name for n in part.nodes for name in reads(n, self._depth)} | set(part.outputs)
         wanted -= own
         found: dict[int, NodeProto] = {}

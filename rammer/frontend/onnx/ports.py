@@ -117,9 +117,7 @@ def declared(value: ValueInfoProto) -> Declared:
         seen = kind.WhichOneof("value")
         raise ModelError(f"{value.name!r} is not a tensor, but {seen}", hint="lists and optional tensors are supported")
     tensor = kind.tensor_type
-    shape = None
-    if tensor.HasField("shape"):
-        shape = tuple(map(extent_of, tensor.shape.dim))
+    shape = tuple(map(extent_of, tensor.shape.dim)) if tensor.HasField("shape") else None
     return Declared(value.name, tensor.elem_type, shape, is_list, optional, key)
 
 
@@ -132,11 +130,6 @@ def type_of(value: Any) -> TypeProto:
         code = TensorProto.STRING if value.dtype.kind == "O" else helper.np_dtype_to_tensor_dtype(value.dtype)
         return helper.make_tensor_type_proto(code, None)
     return helper.make_sequence_type_proto(type_of(value[0]) if value else unknown)
-
-
-def elements(port: Declared, given: Given) -> tuple[TensorId, ...]:
-    """Return the names of a list's elements as inputs or outputs of a graph."""
-    return element_names(port.name, len(given or ()))
 
 
 def element_names(name: str, number: int) -> tuple[TensorId, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -17,7 +18,7 @@ from rammer.errors import ModelError, text_of
 from rammer.frontend import tensorflow
 from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
-from rammer.frontend.onnx.parts import Cutter
+from rammer.frontend.onnx.parts import Cutter, initializers_of
 from rammer.frontend.onnx.ports import Declared, Given, Place, Text, declared
 from rammer.frontend.onnx.signature import NEWEST_OPSETS
 from rammer.frontend.onnx.strings import require_utf8
@@ -43,6 +44,9 @@ class Imported:
     files: tuple[str, ...]
     words: Mapping[int, str] = field(default_factory=dict)  # the model's strings, by code
     steps: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, tuple[int, str]] = field(
+        default_factory=dict
+    )  # output with a bound -> axis, output of its size
 
     def tensors_only(self) -> Graph:
         """Return the graph of a program, which has no strings. Lists of maps are matrices with a column for each key.
@@ -78,13 +82,13 @@ class Source:
                 "modules of PyTorch go to rammer.compile(module, example=(x,))",
             )
         self.path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         folder = (os.path.dirname(self.path) or ".") if self.path else None
         self._folder = os.fspath(base_dir) if base_dir is not None else folder
         try:
             if self.path and (kind := tensorflow.kind_of(self.path)):
                 source = tensorflow.to_onnx(self.path, kind)
-            parsed = (source, weights or {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
+            parsed = (source, weights or {}) if isinstance(source, ModelProto) else _parse(source, self.limits)
             require_utf8(parsed[0])
         except ModelError as error:
             error.locate(path=self.path)
@@ -92,12 +96,12 @@ class Source:
         except MemoryError:
             raise _too_large(self.path) from None
         self._model, self._weights = parsed
+        self._secret = secrets.randbits(32)  # of draws without a seed
 
     @property
     def inputs(self) -> tuple[Declared, ...]:
         """The inputs that a caller gives, without initializers. Raises ModelError for a type that cannot be given."""
-        graph = self._model.graph
-        known = {*(t.name for t in graph.initializer), *(t.values.name for t in graph.sparse_initializer)}
+        known = initializers_of(self._model.graph)
         return tuple(declared(v) for v in self._model.graph.input if v.name not in known)
 
     @property
@@ -129,15 +133,11 @@ class Source:
         imported = (i.version for i in self._model.opset_import if i.domain in ("", "ai.onnx"))
         return max(imported, default=NEWEST_OPSETS[""])
 
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
     def cutter(self) -> Cutter:
         """Return a cutter of the graph. Calls of the model's own functions are inlined first."""
         if self._model.functions:
             self._model = inline_local_functions(self._model)
-        return Cutter(self._model.graph, self._limits.depth)
+        return Cutter(self._model.graph, self.limits.depth)
 
     def part(self, graph: GraphProto) -> Source:
         """Return a part of the graph as a model of its own, with the weights of this one."""
@@ -146,20 +146,20 @@ class Source:
         model.opset_import.extend(self._model.opset_import)
         names = {t.name for t in graph.initializer}
         weights = {name: data for name, data in self._weights.items() if name in names}
-        return Source(model, limits=self._limits, base_dir=self._folder, weights=weights)
+        return Source(model, limits=self.limits, base_dir=self._folder, weights=weights)
 
     def valued(self) -> ValuedNode | None:
         """Return the node of a model that has one only and computes values of values; None for any other model."""
-        graph, external = self._model.graph, ExternalData(self._folder, self._limits)
-        if not ValuedNode.suits(graph):
+        graph, external = self._model.graph, ExternalData(self._folder, self.limits)
+        if len(graph.node) != 1 or not ValuedNode.suits(graph, graph.node[0]):
             return None
-        weights = {t.name: decode(t, external, self._weights.get(t.name)) for t in graph.initializer}
-        return ValuedNode(graph, self.opset, self._limits, weights)
+        weights = {n: decode(t, external, self._weights.get(n)) for n, t in initializers_of(graph).items()}
+        return ValuedNode(graph, self.opset, self.limits, weights)
 
     def check(self) -> None:
         """Raise one ModelError that lists every unsupported operator."""
-        external = ExternalData(self._folder, self._limits)
-        Importer(self._model, self._weights, external, self._limits, {}, {}, {}, {}).check()
+        external = ExternalData(self._folder, self.limits)
+        Importer(self._model, self._weights, external, self.limits, {}, {}, {}, {}).check()
 
     def load(
         self,
@@ -168,17 +168,21 @@ class Source:
         dims: Mapping[str, int] | None = None,
         constants: Mapping[str, Any] | None = None,
         step_lengths: Mapping[str, str] | None = None,
+        is_bounded: bool = False,
     ) -> Imported:
         """Import for these shapes of inputs, extents of symbolic dimensions, and values of inputs.
 
         A list has a list of shapes, an optional without value None. `step_lengths` maps labels of recurrent nodes to
-        inputs of the graph, int64 scalars: later steps of these nodes change no state. Raises ModelError, and no other
-        error, for a model that cannot be imported.
+        inputs of the graph, int64 scalars: later steps of these nodes change no state. With `is_bounded`, outputs whose
+        size values decide have a bound, and `counts` names the outputs that are their sizes. Raises ModelError, and no
+        other error, for a model that cannot be imported.
         """
-        external = ExternalData(self._folder, self._limits)
+        external = ExternalData(self._folder, self.limits)
         try:
-            given = _shapes(shapes), _dims(dims), _by_name("constants", constants, "x")
-            importer = Importer(self._model, self._weights, external, self._limits, *given, step_lengths or {})
+            kinds = {name: _shape(name, shape) for name, shape in _by_name("shapes", shapes, "x").items()}
+            given = kinds, _dims(dims), _by_name("constants", constants, "x")
+            options = step_lengths or {}, self._secret, is_bounded
+            importer = Importer(self._model, self._weights, external, self.limits, *given, *options)
             graph = importer.run()
         except ModelError as error:
             error.locate(path=self.path)
@@ -188,7 +192,9 @@ class Source:
         except MemoryError:
             raise _too_large(self.path) from None
         paths = ((self.path,) if self.path else ()) + external.files
-        return Imported(graph, importer.inputs, importer.outputs, paths, importer.words, importer.lengths.steps)
+        return Imported(
+            graph, importer.inputs, importer.outputs, paths, importer.words, importer.lengths.steps, importer.counts
+        )
 
 
 def _too_large(path: str) -> ModelError:
@@ -214,11 +220,6 @@ def _dims(given: Any) -> dict[str, int]:
                 f"dims= gives {name!r} {extent!r}, which is no extent", hint=f"for example dims={{{name!r}: 8}}"
             )
     return dims
-
-
-def _shapes(given: Any) -> dict[str, Given]:
-    """Return the shapes that a caller gives inputs. Raises ModelError for invalid ones."""
-    return {name: _shape(name, shape) for name, shape in _by_name("shapes", given, "x").items()}
 
 
 def _shape(name: str, shape: Any) -> Given:

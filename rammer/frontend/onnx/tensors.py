@@ -144,14 +144,16 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
     return b"".join(blocks)
 
 
-def decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None = None) -> Array:
-    """Decode a TensorProto into a read-only array.
+def decode(tensor: TensorProto | SparseTensorProto, external: ExternalData, taken: memoryview | None = None) -> Array:
+    """Decode a TensorProto into a read-only array, a SparseTensorProto into a dense one.
 
     `taken` is its raw data if `take_weights` removed it from the message.
 
     Every initializer and attribute is decoded here. Raises ModelError for inconsistent data, and for a tensor that does
     not fit in memory.
     """
+    if isinstance(tensor, SparseTensorProto):
+        return _decode_sparse(tensor, external)
     what = f"tensor {tensor.name!r}"
     try:
         return _decode(tensor, external, taken, what)
@@ -202,8 +204,7 @@ def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | Non
     return _from_field(values, dtype, what).reshape(shape)
 
 
-def decode_sparse(tensor: SparseTensorProto, external: ExternalData) -> Array:
-    """Decode a SparseTensorProto into a dense array. Raises ModelError for inconsistent data."""
+def _decode_sparse(tensor: SparseTensorProto, external: ExternalData) -> Array:
     what, shape = f"sparse tensor {tensor.values.name!r}", tuple(tensor.dims)
     values, places = decode(tensor.values, external), decode(tensor.indices, external)
     size = prod(shape)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-from onnx import GraphProto
+from onnx import GraphProto, NodeProto
 
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.node import Node, handler_for
@@ -15,22 +16,7 @@ from rammer.frontend.onnx.parts import label_of
 from rammer.frontend.onnx.signature import attribute_values, signature
 from rammer.ir.tensor import Array
 
-VALUED = ("NonZero", "NonMaxSuppression", "Unique")  # their handlers add no operators, and look at no types
-
-
-class _Values:
-    """What such a handler needs of a builder."""
-
-    def __init__(self, values: Mapping[str, Array]) -> None:
-        self.values = dict(values)
-
-    def value(self, tensor: str) -> Array:
-        return self.values[tensor]
-
-    def constant(self, array: Any) -> str:
-        name = f"result {len(self.values)}"
-        self.values[name] = np.asarray(array)
-        return name
+VALUED = ("NonZero", "NonMaxSuppression", "Unique", "Compress")  # their handlers add no operators, and look at no types
 
 
 class ValuedNode:
@@ -47,19 +33,24 @@ class ValuedNode:
         self._weights = weights
 
     @staticmethod
-    def suits(graph: GraphProto) -> bool:
-        """Check whether a model can be computed so."""
-        if len(graph.node) != 1 or graph.node[0].op_type not in VALUED or graph.node[0].domain not in ("", "ai.onnx"):
-            return False
-        return all(v.name in graph.node[0].output for v in graph.output)
+    def suits(graph: GraphProto, node: NodeProto) -> bool:
+        """Check whether a model of one node can be computed so."""
+        known = node.op_type in VALUED and node.domain in ("", "ai.onnx")
+        return known and all(v.name in node.output for v in graph.output)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs by name. Raises ModelError for operands that do not fit each other."""
-        values, nothing = _Values({**self._weights, **inputs}), cast("Any", None)
+        values = {**self._weights, **inputs}
+
+        def constant(array: Any) -> str:
+            values[name := f"result {len(values)}"] = np.asarray(array)
+            return name
+
+        builder: Any = SimpleNamespace(value=values.__getitem__, constant=constant, counts=None)
         assert self._handler is not None
-        # its attributes have neither tensors nor graphs
+        nothing: Any = None  # its attributes have neither tensors nor graphs
         found = self._handler(
-            self._view(builder=cast("Any", values), decode=nothing, subgraph=nothing, lengths=nothing, words=nothing)
+            self._view(builder=builder, decode=nothing, subgraph=nothing, lengths=nothing, words=nothing)
         )
         names = cast("list[str]", [found] if isinstance(found, str) else found)
-        return {name: values.values[tensor] for name, tensor in zip(self._results, names, strict=False) if name}
+        return {name: values[tensor] for name, tensor in zip(self._results, names, strict=False) if name}

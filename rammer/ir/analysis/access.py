@@ -210,7 +210,8 @@ def _applied_by_wave(stmt: Apply, loops: tuple[tuple[int, For], ...]) -> Iterato
 
     Operands lie in registers of any thread of the subgroup, or in scratch if they are staged.
     """
-    instruction, terms = stmt.instruction, _terms(stmt)
+    instruction = stmt.instruction
+    terms = tuple((axis, stmt.sizes[axis]) for axis, _ in instruction.meaning.root.reduce)
     roles, (result, _) = _roles(instruction), instruction.tensors[0]
     digits = [lp for _, lp in loops if lp.kind is Kind.THREAD and lp.stride < instruction.threads]
     env = {lp.var: (lp.start, lp.stop - 1) for lp in digits}
@@ -242,7 +243,3 @@ def _moved(loop: For, thread: Index, subgroup_size: int) -> Index:
 
 def _roles(instruction: Instruction) -> dict[str, Role]:
     return {ld.tensor: role for ld, _, role in loads_in_role(instruction.meaning.root.body)}
-
-
-def _terms(stmt: Apply) -> Axes:
-    return tuple((axis, stmt.sizes[axis]) for axis, _ in stmt.instruction.meaning.root.reduce)

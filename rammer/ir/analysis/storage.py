@@ -14,7 +14,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.ir.remembered import remembered
-from rammer.ir.tensor import Layout, TensorId
+from rammer.ir.tensor import Layout, Numbers, TensorId
 
 
 def memory_owners(graph: Graph) -> list[TensorId]:
@@ -68,9 +68,6 @@ def arguments(
         if root not in graph.constants:
             found = hulls(kernels[operator], argument)
             yield argument, root, found + offset * (found[:, 1:] > found[:, :1])
-
-
-Numbers = NDArray[np.int64]
 
 
 def accesses(plan: ExecutionPlan, order: HappensBefore, owners: Collection[TensorId]) -> dict[TensorId, Numbers]:

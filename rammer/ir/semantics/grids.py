@@ -15,7 +15,7 @@ import numpy as np
 
 from rammer.ir.expr import Call, Scalar, Stage, loads
 from rammer.ir.index import Div, var, variables
-from rammer.ir.tensor import Array, Shape
+from rammer.ir.tensor import Shape
 
 Result = TypeVar("Result")
 
@@ -109,11 +109,8 @@ def in_blocks(stage: Stage, grid: Grid) -> Grid:
     alone = whole.size == wide[axis].shape[dim] and all(g.shape[dim] == 1 for a, g in wide.items() if a != axis)
     if not alone or whole[0] % block or whole.size % block or np.any(np.diff(whole) != 1):
         return grid
-    return Grid({a: np.expand_dims(g, dim) if a != axis else _cut_in(g, dim, block) for a, g in wide.items()})
-
-
-def _cut_in(array: Array, dim: int, block: int) -> Array:
-    return array.reshape(*array.shape[:dim], -1, block, *array.shape[dim + 1 :])
+    shape = (*wide[axis].shape[:dim], -1, block, *wide[axis].shape[dim + 1 :])
+    return Grid({a: np.expand_dims(g, dim) if a != axis else g.reshape(shape) for a, g in wide.items()})
 
 
 def terms_of(stage: Stage, grid: Grid) -> tuple[Grid, Shape, int]:

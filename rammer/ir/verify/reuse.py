@@ -23,10 +23,9 @@ from rammer.ir.analysis.order import HappensBefore, Slots
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import RTask, TaskUid
-from rammer.ir.tensor import TensorId, aligned_bytes
+from rammer.ir.tensor import Numbers, TensorId, aligned_bytes
 from rammer.ir.tile import TileProgram
 
-Numbers = NDArray[np.int64]
 MOST_NUMBERS = 1 << 24  # clocks that are compared at once
 
 
@@ -305,7 +304,8 @@ def _check_scratch(
     for (program, veu), there in lanes.items():
         where = f"the scratch of vEU {veu}"
         lane_slots = plan.programs[program].lanes[veu]
-        used = np.array([_own_scratch(plan.kernels, slot) for slot in lane_slots], np.int64)
+        kernels = [plan.kernels[s.uid.operator_id] if isinstance(s, RTask) else None for s in lane_slots]
+        used = np.array([aligned_bytes(k.scratch_bytes) if k else 0 for k in kernels], np.int64)
         there.sort(key=lambda stay: int(ranges.begins[stay[0]]))
         for at, (n, first, last) in enumerate(there):
             span = used[first : last + 1]
@@ -329,7 +329,3 @@ def _check_scratch(
                         f"{ranges.ends[m]}) share bytes of {where}, and are needed at the same time",
                         hint="share scratch only if one is read before the other is written, on the same vEU",
                     )
-
-
-def _own_scratch(kernels: Sequence[RKernel], slot: object) -> int:
-    return aligned_bytes(kernels[slot.uid.operator_id].scratch_bytes) if isinstance(slot, RTask) else 0

@@ -7,19 +7,16 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.ir.analysis.access import Access, common_loops
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Scalar, TensorExpr, free_axes
 from rammer.ir.index import Index, evaluate
 from rammer.ir.kernel import RKernel
 from rammer.ir.semantics.evaluate import happens
-from rammer.ir.tensor import row_major
+from rammer.ir.tensor import Numbers, row_major
 from rammer.ir.tile import Kind, Store, TileProgram, statements
 
 MAX_POINTS = 1 << 22  # elements that an rTask moves, all of which are looked at
-
-Numbers = NDArray[np.int64]
 
 
 def findings(
@@ -169,7 +166,7 @@ def _disorder(
     again, later = line[order][1:] == line[order][:-1], np.diff(by_thread.T[by_thread.T >= 0][order]) >= 0
     if np.any(again & ~later):
         return "stores elements that may have one place in another order"
-    if threads and rows and not all(_alike(by_thread[n]) for n in range(len(by_thread))):
+    if threads and rows and not all(len(np.unique(row[row >= 0])) <= 1 for row in by_thread):
         return "gives elements that may have one place to several threads"
     return ""
 
@@ -180,11 +177,6 @@ def _number(axes: Mapping[str, Numbers], extents: Mapping[str, int], elements: i
     for axis, extent in extents.items():
         number = number * extent + axes[axis]
     return number
-
-
-def _alike(numbers: Numbers) -> bool:
-    """Return whether threads are at one row at a time."""
-    return len(np.unique(numbers[numbers >= 0])) <= 1
 
 
 def _same(

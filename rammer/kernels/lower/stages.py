@@ -63,7 +63,8 @@ class PlacedStages:
             ctx.home[stage.name] = self._kept(stage, box)
         origin = {a: hull.corner for (a, _), hull in zip(stage.axes, box, strict=True)}
         extent = {a: hull.extent for (a, _), hull in zip(stage.axes, box, strict=True)}
-        threads = ctx.threads if shared else _threads_inside(self._around(stage), ctx.threads)
+        strides = [] if shared else [b.stride for b in self._around(stage) if b.loop.kind is Kind.THREAD]
+        threads = min(strides, default=ctx.threads)
         nest = cut(ctx, stage, at.loops, origin, extent, stage.name + "_", threads)
         self.nests[stage.name] = nest = self._inside(stage, nest) if stage.name in self.stored else nest
         self.readers += [(b, nest.values) for b in _bodies(stage)]
@@ -179,11 +180,6 @@ def _stored(ctx: Context) -> set[str]:
         if any(ld.tensor in found for body in _bodies(stage) for ld, _ in loads(body)):
             found.add(stage.name)
     return found
-
-
-def _threads_inside(around: list[LoopLevel], threads: int) -> int:
-    """Return how many threads share the values of all surrounding digits."""
-    return min((b.stride for b in around if b.loop.kind is Kind.THREAD), default=threads)
 
 
 def _bodies(stage: Stage) -> list[Scalar]:

@@ -126,10 +126,6 @@ def forms(problem: KernelProblem, worth_us: float = inf) -> list[Form]:
     return sorted(found, key=lambda form: form.unshared_us)
 
 
-def _vectors(problem: KernelProblem, channels: int) -> int:
-    return -(-channels // problem.lanes)
-
-
 def _plans(problem: KernelProblem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
     """Yield ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
     extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
@@ -203,7 +199,7 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
 
 def _block(problem: KernelProblem, conv: Convolution, plan: Plan) -> Block:
     """Return the best register block of products that does not reach into the next group and its other channels."""
-    found = blocks(problem, 1 if plan.order is Order.LATE else _vectors(problem, plan.outs), plan.tiles)
+    found = blocks(problem, 1 if plan.order is Order.LATE else -(-plan.outs // problem.lanes), plan.tiles)
     return next(b for b in found if conv.groups == 1 or plan.outs % (b.vectors * problem.lanes) == 0)
 
 

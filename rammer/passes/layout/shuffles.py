@@ -29,7 +29,7 @@ def _reading(editor: Editor, _: int, op: ROperator) -> TensorId | None:
         return None
     source, parts = shuffle
     attrs, weights = op.operation.keywords, op.inputs[1]
-    order = np.argsort(_taken(editor.types[source].shape[1], parts))
+    order = np.argsort(np.arange(editor.types[source].shape[1]).reshape(parts, -1).T.reshape(-1))
     if between is not None:
         constants = (editor.constant(editor.constants[t][order], t) for t in between.inputs[1:])
         source = editor.define(between.name, "conv", source, *constants, **between.operation.keywords)
@@ -62,8 +62,3 @@ def _shuffle(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
         return None
     whole = last.operation.outputs[0].shape == source == (shape[0], shape[1] * shape[2], *shape[3:])
     return (first.inputs[0], shape[1]) if whole else None
-
-
-def _taken(channels: int, parts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the source channel of each shuffled channel."""
-    return np.arange(channels).reshape(parts, -1).T.reshape(-1)

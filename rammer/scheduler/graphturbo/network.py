@@ -112,8 +112,7 @@ def _through_view(axes: Axes, shape: tuple[int, ...], written: tuple[int, ...]) 
     """
     outer = _common(shape, written)
     inner = _common(shape[outer:][::-1], written[outer:][::-1])
-    middle = len(written) - outer - inner
-    return axes[:outer] + (None,) * middle + axes[len(axes) - inner :]
+    return axes[:outer] + (None,) * (len(written) - outer - inner) + axes[len(axes) - inner :]
 
 
 def _common(shape: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -40,7 +40,7 @@ def _groups(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
         if version1 and "cpu" not in kind[2].split(","):
             continue
         group = PurePosixPath(paths.get("cpu" if version1 else "", "/"))
-        above, mount = (PurePosixPath(_unescaped(f)) for f in fields[3:5])
+        above, mount = (PurePosixPath(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), f)) for f in fields[3:5])
         # A container may see its group's path as on the host, but mount only its own group: the mount is the group.
         inside = group.is_relative_to(above) and ".." not in group.parts
         yield mount, mount / group.relative_to(above) if inside else mount
@@ -58,10 +58,6 @@ def _quotas(root: Path, mount: PurePosixPath, group: PurePosixPath) -> Iterator[
         ):
             if len(values) == 2 and all(v.isdecimal() and int(v) > 0 for v in values):  # else "max", or -1
                 yield Quota(int(values[0]) / int(values[1]), str(folder / file))
-
-
-def _unescaped(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), field)
 
 
 def system_file(path: str | Path) -> str:

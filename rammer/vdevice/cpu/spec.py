@@ -80,7 +80,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
             ),
             MemoryLevel(
                 "DRAM",
-                _ram_bytes(),
+                os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
                 "device",
                 found.memory_all_gbps,
                 veu_gbps=found.memory_gbps,
@@ -96,7 +96,3 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         in_place=True,
         non_temporal=found.memory_once_gbps >= ONCE * found.memory_gbps,
     )
-
-
-def _ram_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rammer.ir.kernel import RKernel
-from rammer.ir.tensor import DType
+from rammer.ir.tensor import DType, Numbers
 from rammer.vdevice.base import Image
-from rammer.vdevice.proof.decoded import Numbers
 from rammer.vdevice.proof.flow import DecodedFlow, VertexClass, VertexGroup, VertexKernel
 
 FILE = "plan.txt"

@@ -13,7 +13,8 @@ import numpy as np
 from rammer.ir.analysis.dependency import read_elements
 from rammer.ir.analysis.intervals import expand
 from rammer.ir.kernel import RKernel
-from rammer.vdevice.proof.decoded import DecodedImage, Numbers
+from rammer.ir.tensor import Numbers
+from rammer.vdevice.proof.decoded import DecodedImage
 
 
 @dataclass(slots=True)

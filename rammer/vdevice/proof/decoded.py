@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.errors import VerificationError
 from rammer.ir.kernel import RKernel
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, Numbers
 
-Numbers = NDArray[np.int64]
 ARENA, SCRATCH = -1, -2  # bases of operands; constants count from 0
 FILE_ALIGNMENT = 64  # bytes, of arrays in a file of tables
 NO_COPIES: Numbers = np.zeros((0, 8), np.int64)

@@ -20,8 +20,8 @@ from rammer.ir.analysis.intervals import NOTHING, Intervals, expand, merged, mis
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.remembered import memoized
-from rammer.ir.tensor import Array, DType, TensorId, TensorType
-from rammer.vdevice.proof.decoded import Numbers, broken
+from rammer.ir.tensor import Array, DType, Numbers, TensorId, TensorType
+from rammer.vdevice.proof.decoded import broken
 from rammer.vdevice.proof.packed import difference, value_of
 
 FIRST = 1 << 36  # an element's name is: number of its owner * FIRST + index

@@ -9,8 +9,8 @@ import numpy as np
 from rammer.ir.analysis.messages import BOX_BYTES, WORD_BYTES, Delivery, last_barrier
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
-from rammer.ir.tensor import TensorId
-from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers, broken
+from rammer.ir.tensor import Numbers, TensorId
+from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, broken
 
 NO_COPY = (0, SCRATCH)
 

@@ -11,12 +11,10 @@ from itertools import product
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.ir.graph import Graph
-from rammer.ir.tensor import Array, TensorId, TensorType
+from rammer.ir.tensor import Array, Numbers, TensorId, TensorType
 
-Numbers = NDArray[np.int64]
 MOST_BYTES = 64 << 20  # of a constant that is compared completely
 SAMPLES = 1 << 20  # elements that are compared of a larger one
 CHUNK = 1 << 18  # elements that are compared together

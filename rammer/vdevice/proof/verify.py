@@ -17,11 +17,11 @@ from rammer.ir.analysis.order import HappensBefore, PlanPosition
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import Position, RTask
-from rammer.ir.tensor import Array, TensorId, TensorType
+from rammer.ir.tensor import Array, Numbers, TensorId, TensorType
 from rammer.ir.verify.reuse import first_touched
 from rammer.vdevice.base import Image, VDevice
 from rammer.vdevice.proof.copies import CopyReads, by_lane, sources
-from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers, broken
+from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, broken
 from rammer.vdevice.proof.flow import DecodedFlow, verify_flow
 from rammer.vdevice.proof.messages import places_of, verify_messages
 from rammer.vdevice.proof.packed import difference, value_of

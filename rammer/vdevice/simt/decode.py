@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import Numbers
 from rammer.vdevice.base import Image
-from rammer.vdevice.proof.decoded import SCRATCH, DecodedImage, DecodedSlots, Numbers, read_table
+from rammer.vdevice.proof.decoded import SCRATCH, DecodedImage, DecodedSlots, read_table
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.codegen.slices import slice_of
 from rammer.vdevice.simt.codegen.variants import Variants

@@ -232,7 +232,10 @@ def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int
     """
     command = " ".join(shlex.quote(a) for a in argv)
     # The compiler's own caches: a global one that is kept, a local one that is deleted with the folder.
-    environment = os.environ | {"ZIG_LOCAL_CACHE_DIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache())}
+    environment = os.environ | {
+        "ZIG_LOCAL_CACHE_DIR": str(folder),
+        "ZIG_GLOBAL_CACHE_DIR": str(config.private_dir(config.cache_dir() / "zig")),
+    }
     log, calls = Path(folder, "stderr.txt"), _thread.calls
     with log.open("wb") as stderr:
         start = time.monotonic()  # the compiler may run long before this thread continues
@@ -340,10 +343,6 @@ def _trimmed(log: Path) -> str:
     with log.open("rb") as file:
         text = file.read(MAX_STDERR + 1).decode(errors="replace")
     return text if len(text) <= MAX_STDERR else text[:MAX_STDERR] + "\n… (more lines left out)"
-
-
-def _zig_cache() -> Path:
-    return config.private_dir(config.cache_dir() / "zig")
 
 
 def c_compiler() -> Compiler:

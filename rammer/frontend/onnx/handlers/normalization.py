@@ -18,7 +18,7 @@ def batch_normalization(n: Node) -> TensorId | list[TensorId]:
         raise n.fail("training mode is not supported", hint="export the model for inference")
     if n.attrs.get("spatial", 1) != 1:
         raise n.fail("spatial=0 is not supported", hint="export with opset 9 or later")
-    x, scale, bias, mean, var = _batch_norm_operands(n)
+    x, scale, bias, mean, var = (n.cast(n.tensor(k), n.dtype()) for k in range(5))  # statistics may have another type
     if not (n.attrs["training_mode"] if n.opset >= 14 else n.opset >= 7 and any(n.outputs[1:])):
         return n.add("batch_norm", x, scale, bias, mean, var, epsilon=n.attrs["epsilon"])
     axes = tuple(d for d in range(len(n.shape())) if d != 1)
@@ -34,11 +34,6 @@ def batch_normalization(n: Node) -> TensorId | list[TensorId]:
 def _running(n: Node, old: TensorId, new: TensorId) -> TensorId:
     momentum = n.attrs["momentum"]
     return n.add("add", n.add("mul", old, n.like(momentum, old)), n.add("mul", new, n.like(1 - momentum, new)))
-
-
-def _batch_norm_operands(n: Node) -> list[TensorId]:
-    """Return all operands in the type of x: since opset 14 the statistics may have another one."""
-    return [n.cast(n.tensor(position), n.dtype()) for position in range(5)]
 
 
 @handles("LayerNormalization")

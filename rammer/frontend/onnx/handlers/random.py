@@ -1,12 +1,12 @@
 """Draw random numbers: each is a hash of its place, the node, the seed and the number of the run.
 
 Known as: a counter-based generator. Programs stay functions of their inputs: one that draws has the input `random_run`,
-and another number there gives another draw. Sessions count their runs. A node without a seed gets one at each import.
+and another number there gives another draw. Sessions count their runs. A node without a seed
+gets one of its model (`Source`), so that all imports of a model draw alike.
 """
 
 from __future__ import annotations
 
-import secrets
 from math import pi, prod
 from zlib import crc32
 
@@ -79,7 +79,7 @@ def _draws(n: Node, shape: Shape) -> list[TensorId]:
     if RANDOM_RUN not in n.builder.types:
         n.builder.input(RANDOM_RUN, (), DType.I64)
     given = n.attrs.get("seed")
-    seed = secrets.randbits(32) if given is None else crc32(np.float32(given).tobytes())
+    seed = n.builder.secret if given is None else crc32(np.float32(given).tobytes())
     place = n.constant(np.arange(prod(shape)).reshape(shape), DType.U32)
     number = len(n.builder.types)  # no other draw of the graph has the same
     v = [place, n.cast(RANDOM_RUN, DType.U32), *(n.constant(k, DType.U32) for k in (seed, number))]

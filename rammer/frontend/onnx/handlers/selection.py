@@ -1,29 +1,62 @@
-"""Import operators whose output's size depends on values, if these are known at compile time."""
+"""Import operators whose output's size depends on values.
+
+Where these are not known, the output has a bound: kept rows come first, and their number is an output of its own. Known
+as: stream compaction, padded shapes. Sessions cut the rows. Other importers need the values at compile time.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rammer.frontend.onnx.node import Node, handles
-from rammer.ir.tensor import Array, DType, TensorId
+from rammer.ir.tensor import DType, TensorId
+
+MOST_ROWS = 1024  # that are kept or not in a program, which counts in quadratic time; NumPy is as fast with more
+CORNERS = np.kron([[1, 1], [-0.5, 0.5]], np.eye(2))  # of a box by its centre and size
+MOST_STEPS = 128  # boxes of a class that a program selects, one after another
 
 
 @handles("NonZero")
 def non_zero(n: Node) -> TensorId:
+    value = n.builder.value(x := n.tensor(0))
+    if value is None and n.builder.counts is not None and 0 < n.type(x).size <= MOST_ROWS:
+        shape, flat = n.shape() or (1,), n.reshape(x, (n.type(x).size,))
+        flags = n.add("not", n.add("equal", flat, n.like(0, flat)))
+        return _kept(n, n.constant(np.indices(shape).reshape(len(shape), -1), DType.I64), flags, 1)
     value = n.value(0, "X")
     return n.constant(np.array(np.nonzero(value if value.ndim else value.reshape(1)), np.int64))
 
 
 @handles("Compress", since=9)
 def compress(n: Node) -> TensorId:
-    """Select elements, as a gather. The condition must be known, the data need not."""
-    x, condition, axis = n.tensor(0), n.value(1, "condition"), n.attrs["axis"]
+    """Select elements, as a gather if the condition is known. Many elements by an unknown one need values, too."""
+    x, given, axis = n.tensor(0), n.tensor(1), n.attrs["axis"]
+    data, condition = n.builder.value(x), n.builder.value(given)
+    if data is not None and condition is not None:
+        return n.constant(np.compress(condition, data, axis))
     if axis is None:
         x, axis = n.reshape(x, (n.type(x).size,)), 0
     axis = n.axis(axis, n.type(x).rank)
-    if condition.ndim != 1 or condition.size > n.type(x).shape[axis]:
-        raise n.fail(f"condition {list(condition.shape)} does not fit axis {axis} of {n.type(x)}")
-    return n.add("gather", x, n.constant(np.flatnonzero(condition), DType.I64), axis=axis)
+    if len(n.shape(1)) != 1 or n.shape(1)[0] > n.type(x).shape[axis]:
+        raise n.fail(f"condition {list(n.shape(1))} does not fit axis {axis} of {n.type(x)}")
+    if condition is None and n.builder.counts is not None and 0 < n.shape(1)[0] <= MOST_ROWS and n.type(x).size:
+        return _kept(n, n.cut(x, axis, 0, n.shape(1)[0]), given, axis)
+    if condition is None:
+        n.value(0, "input")
+    return n.add("gather", x, n.constant(np.flatnonzero(n.value(1, "condition")), DType.I64), axis=axis)
+
+
+def _kept(n: Node, data: TensorId, flags: TensorId, axis: int) -> TensorId:
+    """Return the places of `data` along an axis whose flag is set, before any others. A session cuts them behind."""
+    assert n.builder.counts is not None
+    shape, counted = n.type(data).shape, n.cast(flags, DType.I32)
+    before = n.add("accumulate", counted, fn="sum", axis=0, skipped=1)
+    places = n.add("where", flags, before, n.like(shape[axis], before))
+    places = n.reshape(places, [e if d == axis else 1 for d, e in enumerate(shape)])
+    moves = tuple(-1 if d == axis else d for d in range(len(shape)))
+    result = n.add("scatter", n.like_array(np.zeros(shape), data), data, places, moves=moves, how="chosen")
+    n.builder.counts[result] = axis, n.cast(n.reduce(counted, "sum", (0,), keepdims=False), DType.I64)
+    return result
 
 
 @handles("Unique")
@@ -43,15 +76,20 @@ def unique(n: Node) -> list[TensorId]:
 @handles("NonMaxSuppression")
 def non_max_suppression(n: Node) -> TensorId:
     """Select boxes by falling score, for each batch and class, unless they overlap a selected one too much."""
+    most = int(n.scalar(2, "max_output_boxes_per_class")) if n.has(2) else 0
+    bound = max(float(n.scalar(3, "iou_threshold")), 0.0) if n.has(3) else 0.0
+    least = float(n.scalar(4, "score_threshold")) if n.has(4) else -np.inf
+    if n.attrs["center_point_box"] not in (0, 1):
+        raise n.fail(f"center_point_box is {n.attrs['center_point_box']}", hint="0 or 1")
+    if n.builder.counts is not None and any(n.builder.value(n.tensor(k)) is None for k in (0, 1)):
+        (batch, kinds, number), steps = n.shape(1), min(most, n.shape(1)[-1])
+        if 0 < steps <= MOST_STEPS and 0 < batch * kinds * steps <= MOST_ROWS and n.shape() == (batch, number, 4):
+            return _selected(n, steps, bound, least)
     boxes, scores = n.value(0, "boxes").astype(np.float64), n.value(1, "scores")
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
         raise n.fail(f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not fit")
-    if n.attrs["center_point_box"] not in (0, 1):
-        raise n.fail(f"center_point_box is {n.attrs['center_point_box']}", hint="0 or 1")
-    most = int(n.scalar(2, "max_output_boxes_per_class")) if n.has(2) else 0
-    bound = float(n.scalar(3, "iou_threshold")) if n.has(3) else 0.0
-    least = float(n.scalar(4, "score_threshold")) if n.has(4) else -np.inf
-    low, high = np.moveaxis(_corners(boxes, bool(n.attrs["center_point_box"])), -2, 0)
+    corners = boxes @ CORNERS if n.attrs["center_point_box"] else boxes
+    low, high = np.moveaxis(np.sort(corners.reshape(*boxes.shape[:-1], 2, 2), -2), -2, 0)
     areas = np.prod(high - low, -1)
     chosen: list[tuple[int, int, int]] = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
@@ -70,10 +108,30 @@ def non_max_suppression(n: Node) -> TensorId:
     return n.constant(np.array(chosen, np.int64).reshape(-1, 3))
 
 
-def _corners(boxes: Array, centred: bool) -> Array:
-    """Return least and greatest coordinates: [..., 2, 2]."""
-    pairs = boxes.reshape(*boxes.shape[:-1], 2, 2)
-    if centred:
-        middle, half = pairs[..., 0, :], pairs[..., 1, :] / 2
-        return np.stack([middle - half, middle + half], -2)
-    return np.sort(pairs, -2)
+def _selected(n: Node, steps: int, bound: float, least: float) -> TensorId:
+    """Return selected boxes with a bound: each step takes the highest score that is left in every class."""
+    (batch, kinds, number), x, scores = n.shape(1), n.tensor(0), n.tensor(1)
+    corners = n.product(x, n.like_array(CORNERS, x)) if n.attrs["center_point_box"] else x
+    pairs, gone = n.reshape(corners, (batch, 1, number, 2, 2)), n.like(-np.inf, scores)
+    low, high = (n.reduce(pairs, fn, (3,), keepdims=False) for fn in ("min", "max"))
+    area = n.reduce(n.add("sub", high, low), "prod", (3,))
+    table = n.reshape(n.concat([low, high, area], 3), (batch * number, 5))
+    first = n.constant((np.arange(batch) * number).reshape(-1, 1, 1), DType.I64)
+    places = n.constant(np.arange(number).reshape(1, 1, -1), DType.I64)
+    left = n.add("max", scores, n.like(-3.4e38, scores))  # so that a score of -inf is not gone
+    if n.has(4):
+        left = n.add("where", n.add("less", n.like(least, scores), scores), left, gone)
+    found, tops = list[TensorId](), list[TensorId]()
+    for _ in range(steps):
+        found.append(n.add("arg_max", left, axis=2, keepdims=True, select_last_index=False))
+        tops.append(n.reduce(left, "max", (2,)))
+        own = n.add("gather", table, n.add("add", found[-1], first), axis=0)
+        sides = n.add("sub", n.add("min", high, n.cut(own, 3, 2, 2)), n.add("max", low, n.cut(own, 3, 0, 2)))
+        shared = n.reduce(n.add("max", sides, n.like(0, sides)), "prod", (3,))
+        whole = n.add("sub", n.add("add", area, n.cut(own, 3, 4, 1)), shared)
+        over = n.reshape(n.add("less", n.like(bound, shared), n.add("div", shared, whole)), n.shape(1))
+        left = n.add("where", n.add("or", over, n.add("equal", places, found[-1])), gone, left)
+    rows = batch * kinds * steps
+    classes = n.constant(np.indices((batch, kinds, steps))[:2].reshape(2, rows).T, DType.I64)
+    chosen = n.concat([classes, n.reshape(n.concat(found, 2), (rows, 1))], 1)
+    return _kept(n, chosen, n.add("less", gone, n.reshape(n.concat(tops, 2), (rows,))), 0)

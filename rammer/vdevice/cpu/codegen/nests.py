@@ -52,7 +52,8 @@ class NestPrinter(CFamilyPrinter):
                 groups.setdefault(lines, []).append((stmt, held))
         nests: list[NestFunction] = []
         for lines, members in groups.items():
-            if len(members) > 1 and (made := _common(lines, [held for _, held in members], _arrays(members[0][0]))):
+            arrays = [s.buffer.name for s in statements((members[0][0],)) if isinstance(s, Alloc)]
+            if len(members) > 1 and (made := _common(lines, [held for _, held in members], arrays)):
                 texts, rows = made
                 numbers = tuple(f"long rammer_p{n}" for n in range(len(rows)))
                 nest = NestFunction(f"{prefix}nest{len(nests)}", (*self.scratch(), *texts), numbers)
@@ -127,11 +128,6 @@ def _goes_around(loop: For) -> bool:
     """Return whether a serial loop holds two more levels of loops: compilers gain nothing from its constant bounds."""
     serial = [s for s in statements(loop.body) if isinstance(s, For) and s.kind is Kind.SERIAL]
     return loop.kind is Kind.SERIAL and any(isinstance(t, For) for s in serial for t in statements(s.body))
-
-
-def _arrays(stmt: Stmt) -> list[str]:
-    """Return the names of a nest's registers."""
-    return [s.buffer.name for s in statements((stmt,)) if isinstance(s, Alloc)]
 
 
 def _common(

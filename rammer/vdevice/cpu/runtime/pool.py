@@ -28,28 +28,15 @@ _TURN_BYTES = 4096  # more than `turn` of runtime.c
 Cpus: TypeAlias = NDArray[np.int64]
 
 
+_TABLE = """num_veus num_programs *bounds *slots *waits *kernels *args *aheads *scratch scratch_stride num_cpus *cpus
+spin_ns watchdog_ns patience *times *report keeps_subnormals"""  # fields of `table`, of which some are pointers
+
+
 class TableStruct(ctypes.Structure):
     """`table` of runtime.c."""
 
-    _fields_ = (
-        ("num_veus", ctypes.c_int64),
-        ("num_programs", ctypes.c_int64),
-        ("bounds", ctypes.c_void_p),
-        ("slots", ctypes.c_void_p),
-        ("waits", ctypes.c_void_p),
-        ("kernels", ctypes.c_void_p),
-        ("args", ctypes.c_void_p),
-        ("aheads", ctypes.c_void_p),
-        ("scratch", ctypes.c_void_p),
-        ("scratch_stride", ctypes.c_int64),
-        ("num_cpus", ctypes.c_int64),
-        ("cpus", ctypes.c_void_p),
-        ("spin_ns", ctypes.c_int64),
-        ("watchdog_ns", ctypes.c_int64),
-        ("patience", ctypes.c_int64),
-        ("times", ctypes.c_void_p),
-        ("report", ctypes.c_void_p),
-        ("keeps_subnormals", ctypes.c_int64),
+    _fields_ = tuple(
+        (name.strip("*"), ctypes.c_void_p if name.startswith("*") else ctypes.c_int64) for name in _TABLE.split()
     )
 
 

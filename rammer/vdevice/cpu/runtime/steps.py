@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import StepRows
@@ -36,34 +35,32 @@ class CpuLoopBody:
         self._pointed = {name: -1 for name, _ in inputs if self._can_point(name, rows[name])}
         homes = {view.ctypes.data for name, view in inputs if name in self._pointed}  # also of what is changed there
         written = [(name, view) for name, view in outputs if name in rows and view.ctypes.data not in homes]
-        self._views = dict((*inputs, *written))
-        self._numbers = {name: n for n, name in enumerate(self._views)}
-        self._table = np.zeros((len(self._views), 9), np.int64)
-        for name in self._views:
+        views = dict((*inputs, *written))
+        self._homes = {name: (n, _address(view), view.nbytes) for n, (name, view) in enumerate(views.items())}
+        self._arguments = {n: (len(b.args), _address(b.args), _address(b.offsets)) for n, b in bindings.items()}
+        self._table = np.zeros((len(views), 9), np.int64)
+        for name in views:
             self.move(name, rows[name])
         self._condition = next((view for name, view in outputs if name == again), np.zeros(0, np.bool_))
-        counts = len(inputs), len(written)
         condition = self._condition.ctypes.data, self._condition.nbytes
-        self._loop = np.array([args.ctypes.data, self._table.ctypes.data, *counts, *condition], np.int64)
+        self._loop = np.array(
+            [args.ctypes.data, self._table.ctypes.data, len(inputs), len(written), *condition], np.int64
+        )
+        self.progress = np.array([0, 1], np.int64)
+        self._at = _address(self._loop), _address(self.progress)
 
     def move(self, name: str, rows: StepRows) -> None:
         """Set the rows of a port. The caller keeps them alive."""
-        at, offsets, count, points = 0, 0, 0, self._can_point(name, rows)
+        points, array = self._can_point(name, rows), rows.array
         if points != (name in self._pointed):  # a new dictionary: by the old one the program knows what to point back
             self._pointed = {n: -1 for n in (*self._pointed, name) if points or n != name}
-        if points:
-            bound = self._bindings[name]
-            at, offsets, count = _address(bound.args), _address(bound.offsets), len(bound.args)
-        view, array = self._views[name], rows.array
-        place = _address(view), _address(array), view.nbytes, array.strides[0], rows.shift, len(array)
-        self._table[self._numbers[name]] = (count, at, offsets, *place)
+        number, home, nbytes = self._homes[name]
+        bound = self._arguments[name] if points else (0, 0, 0)
+        self._table[number] = (*bound, home, _address(array), nbytes, array.strides[0], rows.shift, len(array))
 
-    def take(self, progress: NDArray[np.int64], end: int) -> None:
-        """Take steps until `end`, or until the condition is false; maybe fewer, to show signals to the caller.
-
-        `progress` has the next step, and whether the loop goes on.
-        """
-        self._take(_address(self._loop), _address(progress), end, self._pointed)
+    def take(self, end: int) -> None:
+        """Take steps until `end`, or until the condition is false; maybe fewer, to show signals to the caller."""
+        self._take(*self._at, end, self._pointed)
 
     def _can_point(self, name: str, rows: StepRows) -> bool:
         """Check whether arguments may point at each of these rows."""

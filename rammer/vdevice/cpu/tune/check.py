@@ -194,7 +194,7 @@ def trials(
         if key not in samples:
             samples[key] = sample(*recipe, seeds, form=kernel.form, step=step)
         whole = kernel in every and _all_fit(kernel)
-        tasks = range(kernel.num_rtasks) if whole else _rtasks(kernel, samples[key].places)
+        tasks = range(kernel.num_rtasks) if whole else dict.fromkeys(_owners(kernel, samples[key].places))
         made.append(KernelTrial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
     return made
 
@@ -215,11 +215,6 @@ def _results_step(kernel: RKernel) -> float:
     copies = [s for s in statements(kernel.body.body) if isinstance(s, Apply) and s.instruction.copies]
     rounds = any(s.operands[-1].buffer in own and s.instruction.precision != "fp32" for s in copies)
     return RESULTS_STEP if rounds else 0.0
-
-
-def _rtasks(kernel: RKernel, places: Places) -> list[int]:
-    """Return the rTasks whose boxes hold the places."""
-    return list(dict.fromkeys(_owners(kernel, places)))
 
 
 def _owners(kernel: RKernel, places: Places) -> list[int]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
+from rammer.ir.tensor import Numbers
 from rammer.vdevice.ipu.codegen.access import working_sets
 from rammer.vdevice.ipu.spec import IpuModel
 
-Numbers = NDArray[np.int64]
 ROUND = 0.4  # share of a tile's bytes that the rTasks of one set may touch, if the plan fits
 
 

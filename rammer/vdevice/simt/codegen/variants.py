@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rammer.ir.kernel import RKernel
-from rammer.vdevice.proof.decoded import SCRATCH, Numbers
+from rammer.ir.tensor import Numbers
+from rammer.vdevice.proof.decoded import SCRATCH
 from rammer.vdevice.simt.codegen.prelude import Dialect
 from rammer.vdevice.simt.codegen.printer import emit
 from rammer.vdevice.simt.codegen.slices import VECTOR_BYTES, reading_copies
