@@ -1,4 +1,4 @@
-"""Find the largest or smallest elements: whole rows by a sorting network, few of them by counting ranks in blocks."""
+"""Find the largest or smallest elements: whole rows by a sorting network, some of them by counting ranks in blocks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _network(n: Node, keys: TensorId) -> TensorId:
     words = n.add("bit_or", words, n.constant(places[:extent]))
     words, inverted = _padded(n, words, size, np.iinfo(np.int64).max), np.zeros(size, bool)
 
-    def turned(words: TensorId, shape: tuple[int, int]) -> TensorId:
+    def transposed(words: TensorId, shape: tuple[int, int]) -> TensorId:
         return n.transpose(n.reshape(words, (count, *shape)), (0, 2, 1))
 
     for level in range(1, size.bit_length()):
@@ -88,15 +88,15 @@ def _network(n: Node, keys: TensorId) -> TensorId:
         words = n.add("bit_xor", n.reshape(words, (count, rows, COLUMNS)), n.constant(flips))
         inverted = down
         if distance >= rows:
-            words = _exchanged(n, turned(words, (rows, COLUMNS)), distance, rows // 2, 1)
-            words, distance = turned(words, (COLUMNS, rows)), rows // 2
+            words = _exchanged(n, transposed(words, (rows, COLUMNS)), distance, rows // 2, 1)
+            words, distance = transposed(words, (COLUMNS, rows)), rows // 2
         words = _exchanged(n, words, distance, 0, COLUMNS)
-    words = n.cut(n.reshape(turned(words, (rows, COLUMNS)), (*outer, size)), len(outer), 0, extent)
+    words = n.cut(n.reshape(transposed(words, (rows, COLUMNS)), (*outer, size)), len(outer), 0, extent)
     return n.add("bit_and", words, n.like(2**32 - 1, words))
 
 
 def _exchanged(n: Node, words: TensorId, distance: int, stop: int, width: int) -> TensorId:
-    """Exchange words at a distance, at half of it, and so on, above `stop`. Neighbours are `width` elements apart.
+    """Exchange words at a distance, at half of it, and so on, above `stop`. Neighbours have a distance of `width`.
 
     Where steps are fewer than STEPS, they come first: then other levels have the same operations.
     """
