@@ -5,7 +5,7 @@ python -m benchmarks.operators.run --size layer --below 1.1 --json operators.jso
 
 A ratio is the least time of the best peer over that of rammer's `run`; `bound` is that of a bound call, which writes
 outputs that exist. `floor` is how many times the least time that this machine allows `bound` takes: for the bytes of
-inputs and outputs, or for multiply-adds. Where the machine has other work, only some calls are undisturbed: `--below`
+inputs and outputs, or for multiply-adds. Where the machine has other work, most calls are disturbed: `--below`
 measures forms again, all ways of each, and keeps the least of both.
 """
 

@@ -63,7 +63,7 @@ def run(kernels: list[tuple[RKernel, dict[str, Array]]], folder: Path) -> list[t
     (folder / "kernels.c").write_text(unit + MAIN % ", ".join(e.symbol for e in emitted))
     compiler = toolchain.c_compiler()
     flags = ("-target", "aarch64-linux-musl", "-static", "-O1", "-w", *ARCHES["aarch64-neon"].zig)
-    toolchain.run([*compiler.command, *flags, "kernels.c", "-o", "kernels", "-lm"], folder=str(folder), timeout_s=300)
+    toolchain.run([*compiler.command, *flags, "kernels.c", "-o", "kernels", "-lm"], folder=str(folder), timeout_s=1800)
     memory = [buffers(kernel, inputs) for kernel, inputs in kernels]
     with (folder / "data").open("wb") as file:
         for (kernel, _), (outputs, arrays) in zip(kernels, memory, strict=True):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rammer.ir.device import Execution, VDeviceSpec
-from rammer.ir.expr import Call, Const, Load, Stage, TensorExpr, loads, rename_tensors
+from rammer.ir.expr import Call, Const, Load, Stage, TensorExpr, loads, nodes, rename_tensors
 from rammer.ir.graph import Graph
 from rammer.ir.index import var
 from rammer.ir.operator import Operation, ROperator
@@ -69,10 +69,9 @@ def _normal(norm: Operation, expr: TensorExpr, kinds: tuple[TensorType, ...]) ->
     product, *rest = expr.stages
     names = {norm.expr.inputs[0][0]: "rows", "sum": "row_sum", "square": "row_square"}
     moments = [replace(s, name=names[s.name], body=rename_tensors(s.body, names)) for s in norm.expr.stages[:-1]]
-    count, epsilon = float(product.reduce[0][1]), float(norm.keywords.get("epsilon", 1e-5))
-    row, (*at, column) = tuple(var(a) for a, _ in moments[0].axes), (var(a) for a, _ in product.axes)
-    root = Call("sqrt", (Load("row_square", row) / count + epsilon,))
-    factor = Stage("row_factor", moments[0].axes, Call("div", (Const(1.0), root)))
+    root = next(v for v in nodes(norm.expr.root.body) if isinstance(v, Call) and v.fn == "sqrt")
+    factor = Stage("row_factor", moments[0].axes, Call("div", (Const(1.0), rename_tensors(root, names))))
+    *at, column = (var(a) for a, _ in product.axes)
     shifted = Load(product.name, (*at, column)) - Load("row_sum", tuple(at)) * Load("columns", (column,))
     body = shifted * Load("row_factor", tuple(at)) + Load("added", (column,))
     made = replace(product, name=f"{product.name}_normal", body=body, reduce=())

@@ -1,4 +1,4 @@
-"""Find the largest or smallest elements: whole rows by a sorting network, some of them by counting ranks in blocks."""
+"""Find the largest or smallest elements: of whole rows by a sorting network, of others by counting ranks in blocks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _network(n: Node, keys: TensorId) -> TensorId:
 
 
 def _exchanged(n: Node, words: TensorId, distance: int, stop: int, width: int) -> TensorId:
-    """Exchange words at a distance, at half of it, and so on, above `stop`. Neighbours have a distance of `width`.
+    """Exchange words at a distance, at half of it, and so on, above `stop`; next ones lie `width` elements later.
 
     Where steps are fewer than STEPS, they come first: then other levels have the same operations.
     """
