@@ -49,7 +49,7 @@ class PlanEvidence:
         return [*deliveries(self.plan, self.order, wanted)] if wanted else []
 
     @cached_property
-    def told(self) -> HappensBefore:
+    def signalled(self) -> HappensBefore:
         """The order of slots by counters and messages. It orders what messages carry, and not what lies in memory."""
         return HappensBefore(self.plan.programs, messages=True) if self.messages else self.order
 
@@ -222,7 +222,8 @@ def _covers_dependency(evidence: PlanEvidence) -> None:
             first, second = slots[producer][pairs[:, 1]], slots[n][pairs[:, 0]]
             found.append(order.before(first, second))
             if near and tensor in group:
-                found[-1] |= (order.veu[second] // near.group == group[tensor]) & evidence.told.before(first, second)
+                in_group = order.veu[second] // near.group == group[tensor]
+                found[-1] |= in_group & evidence.signalled.before(first, second)
             edges.append((n, producer, pairs))
     ok = np.concatenate(found)
     if ok.all():
@@ -279,7 +280,7 @@ def _covers_reuse(evidence: PlanEvidence) -> None:
 
 def _messages(evidence: PlanEvidence) -> None:
     if evidence.plan.memory and evidence.plan.memory.messages:
-        check_messages(evidence.plan, evidence.told, evidence.messages, evidence.plan.memory.messages)
+        check_messages(evidence.plan, evidence.signalled, evidence.messages, evidence.plan.memory.messages)
 
 
 def _one_place(evidence: PlanEvidence) -> None:

@@ -14,15 +14,15 @@ from rammer.ir.tensor import TensorId
 
 
 def check_messages(
-    plan: ExecutionPlan, told: HappensBefore, found: Sequence[Delivery], places: Mapping[TensorId, int]
+    plan: ExecutionPlan, signalled: HappensBefore, found: Sequence[Delivery], places: Mapping[TensorId, int]
 ) -> None:
-    """Raise VerificationError R114 unless messages lie apart, are awaited once, and are read before the next one.
+    """Raise VerificationError R114 unless messages are separate, are awaited once, and are read before the next one.
 
-    `told`: the order by counters and messages.
+    `signalled`: the order by counters and messages.
     """
     if lost := places.keys() - {one.tensor for one in found}:
         raise VerificationError("R114", f"{min(lost)!r} is a message, and not all of it is written in one group")
-    arriving = received_at(plan, told, found)
+    arriving = received_at(plan, signalled, found)
     for number, program in enumerate(plan.programs):
         for veu, lane in enumerate(program.lanes):
             for order, slot in enumerate(lane):
@@ -51,11 +51,11 @@ def check_messages(
             )
         groups.setdefault(one.group, []).append(one)
     for mine in groups.values():
-        mine.sort(key=lambda one: (places[one.tensor], int(told.rank(one.parts[:, 0]).min())))
+        mine.sort(key=lambda one: (places[one.tensor], int(signalled.rank(one.parts[:, 0]).min())))
         for first, second in pairwise(mine):
             at, next_at = places[first.tensor], places[second.tensor]
             if at == next_at:
-                if not first.is_read_before(second, told):
+                if not first.is_read_before(second, signalled):
                     raise VerificationError(
                         "R114",
                         f"{second.tensor!r} may arrive at byte {at} of scratch while {first.tensor!r} is read there",

@@ -346,7 +346,7 @@ class Staging:
 
 
 def before(s: Sched, p: Sides, tile: ThreadTile) -> Sched:
-    """Compute stages that are no operands, such as moments of rows, inside the innermost loop so far: the tasks'."""
+    """Compute stages that are not operands, such as moments of rows, inside the innermost loop so far: the tasks'."""
     for stage in s.problem.placed:
         if stage.name not in (p.a.tensor, p.b.tensor):
             s = s.compute_at(stage.name, stage_loops(s.problem, stage, tile.steps, tile.threads, {}))
