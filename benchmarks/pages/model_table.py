@@ -42,8 +42,7 @@ def section(results: Iterable[Mapping[str, Any]], commit: str = "", before: str 
     for result in results:
         family, outcome = result["family"], result["outcome"]
         table[family][outcome if outcome in OUTCOMES else "wrong"] += 1
-        error = (result["errors"] or {}).get("relative", 0.0)
-        if outcome == "right" and error <= 1e-4:
+        if outcome == "right" and result["errors"] and (error := result["errors"]["relative"]) <= 1e-4:
             worst[family] = max(worst[family], error)
         if outcome not in ("right", "random"):
             name = Path(result["name"]).parent.name
