@@ -217,20 +217,20 @@ def _torch_run(model: Callable[..., Any], built: BuiltModel, layout: Any) -> Cal
 def _jax(built: BuiltModel, task: Task) -> Prepared:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(COMPILED / "jax")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "1"
-    from benchmarks.compare.onnx_jax import translate
+    from benchmarks.compare.adapters.onnx_jax import translate
 
     return Prepared(lambda: Loaded(translate(built.path)))
 
 
 def _iree_forms(built: BuiltModel) -> tuple[str, ...]:
-    from benchmarks.compare.onnx_iree import AS_GIVEN, FORMS
+    from benchmarks.compare.adapters.onnx_iree import AS_GIVEN, FORMS
 
     images = any(value.ndim == 4 for value in built.inputs.values())
     return tuple(FORMS) if images else (AS_GIVEN,)
 
 
 def _iree(built: BuiltModel, task: Task) -> Prepared:
-    from benchmarks.compare.onnx_iree import package, runner
+    from benchmarks.compare.adapters.onnx_iree import package, runner
 
     path, seconds = package(built.path, task.form)
     known = {} if seconds is None else {"compile": {"s": seconds}}
@@ -238,7 +238,7 @@ def _iree(built: BuiltModel, task: Task) -> Prepared:
 
 
 def _mnn(built: BuiltModel, task: Task) -> Prepared:
-    from benchmarks.compare.onnx_mnn import package, runner
+    from benchmarks.compare.adapters.onnx_mnn import package, runner
 
     path = package(built.path)
     return Prepared(lambda: Loaded(runner(path, built.inputs, list(built.outputs), task.threads)))

@@ -263,7 +263,7 @@ class Jax:
     def __init__(self, task: Task, built: BuiltModel, precision: str) -> None:
         import jax  # type: ignore[import-not-found, unused-ignore]
 
-        from benchmarks.compare.onnx_jax import translate
+        from benchmarks.compare.adapters.onnx_jax import translate
 
         if task.gpu is not None and jax.default_backend() != "gpu":
             raise RammerError(f"jax runs on {jax.default_backend()!r} here")

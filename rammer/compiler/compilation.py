@@ -489,7 +489,7 @@ def in_memory(
         return plan
     direct = direct_ports(plan.graph, plan.spec.direct_bytes)
     scratch, messages, spec = bool(plan.memory and plan.memory.in_scratch), dict[TensorId, int](), plan.spec
-    if spec.near and len(plan.programs) == 1:
+    if spec.cluster and len(plan.programs) == 1:
         plan, messages = with_messages(plan)
         order, scratch = None, True
     below = min(messages.values(), default=spec.scratch_bytes + BOX_BYTES) - BOX_BYTES

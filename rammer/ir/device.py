@@ -185,14 +185,14 @@ class VDeviceSpec:
         return min(self.passed_us, self.barrier_us)
 
     @property
-    def near(self) -> MemoryLevel | None:
+    def cluster(self) -> MemoryLevel | None:
         """The level in which the vEUs of a group hand over by messages, or None."""
         return next((m for m in self.memory if m.handover_us), None)
 
     def handover_us(self, a: int, b: int) -> float:
         """Return the cost of a hand-over from vEU `a` to vEU `b`: less inside a group of vEUs than between groups."""
-        near = self.near
-        return near.handover_us if near and a // near.group == b // near.group else self.barrier_us
+        cluster = self.cluster
+        return cluster.handover_us if cluster and a // cluster.group == b // cluster.group else self.barrier_us
 
     @property
     def load_us(self) -> float:

@@ -51,14 +51,14 @@ def _is_ordered(order: HappensBefore, one: Delivery) -> bool:
 
 def _edges(plan: ExecutionPlan, order: HappensBefore, sent: Mapping[TensorId, object]) -> Numbers:
     """Return [n, 3]: slots of a reader and of a writer, and whether a message connects them."""
-    rows, group = [np.zeros((0, 3), np.int64)], plan.spec.near.group if plan.spec.near else 1
+    rows, group = [np.zeros((0, 3), np.int64)], plan.spec.cluster.group if plan.spec.cluster else 1
     slots = [order.slots(*(TaskUid(n, r) for r in range(k.num_rtasks))) for n, k in enumerate(plan.kernels)]
     dependencies = Dependencies(plan.graph, plan.kernels)
     for n in range(len(plan.kernels)):
         for tensor, producer, pairs in dependencies.by_input(n):
             readers, makers = slots[n][pairs[:, 0]], slots[producer][pairs[:, 1]]
-            near = order.veu[readers] // group == order.veu[makers] // group
-            rows.append(np.column_stack((readers, makers, near & (tensor in sent))))
+            inside = order.veu[readers] // group == order.veu[makers] // group
+            rows.append(np.column_stack((readers, makers, inside & (tensor in sent))))
     return np.concatenate(rows)
 
 

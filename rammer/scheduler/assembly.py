@@ -32,7 +32,7 @@ class Needs:
     end_us: float = 0.0  # when the last of these slots ends
     veu: int = -1  # the vEU of that slot
     other_end_us: float = NEVER  # when the last one on any vEU of another group ends
-    near: dict[int, list[tuple[float, int]]] = field(default_factory=dict)  # by group its ends and vEUs, last first
+    by_group: dict[int, list[tuple[float, int]]] = field(default_factory=dict)  # ends and vEUs of each, last first
     starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of `seen` entries of `_grown`
     seen: int = -1
 
@@ -82,8 +82,8 @@ class Assembly:
     def __init__(self, spec: VDeviceSpec) -> None:
         self.spec = spec
         self.ready_us: Times = np.zeros(spec.num_veus)
-        near = spec.near
-        self._group, self._near_us = (near.group, near.handover_us) if near else (1, 0.0)
+        cluster = spec.cluster
+        self._group, self._group_us = (cluster.group, cluster.handover_us) if cluster else (1, 0.0)
         self._builder = RProgramBuilder(spec.num_veus)
         self._ends: list[list[float]] = [[] for _ in range(spec.num_veus)]
         self._signalled_by: list[list[int]] = [
@@ -141,18 +141,18 @@ class Assembly:
         if not last:
             return NOTHING
         ends, size = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True), self._group
-        near: dict[int, list[tuple[float, int]]] = {}
+        by_group: dict[int, list[tuple[float, int]]] = {}
         for end, veu in ends if size > 1 else ():
-            near.setdefault(veu // size, []).append((end, veu))
+            by_group.setdefault(veu // size, []).append((end, veu))
         own = ends[0][1] // size
         other = next((end for end, veu in ends if veu // size != own), NEVER)
-        return Needs(self._builder.front(last), *ends[0], other, near)
+        return Needs(self._builder.front(last), *ends[0], other, by_group)
 
     def hand_over_us(self, veu: int, needs: Needs) -> tuple[float, float]:
         """Return when the last awaited slot of another vEU ends, and when the last hand-over to `veu` is over."""
         far = needs.other_end_us if veu // self._group == needs.veu // self._group else needs.end_us
-        close = next((end for end, u in needs.near.get(veu // self._group, ()) if u != veu), NEVER)
-        return max(far, close), max(far + self.spec.barrier_us, close + self._near_us)
+        close = next((end for end, u in needs.by_group.get(veu // self._group, ()) if u != veu), NEVER)
+        return max(far, close), max(far + self.spec.barrier_us, close + self._group_us)
 
     def start_us(self, veu: int, needs: Needs) -> float:
         """Return when an rTask with these dependencies would start on `veu`, with a barrier-rTask if it needs one."""
@@ -174,11 +174,11 @@ class Assembly:
             foreign, first = np.full(self.spec.num_veus, needs.end_us), needs.veu // self._group * self._group
             foreign[first : first + self._group] = needs.other_end_us
             handed = foreign + self.spec.barrier_us
-            for group, ends in needs.near.items():
+            for group, ends in needs.by_group.items():
                 for veu in range(group * self._group, (group + 1) * self._group):
                     close = next((end for end, u in ends if u != veu), NEVER)
                     foreign[veu] = max(foreign[veu], close)
-                    handed[veu] = max(handed[veu], close + self._near_us)
+                    handed[veu] = max(handed[veu], close + self._group_us)
             informed = (self.ready_us >= foreign) & self._builder.lanes_past(needs.front)
             behind_barrier = np.maximum(self.ready_us + self.spec.least_barrier_us, handed)
             needs.starts_us = np.where(informed, self.ready_us, behind_barrier)

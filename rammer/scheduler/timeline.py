@@ -155,8 +155,8 @@ def _when(plan: ExecutionPlan, us: Sequence[float]) -> tuple[list[float], list[f
 def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> Timeline:
     """Return the timeline of a plan. `rtask_us(task, now)` is the time of an rTask that begins at `now`."""
 
-    near, far_us = plan.spec.near, plan.spec.barrier_us
-    barriers_of = ((v, s) for p in plan.programs for v, lane in enumerate(p.lanes) for s in lane if near)
+    cluster, far_us = plan.spec.cluster, plan.spec.barrier_us
+    barriers_of = ((v, s) for p in plan.programs for v, lane in enumerate(p.lanes) for s in lane if cluster)
     sent = {(veu, at) for veu, s in barriers_of if isinstance(s, BarrierRTask) for at in s.messages}
 
     def hand_over_us(at: Position, veu: int) -> float:
@@ -164,7 +164,7 @@ def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> T
         return far_us if by_counter else plan.spec.handover_us(at.veu, veu)
 
     def barrier(now: float, veu: int, done: Iterable[tuple[Position, float]]) -> float:
-        if near:
+        if cluster:
             return max(now, now + plan.spec.least_barrier_us, *(end + hand_over_us(at, veu) for at, end in done))
         latest = max((end for _, end in done), default=now) + far_us
         return max(now + plan.spec.least_barrier_us, latest)

@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="the models are torch modules")
 pytest.importorskip("iree.compiler", reason="the peer under test")
 pytest.importorskip("iree.runtime", reason="the peer under test")
 
-from benchmarks.compare import onnx_iree
-from benchmarks.compare.onnx_iree import AS_GIVEN, FORMS, package, runner
+from benchmarks.compare.adapters import onnx_iree
+from benchmarks.compare.adapters.onnx_iree import AS_GIVEN, FORMS, package, runner
 from benchmarks.compare.peers import worst_error
 from benchmarks.models.build import PAPER, build
 from rammer.errors import RammerError

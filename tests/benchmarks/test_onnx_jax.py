@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="the models are torch modules")
 pytest.importorskip("jax", reason="the peer under test")
 
-from benchmarks.compare.onnx_jax import translate
+from benchmarks.compare.adapters.onnx_jax import translate
 from benchmarks.compare.peers import worst_error
 from benchmarks.models.build import PAPER, build
 

@@ -11,7 +11,7 @@ from onnx import helper
 
 pytest.importorskip("MNN", reason="the peer under test")
 
-from benchmarks.compare import onnx_mnn
+from benchmarks.compare.adapters import onnx_mnn
 from rammer.errors import RammerError
 
 

@@ -205,7 +205,7 @@ def test_races(seed: int) -> None:
 def test_specs() -> None:
     spec = make_spec(choose_gpu("h200:c8"))
     assert spec.num_veus == 120 and spec.handover_us(0, 7) < spec.handover_us(7, 8) == spec.barrier_us
-    assert make_spec(choose_gpu("h200")).near is None
+    assert make_spec(choose_gpu("h200")).cluster is None
     with pytest.raises(DeviceError, match=r"a100 has no clusters.*\n.*h200, h100"):
         choose_gpu("a100:c8")
     with pytest.raises(DeviceError, match="no clusters of 8"):

@@ -59,8 +59,8 @@ def deliveries(
     plan: ExecutionPlan, order: HappensBefore, wanted: Collection[TensorId] | None = None
 ) -> Iterator[Delivery]:
     """Yield each result, or each of `wanted`, that can be a message: small, contiguous, all of it from one group."""
-    graph, near = plan.graph, plan.spec.near
-    if near is None or len(plan.programs) != 1:
+    graph, cluster = plan.graph, plan.spec.cluster
+    if cluster is None or len(plan.programs) != 1:
         return
     reading: dict[TensorId, list[tuple[int, int]]] = {}
     for n, op in enumerate(graph.operators):
@@ -76,7 +76,7 @@ def deliveries(
                 continue
             first, end, rtasks = writers(kernel, output)
             slots = order.slots(*(TaskUid(n, r) for r in rtasks.tolist()))
-            groups = np.unique(order.veu[slots] // near.group)
+            groups = np.unique(order.veu[slots] // cluster.group)
             if len(groups) != 1 or len(np.unique(rtasks)) != len(rtasks):
                 continue
             read = [np.zeros((0, 3), np.int64)]
@@ -85,7 +85,7 @@ def deliveries(
                 some = np.flatnonzero(ranges[:, 1] > ranges[:, 0])
                 read.append(np.column_stack((order.slots(*(TaskUid(m, r) for r in some.tolist())), ranges[some])))
             rows = np.concatenate(read)
-            inside = order.veu[rows[:, 0]] // near.group == groups[0]
+            inside = order.veu[rows[:, 0]] // cluster.group == groups[0]
             parts, rows = np.column_stack((slots, first, end)), rows[inside]
             found = Delivery(tensor, int(groups[0]), parts, rows[:, 0], not inside.all())
             for veu in np.unique(order.veu[rows[:, 0]]).tolist():

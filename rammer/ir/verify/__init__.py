@@ -216,13 +216,13 @@ def _ordered(evidence: PlanEvidence) -> None:
 
 def _covers_dependency(evidence: PlanEvidence) -> None:
     order, slots, group = evidence.order, evidence.slots, {one.tensor: one.group for one in evidence.messages}
-    near, edges, found = evidence.plan.spec.near, [], [np.zeros(0, bool)]
+    cluster, edges, found = evidence.plan.spec.cluster, [], [np.zeros(0, bool)]
     for n in range(len(evidence.plan.kernels)):
         for tensor, producer, pairs in evidence.dependencies.by_input(n):
             first, second = slots[producer][pairs[:, 1]], slots[n][pairs[:, 0]]
             found.append(order.before(first, second))
-            if near and tensor in group:
-                in_group = order.veu[second] // near.group == group[tensor]
+            if cluster and tensor in group:
+                in_group = order.veu[second] // cluster.group == group[tensor]
                 found[-1] |= in_group & evidence.signalled.before(first, second)
             edges.append((n, producer, pairs))
     ok = np.concatenate(found)

@@ -51,7 +51,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         unmerged, most = KernelProblem.of(operation, spec, flat=False), most_threads(spec)
         if rows := chained(problem):
             found = ranked(rows.unmerged, threads_chain.schedules(rows.unmerged, most))[:MOST_PRODUCTS]
-        most_cells = MOST_CELLS + (spec.near is not None)
+        most_cells = MOST_CELLS + (spec.cluster is not None)
         found = found or ranked(unmerged, threads_cell.schedules(unmerged, most))[:most_cells]
         found = found or fitting(unmerged, threads_moves.schedules(unmerged, most))
         found = found or fitting(unmerged, threads_cell.sums(unmerged, most))

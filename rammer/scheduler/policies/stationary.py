@@ -71,7 +71,7 @@ def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Itera
         candidates = problem.candidates.get(problem.graph.operators[n].operation, ())
         options[n] = sorted((k for k in candidates if k.fits(problem.spec)), key=lambda k: -k.num_rtasks)
     counts = sorted({k.num_rtasks for kernels in options.values() for k in kernels})
-    for count, other in product(counts, counts) if problem.spec.near else zip(counts, counts, strict=True):
+    for count, other in product(counts, counts) if problem.spec.cluster else zip(counts, counts, strict=True):
         yield {
             n: next((k for k in kernels if k.num_rtasks <= (count if n in first else other)), kernels[-1])
             for n, kernels in options.items()
@@ -109,7 +109,7 @@ class _TileHomes:
 
     def ready_us(self, task: TaskUid, needs: Needs, assembly: Assembly) -> float:
         """Return when an rTask's operands are there; with groups of vEUs, at the vEU of its weights."""
-        home = self.of(task) if self._problem.spec.near else None
+        home = self.of(task) if self._problem.spec.cluster else None
         return needs.end_us if home is None else assembly.hand_over_us(home, needs)[1]
 
     def placed(self, task: TaskUid, needs: Needs, assembly: Assembly) -> Placed:
@@ -147,7 +147,7 @@ class _TileHomes:
                     tiles[tile] = tiles.get(tile, 0.0) + self._tile_us(n, True)
                     streamed[tile] = streamed.get(tile, 0.0) + self._tile_us(n, False)
         loads_us, nbytes = [0.0] * spec.num_veus, [0] * spec.num_veus
-        every, near = range(spec.num_veus), spec.near
+        every, cluster = range(spec.num_veus), spec.cluster
 
         def deal(some: Iterable[Tile], veus: Iterable[int]) -> None:
             queue = sorted((loads_us[veu], veu) for veu in veus)
@@ -168,13 +168,13 @@ class _TileHomes:
                 for entry in (*full, (loads_us[veu], veu)):
                     heappush(queue, entry)
 
-        if near is None:
+        if cluster is None:
             deal(tiles, every)
             return loads_us, nbytes
         sets: dict[Weights, list[Tile]] = {}
         for tile in tiles:
             sets.setdefault(tile[0], []).append(tile)
-        veus = [every[veu : veu + near.group] for veu in every[:: near.group]]
+        veus = [every[veu : veu + cluster.group] for veu in every[:: cluster.group]]
         for weights in sorted(
             sets, key=lambda w: (not _in_chain(self._problem, groups[w]), -sum(tiles[tile] for tile in sets[w]))
         ):
@@ -182,7 +182,7 @@ class _TileHomes:
             each = -(-size // len(sets[weights]))  # of a tile
             fits = [g for g in veus if sum((room - nbytes[veu]) // each for veu in g) >= len(sets[weights])]
             group = min(fits, key=lambda g: max(loads_us[veu] for veu in g), default=every)
-            self._groups[weights] = group[0] // near.group if fits else None
+            self._groups[weights] = group[0] // cluster.group if fits else None
             deal(sets[weights], group)
         return loads_us, nbytes
 
@@ -205,5 +205,5 @@ class _TileHomes:
 
     def _handover_us(self, a: int, b: int) -> float:
         """Return the cost of a hand-over between operators: less if their weights lie in one group."""
-        near, (one, other) = self._problem.spec.near, (self._groups.get(self._weights.get(n, ())) for n in (a, b))
-        return near.handover_us if near and one is not None and one == other else self._problem.spec.barrier_us
+        cluster, (one, other) = self._problem.spec.cluster, (self._groups.get(self._weights.get(n, ())) for n in (a, b))
+        return cluster.handover_us if cluster and one is not None and one == other else self._problem.spec.barrier_us

@@ -89,7 +89,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         launch_us=2.8,
         barrier_us=1.6,
         passed_us=0.3,  # measured there by `benchmarks.gpu.micro`
-        near_us=0.46,  # measured there: a message to each of 8 blocks takes 0.233 us, a slot without work 0.227
+        cluster_us=0.46,  # measured there: a message to each of 8 blocks takes 0.233 us, a slot without work 0.227
         kept_reads=5,  # measured there: loading 80 KiB takes 5.1 us, reading it from L2 1.3 us more than locally
         instructions=_instructions(gpu.arch),
     )

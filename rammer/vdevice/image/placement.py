@@ -92,18 +92,18 @@ class ArenaPlacement:
         chosen = []
         for rtask, number in enumerate(found.chosen):
             group = self._groups[TaskUid(operator, rtask)]
-            near = frozenset(k for k, t in sent if self._groups[self._makers[t]] == group)
-            chosen.append(known.setdefault((number, near), len(known)))
+            grouped = frozenset(k for k, t in sent if self._groups[self._makers[t]] == group)
+            chosen.append(known.setdefault((number, grouped), len(known)))
         at = {k: (SCRATCH, self.memory.messages[t]) for k, t in sent}
         return Operands(
-            [[at[k] if k in near else p for k, p in enumerate(found.places[n])] for n, near in known], chosen
+            [[at[k] if k in grouped else p for k, p in enumerate(found.places[n])] for n, grouped in known], chosen
         )
 
     @cached_property
     def _groups(self) -> dict[TaskUid, int]:
         """Return the group of vEUs on which each rTask runs."""
-        near, tasks = self._plan.spec.near, self._plan.programs[0].tasks()
-        return {uid: at.veu // near.group for at, uid in tasks} if near else {}
+        cluster, tasks = self._plan.spec.cluster, self._plan.programs[0].tasks()
+        return {uid: at.veu // cluster.group for at, uid in tasks} if cluster else {}
 
     @cached_property
     def _makers(self) -> dict[TensorId, TaskUid]:

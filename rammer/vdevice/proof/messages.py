@@ -19,11 +19,11 @@ def verify_messages(
     decoded: DecodedImage, plan: ExecutionPlan, memory: MemoryPlan, order: HappensBefore, found: Sequence[Delivery]
 ) -> None:
     """Raise VerificationError R311 unless each part of a result is sent once, to all who read it, and awaited once."""
-    near, places = plan.spec.near, memory.messages
+    cluster, places = plan.spec.cluster, memory.messages
     sent, arrivals = list[tuple[int, ...]](), list[tuple[int, int, int, int]]()
     for one in found:
         for slot, first, end in one.parts.tolist():
-            begin, ranks = first * WORD_BYTES, one.ranks(slot, near.group if near else 1)
+            begin, ranks = first * WORD_BYTES, one.ranks(slot, cluster.group if cluster else 1)
             copy = (memory.offsets[one.tensor] + begin, ARENA) if one.outside else NO_COPY
             sent.append((slot, places[one.tensor] + begin, end - first, ranks, places[one.tensor], *copy))
         for veu, reader in one.receives.items():
@@ -53,7 +53,7 @@ def places_of(
     plan: ExecutionPlan, memory: MemoryPlan, groups: Mapping[TensorId, int], tensor: TensorId, veus: Numbers
 ) -> Numbers:
     """Return [n, 2]: where rTasks on these vEUs find a message: in scratch, or in the arena outside of its group."""
-    near = plan.spec.near
-    inside = veus // (near.group if near else 1) == groups.get(tensor, -1)
+    cluster = plan.spec.cluster
+    inside = veus // (cluster.group if cluster else 1) == groups.get(tensor, -1)
     at: Numbers = np.where(inside, memory.messages[tensor], memory.offsets[tensor])
     return np.column_stack((np.where(inside, SCRATCH, ARENA), at))

@@ -97,13 +97,13 @@ def gpu_spec(
     run_us: float = 0.0,
     passed_us: float = inf,
     kept_reads: int,
-    near_us: float = 0.0,
+    cluster_us: float = 0.0,
     instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
     """Return the spec that kernels and policies see. A vEU is one block, on a multiprocessor or a share of it.
 
     `registers_bytes`: of a multiprocessor; `l2_bytes`: bytes per clock from L2 to one; `memories`: the platform's names
-    of shared and device memory; `near_us`: of a hand-over inside a cluster. Times are estimates. Vendors publish one
+    of shared and device memory; `cluster_us`: of a hand-over inside a cluster. Times are estimates. Vendors publish one
     rate per memory, which is used for loads and stores.
     """
     shares = gpu.veus_per_sm
@@ -113,8 +113,8 @@ def gpu_spec(
         raise DeviceError(f"{veus} vEUs are no clusters of {gpu.cluster}", hint=f"a multiple of {gpu.cluster} vEUs")
     memory = _memory(gpu, registers_bytes, shared, l2_bytes, memories, latencies.us(latencies.load, gpu))
     if gpu.cluster > 1:
-        near = MemoryLevel("cluster", gpu.cluster * shared, "group", 0.0, "scratch", group=gpu.cluster)
-        memory = (*memory[:2], replace(near, handover_us=near_us), *memory[2:])
+        cluster = MemoryLevel("cluster", gpu.cluster * shared, "group", 0.0, "scratch", group=gpu.cluster)
+        memory = (*memory[:2], replace(cluster, handover_us=cluster_us), *memory[2:])
     return VDeviceSpec(
         name=name,
         num_veus=veus,

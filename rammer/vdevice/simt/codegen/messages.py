@@ -39,12 +39,12 @@ class Messages:
 
 def messages_of(plan: ExecutionPlan) -> Messages:
     """Return what the rTasks of a plan receive and send."""
-    memory, near = plan.memory, plan.spec.near
-    if memory is None or near is None:
+    memory, cluster = plan.memory, plan.spec.cluster
+    if memory is None or cluster is None:
         return Messages()
     order = HappensBefore(plan.programs)
     tasks = {slot: uid for uid, slot in order.task_slots.items()}
-    found = Messages(near.group, tuple(sorted({at - BOX_BYTES for at in memory.messages.values()})))
+    found = Messages(cluster.group, tuple(sorted({at - BOX_BYTES for at in memory.messages.values()})))
     arrivals: list[tuple[int, ...]] = []  # vEU, barrier, place, bytes, vEU and order of a sender
     for one in deliveries(plan, order, memory.messages):
         place = memory.messages[one.tensor]
@@ -53,7 +53,7 @@ def messages_of(plan: ExecutionPlan) -> Messages:
             sender = int(order.veu[last]), int(order.order[last])
             arrivals.append((*last_barrier(plan, order, slot), place, one.nbytes(veu), *sender))
         for slot, first, end in one.parts.tolist():
-            ranks = one.ranks(slot, near.group)
+            ranks = one.ranks(slot, cluster.group)
             begin = first * WORD_BYTES
             copy = (ARENA, memory.offsets[one.tensor] + begin) if one.outside else (SCRATCH, 0)
             part = (place + begin, end - first, ranks, place)
@@ -66,7 +66,7 @@ def messages_of(plan: ExecutionPlan) -> Messages:
         awaited = (place, nbytes, time & 1, *whose)
         found.received.setdefault(follower.uid, []).extend((SCRATCH, n) for n in awaited)
     count = sum(map(len, found.sent.values())) // SEND_ARGS
-    note = f"messages: {len(memory.messages)} results in {count} parts, to blocks of clusters of {near.group}"
+    note = f"messages: {len(memory.messages)} results in {count} parts, to blocks of clusters of {cluster.group}"
     return Messages(found.cluster, found.boxes, found.received, found.sent, note if count else "")
 
 
