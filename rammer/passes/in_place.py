@@ -28,7 +28,8 @@ def update_in_place(
     that data say. Transpositions that cancel out may lie between. Other operators must not need the input's old value.
     `copies`: other tensors are copied and then updated, where that is less work.
     """
-    changed = []
+    known = {t: update for t, update in graph.updates.items() if graph.types.keys() >= {t, *update.inputs}}
+    graph, changed = replace(graph, updates=known), []  # operands of the others are folded
     for output, taker in state.items():
         if (updated := _updated(graph, output, taker)) is not None:
             graph = updated
