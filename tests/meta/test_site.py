@@ -63,9 +63,10 @@ def test_the_reference_has_every_public_name() -> None:
 
 
 def documented(what: Any) -> list[str]:
-    """Return the names in the table of parameters of a docstring."""
-    table = re.search(r"^(?:Args|Attributes):\n((?:    .*\n|\n)+)", f"{inspect.getdoc(what)}\n", re.M)
-    return re.findall(r"^    (\w+): ", table[1], re.M) if table else []
+    """Return the names in the tables of parameters of a docstring."""
+    head = r"^(?:Args|Attributes|Other Parameters):\n((?:    .*\n|\n)+)"
+    tables = re.findall(head, f"{inspect.getdoc(what)}\n", re.M)
+    return [name for table in tables for name in re.findall(r"^    (\w+)(?: \([^)]*\))?: ", table, re.M)]
 
 
 TABLES = ("compile", "load", "from_onnx", "from_torch", "from_tensorflow", "save_together", "Session", "CompileOptions")
