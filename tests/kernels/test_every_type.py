@@ -43,6 +43,7 @@ WITH_ATTRIBUTES = {
         "cast",
         "concat",
         "conv",
+        "exchange",
         "expand",
         "gather",
         "gru_cell",
@@ -92,6 +93,8 @@ def operations(dtype: DType) -> Iterator[Operation]:
                 yield from made(kind, t(*shape[:-1], 1), t(*shape))
             else:
                 yield from made(kind, t(*shape), **SPECIAL.get(kind, {}))
+    for steps in (1, 2, 4):
+        yield from made("exchange", t(3, *(2,) * steps, 7), steps=steps)
     yield from made("descend", t(3, 7), t(3, 5, dtype=DType.I32), t(9, 4, dtype=DType.I32), t(9))
     for shape in SHAPES:
         for target in DType:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import wine
 from exports import build, compiled
 
 import rammer
@@ -33,6 +34,10 @@ def by(*words: str) -> Callable[[Path], None]:
         subprocess.run([*words, path], check=True, timeout=600, stdin=subprocess.DEVNULL)
 
     return run
+
+
+def by_wine(path: Path) -> None:
+    wine.run(path).check_returncode()
 
 
 def by_wasmtime(path: Path) -> None:
@@ -98,7 +103,7 @@ TARGETS: Mapping[str, Target] = {
     "linux-x86-64-musl": Target("x86_64-linux-musl", "x86-64", ("-lm",), by()),
     "linux-aarch64": Target("aarch64-linux-musl", "aarch64-neon", ("-lm", "-static"), by("qemu-aarch64")),
     "linux-riscv64": Target("riscv64-linux-musl", "riscv64", ("-lm", "-static"), by("qemu-riscv64")),
-    "windows-x86-64": Target("x86_64-windows-gnu", "x86-64", ("-lntdll",), by("wine"), ".exe"),
+    "windows-x86-64": Target("x86_64-windows-gnu", "x86-64", ("-lntdll",), by_wine, ".exe"),
     "wasm32-wasi": Target("wasm32-wasi", "wasm32-simd128", (), by_wasmtime, ".wasm"),
     "cortex-m4f": Target("thumb-freestanding-eabihf", "cortex-m4f", BARE_LINK, by(*QEMU_BOARD), ".elf", BARE_FLAGS),
     "macos-x86-64": Target("x86_64-macos", "x86-64", (), as_mach_o),

@@ -80,14 +80,14 @@ def test_the_same_as_one_by_one(program: rammer.Program, limit: float, steps: in
         "k": StepRows(np.arange(steps)),
     }
     places |= {name: StepRows(feeds[name][np.newaxis]) for name in ("x", "limit")}
-    loop, progress = executable.steps(places, "again"), np.array([0, 1])
+    loop = executable.steps(places, "again")
     for _ in range(2):  # again from the begin
-        progress[:] = 0, 1
+        loop.progress[:] = 0, 1
         state[0] = feeds["h"]
-        while progress[1] and progress[0] < steps:
-            loop.take(progress, steps)
+        while loop.progress[1] and loop.progress[0] < steps:
+            loop.take(steps)
             one_by_one(program, feeds, 1)  # points the program elsewhere
-        assert progress[0] == len(rows) and progress[1] == (limit == 1e9)
+        assert loop.progress[0] == len(rows) and loop.progress[1] == (limit == 1e9)
         np.testing.assert_array_equal(collected[: len(rows)], rows)
         np.testing.assert_array_equal(state[len(rows) % 2], last)
 
@@ -100,16 +100,16 @@ def test_rows_that_can_be_pointed_at_and_then_cannot() -> None:
         executable, steps = program.executable, 5
         assert isinstance(executable, TakesSteps)
         kinds = {p.name: p.type for p in program.inputs}
-        state, aligned, progress = executable.rows(kinds["h"], 2), executable.rows(kinds["x"], steps), np.array([0, 1])
+        state, aligned = executable.rows(kinds["h"], 2), executable.rows(kinds["x"], steps)
         skewed = executable.rows(kinds["x"], steps + 1).reshape(-1)[1 : 32 * steps + 1].reshape(aligned.shape)
         loop = executable.steps({"h": StepRows(state), "g": StepRows(state, 1), "x": StepRows(aligned)}, None)
         for n, rows in enumerate((aligned, skewed, aligned, skewed), 1):
             aligned[:] = skewed[:] = np.nan
             rows[:] = n
             loop.move("x", StepRows(rows))
-            progress[:], state[0] = (0, 1), 0
-            while progress[0] < steps:
-                loop.take(progress, steps)
+            loop.progress[:], state[0] = (0, 1), 0
+            while loop.progress[0] < steps:
+                loop.take(steps)
             assert np.all(state[steps % 2] == n * steps)
         aligned[:] = skewed[:] = np.nan
         stream = program.stream()
@@ -123,14 +123,14 @@ def test_a_step_that_fails_is_known(program: rammer.Program) -> None:
     executable = program.executable
     assert isinstance(executable, TakesSteps)
     kinds = {p.name: p.type for p in program.inputs}
-    state, progress = executable.rows(kinds["h"], 2), np.array([0, 1])
+    state = executable.rows(kinds["h"], 2)
     state[0] = feeds["h"]
     places = {"h": StepRows(state), "g": StepRows(state, 1), "k": StepRows(np.arange(50))}
     loop = executable.steps(places | {name: StepRows(feeds[name][np.newaxis]) for name in ("x", "limit")}, "again")
     with pytest.raises(InputError, match="index out of range"):
-        while progress[0] < 50:
-            loop.take(progress, 50)
-    assert progress[0] == 40
+        while loop.progress[0] < 50:
+            loop.take(50)
+    assert loop.progress[0] == 40
     np.testing.assert_array_equal(state[0], one_by_one(program, feeds, 40)[1])
 
 
@@ -140,7 +140,7 @@ def test_a_closed_body() -> None:
     feeds = given(program, 1e9)
     places = {name: StepRows(value[np.newaxis]) for name, value in feeds.items()}
     loop = program.executable.steps(places, "again")
-    loop.take(np.array([0, 1]), 1)
+    loop.take(1)
     program.close()
     with pytest.raises(RammerError, match="closed"):
-        loop.take(np.array([0, 1]), 1)
+        loop.take(1)

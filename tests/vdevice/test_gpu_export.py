@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 import pytest
+import wine
 from click.testing import CliRunner
 from exports import build, compiled, detector
 from test_cpu_export_sanitized import hand_written_files_are_clean, runs_clean
@@ -295,9 +296,7 @@ def test_it_is_built_for_windows(exported: Exported, tmp_path: Path) -> None:
     if c_compiler().family != "zig":
         pytest.skip("only zig compiles for other systems")
     program = build(exported.folder, tmp_path / "check.exe", "-lntdll", flags=("-target", "x86_64-windows-gnu"))
-    if shutil.which("wine") is None:
-        pytest.skip("no wine here")
-    done = subprocess.run(["wine", program], capture_output=True, text=True, timeout=600)
+    done = wine.run(program)
     assert done.returncode == 2 and "no such GPU, or no driver" in done.stdout, done
 
 

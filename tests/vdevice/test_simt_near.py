@@ -60,7 +60,7 @@ def model(of: tuple[int, ...], nodes: list[onnx.NodeProto], **weights: tuple[int
 
 
 def block(tokens: int, width: int, heads: int) -> onnx.ModelProto:
-    """A transformer's block: attention, and two products with what was before added."""
+    """A transformer's block: attention with logarithms of weights, which is several operators, and two products."""
     nodes = []
     for name in "qkv":
         nodes += [
@@ -70,7 +70,7 @@ def block(tokens: int, width: int, heads: int) -> onnx.ModelProto:
         ]
     nodes += [
         node("MatMul", ["q", "k"], ["s"]),
-        node("Softmax", ["s"], ["p"]),
+        node("LogSoftmax", ["s"], ["p"]),
         node("MatMul", ["p", "v"], ["o0"]),
         node("Transpose", ["o0"], ["o1"], perm=[0, 2, 1, 3]),
         node("Reshape", ["o1", "shape_back"], ["o"]),

@@ -42,10 +42,8 @@ class CpuLoopBody:
         for name in views:
             self.move(name, rows[name])
         self._condition = next((view for name, view in outputs if name == again), np.zeros(0, np.bool_))
-        condition = self._condition.ctypes.data, self._condition.nbytes
-        self._loop = np.array(
-            [args.ctypes.data, self._table.ctypes.data, len(inputs), len(written), *condition], np.int64
-        )
+        ports = args.ctypes.data, self._table.ctypes.data, len(inputs), len(written)
+        self._loop = np.array([*ports, self._condition.ctypes.data, self._condition.nbytes], np.int64)
         self.progress = np.array([0, 1], np.int64)
         self._at = _address(self._loop), _address(self.progress)
 
