@@ -16,7 +16,6 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from onnx import numpy_helper
 
 import rammer
 from benchmarks.compare.run import commit, machine
-from benchmarks.operators.run import PEERS, Way, add_ratios, error, in_turns, least_of_both
+from benchmarks.operators.run import Way, add_peers, add_ratios, in_turns, least_of_both
 from rammer.errors import RammerError
 from rammer.ir.tensor import Array
 
@@ -62,14 +61,7 @@ def measured(model: Path, threads: int, rounds: int, seconds: float) -> dict[str
         bound = program.bind(inputs)
         ways: dict[str, Way] = {"run": lambda: [*program.run(inputs).values()], "bound": bound}
         results = ways["run"]()
-        for peer, way in PEERS.items():
-            if find_spec(peer):
-                try:
-                    ways[peer] = way(proto, inputs, threads)
-                    found.setdefault("error", error(results, ways[peer]()))
-                except Exception as failure:  # whatever a peer raises is its result, and must not stop the others
-                    ways.pop(peer, None)
-                    found["failed"][peer] = " ".join(str(failure).split())[:200]
+        add_peers(found, ways, results, proto, inputs, threads)
         found["ways"] = in_turns(ways, rounds, seconds)
     return found
 

@@ -55,39 +55,46 @@ class _Models(Draft):
         return self.finish(policy, [self.assembly.build()], self.assembly.time_us, [])
 
 
-class SideBySide:
+class ByModels:
+    """A policy that places whole models, the largest first."""
+
+    name = ""
+
+    def schedule(self, problem: Problem) -> ExecutionPlan:
+        draft = _Models(problem)
+        self.place(draft, list(draft.models))
+        return draft.finished(self.name)
+
+    def place(self, draft: _Models, models: list[str]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} places no models")
+
+
+class SideBySide(ByModels):
     """Each model on one vEU, so that no vEU waits for another."""
 
     name = "side_by_side"
 
-    def schedule(self, problem: Problem) -> ExecutionPlan:
-        draft = _Models(problem)
-        draft.side_by_side(draft.models)
-        return draft.finished(self.name)
+    def place(self, draft: _Models, models: list[str]) -> None:
+        draft.side_by_side(models)
 
 
-class OneAfterAnother:
+class OneAfterAnother(ByModels):
     """Each model as it would be planned alone, on all vEUs, without launches between models."""
 
     name = "one_after_another"
 
-    def schedule(self, problem: Problem) -> ExecutionPlan:
-        draft = _Models(problem)
-        draft.on_all(draft.models)
-        return draft.finished(self.name)
+    def place(self, draft: _Models, models: list[str]) -> None:
+        draft.on_all(models)
 
 
-class LargestLast:
+class LargestLast(ByModels):
     """Models side by side, then the largest on all vEUs, which evens out what the others left."""
 
     name = "largest_last"
 
-    def schedule(self, problem: Problem) -> ExecutionPlan:
-        draft = _Models(problem)
-        largest, *others = draft.models
-        draft.side_by_side(others)
-        draft.on_all([largest])
-        return draft.finished(self.name)
+    def place(self, draft: _Models, models: list[str]) -> None:
+        draft.side_by_side(models[1:])
+        draft.on_all(models[:1])
 
 
 @hookimpl

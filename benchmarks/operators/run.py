@@ -67,6 +67,25 @@ def openvino_way(model: ModelProto, inputs: dict[str, Array], threads: int) -> W
 PEERS = {"onnxruntime": onnxruntime_way, "openvino": openvino_way}
 
 
+def add_peers(
+    found: dict[str, Any],
+    ways: dict[str, Way],
+    results: list[Array],
+    model: ModelProto,
+    inputs: dict[str, Array],
+    threads: int,
+) -> None:
+    """Add a way for each peer that is installed, and the error of `results` by the first one; or why it failed."""
+    for peer, way in PEERS.items():
+        if find_spec(peer):
+            try:
+                ways[peer] = way(model, inputs, threads)
+                found.setdefault("error", error(results, ways[peer]()))
+            except Exception as failure:  # whatever a peer raises is its result, and must not stop the others
+                ways.pop(peer, None)
+                found["failed"][peer] = " ".join(str(failure).split())[:200]
+
+
 def measured(
     case: Case, size: str, dtype: str, threads: int, rounds: int, seconds: float, tune: float
 ) -> dict[str, Any]:
@@ -86,14 +105,7 @@ def measured(
         except RammerError as failure:
             found["failed"]["rammer"] = failure.what
             return found
-        for peer, way in PEERS.items():
-            if find_spec(peer):
-                try:
-                    ways[peer] = way(model, inputs, threads)
-                    found.setdefault("error", error(results, ways[peer]()))
-                except Exception as failure:  # whatever a peer raises is its result, and must not stop the others
-                    ways.pop(peer, None)
-                    found["failed"][peer] = " ".join(str(failure).split())[:200]
+        add_peers(found, ways, results, model, inputs, threads)
         found["ways"] = in_turns(ways, rounds, seconds)
     if case.macs:
         found["macs"] = case.macs(case.shapes[SIZES.index(size)])

@@ -93,8 +93,7 @@ class Transaction:
         if not self.is_checked and (found := self._database.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
             raise sqlite3.DatabaseError(str(found))
         self.is_checked = True
-        marks = ", ".join("?" * (len(table.columns) + 1))
-        statement = f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})"
+        statement = f"INSERT OR REPLACE INTO {table.name} VALUES ({', '.join('?' * (len(table.columns) + 1))})"
         self._database.executemany(statement, [(*row, table.seal(row)) for row in rows])
 
 
@@ -106,8 +105,7 @@ class SealedFile:
     """
 
     def __init__(self, path: Path, tables: Sequence[SqlTable]) -> None:
-        self.path = path
-        self._tables = tables
+        self.path, self._tables = path, tables
 
     def read(self, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]) -> Answer:
         """Run a transaction that only selects.
@@ -150,6 +148,9 @@ class SealedFile:
             database.execute("PRAGMA cell_size_check = ON")
             if _form(database) != FORM:
                 self._begin(database)
+            made = {sql for (sql,) in database.execute("SELECT sql FROM sqlite_master")}
+            if not made >= {table.schema for table in self._tables}:  # another type changes what a column stores
+                raise sqlite3.DatabaseError("its tables have other columns")
         except BaseException:
             database.close()
             raise

@@ -120,6 +120,22 @@ def test_damaged_files(caches: Caches, damage: Callable[[bytearray, Random], Non
     assert missed > 10
 
 
+def test_a_column_of_another_type_is_found_before_rows_are_stored(caches: Caches) -> None:
+    """Such a column changes what is stored, so a row would be called damaged after its file was filled again."""
+    sealed._checked.clear()
+    profiles = caches.files[0]
+    data = profiles.read_bytes()
+    changed = data.replace(b"stored_at REAL", b"stored_at TEXT")
+    assert changed != data
+    caches.restore()
+    profiles.write_bytes(changed)
+    with pytest.warns(RuntimeWarning, match="its tables have other columns"):
+        caches.fill()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert caches.wrong() == 0
+
+
 VALUES = ["'abc'", "-1e300", "1e300", "0", "7", "x'00'", "CAST(x'84ff' AS TEXT)", "''", "'broken'", "''||x'ff00ff'"]
 TABLES = {"rtask": "us", "verdict": "wrong", "kernels": "object"}
 CHANGES = [

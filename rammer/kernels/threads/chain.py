@@ -59,11 +59,7 @@ def schedules(problem: KernelProblem, most: int) -> Iterator[Schedule]:
 
 
 def _schedule(
-    problem: KernelProblem,
-    first: Product,
-    last: Product,
-    steps: dict[str, int],
-    threads: int,
+    problem: KernelProblem, first: Product, last: Product, steps: dict[str, int], threads: int
 ) -> Schedule | None:
     """Return the loops of tasks of such steps; None if scratch does not fit them."""
     rows, lanes, row = steps[str(last.row)], problem.spec.lanes, last.row
