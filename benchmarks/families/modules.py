@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rammer_testing import children
-from rammer_testing.errors import Mismatch, Result, errors_of, is_right
+from rammer_testing.errors import Mismatch, Result, errors_of, is_right, one_line
 
 FAMILY = "transformers by from_torch"
 
@@ -37,25 +37,21 @@ def run_module(name: str, device: str = "CPU") -> Result:
             module, x = network(name)
             wanted = [np.asarray(module(x))]
         except Exception as error:  # transformers raise anything
-            return Result(name, "no reference", _line(f"PyTorch does not run it: {type(error).__name__}: {error}"))
+            return Result(name, "no reference", one_line(f"PyTorch does not run it: {type(error).__name__}: {error}"))
         try:
             with rammer.compile(rammer.from_torch(module, (x,)), device.lower()) as program:
                 found = [np.asarray(program(x.numpy()))]
             errors = errors_of(found, wanted)
         except RammerError as error:
-            return Result(name, "refused", _line(str(error)))
+            return Result(name, "refused", one_line(str(error)))
         except Mismatch as error:
-            return Result(name, "wrong", _line(str(error)))
+            return Result(name, "wrong", one_line(str(error)))
         except Exception as error:
             outcome = "refused" if type(error).__module__.startswith("torch.") else "error"  # torch.export's own
-            return Result(name, outcome, _line(f"{type(error).__name__}: {error}"))
+            return Result(name, outcome, one_line(f"{type(error).__name__}: {error}"))
     right = is_right(found, wanted)
     reason = "" if right else f"relative error {errors.relative:.2g}, {errors.ulp:g} ULP"
     return Result(name, "right" if right else "wrong", reason, errors)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:240]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,14 +20,12 @@ from benchmarks.pages.markdown import formatted
 HEAD = """\
 # Accuracy by case
 
-This page is generated from the results of ONNX's backend suite on the CPU, and of
-[models of other exporters](operators.md#models-of-other-exporters){commit}. ULP is the largest distance of a result
-from the reference, in units of the last place. The relative error is the largest difference of an output, over the
-largest magnitude of that output.
+This page is generated from the results of ONNX's backend suite on the CPU{also}{commit}. ULP is the largest distance
+of a result from the reference, in units of the last place. The relative error is the largest difference of an output,
+over the largest magnitude of that output.
 
     python -m rammer.testing.onnx_suite --json cpu.json
-    python -m rammer.testing.onnx_suite --models FOLDER --json families.json
-    python -m benchmarks.pages.accuracy cpu.json families.json -o docs/accuracy.md
+{command}
 
 ## Errors over {excess} times ONNX Runtime's
 
@@ -38,12 +36,15 @@ relative error at least as 2⁻²⁴. {flagged} of the {both} cases that both co
 ## Cases of ONNX's suite
 
 The reference is the suite's own values. {exact} of {measured} cases with a result have no error at all, and are not in
-the table. Cases are also left out where results must be equal, as for integers. *–*: ONNX Runtime does not compute the
-case, or its result differs in form.
+the table. Cases are also left out where results must be equal, as for integers, and where they are random.
+*–*: ONNX Runtime does not compute the case, or its result differs in form.
 
 | case | ULP | relative | ONNX Runtime's ULP | relative | |
 |---|---|---|---|---|---|
 {rows}"""
+ALSO = ", and of [models of other exporters](operators.md#models-of-other-exporters)"
+OF_MODELS = "    python -m rammer.testing.onnx_suite --models FOLDER --json families.json\n"
+COMMAND = "    python -m benchmarks.pages.accuracy cpu.json{files} -o docs/accuracy.md --commit COMMIT"
 WHY = {  # what is flagged
     "test_densenet121": "all weights of a layer are equal, so terms of a sum round alike, and their order decides; the "
     "suite's values are ONNX Runtime's, and both are 3.3e-3 from the same network in float64",
@@ -65,7 +66,9 @@ def page(suite: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]
     rows = [result for result in measured if result.errors != Errors()]
     flagged = [result for result in rows if result.is_excessive]
     text = HEAD.format(
+        also=ALSO if models else "",
         commit=f", rammer at {commit}" if commit else "",
+        command=OF_MODELS * bool(models) + COMMAND.format(files=" families.json" * bool(models)),
         excess=EXCESS,
         flagged=len(flagged),
         both=sum(result.others is not None for result in measured),

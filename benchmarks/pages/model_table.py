@@ -24,7 +24,7 @@ Models that other projects' exporters make, run by sessions on the CPU and compa
 transformers that `rammer.from_torch` reads are compared with PyTorch. A float32 result is right if its error is at most
 1e-4 of the largest magnitude; labels, strings and keys of maps must be equal; results of quantized models may differ by
 a step. *No reference* means that neither ONNX Runtime nor ONNX's evaluator runs the file. *Largest error* is the
-largest relative error of float32 models that are not quantized. [Accuracy by case](accuracy.md) has the errors of each.
+largest relative error of float32 models that are not quantized.
 
     python -m benchmarks.families FOLDER
     python -m rammer.testing.onnx_suite --models FOLDER --json families.json

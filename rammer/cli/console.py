@@ -73,8 +73,11 @@ class CommandGroup(click.Group):
             err.print(f"[bold red]error:[/] {escape(in_options(str(error)))}", highlight=False, soft_wrap=True)
             for note in getattr(error, "__notes__", ()):
                 err.print(f"  {escape(note)}", style="dim", soft_wrap=True)
-            if isinstance(error, OSError):  # stdout's: at the exit, Python would fail to write the rest, too
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(error, OSError):
+                try:
+                    sys.stdout.flush()
+                except OSError:  # it is stdout's: at the exit, Python would fail to write the rest, too
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             context.exit(1)
 
 

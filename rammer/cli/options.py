@@ -138,8 +138,8 @@ def compiled(model: str | Mapping[str, str], **options: Any) -> Iterator[tuple[l
     arches = dict.fromkeys((options.pop("arch") or "").split(","))
     how = how_to_compile(options)
     with progress_bar() as show, ExitStack() as stack:
-        programs = [rammer.compile(model, how=how, arch=arch or None, progress=show) for arch in arches]
-        yield [stack.enter_context(program) for program in programs], show
+        made = (rammer.compile(model, how=how, arch=arch or None, progress=show) for arch in arches)
+        yield [stack.enter_context(program) for program in made], show
 
 
 def refuse_options(path: str, **options: Any) -> None:

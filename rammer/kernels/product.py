@@ -40,9 +40,7 @@ class Product:
 
 def product(problem: KernelProblem, stage: Stage) -> Product | None:
     """Return the stage as a product that suits register blocks, or None."""
-    if stage.combine != "sum" or not stage.reduce:
-        return None
-    if not (isinstance(stage.body, Call) and stage.body.fn == "mul"):
+    if stage.combine != "sum" or not stage.reduce or not isinstance(stage.body, Call) or stage.body.fn != "mul":
         return None
     factors = [_factor(a) for a in stage.body.args]
     if None in factors:

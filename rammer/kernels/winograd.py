@@ -130,9 +130,8 @@ def convolution(problem: KernelProblem) -> Convolution | None:
     if (groups > 1 or columns.pieces > 1) and (p.group % problem.lanes or extents[c] % problem.lanes):
         return None
     own = tuple(var(a) for a, _ in root.axes)
-    if problem.lane_stride(p.x.tensor, p.x.index, c, root) != 1:
-        return None
-    if problem.lane_stride(root.name, own, p.lane, root) != 1:
+    read = p.x.tensor, p.x.index, c
+    if {problem.lane_stride(*at, root) for at in (read, (root.name, own, p.lane))} != {1}:
         return None
     batch = tuple(a for a, _ in root.axes if a not in (p.lane, rows.axis, columns.axis))
     return Convolution(root, x, weight, p.w, batch, p.lane, c, rows, columns, groups)

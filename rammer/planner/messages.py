@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from rammer.ir.analysis.dependency import Dependencies
-from rammer.ir.analysis.messages import BOX_BYTES, Delivery, Numbers, deliveries, last_barrier, received_at
+from rammer.ir.analysis.messages import BOX_BYTES, Delivery, deliveries, last_barrier, received_at
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
-from rammer.ir.tensor import TensorId, aligned_bytes
+from rammer.ir.tensor import Numbers, TensorId, aligned_bytes
 
 MOST_PLACES = 16  # of a vEU
 

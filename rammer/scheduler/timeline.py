@@ -165,7 +165,7 @@ def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> T
 
     def barrier(now: float, veu: int, done: Iterable[tuple[Position, float]]) -> float:
         if cluster:
-            return max(now, now + plan.spec.least_barrier_us, *(end + hand_over_us(at, veu) for at, end in done))
+            return max([now + plan.spec.least_barrier_us, *(end + hand_over_us(at, veu) for at, end in done)])
         latest = max((end for _, end in done), default=now) + far_us
         return max(now + plan.spec.least_barrier_us, latest)
 

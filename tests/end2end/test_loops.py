@@ -355,6 +355,38 @@ def test_kept_boxes_are_a_program(count: int, kinds: int, more: dict[str, Any]) 
         assert (s.report().misses, s._stages) == (1, None)
 
 
+def test_scores_that_are_no_numbers_come_last() -> None:
+    """As where NumPy selects the boxes, and no box is lost."""
+    apart = np.arange(4, dtype=F32)[:, None] * 10 + np.array([0, 0, 1, 1], F32)
+    scores = np.array([0.5, np.nan, 0.9, 0.1], F32)
+    with session(boxes(4, 1, 3)) as s:
+        (kept,) = s.run(None, {"boxes": apart[None], "scores": scores[None, None]})
+    assert kept.tolist() == [[0, 0, 2], [0, 0, 0], [0, 0, 3]]
+
+
+def test_kept_elements_of_other_types() -> None:
+    """Strings have no program that counts them; a model may use the name of a number."""
+    model = parsed(
+        """keep (string[4] x, bool[4] mask, float[2, 3] z) =>
+             (string[k] y, int64[n] shape, int64[2, m] at, float[2, 3] v) {
+          y = Compress <axis = 0> (x, mask)
+          shape = Shape (y)
+          at = NonZero (z)
+          v = Neg (z)
+        }"""
+    )
+    model.graph.node[3].output[0] = model.graph.output[3].name = "at#count"
+    feed = {
+        "x": np.array(["a", "b", "c", "d"], object),
+        "mask": np.array([True, False, True, False]),
+        "z": np.array([[0, 1, 0], [2, 0, 3]], F32),
+    }
+    with session(model) as s:
+        y, shape, at, negative = s.run(None, feed)
+    assert y.tolist() == ["a", "c"] and shape.tolist() == [2]
+    assert at.tolist() == [[0, 1, 1], [1, 0, 2]] and negative.tolist() == (-feed["z"]).tolist()
+
+
 @pytest.mark.parametrize("size", [7, 1024, 1025])
 def test_kept_elements_are_a_program(size: int) -> None:
     """Of NonZero and Compress, up to a size; beyond it NumPy computes them, without a compilation for each mask."""

@@ -67,7 +67,8 @@ def test_the_whole_scoreboard() -> None:
     """Node cases with unsupported operators fail there, as they do for all backends; whole models are skipped."""
     listed = (ROOT / "tests/frontend/backend_failures.txt").read_text(encoding="utf-8").splitlines()[1:]
     found = cases()
-    assert found["passed"] >= 2033 - len(listed) - 1  # BackendTest cannot compare test_loop16_seq_none's lists
+    others = found["failed"] + found["skipped"]
+    assert others <= len(listed) + 1  # BackendTest cannot compare test_loop16_seq_none's lists
 
 
 def test_the_container_installs_what_there_is() -> None:

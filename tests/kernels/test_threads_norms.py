@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simt_harness import GPU, SMALL, build, check
+from kernel_harness import compare, random_inputs
+from simt_harness import GPU, SMALL, SimtRunner, build, check
 from stages import operations
 
 sys.path.append(str(Path(__file__).parents[1] / "passes"))
@@ -16,7 +17,7 @@ from pass_models import Net, assert_same
 
 from rammer.ir.device import Execution
 from rammer.ir.graph import Graph
-from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.ir.semantics.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.verify.kernel import proven
 from rammer.kernels import candidates
 from rammer.passes import optimize
@@ -65,6 +66,18 @@ def test_each_candidate_is_right_and_proven(built, name: str) -> None:
         assert not proven(kernel)[1], f"{kernel.name}: {proven(kernel)[1][0]}"
 
 
+def test_rows_far_from_zero_are_right() -> None:
+    """Of kernels whose rows have a mean of ten deviations: float64's numbers, but for a digit."""
+    (op,) = operations(graph(*SIZES["odd"]), SMALL)
+    made, name = build({"far": (op, candidates(op, SMALL))}), op.expr.inputs[0][0]
+    inputs = random_inputs(op)
+    inputs[name] = inputs[name] + np.float32(10)
+    (wanted,) = evaluate_expr(op.expr, inputs)
+    for kernel, symbol in made.kernels["far"][1]:
+        (got,) = SimtRunner(kernel, made.library, symbol, inputs).run()
+        compare(got, wanted, 1e-3, kernel.name)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_graphs_mean_the_same(size: str) -> None:
     before = graph(*SIZES[size])
@@ -84,9 +97,11 @@ def test_rows_far_from_zero_keep_their_digits() -> None:
     [
         ("relu", GPU),
         ("", replace(GPU, numerics="strict")),
+        ("", replace(GPU, precision="tf32")),
+        ("", replace(GPU, precision="bf16")),
         ("", replace(GPU, execution=SMALL.execution.SIMD, max_threads=1)),
     ],
-    ids=["another reader", "strict", "cores"],
+    ids=["another reader", "strict", "tf32", "bf16", "cores"],
 )
 def test_it_stays_separate(also: str, spec) -> None:
     before = graph(5, 1, 32, (24,), also=also)

@@ -158,6 +158,14 @@ def test_faults_of_an_image_are_found() -> None:
     text = image.files[SOURCE].decode()
     fewer = text.replace("mk_send(argv + ", "mk_sent(argv + ", 1).encode()
     assert stopped(replace(image, files={**image.files, SOURCE: fewer})) in ("R311", "R303")
+    size = arguments.cluster
+    others = text.replace(f"MK_CLUSTER({size})", f"MK_CLUSTER({2 * size})").replace(
+        f"MK_BLOCKS {size}", f"MK_BLOCKS {2 * size}"
+    )
+    header = replace(streams, header=streams.header | {"cluster": 2 * size})
+    assert stopped(replace(image, files={**image.files, SOURCE: others.encode(), TABLE: header.to_bytes()})) == "R311"
+    room = replace(streams, header=streams.header | {"shared_bytes": streams.header["shared_bytes"] - 1024})
+    assert stopped(replace(image, files={**image.files, TABLE: room.to_bytes()})) == "R309"
     closed = text.replace("mk_open_box(scratch + ", "mk_open_box(scratch + 1", 1).encode()
     assert stopped(replace(image, files={**image.files, SOURCE: closed})) == "R311"
 

@@ -46,7 +46,7 @@ def test_code_of_a_recurrent_model(arch: str) -> None:
     few, tasks_few = build(lstm_stack(1, 4, 32), arch)
     many, tasks_many = build(lstm_stack(1, 16, 32), arch)
     assert few["spill_bytes"] == many["spill_bytes"] == 0
-    assert tasks_many > 4 * tasks_few
+    assert tasks_many > 3 * tasks_few  # a cell a step, and one product before them
     assert many["code_bytes"] < 1.5 * few["code_bytes"] < 1 << 20
 
 

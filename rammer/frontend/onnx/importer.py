@@ -210,8 +210,10 @@ class Importer:
             self.builder.output(value, name)
             if self.builder.counts and value in self.builder.counts:
                 axis, count = self.builder.counts[value]
-                self.counts[name] = axis, f"{name}#count"
-                self.builder.output(count, f"{name}#count")
+                given = {v.name for v in self.model.graph.output}
+                unused = next(n for k in range(1, 2 + len(given)) if (n := f"{name}{'#' * k}count") not in given)
+                self.counts[name] = axis, unused
+                self.builder.output(count, unused)
             return name
         names = element_names(name, len(value.tensors))
         for tensor, part in zip(value.tensors, names, strict=True):
@@ -446,9 +448,7 @@ class Importer:
                     raise ModelError(f"input {n} ({name!r}) has strings, another operand has none")
                 continue
             dtype, allowed = self.builder.types[tensor].dtype, found.types.get(variable)
-            if allowed is None:
-                continue
-            if dtype not in allowed and self._newer_allows(found, n, dtype, name):
+            if allowed is None or (dtype not in allowed and self._newer_allows(found, n, dtype, name)):
                 continue
             if dtype not in allowed:
                 raise ModelError(f"input {n} ({name!r}) is {dtype.value}, which opset {found.since} does not allow")

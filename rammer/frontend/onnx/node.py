@@ -260,7 +260,7 @@ class Node:
         """Slice a box of the tensor with step 1."""
         if self.type(tensor).shape == tuple(shape):
             return tensor
-        return self.add("slice", tensor, starts=tuple(starts), steps=((1,) * len(starts)), shape=tuple(shape))
+        return self.add("slice", tensor, starts=tuple(starts), steps=(1,) * len(starts), shape=tuple(shape))
 
     def cut(self, tensor: TensorId, axis: int, start: int, count: int) -> TensorId:
         """Return `count` places of the tensor along an axis."""

@@ -351,8 +351,7 @@ class Dependencies:
     """
 
     def __init__(self, graph: Graph, kernels: Sequence[RKernel] | Mapping[int, RKernel]) -> None:
-        self.graph = graph
-        self.kernels = kernels
+        self.graph, self.kernels = graph, kernels
 
     def edges(self, operator_id: int) -> list[tuple[int, Pairs]]:
         """Return (producer's number, pairs of rTasks) for every input that an operator computes."""

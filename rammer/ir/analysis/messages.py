@@ -10,20 +10,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.ir.analysis.dependency import writers
 from rammer.ir.analysis.order import HappensBefore, Slots
 from rammer.ir.analysis.storage import hulls, must_be_seen
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import DType, TensorId
+from rammer.ir.tensor import DType, Numbers, TensorId
 
 MOST_BYTES = 4096  # of a result that is sent to every reader's vEU
 WORD_BYTES = 4
 BOX_BYTES = 16  # before a place: how many bytes have arrived
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -21,21 +21,18 @@ def check_messages(
     `signalled`: the order by counters and messages.
     """
     if lost := places.keys() - {one.tensor for one in found}:
-        raise VerificationError("R114", f"{min(lost)!r} is a message, and not all of it is written in one group")
+        raise _broken(f"{min(lost)!r} is a message, and not all of it is written in one group")
     arriving = received_at(plan, signalled, found)
     for number, program in enumerate(plan.programs):
         for veu, lane in enumerate(program.lanes):
             for order, slot in enumerate(lane):
                 wanted = tuple(Position(*item) for item in sorted(arriving.pop((veu, order), {}).items()))
                 if isinstance(slot, BarrierRTask) and slot.messages != wanted:
-                    raise VerificationError(
-                        "R114",
-                        f"programs[{number}] prog[{veu}][{order}] awaits {list(map(tuple, slot.messages))}, "
-                        f"and messages of {list(map(tuple, wanted))} arrive there",
-                    )
+                    awaited, arrive = (list(map(tuple, ats)) for ats in (slot.messages, wanted))
+                    raise _broken(f"programs[{number}] prog[{veu}][{order}] awaits {awaited}, not {arrive}")
     if arriving:
         veu, order = min(arriving)
-        raise VerificationError("R114", f"messages arrive at prog[{veu}][{order}], which is no barrier-rTask")
+        raise _broken(f"messages arrive at prog[{veu}][{order}], which is no barrier-rTask")
     own = max((kernel.scratch_bytes for kernel in plan.kernels), default=0)
     memory, groups = plan.memory, dict[int, list[Delivery]]()
     assert memory is not None
@@ -46,9 +43,7 @@ def check_messages(
     for one in found:
         begin, end = places[one.tensor] - BOX_BYTES, places[one.tensor] + plan.graph.types[one.tensor].nbytes
         if begin < own or end > plan.spec.scratch_bytes or begin % BOX_BYTES:
-            raise VerificationError(
-                "R114", f"{one.tensor!r} has bytes [{begin}, {end}) of scratch, where rTasks have theirs below {own}"
-            )
+            raise _broken(f"{one.tensor!r} has bytes [{begin}, {end}) of scratch, where rTasks have theirs below {own}")
         groups.setdefault(one.group, []).append(one)
     for mine in groups.values():
         mine.sort(key=lambda one: (places[one.tensor], int(signalled.rank(one.parts[:, 0]).min())))
@@ -56,9 +51,10 @@ def check_messages(
             at, next_at = places[first.tensor], places[second.tensor]
             if at == next_at:
                 if not first.is_read_before(second, signalled):
-                    raise VerificationError(
-                        "R114",
-                        f"{second.tensor!r} may arrive at byte {at} of scratch while {first.tensor!r} is read there",
-                    )
+                    raise _broken(f"{second.tensor!r} may arrive at byte {at} while {first.tensor!r} is read there")
             elif at + plan.graph.types[first.tensor].nbytes > next_at - BOX_BYTES:
-                raise VerificationError("R114", f"{first.tensor!r} and {second.tensor!r} share bytes of scratch")
+                raise _broken(f"{first.tensor!r} and {second.tensor!r} share bytes of scratch")
+
+
+def _broken(what: str) -> VerificationError:
+    return VerificationError("R114", what)

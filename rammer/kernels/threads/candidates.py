@@ -26,7 +26,7 @@ from rammer.kernels.threads import moves as threads_moves
 from rammer.kernels.threads import product as threads_product
 from rammer.kernels.threads import tensor as threads_tensor
 from rammer.kernels.threads.product import STAGED, Staging, most_threads, padded, sides
-from rammer.kernels.threads.terms import SHORT, stage_loops, threads_for
+from rammer.kernels.threads.terms import ROUNDS, SHORT, stage_loops, threads_for
 from rammer.kernels.tiling import cut, output_order
 from rammer.kernels.vectors.chain import chained
 
@@ -39,7 +39,6 @@ MOST_PER_IMAGE = 4
 PLANES = (8, 16, 32, 64)  # channels of an image, for one rTask
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 PIPELINE_DEPTH = 3  # buffers of the software pipeline: one is used, the others are being fetched
-ROUNDS = (8, 4, 2, 1)  # tasks per vEU that are tried
 LONG = 4 * SHORT  # terms that are work for a thread of its own
 
 

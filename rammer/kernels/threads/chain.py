@@ -18,14 +18,13 @@ from rammer.kernels.problem import WORD, KernelProblem
 from rammer.kernels.product import Product, terms
 from rammer.kernels.sched import Sched, copy_axes
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads.terms import powers, stage_loops
+from rammer.kernels.threads.terms import ROUNDS, powers, stage_loops
 from rammer.kernels.tiling import kept_bytes
 from rammer.kernels.vectors.chain import batch_axes
 
 MOST_ROWS = 64  # of a task
 MOST_SUMS = 64  # of a thread
 POINTS = range(1, 17)  # of a thread along a side
-ROUNDS = (8, 4, 2, 1)  # tasks per vEU that are tried
 LEAST = 32  # columns or terms of a panel: a copy costs two syncs
 
 
@@ -53,8 +52,8 @@ def schedules(problem: KernelProblem, most: int) -> Iterator[Schedule]:
     row, batch, extents = str(both.last.row), batch_axes(problem, both.last), dict(problem.root.axes)
     counts = (n * problem.spec.num_veus // prod(extents[a] for a in batch) for n in ROUNDS)
     for rows in sorted({min(ceil(extents[row] / max(count, 1)), MOST_ROWS) for count in counts}):
-        steps, sizes = {**dict.fromkeys(batch, 1), row: rows}, range(problem.spec.subgroup_size, most + 1)
-        found = (_schedule(problem, *both, steps, n) for n in sizes[:: problem.spec.subgroup_size])
+        steps, wave = {**dict.fromkeys(batch, 1), row: rows}, problem.spec.subgroup_size
+        found = (_schedule(problem, *both, steps, n) for n in range(wave, most + 1, wave))
         yield from sorted(filter(None, found), key=lambda s: problem.unshared_us(s, 1))[:1]
 
 

@@ -13,6 +13,7 @@ from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import Loop, group
 
 SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
+ROUNDS = (8, 4, 2, 1)  # tasks per vEU that are tried
 KEPT = 4  # results of a reduction that one thread holds at once
 
 

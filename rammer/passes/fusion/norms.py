@@ -19,10 +19,11 @@ from rammer.passes.fusion.chains import is_product, takes_rows
 def fuse_norms(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Rewrite (g (x - m) / s + b) W as (x gW - m Σ gW) / s + bW. Each rTask computes m and s of its rows.
 
-    Threads wait longer for a normalisation of its own than they compute it. All its readers must be such products.
+    Threads wait longer for a normalisation of its own than they compute it. All its readers must be such products, of
+    float32 operands: x that is far from zero loses more by rounding than what is normal.
     """
     editor = Editor(graph)
-    wanted = spec.execution is Execution.SIMT and spec.numerics != "strict"
+    wanted = spec.execution is Execution.SIMT and (spec.numerics, spec.precision) == ("fast", "fp32")
     for norm in [op for op in editor.operators.values() if op.kind == "layer_norm" and wanted]:
         (made,) = norm.outputs
         readers = [n for n in editor.readers.get(made, ()) if _suits(editor, norm, editor.operators[n])]

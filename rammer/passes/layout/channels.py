@@ -51,10 +51,7 @@ class _Chooser:
     """A chooser of layouts for operators, one after another."""
 
     def __init__(self, editor: Editor, lanes: int, masks: bool, per_image: bool) -> None:
-        self.editor = editor
-        self.lanes = lanes
-        self.masks = masks
-        self.per_image = per_image
+        self.editor, self.lanes, self.masks, self.per_image = editor, lanes, masks, per_image
         self.versions: dict[tuple[TensorId, Layout | None], TensorId] = {}
         self.layouts: dict[TensorId, Layout | None] = {}  # of operators' results; graph outputs are converted
 
@@ -117,8 +114,7 @@ class _Chooser:
 
     def _accepts(self, op: ROperator) -> bool:
         """Check whether the operator's kernels stay simple with blocked channels."""
-        operation = op.operation
-        members = set(op.kind.split("+"))
+        operation, members = op.operation, set(op.kind.split("+"))
         if not is_pointwise(operation) and not members & _BLOCKED_CORES:
             return False
         if len({self._blockable(kind) for kind in operation.outputs}) > 1:

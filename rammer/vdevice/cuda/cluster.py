@@ -52,6 +52,6 @@ class ClusterLaunch:
         if int(code):
             raise DeviceError(
                 f"the GPU failed to {doing} of {self._cluster} blocks: {getattr(code, 'name', code)}",
-                hint="compile without clusters: arch= without :c8",
+                hint=f"compile without clusters: arch= without :c{self._cluster}",
             )
         return found

@@ -72,9 +72,10 @@ class DecodedImage:
     hints: Numbers = field(default_factory=lambda: NO_HINTS)  # [n, 4] slot, place, bytes: prefetches
     # [n, 7] slot, first byte of scratch, words, ranks that receive them, place there, offset and base of a copy
     sent: Numbers = field(default_factory=lambda: np.zeros((0, 7), np.int64))
-    # [n, 7] slot before which it arrives, place in scratch, bytes, parity, vEU and order of a slot that sends
+    # [n, 7] slot before which it arrives, place in scratch, bytes, parity, vEU and order of a slot that sends, base
     received: Numbers = field(default_factory=lambda: np.zeros((0, 7), np.int64))
     boxes: Sequence[int] = ()  # bytes of scratch where arriving bytes are counted
+    cluster: int = 1  # vEUs that send each other messages
 
 
 def broken(rule: str, what: str) -> VerificationError:

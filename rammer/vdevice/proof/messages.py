@@ -29,6 +29,11 @@ def verify_messages(
         for veu, reader in one.receives.items():
             waiting = reader - int(order.order[reader]) + last_barrier(plan, order, reader)[1] + 1
             arrivals.append((veu, waiting, places[one.tensor], one.nbytes(veu)))
+    if places and cluster and decoded.cluster != cluster.group:
+        raise broken("R311", f"the image has clusters of {decoded.cluster} vEUs, and the plan of {cluster.group}")
+    lasts = decoded.copies[:, 3] + (decoded.copies[:, 5] - 1) * decoded.copies[:, 7] + decoded.copies[:, 4]
+    if lasts.max(initial=0) > min(places.values(), default=1 << 62) - BOX_BYTES:
+        raise broken("R311", f"a copy of a constant reaches byte {lasts.max()} of scratch, where messages arrive")
     _compare("sends", decoded.sent, sent)
     times: dict[tuple[int, int], int] = {}
     received = []

@@ -484,7 +484,8 @@ def _scratch(evidence: ImageEvidence) -> None:
     """Check R309: each vEU has its own scratch, large enough for all rTasks it may run and for resident results."""
     decoded, plan, memory = evidence.decoded, evidence.plan, evidence.memory
     own = decoded.scratch
-    need = np.zeros(decoded.num_veus, np.int64)
+    most = max((at + plan.graph.types[t].nbytes for t, at in memory.messages.items()), default=0)
+    need = np.full(decoded.num_veus, most, np.int64)
     rows, _ = evidence.wanted
     sizes = np.array([k.scratch_bytes for k in plan.kernels] or [0], np.int64)
     tasks = evidence.tasks

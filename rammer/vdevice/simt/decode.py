@@ -36,6 +36,7 @@ CASE = re.compile(r"case (-?\d+): .*?(\w+)\(argv, scratch[,)]")
 RECEIVES = re.compile(r"case (\d+): mk_receive\(run, argv \+ (\d+), (\d+), scratch,")
 SENDS = re.compile(r"case (\d+): .*mk_send\(argv \+ (\d+), (\d+), scratch,")
 BOXES = re.compile(r"n = tid; n < (\d+); .*mk_open_box\(scratch \+ (\d+) \+ n \* (\d+)\);")
+CLUSTERS = re.compile(r"\bMK_CLUSTER\((\d+)\)|\bMK_BLOCKS (\d+)")
 MESSAGE_ARGS = 5
 
 
@@ -73,6 +74,9 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
     slots = _slots(walked, arrays["operators"], num_veus)
     if (begins := SCRATCH_AT.search(text)) is None:
         raise ValueError("the text says nowhere where scratch begins")
+    clusters = {int(header.get("cluster", 1)), *(int(a or b) for a, b in CLUSTERS.findall(text))}
+    if len(clusters) > 1:
+        raise ValueError(f"clusters have {sorted(clusters)} vEUs")
     room = int(header["shared_bytes"]) - int(begins[1])
     return DecodedImage(
         num_veus=num_veus,
@@ -93,6 +97,7 @@ def decode(image: Image, dialect: Dialect) -> DecodedImage:
         sent=_messages(walked, operands, SENDS.findall(text)),
         received=_messages(walked, operands, RECEIVES.findall(text)),
         boxes=[int(at) + n * int(step) for count, at, step in BOXES.findall(text) for n in range(int(count))],
+        cluster=clusters.pop(),
         calls=Variants(dialect, int(header["threads"])).calls,
     )
 

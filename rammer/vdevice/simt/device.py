@@ -94,7 +94,7 @@ class GpuVDevice(VDevice):
                     raise
                 here = Availability(False, error.what, error.hint)
         if found and wanted:
-            found = replace(found, veus_per_sm=wanted.veus_per_sm, cluster=wanted.cluster, clusters=wanted.clusters)
+            found = replace(found, veus_per_sm=wanted.veus_per_sm, cluster=wanted.cluster, clustered=wanted.clustered)
         self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why programs cannot run
         if found and wanted and wanted.arch != found.arch:
             self.missing, self._hint = f"the GPU here is {found.name} ({found.arch})", EMULATE
@@ -171,7 +171,7 @@ class GpuVDevice(VDevice):
 
         assert image.plan is not None  # it was compiled here
         if self.gpu.cluster > 1:
-            raise DeviceError("a program in clusters of blocks cannot be exported", hint="compile without :c8")
+            raise DeviceError("a program in clusters of blocks cannot be exported", hint="compile without :cN")
         platform = self.platform
         return GpuExport(image, image.plan, platform.label.lower(), platform.code_file, platform.text_suffix)
 

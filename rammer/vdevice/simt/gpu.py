@@ -43,7 +43,7 @@ class Gpu:
     """A GPU as data.
 
     Shared memory is in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost clocks.
-    `veus_per_sm`: vEUs per multiprocessor. `clusters`: clusters of 8 blocks that are resident at once; 0: none.
+    `veus_per_sm`: vEUs per multiprocessor. `clustered`: blocks that are resident at once in clusters; 0: none.
     `cluster`: vEUs of a cluster.
     """
 
@@ -58,7 +58,7 @@ class Gpu:
     fp32_lanes: int  # of a multiprocessor: multiply-adds per clock
     veus_per_sm: int = 1
     line_bytes: int = 128  # of L2: NVIDIA's Ampere tuning guide; AMD's CDNA and RDNA white papers
-    clusters: int = 0
+    clustered: int = 0
     cluster: int = 1
 
 
@@ -73,8 +73,8 @@ def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
         raise DeviceError(f"no {brand} arch {name!r}", hint=hint)
     for gpu in known.values():
         if wanted in (gpu.name, gpu.arch):
-            if shares in CLUSTERS and not gpu.clusters:
-                has = ", ".join(g.name for g in known.values() if g.clusters) or "no GPU"
+            if shares in CLUSTERS and not gpu.clustered:
+                has = ", ".join(g.name for g in known.values() if g.clustered) or "no GPU"
                 raise DeviceError(f"{gpu.name} has no clusters of blocks that are known", hint=f"they are of {has}")
             return replace(gpu, veus_per_sm=SHARES.get(shares, 1), cluster=CLUSTERS.get(shares, 1))
     names = [*dict.fromkeys(g.arch for g in known.values()), *known]
@@ -108,7 +108,7 @@ def gpu_spec(
     """
     shares = gpu.veus_per_sm
     shared = (gpu.shared_kib << 10) if shares == 1 else ((gpu.shared_kib + 1 << 10) // shares) - 1024  # 1 KiB is kept
-    veus = num_veus or (8 * gpu.clusters if gpu.cluster > 1 else shares * gpu.num_multiprocessors)
+    veus = num_veus or (gpu.clustered if gpu.cluster > 1 else shares * gpu.num_multiprocessors)
     if veus % gpu.cluster:
         raise DeviceError(f"{veus} vEUs are no clusters of {gpu.cluster}", hint=f"a multiple of {gpu.cluster} vEUs")
     memory = _memory(gpu, registers_bytes, shared, l2_bytes, memories, latencies.us(latencies.load, gpu))

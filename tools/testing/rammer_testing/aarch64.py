@@ -30,7 +30,7 @@ WHEELS = (
 CHECKOUT = (".", "tools/testing", "plugins/torch", "plugins/dask")
 GLIBC = (28, 27, 17)  # manylinux tags of wheels
 NATIVE = re.compile(
-    r"^(cc|c99|c89|gcc|g\+\+|c\+\+|clang.*|cpp|as|ld.*|objdump|valgrind|python.*|pytest|cmake)$|-linux-gnu-"
+    r"(cc|c99|c89|gcc|g\+\+|c\+\+|cpp)(-\d+)?|clang.*|as|ld.*|objdump|valgrind|python.*|pytest|cmake|.*-linux-gnu-.*"
 )
 # A forked child of a process with threads starts a thread of its own.
 FORKS = """

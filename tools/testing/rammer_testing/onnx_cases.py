@@ -210,7 +210,8 @@ def run_case(name: str, device: str = "CPU") -> Result:
     except RammerError as error:
         return Result(name, "refused", one_line(error.what))
     except _Differs:
-        return Result(name, "differs", DIFFERENCES[name].reason, *Suite.errors)
+        errors = Suite.errors if DIFFERENCES[name] != _DRAWN else ()  # a draw has no error
+        return Result(name, "differs", DIFFERENCES[name].reason, *errors)
     except AssertionError as error:
         return Result(name, "wrong", one_line(str(error)), *Suite.errors)
     except Exception as error:

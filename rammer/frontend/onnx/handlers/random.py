@@ -1,8 +1,8 @@
 """Draw random numbers: each is a hash of its place, the node, the seed and the number of the run.
 
 Known as: a counter-based generator. Programs stay functions of their inputs: one that draws has the input `random_run`,
-and another number there gives another draw. Sessions count their runs. A node without a seed
-gets one of its model (`Source`), so that all imports of a model draw alike.
+and another number there gives another draw. Sessions count their runs. A node without a seed gets
+one of its model (`Source`), so that all imports of a model draw alike.
 """
 
 from __future__ import annotations

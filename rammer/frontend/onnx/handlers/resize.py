@@ -104,7 +104,7 @@ class _Rule:
             case "half_pixel":
                 return (x + 0.5) / scale - 0.5
             case "half_pixel_symmetric":
-                return extent / 2 * (1 - (size / exact)) + (x + 0.5) / scale - 0.5
+                return extent / 2 * (1 - size / exact) + (x + 0.5) / scale - 0.5
             case "pytorch_half_pixel":
                 return (x + 0.5) / scale - 0.5 if size > 1 else np.zeros(size)
             case "align_corners":

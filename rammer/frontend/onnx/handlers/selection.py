@@ -19,7 +19,7 @@ MOST_STEPS = 128  # boxes of a class that a program selects, one after another
 @handles("NonZero")
 def non_zero(n: Node) -> TensorId:
     value = n.builder.value(x := n.tensor(0))
-    if value is None and n.builder.counts is not None and 0 < n.type(x).size <= MOST_ROWS:
+    if value is None and n.builder.counts is not None and 0 < n.type(x).size <= MOST_ROWS and not n.dtype().is_complex:
         shape, flat = n.shape() or (1,), n.reshape(x, (n.type(x).size,))
         flags = n.add("not", n.add("equal", flat, n.like(0, flat)))
         return _kept(n, n.constant(np.indices(shape).reshape(len(shape), -1), DType.I64), flags, 1)
@@ -33,13 +33,17 @@ def compress(n: Node) -> TensorId:
     x, given, axis = n.tensor(0), n.tensor(1), n.attrs["axis"]
     data, condition = n.builder.value(x), n.builder.value(given)
     if data is not None and condition is not None:
+        most = data.size if axis is None else data.shape[n.axis(axis, data.ndim)]
+        if condition.ndim != 1 or condition.size > most:
+            raise n.fail(f"condition {list(condition.shape)} does not fit axis {axis} of {list(data.shape)}")
         return n.constant(np.compress(condition, data, axis))
     if axis is None:
         x, axis = n.reshape(x, (n.type(x).size,)), 0
     axis = n.axis(axis, n.type(x).rank)
     if len(n.shape(1)) != 1 or n.shape(1)[0] > n.type(x).shape[axis]:
         raise n.fail(f"condition {list(n.shape(1))} does not fit axis {axis} of {n.type(x)}")
-    if condition is None and n.builder.counts is not None and 0 < n.shape(1)[0] <= MOST_ROWS and n.type(x).size:
+    counted = condition is None and n.builder.counts is not None and isinstance(n.inputs[0], str)
+    if counted and 0 < n.shape(1)[0] <= MOST_ROWS and n.type(x).size:
         return _kept(n, n.cut(x, axis, 0, n.shape(1)[0]), given, axis)
     if condition is None:
         n.value(0, "input")
@@ -54,7 +58,7 @@ def _kept(n: Node, data: TensorId, flags: TensorId, axis: int) -> TensorId:
     places = n.add("where", flags, before, n.like(shape[axis], before))
     places = n.reshape(places, [e if d == axis else 1 for d, e in enumerate(shape)])
     moves = tuple(-1 if d == axis else d for d in range(len(shape)))
-    result = n.add("scatter", n.like_array(np.zeros(shape), data), data, places, moves=moves, how="chosen")
+    result = n.add("scatter", data, data, places, moves=moves, how="chosen")
     n.builder.counts[result] = axis, n.cast(n.reduce(counted, "sum", (0,), keepdims=False), DType.I64)
     return result
 
@@ -81,7 +85,11 @@ def non_max_suppression(n: Node) -> TensorId:
     least = float(n.scalar(4, "score_threshold")) if n.has(4) else -np.inf
     if n.attrs["center_point_box"] not in (0, 1):
         raise n.fail(f"center_point_box is {n.attrs['center_point_box']}", hint="0 or 1")
-    if n.builder.counts is not None and any(n.builder.value(n.tensor(k)) is None for k in (0, 1)):
+    if (
+        n.builder.counts is not None
+        and len(n.shape(1)) == 3
+        and any(n.builder.value(n.tensor(k)) is None for k in (0, 1))
+    ):
         (batch, kinds, number), steps = n.shape(1), min(most, n.shape(1)[-1])
         if 0 < steps <= MOST_STEPS and 0 < batch * kinds * steps <= MOST_ROWS and n.shape() == (batch, number, 4):
             return _selected(n, steps, bound, least)
@@ -118,7 +126,8 @@ def _selected(n: Node, steps: int, bound: float, least: float) -> TensorId:
     table = n.reshape(n.concat([low, high, area], 3), (batch * number, 5))
     first = n.constant((np.arange(batch) * number).reshape(-1, 1, 1), DType.I64)
     places = n.constant(np.arange(number).reshape(1, 1, -1), DType.I64)
-    left = n.add("max", scores, n.like(-3.4e38, scores))  # so that a score of -inf is not gone
+    last = n.like(-3.4e38, scores)
+    left = n.add("where", n.add("less", last, scores), scores, last)  # so that -inf and NaN come last, and are not gone
     if n.has(4):
         left = n.add("where", n.add("less", n.like(least, scores), scores), left, gone)
     found, tops = list[TensorId](), list[TensorId]()

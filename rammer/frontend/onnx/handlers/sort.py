@@ -85,6 +85,7 @@ def _network(n: Node, keys: TensorId) -> TensorId:
     for level in range(1, size.bit_length()):
         down, distance = (places >> level) % 2 == 1, 1 << (level - 1)
         flips = np.where(down != inverted, -1, 0).reshape(COLUMNS, rows).T
+        flips = next((part for part in (flips[:, :1], flips[:1]) if (part == flips).all()), flips)  # it has few numbers
         words = n.add("bit_xor", n.reshape(words, (count, rows, COLUMNS)), n.constant(flips))
         inverted = down
         if distance >= rows:

@@ -7,6 +7,7 @@ Known as: persistent threads, megakernel. A vEU is a thread block that runs for 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import Template
 
 from rammer.vdevice.ctext.files import text_of
 from rammer.vdevice.simt.codegen.messages import Messages, message_calls, messages_text
@@ -18,8 +19,8 @@ NO_MESSAGES = Messages()
 # Where blocks send each other messages: none leaves while another one may still send to it.
 MESSAGES = {
     "CLUSTERED": "MK_CLUSTER($CLUSTER) ",
-    "OPENING": "  mk_open_boxes(scratch, tid);\n",
-    "LEAVING": "    if (*stop) break;\n",
+    "OPENING": "  if (tid < 2) stop[1 + tid] = 0;\n  mk_open_boxes(scratch, tid);\n",
+    "LEAVING": "    if (stop[1 + (pc & 1)]) break;\n",  # a fast thread may be in the next slot already
     "CLOSING": "  mk_cluster_sync();\n",
 }
 
@@ -42,30 +43,23 @@ def program_text(
         f" case {n}: {k.prefetch}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.prefetch
     )
     asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
-    sends, loop = messages_text(messages), LOOP.replace("CASES", cases).replace("ASKING", asking)
+    sends, loop = messages_text(messages, dialect.subgroup_size), LOOP.replace("CASES", cases).replace("ASKING", asking)
     for name, text in MESSAGES.items():
-        loop = loop.replace(name, text.replace("$CLUSTER", str(messages.cluster)) if sends else "")
+        loop = loop.replace(name, text if sends else "")
     texts = {k.symbol: k.text for k in kernels}
     asked = {k.prefetch: k.prefetch_text for k in kernels if k.prefetch}
     qualifier = "__forceinline__" if sum(map(len, texts.values())) <= dialect.inline_limit else "__noinline__"
+    numbers = {"ENTRY": ENTRY, "THREADS": block, "MAX_ARGS": max_args, "LINE": LINE, "END": END}
+    numbers |= {"SHARES": dialect.veus_per_sm, "AHEAD": min(AHEAD, block), "CLUSTER": messages.cluster}
+    # The last thread that does so waits for the fence, the first polls.
+    numbers |= {"HEADER": header_bytes(max_args), "LAST": max(block - dialect.subgroup_size, 0)}
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
         prelude(dialect),
         f"#define MK_TASK static __device__ {qualifier}\n\n",
         "\n".join([*texts.values(), *asked.values()]),
         "\n",
-        (COMMON + (COPY if copies else "") + sends + loop)
-        .replace("$ENTRY", ENTRY)
-        .replace("$THREADS", str(block))
-        .replace(
-            "$LAST", str(max(block - dialect.subgroup_size, 0))
-        )  # the last one waits for the fence, the first polls
-        .replace("$SHARES", str(dialect.veus_per_sm))
-        .replace("$MAX_ARGS", str(max_args))
-        .replace("$HEADER", str(header_bytes(max_args)))
-        .replace("$AHEAD", str(min(AHEAD, block)))
-        .replace("$LINE", str(LINE))
-        .replace("$END", str(END)),
+        Template(COMMON + (COPY if copies else "") + sends + loop).substitute(numbers),
     ]
     return "".join(parts)
 

@@ -7,6 +7,7 @@ bytes which have arrived. A box is used again and again: its parity says for whi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from string import Template
 
 from rammer.ir.analysis.messages import BOX_BYTES, WORD_BYTES, deliveries, last_barrier
 from rammer.ir.analysis.order import HappensBefore
@@ -70,22 +71,20 @@ def messages_of(plan: ExecutionPlan) -> Messages:
     return Messages(found.cluster, found.boxes, found.received, found.sent, note if count else "")
 
 
-def messages_text(messages: Messages) -> str:
-    """Return the functions that receive and send; an empty text if nothing is sent."""
+def messages_text(messages: Messages, wave: int) -> str:
+    """Return the functions that receive and send; an empty text if nothing is sent. `wave`: threads of a subgroup."""
     if not messages.boxes:
         return ""
     step = messages.boxes[1] - messages.boxes[0] if len(messages.boxes) > 1 else BOX_BYTES
-    numbers = {"$FIRST": messages.boxes[0], "$COUNT": len(messages.boxes), "$STEP": step, "$CLUSTER": messages.cluster}
-    text = TEXT
-    for name, number in (*numbers.items(), ("$BOX", BOX_BYTES), ("$RECEIVE", RECEIVE_ARGS), ("$SEND", SEND_ARGS)):
-        text = text.replace(name, str(number))
-    return text
+    numbers = {"FIRST": messages.boxes[0], "COUNT": len(messages.boxes), "STEP": step, "CLUSTER": messages.cluster}
+    numbers |= {"BOX": BOX_BYTES, "RECEIVE": RECEIVE_ARGS, "SEND": SEND_ARGS, "WAVE": wave}
+    return Template(TEXT).safe_substitute(numbers)  # others are the megakernel's
 
 
 def message_calls(call: str, first: int, received: int, sent: int) -> str:
     """Return the call of a task between its receives and its sends; `first`: the first argument of these."""
     if received:
-        call = f"mk_receive(run, argv + {first}, {received}, scratch, now->order, tid, stop); {call}"
+        call = f"mk_receive(run, argv + {first}, {received}, scratch, now->order, tid, stop + 1 + (pc & 1)); {call}"
     if sent:
         call += f" mk_sync(); mk_send(argv + {first + received * RECEIVE_ARGS}, {sent}, scratch, tid);"
     return call

@@ -11,16 +11,8 @@ INLINE void mk_receive(Run run, void *const *args, int count, char *scratch, int
     if (tid == 0) mk_expect(box, (int)(int64_t)args[1]);
     const Wait on = {(int)(int64_t)args[3], (int)(int64_t)args[4]};
     unsigned long long since = 1;
-    for (unsigned polls = 1; !mk_arrived(box, (int)(int64_t)args[2]); polls++) {
-      mk_pause();
-      if (polls & MK_PATIENCE) continue;
-      since = mk_overdue(run, on, order, since);
-      if (!since) {
-        mk_store_relaxed(run.state + $LINE * (1 + gridDim.x + run.veu) + 2, order + 1);
-        *stop = 1;
-        return;
-      }
-    }
+    for (unsigned polls = 1; !mk_arrived(box, (int)(int64_t)args[2]); polls++)
+      if (mk_gives_up(run, on, order, polls, &since, stop)) return;
   }
 }
 // A warp for each rank. What other clusters read is copied to memory behind the messages.
@@ -29,9 +21,9 @@ INLINE void mk_send(void *const *args, int count, char *scratch, int tid) {
     const float *from = (const float *)(scratch + (int64_t)args[0]);
     const int words = (int)(int64_t)args[1], ranks = (int)(int64_t)args[2];
     char *box = scratch + (int64_t)args[3] - $BOX;
-    for (int rank = tid / 32; rank < $CLUSTER; rank += $THREADS / 32)
+    for (int rank = tid / $WAVE; rank < MK_BLOCKS; rank += $THREADS / $WAVE)
       if (ranks >> rank & 1)
-        for (int i = tid % 32; i < words; i += 32) mk_put(from + i, box, rank, from[i]);
+        for (int i = tid % $WAVE; i < words; i += $WAVE) mk_put(from + i, box, rank, from[i]);
     if (args[4]) {
       float *copy = MK_TENSOR(float *, args, 4);
       for (int i = tid; i < words; i += $THREADS) copy[i] = from[i];

@@ -31,6 +31,18 @@ MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long
   return 0;
 }
 
+// Whether a poll is the last one: nothing came for too long, or another vEU gave up. It then stops the block.
+INLINE bool mk_gives_up(Run run, Wait on, int order, unsigned polls, unsigned long long *since,
+                        volatile MK_SHARED int *stop) {
+  mk_pause();
+  if (polls & MK_PATIENCE) return false;
+  *since = mk_overdue(run, on, order, *since);
+  if (*since) return false;
+  mk_store_relaxed(run.state + $LINE * (1 + gridDim.x + run.veu) + 2, order + 1);
+  *stop = 1;
+  return true;
+}
+
 // A barrier-rTask: the first n threads poll a counter each. Spins are relaxed; one acquire follows.
 // `near` has the first $AHEAD of the list.
 INLINE void mk_wait(Run run, const MK_SHARED int *near, const Wait *waits, int n, int order, int tid,
@@ -42,16 +54,8 @@ INLINE void mk_wait(Run run, const MK_SHARED int *near, const Wait *waits, int n
     if (on.veu == run.veu) continue;  // lanes share lists; its own slots lie behind it
     const unsigned *step = run.state + $LINE * (1 + on.veu);
     unsigned long long since = 1;
-    for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run.base) <= on.order; polls++) {
-      mk_pause();
-      if (polls & MK_PATIENCE) continue;
-      since = mk_overdue(run, on, order, since);
-      if (!since) {
-        mk_store_relaxed(run.state + $LINE * (1 + gridDim.x + run.veu) + 2, order + 1);
-        *stop = 1;
-        return;
-      }
-    }
+    for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run.base) <= on.order; polls++)
+      if (mk_gives_up(run, on, order, polls, &since, stop)) return;
     mk_load_acquire(step);
   }
 }
