@@ -143,7 +143,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_GPU_GRAPH",
             "",
-            "1 records the launches of a program on a GPU as one graph, 0 none; by default several on NVIDIA's",
+            "1 records the launches of a program on a GPU as one graph, 0 does not; by default on NVIDIA's",
             kind="boolean",
         ),
         Flag(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import rammer
+from benchmarks.gpu.programs import GROUPINGS
 from benchmarks.models import catalog
 from rammer import files
 from rammer.cost.estimate import block_us
@@ -62,7 +63,8 @@ class Measured:
 
 def spec_of(program: str) -> VDeviceSpec:
     """Return the spec for which a program was compiled."""
-    return make_spec(choose_gpu("h200:x2" if "@x2" in program else "h200"))
+    grouping = next((f":{g}" for g in GROUPINGS if f"@{g}" in program), "")
+    return make_spec(choose_gpu(f"h200{grouping}"))
 
 
 def counted(kernel: RKernel, spec: VDeviceSpec) -> dict[str, Any]:

@@ -51,10 +51,10 @@ step() {
 }
 
 lstm=lstm_tc_lstm
-variants=rammer-stationary,rammer-stationary@x2,torch-graph
+variants=rammer-stationary,rammer-stationary@x2,rammer-stationary@c8,torch-graph
 [ -z "$before" ] || variants=$variants,rammer-stationary@before,rammer-stationary@x2@before
 models=${MODELS:-seq2seq_lstm,deepspeech2_lstm,resnext29_grouped,today_vit_tiny:4,today_minilm_128,today_resnet50,today_vit_tiny,today_mobilenet_v2,today_minilm_128:4,today_resnet50:4,nasnet_cifar,today_whisper_encoder,today_llama_256,resnext29_grouped:4,today_mobilenet_v2:4,today_swin_tiny,today_gpt2_64,today_conformer_chunk,today_efficientnet_b0,today_crnn}
-peers=rammer,rammer@tf32,rammer-sequential-graph,torch-graph,torch-graph-tf32
+peers=rammer,rammer@tf32,rammer-sequential,torch-graph,torch-graph-tf32
 closest=${CLOSEST:-today_vit_tiny:4,today_resnet50}
 if [ -n "$dry" ]; then models=alexnet closest=alexnet; fi
 others=$(MODELS=$lstm,$models "$python" - <<'PY'

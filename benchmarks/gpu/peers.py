@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.gpu.programs import build_of, compiled
+from benchmarks.gpu.programs import GROUPINGS, build_of, compiled
 from benchmarks.models.store import Arrays, BuiltModel, Scale, stored
 from rammer.errors import RammerError, did_you_mean
 
@@ -72,26 +72,23 @@ class Peer:
 
 
 class Ours:
-    """A program of rammer. For a peer named `…-graph`, its launches are replayed as a CUDA graph."""
+    """A program of rammer, launched as users' are: replayed as a CUDA graph. RAMMER_GPU_GRAPH=0 launches it plainly."""
 
     def __init__(self, task: Task, built: BuiltModel) -> None:
         import rammer
-        from rammer import config
 
         device = EMULATOR if task.gpu is None else task.gpu
         build = build_of(task.peer)
         assert build is not None
         ready = build.file(task.programs, built.path) if task.programs else None
         self.was_ready = False
-        graph = task.peer.partition("@")[0].endswith("-graph")
-        with config.override(RAMMER_GPU_GRAPH="1" if graph else "0"):
-            if ready is not None and ready.exists():
-                self.program = rammer.load(ready, device=device)
-                self.was_ready = True
-            elif task.programs or {"before", "x2"} & {*build.flags}:
-                raise RammerError(f"no program {ready}", hint="--prepare compiles it")
-            else:
-                self.program = compiled(built.path, build, device=device, tune_seconds=0 if task.gpu is None else None)
+        if ready is not None and ready.exists():
+            self.program = rammer.load(ready, device=device)
+            self.was_ready = True
+        elif task.programs or {"before", *GROUPINGS} & {*build.flags}:
+            raise RammerError(f"no program {ready}", hint="--prepare compiles it")
+        else:
+            self.program = compiled(built.path, build, device=device, tune_seconds=0 if task.gpu is None else None)
         self.inputs = built.inputs
         self.emulated = task.gpu is None
         self.slots = Path(task.slots, f"{built.path.stem}-{task.peer}.npz") if task.slots else None
@@ -303,9 +300,7 @@ def _host_ms(runs: int, once: Callable[[], Any]) -> list[float]:
 
 PEERS: dict[str, Peer] = {
     "rammer": Peer(_ours, "", "our default policy, float32"),
-    "rammer-graph": Peer(_ours, "", "the same, replayed as a CUDA graph"),
     "rammer-sequential": Peer(_ours, "", "one launch per operator, the same kernels: RammerBase"),
-    "rammer-sequential-graph": Peer(_ours, "", "the same, replayed as a CUDA graph"),
     "rammer-wavefront": Peer(_ours, "", "the paper's policy, float32"),
     "rammer-stationary": Peer(_ours, "", "weights of steps have homes, float32"),
     "rammer-graphturbo": Peer(_ours, "", "results in shared memory where that pays, float32"),

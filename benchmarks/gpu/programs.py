@@ -19,9 +19,7 @@ from rammer.vdevice.simt.runtime.streams import SOURCE, checked_streams
 
 POLICIES = {  # of a peer whose name begins so
     "rammer": "auto",
-    "rammer-graph": "auto",
     "rammer-sequential": "sequential",
-    "rammer-sequential-graph": "sequential",
     "rammer-wavefront": "wavefront",
     "rammer-stationary": "stationary",
     "rammer-graphturbo": "graphturbo",
@@ -29,11 +27,13 @@ POLICIES = {  # of a peer whose name begins so
 }
 FLAGS = {  # behind an @ of a peer's name: what it stands for
     "x2": "two vEUs on a multiprocessor",
+    "c8": "clusters of eight multiprocessors, with messages",
     "tf32": "operands of products rounded to tf32",
     "bf16": "operands of products rounded to bf16",
     "before": "compiled by the rammer of the folder --before",
 }
 PRECISIONS = ("tf32", "bf16")
+GROUPINGS = ("x2", "c8")  # of an arch's name, behind a colon
 
 
 class Build(NamedTuple):
@@ -47,7 +47,7 @@ class Build(NamedTuple):
         return next((f for f in self.flags if f in PRECISIONS), "fp32")
 
     def arch(self, gpu: str) -> str:
-        return f"{gpu}:x2" if "x2" in self.flags else gpu
+        return ":".join([gpu, *(f for f in self.flags if f in GROUPINGS)])
 
     def file(self, folder: str | Path, model: Path) -> Path:
         """Where the program lies once it is compiled."""

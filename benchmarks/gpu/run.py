@@ -47,7 +47,7 @@ ROUNDS = 4  # visits of each peer, in turns
 DRY_MODELS = ("lstm_tc_lstm", "alexnet")
 DRY_PEERS = ("rammer", "rammer-sequential", "rammer@tf32", "torch", "torch-graph")
 DRY = "DRY RUN: an emulator and a CPU. Errors are real, times mean nothing."
-OWN = ("rammer", "rammer-graph")
+OWN = ("rammer",)
 BASE = "rammer-sequential"
 EXACT = ("torch", "torch-graph", "torch-max", "jax")  # what is compared with ours in float32
 
@@ -204,7 +204,6 @@ def conclusions(models: dict[str, dict[str, Any]]) -> list[str]:
     for what, over, under in (
         ("rammer, of the best peer in float32", EXACT, OWN),
         ("rammer, of our sequential policy with the same kernels", (BASE,), ("rammer",)),
-        ("rammer, of the sequential policy, both as graphs", (f"{BASE}-graph",), ("rammer-graph",)),
     ):
         found = ratios(models, over, under)
         if found:

@@ -13,19 +13,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "kernels"))
+sys.path.append(str(Path(__file__).parents[1] / "passes"))
 from kernel_harness import compare, random_inputs
 from rammer_testing.generate import random_graph, random_plan
 from test_every_operator import CASES
 from test_threads import WIDE
+from test_threads_chain import CASES as ATTENTION
 from test_threads_fused import OPERATIONS as FUSED
 from test_threads_group import OPERATIONS as FOUR_WAVES
+from test_threads_norms import CASES as NORMS
 from test_threads_tensor import OPERATIONS as ON_UNITS
 from test_threads_tensor import rounded
 from test_threads_tiles import OPERATIONS as LARGE
 
+import rammer
 from rammer.ir.analysis.dependency import Dependencies
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph, View
@@ -45,6 +50,8 @@ from rammer.planner.memory import plan_memory
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.cuda.device import open_cuda
 from rammer.vdevice.cuda.driver import probe
+from rammer.vdevice.simt.runtime.streams import SOURCE
+from rammer_viz.demo import lstm_stack
 
 EMULATED = "emulator:3"
 PRECISIONS = "fp32", "tf32", "bf16"
@@ -56,6 +63,8 @@ GROUPED: dict[str, tuple[dict[str, Operation], float, Sequence[str]]] = {
     "operators": (CASES, 2e-5, ("fp32",)),
     "ordinary": ({**WIDE, **LARGE}, 2e-5, ("fp32",)),
     "fused": (FUSED, 1e-4, ("fp32",)),
+    "attention": ({name: op for name, (op, _) in ATTENTION.items()}, 1e-4, ("fp32",)),
+    "norms": ({name: op for name, (op, _) in NORMS.items()}, 1e-4, ("fp32",)),
     "units": (ON_UNITS, 2e-5, PRECISIONS),
     "waves": (FOUR_WAVES, 2e-5, PRECISIONS),  # what descriptors mean to the hardware
 }
@@ -63,6 +72,8 @@ EMULATED_ONES = {  # the emulator's other tests have all of them
     ("operators", "softmax", "fp32"),
     ("operators", "update-rows", "fp32"),
     ("ordinary", "matmul-odd", "fp32"),
+    ("attention", "heads that share matrices", "fp32"),
+    ("norms", "odd gpu 0", "fp32"),
     ("units", "matmul-odd", "tf32"),
     ("waves", "odd", "bf16"),
 }
@@ -172,6 +183,20 @@ def check_random(device: str | int, seed: int) -> int:
     return len(memory.in_scratch)
 
 
+def check_clusters(device: str | int, arch: str, layers: int, steps: int, hidden: int) -> None:
+    """A recurrent network whose cells send messages inside clusters, run ten times."""
+    model = lstm_stack(layers, steps, hidden)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(hidden)
+    with rammer.compile(model, "cuda", arch=arch, device=device, policy="stationary", tune_seconds=0) as program:
+        assert "mk_send(" in program.image.file(SOURCE).decode()
+        for _ in range(10):
+            inputs = {p.name: rng.standard_normal(p.type.shape).astype(np.float32) for p in program.inputs}
+            (wanted,) = session.run(None, inputs)
+            (found,) = program.run(inputs).values()
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 needs_gpu = pytest.mark.skipif(not GPU.ok, reason=f"{GPU.reason} ({GPU.hint})")
 
 
@@ -197,3 +222,15 @@ def test_on_the_emulator(group: str, name: str, precision: str) -> None:
     """The test itself."""
     assert (group, name, precision) in set(cases())
     check_case(EMULATED, group, name, precision)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("layers", "steps", "hidden"), [(2, 5, 64), (3, 40, 96), (4, 30, 256)])
+@pytest.mark.parametrize("arch", ["h200:c4", "h200:c8"])
+def test_clusters(arch: str, layers: int, steps: int, hidden: int) -> None:
+    check_clusters(0, arch, layers, steps, hidden)
+
+
+def test_clusters_on_the_emulator() -> None:
+    """The test itself."""
+    check_clusters("emulator:8", "h200:c4", 2, 5, 64)

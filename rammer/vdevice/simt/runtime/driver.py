@@ -44,7 +44,7 @@ class Driver(Protocol):
     """
 
     number: int
-    records: bool  # whether several launches are recorded as a graph, unless RAMMER_GPU_GRAPH says otherwise
+    records: bool  # whether launches are recorded as a graph, unless RAMMER_GPU_GRAPH says otherwise
 
     def using(self, doing: str) -> AbstractContextManager[None]:
         """Make the GPU current for this thread; raise the platform's errors as DeviceError "failed to `doing`"."""

@@ -59,8 +59,7 @@ class GpuExecutable:
     """A program ready to run on a GPU. Arena and weights stay there; a run copies inputs in and outputs out.
 
     `compile` makes machine code of a text. `graph`: record the launches once and replay them. Its default is
-    RAMMER_GPU_GRAPH, and if that is empty, whether there are several launches and the driver `records`. Closes the
-    driver with itself.
+    RAMMER_GPU_GRAPH, and if that is empty, whether the driver `records`. Closes the driver with itself.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class GpuExecutable:
         self._text = image.file(SOURCE).decode()
         self._driver, self._compile = driver, compile
         asked = config.boolean("RAMMER_GPU_GRAPH")
-        default = driver.records and self.streams.num_programs > 1 if asked is None else asked
+        default = driver.records if asked is None else asked
         self._recording = default if graph is None else graph
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
