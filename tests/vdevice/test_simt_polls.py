@@ -20,7 +20,7 @@ FAR = "waits[w]"
 
 
 def polls(listing: Listing) -> list[set[bool]]:
-    """Of each load at device scope the loads that say where it goes: whether a block sync lies between, on every way."""
+    """Of each load at device scope the loads that give its address: whether a block sync lies between, by any way."""
     code = listing.code
     before: dict[int, list[int]] = {n: [] for n in range(len(code) + 1)}
     for n, instr in enumerate(code):
