@@ -186,6 +186,7 @@ def check_random(device: str | int, seed: int) -> int:
 def check_clusters(device: str | int, arch: str, layers: int, steps: int, hidden: int) -> None:
     """A recurrent network whose cells send messages inside clusters, run ten times."""
     model = lstm_stack(layers, steps, hidden)
+    model.ir_version = 10  # of an older ONNX Runtime
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(hidden)
     with rammer.compile(model, "cuda", arch=arch, device=device, policy="stationary", tune_seconds=0) as program:

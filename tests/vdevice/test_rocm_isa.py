@@ -61,7 +61,7 @@ static __device__ void mirror_{threads}(void *const *args, char *scratch, int rt
 STRAIGHT = """\
 MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid,
                     volatile MK_SHARED int *stop) {
-  mk_wait(run, waits[tid], waits, n, order, tid, stop);
+  mk_wait(run, 0, waits, n, order, tid, stop);
   mk_sync();
 }
 #define WAIT(first, n, order) \\

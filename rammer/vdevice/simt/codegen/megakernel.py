@@ -13,7 +13,7 @@ from rammer.vdevice.ctext.files import text_of
 from rammer.vdevice.simt.codegen.messages import Messages, message_calls, messages_text
 from rammer.vdevice.simt.codegen.prelude import Dialect, prelude
 from rammer.vdevice.simt.codegen.printer import EmittedFunction
-from rammer.vdevice.simt.codegen.table import ABI, END, ENTRY, KEEP, LINE, header_bytes
+from rammer.vdevice.simt.codegen.table import ABI, AHEAD, END, ENTRY, KEEP, LINE, header_bytes
 
 NO_MESSAGES = Messages()
 # Where blocks send each other messages: none leaves while another one may still send to it.
@@ -42,7 +42,7 @@ def program_text(
     asks = "".join(
         f" case {n}: {k.prefetch}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.prefetch
     )
-    asking = f"      mk_sync();  // its arguments\n      switch (fn) {{{asks} }}\n" if asks else ""
+    asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
     sends, loop = messages_text(messages, dialect.subgroup_size), LOOP.replace("CASES", cases).replace("ASKING", asking)
     for name, text in MESSAGES.items():
         loop = loop.replace(name, text if sends else "")
@@ -50,7 +50,7 @@ def program_text(
     asked = {k.prefetch: k.prefetch_text for k in kernels if k.prefetch}
     qualifier = "__forceinline__" if sum(map(len, texts.values())) <= dialect.inline_limit else "__noinline__"
     numbers = {"ENTRY": ENTRY, "THREADS": block, "MAX_ARGS": max_args, "LINE": LINE, "END": END}
-    numbers |= {"SHARES": dialect.veus_per_sm, "CLUSTER": messages.cluster}
+    numbers |= {"SHARES": dialect.veus_per_sm, "AHEAD": min(AHEAD, block), "CLUSTER": messages.cluster}
     # The last thread that does so waits for the fence, the first polls.
     numbers |= {"HEADER": header_bytes(max_args), "LAST": max(block - dialect.subgroup_size, 0)}
     parts = [

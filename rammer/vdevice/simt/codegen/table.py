@@ -21,6 +21,7 @@ END, ONLY_WAIT, KEEP = -1, -2, -3  # `fn` of an instruction without a task
 NUMBER = SCRATCH  # `arg_base` of an argument that is a number, not an address, such as bytes from the scratch
 ENTRY = "rammer_run"  # the program's function
 ALIGNMENT = 128
+AHEAD = 64  # waits of the next instruction that are prefetched
 KEEP_ARGS = 7  # of a KEEP: source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 
 Ints = NDArray[np.int32]
@@ -29,9 +30,9 @@ Ints = NDArray[np.int32]
 def header_bytes(max_args: int) -> int:
     """Return the bytes of shared memory before a task's scratch.
 
-    They hold a flag, a ring of instructions, this task's arguments and the next one's.
+    They hold a flag, a ring of instructions, waits, this task's arguments and the next one's.
     """
-    return -(-(16 + 4 * 32 + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
+    return -(-(16 + 4 * 32 + 8 * AHEAD + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,16 @@ INLINE bool mk_gives_up(Run run, Wait on, int order, unsigned polls, unsigned lo
   return true;
 }
 
-// A barrier-rTask: the first n threads poll a counter each, `first` is a thread's own of the list. The first poll
-// acquires, as many waits are over before they begin; later ones are relaxed, and another acquire follows.
-INLINE void mk_wait(Run run, Wait first, const Wait *waits, int n, int order, int tid, volatile MK_SHARED int *stop) {
+// A barrier-rTask: the first n threads poll a counter each. Spins are relaxed; one acquire follows.
+// `near` has the first $AHEAD of the list.
+INLINE void mk_wait(Run run, const MK_SHARED int *near, const Wait *waits, int n, int order, int tid,
+                    volatile MK_SHARED int *stop) {
   for (int w = tid; w < n; w += $THREADS) {
-    const Wait on = w == tid ? first : waits[w];
+    Wait on;
+    if (w < $AHEAD) on.veu = near[2 * w], on.order = near[2 * w + 1];
+    else on = waits[w];
     if (on.veu == run.veu) continue;  // lanes share lists; its own slots lie behind it
     const unsigned *step = run.state + $LINE * (1 + on.veu);
-    if ((int)(mk_load_acquire(step) - run.base) > on.order) continue;
     unsigned long long since = 1;
     for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run.base) <= on.order; polls++)
       if (mk_gives_up(run, on, order, polls, &since, stop)) return;
