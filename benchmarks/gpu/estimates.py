@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,7 +32,9 @@ from rammer.ir.tile import TileProgram
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
 
 RAW = Path(__file__).parents[2] / "docs" / "measured" / "raw"
-MEASURED, COUNTED = RAW / "h200-2026-11-28.json", RAW / "h200-2026-11-28-work.json"
+# Slots of programs, and what is counted of their rKernels. Counts of the first with units that multiply are gone: other
+# rKernels have their names today.
+DATA = tuple((RAW / f"h200-{day}.json", RAW / f"h200-{day}-work.json") for day in ("2026-11-28", "2026-11-28-evening"))
 FITTED = ("start_us", "sync_us")  # of a spec
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -79,6 +81,7 @@ def counted(kernel: RKernel, spec: VDeviceSpec) -> dict[str, Any]:
         "arguments": {b.name: found.total.get(b.name, 0.0) for b in body.arguments},
         "static": [b.name for b, static in zip(inputs, kernel.operation.static, strict=True) if static],
         "stored": sorted(found.stored),
+        "shapes": [list(t.shape) for t in kernel.operation.inputs],
         "work": _as_json(found),
     }
 
@@ -96,8 +99,12 @@ def _of_json(found: Sequence[Any], stored: frozenset[str]) -> Work:
     return Work(trips, Issued(*issued), inside, sums, {}, {}, *waits, stored)
 
 
-def read(measured: Path = MEASURED, counts: Path = COUNTED) -> list[Measured]:
+def read(data: Iterable[tuple[Path, Path]] = DATA) -> list[Measured]:
     """Return all measured rTasks whose work is counted."""
+    return [row for measured, counts in data for row in _read(measured, counts)]
+
+
+def _read(measured: Path, counts: Path) -> list[Measured]:
     times, found = json.loads(measured.read_text())["slots"], json.loads(counts.read_text())
     rows = []
     for program, number, n, resident in found["rows"]:
@@ -155,16 +162,16 @@ def held_out(rows: Sequence[Measured]) -> dict[str, float]:
     return found
 
 
-def count_again(models: Sequence[str], path: Path = COUNTED) -> list[str]:
-    """Count the work of candidates that have a measured rKernel's name, for models of the measured programs.
+def count_again(models: Sequence[str], data: tuple[Path, Path] = DATA[-1]) -> list[str]:
+    """Count the work of candidates that have a measured rKernel's name and shapes, for models of the measured programs.
 
     Return the rKernels that are candidates no more; their work stays as it is.
     """
-    content = json.loads(path.read_text())
-    times = json.loads(MEASURED.read_text())["slots"]
+    measured, path = data
+    content, times = json.loads(path.read_text()), json.loads(measured.read_text())["slots"]
     missing = []
     for model in models:
-        mine = [row for row in content["rows"] if row[0].startswith(f"{model.replace(':', '_b')}_")]
+        mine = [row for row in content["rows"] if row[0].startswith(f"{_stem(model)}_")]
         by_program = {name: [row for row in mine if row[0] == name] for name in dict.fromkeys(row[0] for row in mine)}
         for program, rows in by_program.items():
             precision = next((p for p in ("tf32", "bf16") if f"@{p}" in program), "fp32")
@@ -172,14 +179,23 @@ def count_again(models: Sequence[str], path: Path = COUNTED) -> list[str]:
                 target="cuda", arch="h200", policy="stationary", precision=precision, tune_seconds=0
             )
             with rammer.Compilation.of(catalog.named(model).built.path, how) as compilation:
-                kernels = {k.name: k for some in compilation.candidates.kernels.values() for k in some}
+                spec = compilation.device.spec
+                some = (k for kernels in compilation.candidates.kernels.values() for k in kernels)
+                found = {(k.name, str(own["shapes"])): own for k in some for own in [counted(k, spec)]}
                 for _, number, n, _ in rows:
-                    if kernel := kernels.get(times[program]["rows"][number][0]):
-                        content["rkernels"][n] |= counted(kernel, compilation.device.spec)
+                    name = times[program]["rows"][number][0]
+                    if own := found.get((name, str(content["rkernels"][n]["shapes"]))):
+                        content["rkernels"][n] |= own
                     else:
-                        missing.append(f"{program}: {times[program]['rows'][number][0]}")
+                        missing.append(f"{program}: {name}")
     files.write(path, json.dumps(content, separators=(",", ":")) + "\n")
     return missing
+
+
+def _stem(model: str) -> str:
+    """Return NAME_bBATCH, with which names of programs begin."""
+    name, _, batch = model.partition(":")
+    return f"{name}_b{batch or 1}"
 
 
 @click.command()

@@ -34,6 +34,8 @@ PARTS = 3.0  # instructions that split one float32 for a unit that multiplies pa
 ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one float32, by the bytes of the result
 BANK_BYTES = 4
 WRITTEN = 2.0  # transfers of scratch that take as long as storing a line to memory
+SECTOR_BYTES, SECTOR = 32, 3.0  # storing so little of a line takes as long as so many whole lines
+STAGED = 3.0  # transfers of scratch that take as long as one of operands that are encoded while they are copied
 SINGLY = 2.0  # loads in flight together where each has a condition of its own, or stands between stores
 
 
@@ -341,7 +343,7 @@ class _SubgroupCounter(_Counter):
         transfers = self.transfers(stmt.buffer, stmt.index, joined)
         if encoding := self.buffers[stmt.buffer].encoding:  # of scratch: whole vectors
             made = count * self.spec.lanes * (PARTS if encoding.parts > 1 else ROUNDED[encoding.nbytes])
-            return Issued(divisions + made, stores=count * transfers * encoding.nbytes / BANK_BYTES)
+            return Issued(divisions + made, stores=STAGED * count * transfers * encoding.nbytes / BANK_BYTES)
         return Issued(arithmetic=divisions, stores=count * transfers)
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
@@ -379,9 +381,13 @@ class _SubgroupCounter(_Counter):
             found += prod(own) if own or self._walking in ("", *used) else 0
         return float(found)
 
-    def lines(self, buffer: str, index: Index, joined: int) -> int:
-        """Return the lines of memory in which the threads of a subgroup have their `joined` adjacent elements."""
-        return len({word // line_words(self.spec) for word in self._words(buffer, index, joined)})
+    def lines(self, buffer: str, index: Index, joined: int) -> float:
+        """Return the lines of memory in which the threads of a subgroup have their `joined` adjacent elements.
+
+        A line of which they have a sector counts as `SECTOR`: units that multiply leave their results so.
+        """
+        words = Counter(word // line_words(self.spec) for word in self._words(buffer, index, joined))
+        return sum(SECTOR if n * BANK_BYTES <= SECTOR_BYTES else 1.0 for n in words.values())
 
     def transfers(self, buffer: str, index: Index, joined: int) -> int:
         """Return the transfers of scratch, each a word of every bank, until every thread of a subgroup has its `joined`

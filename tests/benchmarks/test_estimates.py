@@ -18,7 +18,7 @@ from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 
 ROWS = estimates.read()
-MOST = 0.135  # mean |measured / estimate - 1| of the programs; 0.129 when it was fitted
+MOST = 0.165  # mean |measured / estimate - 1| of the programs; 0.157 when it was fitted
 
 
 def off(rows: list[Measured], **other: float) -> float:
@@ -28,7 +28,7 @@ def off(rows: list[Measured], **other: float) -> float:
 
 
 def test_the_mean_error_of_measured_rtasks() -> None:
-    assert len({row.program for row in ROWS}) == 28 and off(ROWS) < MOST
+    assert len({row.program for row in ROWS}) == 42 and off(ROWS) < MOST
 
 
 @pytest.mark.parametrize("constant", ["start_us", "sync_us", "clock_ghz"])

@@ -159,15 +159,17 @@ def pytest(folder: Path, arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Make the environment if it is missing, then run pytest."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    own, _, others = shlex.join(sys.argv[1:]).partition(" -- ")  # argparse refuses `FOLDER --qemu PATH -- …`
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], epilog="Arguments after `--` go to pytest."
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--qemu", default="qemu-aarch64")
-    parser.add_argument("arguments", nargs="*", help="of pytest")
-    given = parser.parse_args()
+    given = parser.parse_args(shlex.split(own))
     if not (given.folder / "bin/python").exists():
         make(given.folder.absolute(), given.qemu)
-    if given.arguments:
-        raise SystemExit(pytest(given.folder, given.arguments))
+    if others:
+        raise SystemExit(pytest(given.folder, shlex.split(others)))
 
 
 if __name__ == "__main__":
