@@ -25,9 +25,7 @@ class CachedProgram(Generic[InfoT]):
     info: InfoT
     signature: str
     compile_s: float
-    counts: Mapping[str, tuple[int, str]] = field(
-        default_factory=dict
-    )  # output with a bound -> axis, output of its size
+    counts: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # bounded output -> axis, output of its size
     runs: int = 0
     used: int = 0  # number of the last run, of all that the cache has seen
     users: int = 0  # threads that run it now

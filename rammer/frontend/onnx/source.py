@@ -44,9 +44,7 @@ class Imported:
     files: tuple[str, ...]
     words: Mapping[int, str] = field(default_factory=dict)  # the model's strings, by code
     steps: Mapping[str, int] = field(default_factory=dict)
-    counts: Mapping[str, tuple[int, str]] = field(
-        default_factory=dict
-    )  # output with a bound -> axis, output of its size
+    counts: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # bounded output -> axis, output of its size
 
     def tensors_only(self) -> Graph:
         """Return the graph of a program, which has no strings. Lists of maps are matrices with a column for each key.

@@ -76,9 +76,8 @@ class GpuExecutable:
         self._bindings = bound_in(image, self.streams)
         self._text = image.file(SOURCE).decode()
         self._driver, self._compile = driver, compile
-        asked = config.boolean("RAMMER_GPU_GRAPH")
-        default = driver.records if asked is None else asked
-        self._recording = default if graph is None else graph
+        asked = config.boolean("RAMMER_GPU_GRAPH") if graph is None else graph
+        self._recording = driver.records if asked is None else asked
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
         try:
