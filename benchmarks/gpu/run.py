@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
@@ -262,7 +262,7 @@ def _prepare_side_by_side(
 ) -> bool:
     """A process for each model and then for each of its programs, `jobs` at a time; whether all went well.
 
-    They share the cores, and begin with the first models: who measures those meanwhile waits for `mark_of` each.
+    They share the cores, and end the first models first: who measures those meanwhile waits for `mark_of` each.
     """
     threads = str(max((os.cpu_count() or 1) // jobs, 1))  # each would take all cores, and wait for them in turns
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
@@ -276,16 +276,16 @@ def _prepare_side_by_side(
         console.print(f"{said[-1] if said else name} ({time.perf_counter() - start:.0f} s)", highlight=False)
         return done.returncode == 0
 
-    def programs(name: str, first: Future[bool]) -> bool:
+    def programs(name: str) -> bool:
         """All of a model, when its file is there."""
+        first = pool.submit(one, name, (others or ["torch"])[0])
         all_well = all([first.result(), *pool.map(partial(one, name), builds_of(peers).values())])
         mark_of(folder, name).write_text("")
         return all_well
 
     folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(len(names)) as waiting:
-        models = [(name, pool.submit(one, name, (others or ["torch"])[0])) for name in names]
-        return all([*waiting.map(lambda each: programs(*each), models)])
+    with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(-(-jobs // 2)) as models:
+        return all([*models.map(programs, names)])
 
 
 def find(dry: bool, number: int) -> Gpu:
