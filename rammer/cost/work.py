@@ -34,8 +34,8 @@ PARTS = 3.0  # instructions that split one float32 for a unit that multiplies pa
 ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one float32, by the bytes of the result
 BANK_BYTES = 4
 WRITTEN = 2.0  # transfers of scratch that take as long as storing a line to memory
-SECTOR_BYTES, SECTOR = 32, 3.0  # storing so little of a line takes as long as so many whole lines
-STAGED = 3.0  # transfers of scratch that take as long as one of operands that are encoded while they are copied
+SECTOR_BYTES, SECTOR = 32, 3.0  # a store of at most so many bytes of a line counts as so many whole lines
+STAGED = 3.0  # transfers of scratch for each that an operand's bytes need which are encoded while they are copied
 SINGLY = 2.0  # loads in flight together where each has a condition of its own, or stands between stores
 
 
@@ -384,7 +384,7 @@ class _SubgroupCounter(_Counter):
     def lines(self, buffer: str, index: Index, joined: int) -> float:
         """Return the lines of memory in which the threads of a subgroup have their `joined` adjacent elements.
 
-        A line of which they have a sector counts as `SECTOR`: units that multiply leave their results so.
+        A line of which they have at most a sector counts as `SECTOR` lines; tensor cores' results lie so.
         """
         words = Counter(word // line_words(self.spec) for word in self._words(buffer, index, joined))
         return sum(SECTOR if n * BANK_BYTES <= SECTOR_BYTES else 1.0 for n in words.values())

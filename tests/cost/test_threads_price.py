@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 from rammer.cost.issue import warm_us
-from rammer.cost.work import SINGLY, Work, work
+from rammer.cost.work import SECTOR, SINGLY, STAGED, WRITTEN, Work, work
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Const, Load, Range, Scalar, Select
 from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import TensorType
-from rammer.ir.tile import Buffer, For, Kind, Scope, Store, Sync, TileProgram
+from rammer.ir.tensor import DType, Encoding, TensorType
+from rammer.ir.tile import Body, Buffer, For, Kind, Scope, Store, Sync, TileProgram
 from rammer.kernels import candidates
 from rammer.scheduler.profiler import EstimatingProfiler
 
@@ -91,3 +91,22 @@ def test_loads_with_conditions_wait_one_after_another() -> None:
     """In machine code such a load is followed by its store; other copies, and asynchronous ones, are in flight."""
     waits = [work(padded(**how), SPEC).load_rounds for how in ({}, {"guarded": False}, {"later": True})]
     assert waits == [8 / SINGLY, 1.0, 0.0]
+
+
+def stored(rows: int, wide: int, encoding: Encoding | None = None) -> float:
+    """Slots in which a subgroup stores `wide` elements a thread: in rows of memory, or encoded in scratch."""
+    row, column = var("r"), var("c") * wide + var("n")
+    size, scope = 512 * rows, Scope.LOCAL if encoding else Scope.ARGUMENT
+    target = Buffer("s" if encoding else "y", size, scope, encoding=encoding)
+    body: Body = (Store(target.name, row * 512 + column, Load("x", (row * 512 + column,))),)
+    for name, extent, kind in (("n", wide, Kind.VECTOR), ("c", 32 // rows, Kind.THREAD), ("r", rows, Kind.THREAD)):
+        body = (For(name, 0, extent, kind, body),)
+    arguments = Buffer("y", size, Scope.ARGUMENT), Buffer("x", size, Scope.ARGUMENT)
+    return work(TileProgram("stored", arguments, 1, body, (), 32, (target,) if encoding else ()), SPEC).issued.stores
+
+
+def test_results_in_sectors_and_encoded_operands_take_longer() -> None:
+    """A line of which a subgroup stores a sector counts as several, and so do transfers of encoded operands."""
+    assert stored(2, 4) == WRITTEN * 4  # two rows, two lines of each
+    assert stored(8, 2) == WRITTEN * 8 * SECTOR  # as tensor cores leave them
+    assert stored(1, 4, Encoding(DType.BF16, 2, 8)) == STAGED * 4
