@@ -181,15 +181,20 @@ def count_again(models: Sequence[str], data: tuple[Path, Path] = DATA[-1]) -> li
             with rammer.Compilation.of(catalog.named(model).built.path, how) as compilation:
                 spec = compilation.device.spec
                 some = (k for kernels in compilation.candidates.kernels.values() for k in kernels)
-                found = {(k.name, str(own["shapes"])): own for k in some for own in [counted(k, spec)]}
+                found = {_key(k.name, own): own for k in some for own in [counted(k, spec)]}
                 for _, number, n, _ in rows:
                     name = times[program]["rows"][number][0]
-                    if own := found.get((name, str(content["rkernels"][n]["shapes"]))):
+                    if own := found.get(_key(name, content["rkernels"][n])):
                         content["rkernels"][n] |= own
                     else:
                         missing.append(f"{program}: {name}")
     files.write(path, json.dumps(content, separators=(",", ":")) + "\n")
     return missing
+
+
+def _key(name: str, counts: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return what tells rKernels of a model apart, by their `counted`: several have one name."""
+    return name, str(counts["shapes"]), str(counts["stored"])
 
 
 def _stem(model: str) -> str:

@@ -34,7 +34,7 @@ PARTS = 3.0  # instructions that split one float32 for a unit that multiplies pa
 ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one float32, by the bytes of the result
 BANK_BYTES = 4
 WRITTEN = 2.0  # transfers of scratch that take as long as storing a line to memory
-SECTOR_BYTES, SECTOR = 32, 3.0  # a store of at most so many bytes of a line counts as so many whole lines
+SECTORS, SECTOR = 4, 3.0  # of a line; a store of at most one of them counts as so many whole lines
 STAGED = 3.0  # transfers of scratch for each that an operand's bytes need which are encoded while they are copied
 SINGLY = 2.0  # loads in flight together where each has a condition of its own, or stands between stores
 
@@ -386,15 +386,15 @@ class _SubgroupCounter(_Counter):
 
         A line of which they have at most a sector counts as `SECTOR` lines; tensor cores' results lie so.
         """
-        words = Counter(word // line_words(self.spec) for word in self._words(buffer, index, joined))
-        return sum(SECTOR if n * BANK_BYTES <= SECTOR_BYTES else 1.0 for n in words.values())
+        size = line_words(self.spec)
+        words = Counter(word // size for word in self._words(buffer, index, joined))
+        return sum(SECTOR if n * SECTORS <= size else 1.0 for n in words.values())
 
     def transfers(self, buffer: str, index: Index, joined: int) -> int:
         """Return the transfers of scratch, each a word of every bank, until every thread of a subgroup has its `joined`
         adjacent elements.
         """
-        words = self._words(buffer, index, joined)
-        return max(Counter(word % self.spec.issue.banks for word in words).values())
+        return max(Counter(word % self.spec.issue.banks for word in self._words(buffer, index, joined)).values())
 
     def _words(self, buffer: str, index: Index, joined: int) -> set[int]:
         size = self.buffers[buffer].dtype.itemsize

@@ -148,7 +148,7 @@ def test_programs_compiled_before_are_loaded(
     """Compiled for a GPU that is not here, then measured on it without a compiler."""
     there(monkeypatch, False)
     cupy.properties["multiProcessorCount"] = 132
-    peers = [*gpu_peers.PEERS, "rammer@x2", "rammer@tf32"]
+    peers = [*gpu_peers.PEERS, "rammer@x2", "rammer@c8", "rammer@tf32"]
     gpu_programs.prepare(built.path, tmp_path / "ready", "sm_90", peers)
     assert {p.name for p in (tmp_path / "ready").iterdir()} == {
         build.file("", built.path).name for build in gpu_programs.builds_of(peers)

@@ -162,17 +162,17 @@ def pytest(folder: Path, arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Make the environment if it is missing, then run pytest."""
-    own, _, others = shlex.join(sys.argv[1:]).partition(" -- ")  # argparse refuses `FOLDER --qemu PATH -- …`
+    end = [*sys.argv, "--"].index("--")  # argparse itself refuses `FOLDER --qemu PATH -- …`
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").partition("\n")[0], epilog="Arguments after `--` go to pytest."
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--qemu", default="qemu-aarch64")
-    given = parser.parse_args(shlex.split(own))
+    given = parser.parse_args(sys.argv[1:end])
     if not (given.folder / "bin/python").exists():
         make(given.folder.absolute(), given.qemu)
-    if others:
-        raise SystemExit(pytest(given.folder, shlex.split(others)))
+    if arguments := sys.argv[end + 1 :]:
+        raise SystemExit(pytest(given.folder, arguments))
 
 
 if __name__ == "__main__":
