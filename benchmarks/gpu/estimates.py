@@ -193,7 +193,7 @@ def count_again(models: Sequence[str], data: tuple[Path, Path] = DATA[-1]) -> li
 
 
 def _key(name: str, counts: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return what tells rKernels of a model apart, by their `counted`: several have one name."""
+    """Return a key of an rKernel, from its counts: several of a model have the same name."""
     return name, str(counts["shapes"]), str(counts["stored"])
 
 

@@ -55,7 +55,7 @@ from rammer.vdevice.profiles import ProfileStore, generators
 SHARE, LEAST_S, MOST_S = 0.025, 0.04, 1.8  # fraction of a compilation's time for comparing; at least, at most
 PATIENCE_S = 30.0  # a program without progress for so long hangs
 EMULATED_S = 600.0  # an emulator's time limit for all runs
-NOWHERE = -1  # instead of an operator, while all vEUs run
+TOGETHER_AT, COMPARED_AT = -1, -2  # instead of an operator: all vEUs run; the program's outputs are compared
 WHOLE_FLOPS = 1 << 17  # most work of an operator that is compared as a whole
 MOST_FLOPS = 1 << 19  # most work of the sampled elements of others
 TOGETHER, TOGETHER_S = 8, 0.002  # most runs of all vEUs, as races do not show in each; CPU s after which none starts
@@ -133,11 +133,10 @@ class ModelReference:
         types = {t: (kind.shape, kind.dtype) for t, kind in self._model.types.items() if t in self._model.producers}
         return [t for t in computed if types.get(t) == (graph.types[t].shape, graph.types[t].dtype)]
 
-    def expected(self, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]) -> Expected:
+    def expected(self, inputs: Mapping[str, Array], tensors: Sequence[TensorId]) -> Expected:
         """Return the model's values for these inputs, with the error that rounding in its operators may cause."""
 
         def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
-            tick()
             return bounded(op.operation.expr, given, factor_step=self._step, careful=True)
 
         return expected(self._model, inputs, local, tensors)
@@ -222,14 +221,19 @@ class _Run:
         return self._seeded(self._whole)  # a device's state does not survive a fork
 
     def _beside(self, run: Run, patience_s: float) -> tuple[str, Fault | None]:
-        self._progress[0] = NOWHERE
-        ended = run_isolated(lambda: self._seeded(run), lambda: int(self._progress[1]), patience_s)
+        self._progress[0] = TOGETHER_AT
+        ended = run_isolated(lambda: self._seeded(run), self._steps, patience_s)
         if ended.made is not None:
             return ended.made
         operator = int(self._progress[0])
-        if operator == NOWHERE:
-            return CHECKED, Fault(f"when its vEUs run together, {ended.how}")
+        if operator < 0:
+            when = "its vEUs run together" if operator == TOGETHER_AT else "its outputs are compared"
+            return CHECKED, Fault(f"when {when}, {ended.how}")
         return CHECKED, Fault(ended.how, operator)
+
+    def _steps(self) -> int:
+        """Return a number that changes unless the program hangs. NumPy does not, however long it compares outputs."""
+        return time.monotonic_ns() if self._progress[0] == COMPARED_AT else int(self._progress[1])
 
     def _whole(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
         if self._wanted is None:
@@ -272,7 +276,7 @@ class _Run:
             if not every and time.monotonic() > began + MOST_S:
                 return f"{CHECKED}: {count} of {total} operators, as far as {MOST_S:g} s reached", None
         kept = {t: value.copy() for t in plan.graph.outputs if (value := replay.output(t)) is not None}
-        progress[0] = NOWHERE
+        progress[0] = TOGETHER_AT
         used = _used(stepped.scratch)
         for found, own in self._together(executable, inputs, stepped):
             progress[1] += 1
@@ -302,10 +306,6 @@ class _Run:
                     part[...] = UNWRITTEN
                 yield (executable.run_late(inputs, n) if late else executable.run(inputs)), late
 
-    def _tick(self) -> None:
-        """Signal that this process makes progress."""
-        self._progress[1] += 1
-
     def _against_the_model(
         self, checked: str, inputs: Mapping[str, Array], found: Mapping[str, Array]
     ) -> tuple[str, Fault | None]:
@@ -314,6 +314,7 @@ class _Run:
         Where they are farther off than usual, compute how far rounding explains it, in the model's operators and in
         those that passes made of them.
         """
+        self._progress[0] = COMPARED_AT
         if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):
             return f"{checked}; outputs are not compared with the model", None
         explained: Expected = {}
@@ -327,8 +328,8 @@ class _Run:
                 continue
             if not explained:
                 shared = self._judge.shared(self._plan.graph)
-                meant = self._judge.expected(inputs, shared, self._tick)
-                made = _of_plan(self._plan, inputs, shared, self._tick)
+                meant = self._judge.expected(inputs, shared)
+                made = expected(self._plan.graph, inputs, of_kernels(self._plan), shared)
                 explained = {t: m.wider(made[t]) for t, m in meant.items()}
                 for t in shared:
                     if what := explained[t].unlike(made[t].value, least(meant[t].value, USUAL)):
@@ -368,20 +369,6 @@ def _usual(value: Array, steps: float, has_float64: bool) -> Array:
     finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
     step = 2.0**-52 if has_float64 and value.dtype in (np.float64, np.complex128) else 2.0**-23
     return np.full(value.shape, steps * step * float(finite.max(initial=0.0)))
-
-
-def _of_plan(
-    plan: ExecutionPlan, inputs: Mapping[str, Array], tensors: Sequence[TensorId], tick: Callable[[], None]
-) -> Expected:
-    """Return the values that a plan's operators compute, with the error that rounding in its rKernels may cause."""
-
-    rounded = of_kernels(plan)
-
-    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
-        tick()
-        return rounded(n, op, given)
-
-    return expected(plan.graph, inputs, local, tensors)
 
 
 def _chosen(plan: ExecutionPlan, seconds: float) -> dict[int, int]:

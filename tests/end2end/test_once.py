@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -184,6 +185,20 @@ def test_the_runtime_errs_when_veus_run_together(old: str, new: str, monkeypatch
     monkeypatch.setattr(KernelCompiler, "_library", erring)
     with pytest.raises(RammerError, match="when its vEUs run together"):
         rammer.compile(network(), "cpu", device=2, policy="wavefront", tune_seconds=0)
+
+
+def test_a_slow_comparison_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy computes what rounding explains for as long as it takes, on a machine with other work longer still."""
+    usual = smoke_run._usual
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(1.5)
+        return usual(*arguments, **options)
+
+    monkeypatch.setattr(smoke_run, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(smoke_run, "_usual", slow)
+    with rammer.compile(network(), "cpu", device=2, tune_seconds=0) as program:
+        assert program.report().checked == "checked by one run"
 
 
 class Foreign:
