@@ -186,9 +186,7 @@ def place_one(problem: KernelProblem, stage: Stage, loops: Sequence[Loop], depth
     here = {loop.axis: loop.step for loop in loops[: depth + 1]}
     lane = lane_axis(problem, stage, here)
     extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}
-    unroll = (
-        UNROLL if lane is not None and extents[lane] >= UNROLL * problem.lanes and lane in dict(stage.reduce) else 1
-    )
+    unroll = UNROLL if stage.reduce and lane is not None and extents[lane] >= UNROLL * problem.lanes else 1
     return At(stage.name, depth, stage_loops(problem, stage, lane, unroll=unroll), order=stage_order(stage, lane))
 
 

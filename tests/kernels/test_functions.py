@@ -45,7 +45,8 @@ UNARY = (
 )
 TWO_ULP = ("exp", "log", "sqrt", "sin", "cos", "asin", "acos", "atan")
 BINARY = ("max", "min", "fmod", "pow")
-
+DIVISIONS, INTEGERS = ("div", "mod", "fmod"), (DType.I8, DType.U8, DType.I16, DType.U16, DType.I32, DType.I64)
+REMAINDERS = 60_007  # pairs of floats
 
 MINIFLOATS = [d for d in DType if d.is_float and d.only_stored]
 
@@ -76,6 +77,11 @@ def built(request: pytest.FixtureRequest) -> Built:
     size = len(POINTS) + len(SPECIAL)  # a multiple of no vector width: tails use the same functions
     cases = {kind: operation(kind, TensorType((size,))) for kind in UNARY}
     cases |= {kind: operation(kind, TensorType((size,)), TensorType((size,))) for kind in BINARY}
+    for dtype in INTEGERS:
+        kind = TensorType(pairs(dtype)[0].shape, dtype)
+        cases |= {f"{name} {dtype}": operation(name, kind, kind) for name in DIVISIONS}
+    kind = TensorType((REMAINDERS,))
+    cases["fmod exactly"] = operation("fmod", kind, kind)
     cases["gather"] = operation("gather", TensorType((5, 20)), TensorType((4,), DType.I64), axis=0)
     for dtype in MINIFLOATS:
         cases[f"from {dtype}"] = operation("cast", TensorType((1 << dtype.bits,), dtype), dtype=DType.F32)
@@ -111,6 +117,45 @@ def test_limits_are_reached_exactly(built: Built, name: str) -> None:
     far &= np.abs(wanted) == 1
     np.testing.assert_array_equal(run(built, name, x)[0][far], wanted[far])
     assert far.sum() > 1000
+
+
+def pairs(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of extremes and small numbers, random bits by random bits, and large numbers by small ones."""
+    info, random = np.iinfo(dtype.numpy), np.random.default_rng(0)
+    few = np.unique(np.array([info.min, info.min + 1, info.max, info.max - 1, *range(-9, 10)]).clip(info.min, info.max))
+    a, b = (x.ravel() for x in np.meshgrid(few, few))
+    many = random.integers(info.min, info.max, (3, 5000), dtype.numpy, endpoint=True)
+    # quotients of neighbours of multiples: where a quotient of doubles is rounded to the wrong side
+    near = (many[0] // np.maximum(many[1] >> 3, 1) * np.maximum(many[1] >> 3, 1)) + random.integers(-1, 2, 5000)
+    above, below = (a, many[0], many[0], near), (b, many[1], many[2] % 99 - 49, np.maximum(many[1] >> 3, 1))
+    return tuple(np.concatenate([p.astype(dtype.numpy) for p in side]) for side in (above, below))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_integers_are_divided_exactly(built: Built, name: str, dtype: DType) -> None:
+    a, b = pairs(dtype)
+    with np.errstate(all="ignore"):
+        wanted = FUNCTIONS[name](a, b)
+    np.testing.assert_array_equal(run(built, f"{name} {dtype}", a, b)[0], wanted)
+
+
+def test_remainders_are_exact(built: Built) -> None:
+    """Any normal numbers, and neighbours of multiples: a quotient may be rounded up to the next integer."""
+    random = np.random.default_rng(1)
+    bits = random.integers(0, 2**32, (2, 20_000), np.uint32)
+    any_a, any_b = np.where(bits >> 23 & 255, bits, 0x3F800000).astype(np.uint32).view(np.float32)
+    b = (any_b.view(np.uint32) & 0x83FFFFFF | 0x3C000000).view(np.float32)
+    near = np.nextafter(b * random.integers(1, 2**20, b.size).astype(np.float32), np.float32(0))
+    a, b = np.concatenate([any_a, any_a, near, SPECIAL.repeat(8)]), np.concatenate([any_b, b, b, np.tile(SPECIAL, 8)])
+    normal = (np.abs(a) >= 1.2e-38) | (a == 0)
+    a, b = (np.resize(np.extract(normal & ((np.abs(b) >= 1.2e-38) | (b == 0)), x), REMAINDERS) for x in (a, b))
+    with np.errstate(all="ignore"):
+        wanted = np.fmod(a, b)
+    got = run(built, "fmod exactly", a, b)[0]
+    normal = ~(np.abs(wanted) < 1.2e-38)  # others are flushed to zero
+    np.testing.assert_array_equal(got[normal], wanted[normal])
+    np.testing.assert_array_equal(np.signbit(got[wanted == 0]), np.signbit(wanted[wanted == 0]))
 
 
 @pytest.mark.parametrize("name", BINARY)

@@ -185,6 +185,41 @@ def _gather(x: TensorType, idx: TensorType, *, axis: int = 0) -> TensorExpr:
     return expression("gather", [("x", x), ("idx", idx)], [Stage("out", axes, body, dtype=x.dtype)])
 
 
+def _gather_elements(x: TensorType, idx: TensorType, *, axis: int) -> TensorExpr:
+    """Build the elements of x at an index along `axis` for each place of idx. Known as: take_along_axis, torch.gather.
+
+    Negative indices count from the end. Along other axes idx may be shorter than x.
+    """
+    given = f"gather_elements: {listed([x, idx])} at axis {axis}"
+    require(idx.dtype in (DType.I32, DType.I64), given, "indices must be int32 or int64")
+    p = normal_axis("gather_elements", axis, x.rank)
+    fits = idx.rank == x.rank and all(i <= e for d, (i, e) in enumerate(zip(idx.shape, x.shape, strict=True)) if d != p)
+    require(fits, given, "along other axes indices have at most the extents of x")
+    require(x.shape[p] > 0 or idx.size == 0, given, "there is nothing to choose from")
+    axes = point_axes(idx.shape)
+    here = variables_of(axes)
+    chosen = Dynamic(p, Load("idx", here), x.shape[p])
+    body = Load("x", (*here[:p], Index(), *here[p + 1 :]), (chosen,))
+    return expression("gather_elements", [("x", x), ("idx", idx)], [Stage("out", axes, body, dtype=x.dtype)])
+
+
+def _gather_nd(x: TensorType, idx: TensorType, *, batch_dims: int = 0) -> TensorExpr:
+    """Build the slices of x that the last axis of idx selects, along the axes that follow `batch_dims` common ones."""
+    given = f"gather_nd: {listed([x, idx])} with batch_dims {batch_dims}"
+    require(idx.dtype in (DType.I32, DType.I64), given, "indices must be int32 or int64")
+    require(0 <= batch_dims < min(x.rank, idx.rank), given, "batch_dims is less than both ranks")
+    require(idx.shape[:batch_dims] == x.shape[:batch_dims], given, "the first batch_dims axes have equal extents")
+    depth = idx.shape[-1]
+    require(1 <= depth <= x.rank - batch_dims, given, "the last axis of idx has one index for each axis, 1 to all")
+    indexed = range(batch_dims, batch_dims + depth)
+    require(all(x.shape[d] > 0 for d in indexed) or idx.size == 0, given, "there is nothing to choose from")
+    axes = point_axes((*idx.shape[:-1], *x.shape[indexed.stop :]))
+    here, q = variables_of(axes), idx.rank - 1
+    chosen = tuple(Dynamic(d, Load("idx", (*here[:q], Index(d - batch_dims))), x.shape[d]) for d in indexed)
+    body = Load("x", (*here[:batch_dims], *[Index()] * depth, *here[q:]), chosen)
+    return expression("gather_nd", [("x", x), ("idx", idx)], [Stage("out", axes, body, dtype=x.dtype)])
+
+
 def _literal(value: complex, dtype: DType) -> Scalar:
     """Return a literal of a type; a complex one is made of its parts."""
     if dtype.is_complex:
@@ -207,5 +242,7 @@ DEFINITIONS = (
     OpDef("concat", _concat),
     OpDef("pad", _pad),
     OpDef("gather", _gather),
+    OpDef("gather_elements", _gather_elements),
+    OpDef("gather_nd", _gather_nd),
     OpDef("expand", _expand),
 )

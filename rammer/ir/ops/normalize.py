@@ -39,8 +39,9 @@ def _softmax(kind: str) -> OpDef:
             stages += [
                 Stage("e", axes, call("exp", widened(Load("x", here), dtype) - top), dtype=wide),
                 Stage("sum", rows, Load("e", at), reduce, dtype=wide),
+                Stage("scale", rows, call("div", 1.0, Load("sum", row)), dtype=wide),  # quotients take as long as exp
             ]
-            result = Load("e", here) / Load("sum", row)
+            result = Load("e", here) * Load("scale", row)
         else:
             stages.append(Stage("sum", rows, call("exp", widened(Load("x", at), dtype) - top), reduce, dtype=wide))
             result = widened(Load("x", here), dtype) - top - call("log", Load("sum", row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import lcm
+from math import lcm, prod
 
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import Index, bounds, var, variables
@@ -168,16 +168,30 @@ def _block(
 ) -> tuple[Loop, ...]:
     """Return loops over pieces of the shared axes that hold a register block. Stages are kept for one piece at a time.
 
-    Along the lane axis a piece is as long as the nearest cache allows, so that memory is used in long runs.
+    Along the lane axis a piece is as long as the nearest cache allows, so that memory is used in long runs. What stages
+    read before the root does stays in the private caches.
     """
     loops = [Loop(*tile)] if tile and tile[0] in shared else []
     if lane is not None and lane in shared:
         extent = min(dict(problem.root.axes)[lane], steps.get(lane, 1 << 62))
         piece = {a: tile[1] if tile and a == tile[0] else 1 for a in shared} | {lane: width}
         spec, each = problem.spec, kept_bytes(problem.placed, piece)  # as many bytes are read and stored meanwhile
-        vectors = max(int(spec.room(spec.l1) // max(2 * each, 1)), 1)
+        again = sum(s * problem.expr.type_of(t).dtype.itemsize for t, s in _read_again(problem, piece).items())
+        vectors = int(min(spec.room(spec.l1) / max(2 * each, 1), spec.room(spec.l2) / max(2 * again, 1)))
+        vectors = max(vectors, 1)
         if lane in steps:  # the next piece may be another task's
             vectors = next((n for n in range(vectors, 1, -1) if extent % (n * width) == 0), 1)
         if vectors * width < extent:
             loops.append(Loop(lane, vectors * width))
     return tuple(loops)
+
+
+def _read_again(problem: KernelProblem, piece: Mapping[str, int]) -> dict[str, int]:
+    """Return how many elements of each operand of kept stages the root reduces afterwards, for a piece of its axes."""
+    root, before = problem.root, {load.tensor for s in problem.placed for load, _ in all_loads(s)}
+    extents = dict((*root.axes, *root.reduce)) | dict(piece)
+    return {
+        load.tensor: prod(extents[a] for a in {v for ix in load.index for v in variables(ix)})
+        for load, _ in all_loads(root)
+        if root.reduce and load.tensor in before
+    }

@@ -8,7 +8,7 @@ from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.vdevice.cpu.host import ARCHES, Arch, Host
 from rammer.vdevice.cpu.tune.calibrate import Calibration
 
-DIRECT_BYTES = 128 << 10  # size of an input or output from which passing its address is faster than copying it
+DIRECT_BYTES = 8 << 10  # size of an input or output from which passing its address is faster than copying it
 L2_SHARE = 0.8  # of the private cache that a plan's data may use: code, stacks and tables take the rest
 ONCE = 0.8  # use non-temporal prefetches if their rate is this much of normal reads': Zen 5 has 1.1, Intel 0.4
 L3_SHARE = 0.5  # of the shared cache that a plan may use if unmeasured: other processes use it, too

@@ -31,7 +31,6 @@ CTYPE = {
     DType.C128: "_Complex double",
 }
 SQUARES = {1: ("vb_", "uint8_t"), 2: ("vt_", "uint16_t"), 4: ("v", "float"), 8: ("vl_", "int64_t")}  # by bytes
-FLOAT_MATH = FLOAT32_MATH | {"fmod", "mod"}
 INT_MATH = frozenset(
     {"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right", "dot_bytes", "join_bytes"}
 )
@@ -431,7 +430,7 @@ class CFamilyPrinter(VectorLoops):
         spread = [self.spread(t, kind) if wide else t[0] for t in texts]
         if fn in COMPARE:
             return f"({spread[0]} {COMPARE[fn]} {spread[1]})"
-        if fn not in FLOAT_MATH and fn not in ("is_nan", "is_inf"):
+        if fn not in FLOAT32_MATH and fn not in ("is_nan", "is_inf"):
             raise LoweringError(f"no C text for the function {fn!r} of {kind.value}")
         name = self.named(fn, kind) if wide else f"{'d' if kind is DType.F64 else 's'}{fn}"
         return f"{name}({', '.join(spread)})"

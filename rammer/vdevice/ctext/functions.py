@@ -108,8 +108,8 @@ INLINE F_ P_acos(F_ x) {
 """
 
 # Templates that compute in doubles, and round once. D_ stands for double, L_ for its bits, W_ for the prefix of their
-# names. They use P_double and P_single (conversions), P_most (the largest lane of integers), and P_sin_large and
-# P_cos_large, which replace results for arguments of 2^20 and more.
+# names. They use P_double and P_single (conversions), P_most (the largest lane of integers), P_sin_large and
+# P_cos_large, which replace results for arguments of 2^20 and more, and P_fmod_any, for operands of any size.
 THROUGH_DOUBLES = """\
 INLINE F_ P_half_turn(D_ r, L_ n) {  /* (-1)^n sin(r), |r| <= pi / 2; the polynomial's relative error is 1.9e-11 */
   D_ z = r * r;
@@ -152,24 +152,21 @@ INLINE F_ P_pow(F_ x, F_ y) {  /* 2^(y log2|x|), with a sign if y is odd */
   r = P_sel((x < 0.0f) & (a != INFINITY) & (P_round(y) != y), P_splat(NAN), P_sel(odd, P_with_sign(r, x), r));
   return P_sel((y == 0.0f) | (x == 1.0f) | ((a == 1.0f) & (P_abs(y) == INFINITY)), P_splat(1.0f), r);
 }
+INLINE F_ P_fmod(F_ x, F_ y) {  /* x - n y; exact, as n < 2^29 has few enough digits for a product by a float's 24 */
+  F_ a = P_abs(x), b = P_abs(y);
+  D_ wide = P_double(b), r = P_double(a) - W_floor(P_double(a) / wide) * wide;
+  F_ found = P_with_sign(P_single(W_sel(r < 0.0, r + wide, r)), x);  /* a quotient may be rounded up to n */
+  F_ far = P_sel((a < b * 536870912.0f) & (b < INFINITY), P_splat(0.0f), P_splat(1.0f));
+  return P_most(P_bits(far)) ? P_fmod_any(x, y) : found;
+}
 """
 
 POW = "INLINE float spow(float x, float y) { return powf(x, y); }\n"
-REMAINDERS = """\
-INLINE float sfmod(float x, float y) { return fmodf(x, y); }
-INLINE float smod(float x, float y) {
-  float r = fmodf(x, y);
-  return r == 0 ? copysignf(0.0f, y) : (r < 0) != (y < 0) ? r + y : r;
-}
-"""
+REMAINDER = "INLINE float sfmod(float x, float y) { return fmodf(x, y); }\n"
 
 DOUBLES = """\
 INLINE int64_t dbits(double x) { union { double f; int64_t i; } u; u.f = x; return u.i; }
 INLINE double dfloat(int64_t x) { union { double f; int64_t i; } u; u.i = x; return u.f; }
-INLINE double dmod(double x, double y) {
-  double r = fmod(x, y);
-  return r == 0 ? copysign(0.0, y) : (r < 0) != (y < 0) ? r + y : r;
-}
 INLINE double dmax(double a, double b) { return a > b || a != a ? a : b; }
 INLINE double dmin(double a, double b) { return a < b || a != a ? a : b; }
 INLINE double dsign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }

@@ -37,7 +37,7 @@ BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 FLOAT32_MATH = frozenset(
     {
         *("max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"),
-        *("sin", "cos", "asin", "acos", "atan", "pow"),
+        *("sin", "cos", "asin", "acos", "atan", "pow", "fmod"),
     }
 )
 SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
@@ -47,8 +47,8 @@ NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt", DTyp
 NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
 VECTOR_INT_MATH = frozenset(
     {
-        *("add", "sub", "mul", "neg", "max", "min", "abs", "sign", "bit_not", "shift_left", "shift_right", "dot_bytes"),
-        *BITWISE,
+        *("add", "sub", "mul", "div", "mod", "fmod", "neg", "max", "min", "abs", "sign", "dot_bytes"),
+        *("shift_left", "shift_right", "bit_not", *BITWISE),
     }
 )
 SMALL = frozenset({DType.I8, DType.U8, DType.I16, DType.U16})
@@ -188,8 +188,8 @@ class VectorLoops:
             case Const(number, None | DType.I8 | DType.U8 | DType.I16 | DType.U16):
                 return Const(number, DType.I32)
             case Call(fn, args):
-                same = fn in ("max", "min", "shift_right", *BITWISE)
-                if same or (wraps and (fn in LOW_BITS or fn in ("shift_left", "abs"))):
+                same = fn in ("max", "min", "mod", "fmod", "shift_right", *BITWISE)
+                if same or (wraps and (fn in LOW_BITS or fn in ("shift_left", "abs", "div"))):
                     parts = [p for a in args if (p := self._in_int32(a, wraps=wraps and fn in LOW_BITS)) is not None]
                     return Call(fn, tuple(parts)) if len(parts) == len(args) else None
         return None

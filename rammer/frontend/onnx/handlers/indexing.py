@@ -43,8 +43,13 @@ def _progression(indices: Array, extent: int) -> tuple[int, int] | None:
 
 def check_indices(n: Node, indices: TensorId, extent: int) -> None:
     """Raise ModelError for a constant index out of range. Other indices are checked at run time."""
-    known = n.builder.value(indices)
-    if known is not None and known.size and not (-extent <= known.min() and known.max() < extent):
+    if (known := n.builder.value(indices)) is not None:
+        check_range(n, known, extent)
+
+
+def check_range(n: Node, known: Array, extent: int) -> None:
+    """Raise ModelError for an index out of range."""
+    if known.size and not (-extent <= known.min() and known.max() < extent):
         bad = known[(known < -extent) | (known >= extent)].ravel()[0]
         raise n.fail(f"index {bad} is outside [-{extent}, {extent})")
 
@@ -54,14 +59,6 @@ def inside(n: Node, index: TensorId, extent: int) -> TensorId:
     wide = n.cast(index, DType.I64)
     never = n.add("where", n.add("less", wide, n.constant(0)), n.constant(extent), wide)
     return n.add("gather", n.constant(np.arange(extent)), never, axis=0)
-
-
-def _flat_index(n: Node, indices: TensorId, extent: int, stride: int, never: int) -> TensorId:
-    """Return indices * stride, counted from the front; `never` for indices out of range, which the gather reports."""
-    wide = n.cast(indices, DType.I64)
-    inside = n.add("and", n.add("less", wide, n.constant(extent)), n.add("less", n.constant(-extent - 1), wide))
-    front = n.add("where", n.add("less", wide, n.constant(0)), n.add("add", wide, n.constant(extent)), wide)
-    return n.add("where", inside, n.add("mul", front, n.constant(stride)), n.constant(never))
 
 
 def places_along(shape: Shape, axis: int) -> Array:
@@ -75,48 +72,24 @@ def gather_elements(n: Node) -> TensorId:
 
 
 def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
-    """Gather elements along an axis, as a gather from the flat tensor. Positions along other axes are constants."""
+    """Gather elements along an axis, one for each index."""
     shape, wanted = n.type(x).shape, n.type(indices).shape
     axis = n.axis(axis, len(shape))
     if len(wanted) != len(shape) or any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
         raise n.fail(f"indices {list(wanted)} do not fit {n.type(x)}")
     check_indices(n, indices, shape[axis])
-    check_size(n, [1 if d == axis else e for d, e in enumerate(wanted)], DType.I64)
-    total = prod(shape)
-    index = _flat_index(n, indices, shape[axis], prod(shape[axis + 1 :]), 2 * total)
-    offset: Array = np.zeros((1,) * len(shape), np.int64)
-    for d in range(len(shape)):
-        if d != axis:
-            offset = offset + places_along(wanted, d) * prod(shape[d + 1 :])
-    return n.add("gather", n.reshape(x, (total,)), n.add("add", index, n.constant(offset)), axis=0)
+    known = n.type(indices).dtype in (DType.I32, DType.I64)
+    return n.add("gather_elements", x, indices if known else n.cast(indices, DType.I64), axis=axis)
 
 
 @handles("GatherND")
 def gather_nd(n: Node) -> TensorId:
-    """Gather slices from the tensor with its indexed dimensions flattened."""
-    x, shape, indices = n.tensor(0), n.shape(), n.shape(1)
-    batch = n.attrs.get("batch_dims", 0)
-    if not indices or not 0 <= batch < min(len(shape), len(indices)) or indices[:batch] != shape[:batch]:
-        raise n.fail(f"batch_dims {batch} does not fit {n.type(x)} and indices {list(indices)}")
-    depth = indices[-1]
-    if not 1 <= depth <= len(shape) - batch:
-        raise n.fail(f"indices of {depth} numbers do not fit {n.type(x)}")
-    check_size(n, indices[:batch], DType.I64)
-    rest, rows = shape[batch + depth :], prod(shape[: batch + depth])
-    flat = n.constant(_batch_offsets(shape, indices, batch, depth))
-    for d in range(depth):
-        part = n.pick(n.tensor(1), len(indices) - 1, d)
-        check_indices(n, part, shape[batch + d])
-        stride = prod(shape[batch + d + 1 : batch + depth])
-        flat = n.add("add", flat, _flat_index(n, part, shape[batch + d], stride, (depth + 1) * rows))
-    return n.add("gather", n.reshape(x, (rows, *rest)), flat, axis=0)
-
-
-def _batch_offsets(shape: Shape, indices: Shape, batch: int, depth: int) -> Array:
-    offsets: Array = np.zeros((1,) * (len(indices) - 1), np.int64)
-    for d in range(batch):
-        offsets = offsets + places_along(indices[:-1], d) * prod(shape[d + 1 : batch + depth])
-    return offsets
+    shape, indices, batch = n.shape(), n.type(n.tensor(1)), n.attrs.get("batch_dims", 0)
+    if (known := n.builder.value(n.tensor(1))) is not None and known.ndim:
+        for d, part in enumerate(np.moveaxis(known, -1, 0)[: len(shape) - batch]):
+            check_range(n, part, shape[batch + d])
+    places = n.tensor(1) if indices.dtype in (DType.I32, DType.I64) else n.cast(n.tensor(1), DType.I64)
+    return n.add("gather_nd", n.tensor(0), places, batch_dims=batch)
 
 
 @handles("Range")

@@ -20,7 +20,10 @@ DIRECT = 1 << 18  # comparisons up to which rows are ranked directly: more of th
 
 @handles("TopK")
 def top_k(n: Node) -> list[TensorId]:
-    """Return the top k. Among equal elements the lower index comes first; NaN counts as infinity."""
+    """Return the top k. Among equal elements the lower index comes first.
+
+    NaN counts as infinity. The largest element alone is the first NaN of its row, as that of ArgMax.
+    """
     x, shape = n.tensor(0), n.shape()
     k = int(n.scalar(1, "K")) if n.has(1) else n.attrs["k"]
     axis = n.axis(n.attrs["axis"], len(shape))
@@ -35,7 +38,10 @@ def top_k(n: Node) -> list[TensorId]:
             n.constant(np.zeros([0 if d == axis else e for d, e in enumerate(shape)], t.numpy))
             for t in (dtype, DType.I64)
         ]
-    keys = n.add("where", n.add("is_nan", moved), n.like(np.inf, moved), moved) if dtype.is_float else moved
+    if k == 1:
+        first = n.add(*("arg_max", x) if largest else ("arg_min", _without_nan(n, x)), axis=axis)
+        return [elements_at(n, x, first, axis), first]
+    keys = _without_nan(n, moved)
     compared, levels = min(shape[axis] ** 2, SEARCHED * k**2), (shape[axis] - 1).bit_length()
     slow = compared > EXCHANGE * (1 << levels) * levels * (levels + 1) / 2
     if slow and prod(shape) // shape[axis] * compared > DIRECT and dtype.itemsize <= (8 if dtype is DType.I64 else 4):
@@ -43,6 +49,10 @@ def top_k(n: Node) -> list[TensorId]:
     else:
         found = n.cast(_first(n, keys, k, largest), DType.I64)
     return [n.transpose(elements_at(n, moved, found, -1), back), n.transpose(found, back)]
+
+
+def _without_nan(n: Node, x: TensorId) -> TensorId:
+    return n.add("where", n.add("is_nan", x), n.like(np.inf, x), x) if n.type(x).dtype.is_float else x
 
 
 def _sorted(n: Node, keys: TensorId, largest: bool) -> TensorId:

@@ -18,6 +18,7 @@ from rammer.vdevice.cpu.codegen.printer import TICKETS, CpuPrinter
 from rammer.vdevice.ctext import functions, minifloats
 from rammer.vdevice.ctext.cfamily import CTYPE
 from rammer.vdevice.ctext.definitions import Definitions
+from rammer.vdevice.ctext.files import text_of
 
 PLACEHOLDER = "rammer_kernel"
 LARGE = 64  # lines of a body from which it is not inlined into its entry: clang would optimise it a second time
@@ -99,6 +100,10 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
     return _definitions(prelude(spec)).needed(text) + "\n" + text
 
 
+def _c_text(name: str) -> str:
+    return text_of("rammer.vdevice.cpu.codegen", "text", f"{name}.h")
+
+
 @lru_cache(maxsize=8)
 def _definitions(text: str) -> Definitions:
     return Definitions(text)
@@ -109,11 +114,11 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     # one text for floats and for vectors of them, so that loop tails equal bodies bit for bit
     before, after = functions.ABS + functions.SIMPLE, functions.POLYNOMIALS + functions.ERF + functions.ARCS
     power = functions.instance(functions.POWER, "vf", "vi", "v")
+    loads, numbers, integers = map(_c_text, ("loads", "numbers", "integers"))
     math = before + functions.POWER + after
-    double = MATH_OF_ALL + MATH_OF_DOUBLES
     scalars = functions.library(("floor", "ceil", "round", "sqrt")) + functions.instance(math)
     return (
-        HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
+        _c_text("head").replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
         + functions.COMPLEX
         + COMPLEX128
@@ -123,22 +128,22 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + functions.instance(after, "vf", "vi", "v")
         + scalars
         + _folds(lanes, "vf", "float")
-        + functions.REMAINDERS
         + functions.DOUBLES
         + functions.INTEGERS
         + functions.indices("long")
-        + _typed(LOADS, "vc", "int8_t", lanes, 1)
-        + _typed(LOADS, "vb", "uint8_t", lanes, 1)
-        + _typed(LOADS, "vs", "int16_t", lanes, 2)
-        + _typed(LOADS, "vt", "uint16_t", lanes, 2)
-        + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vl", "int64_t", lanes, 8)
-        + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vi", "int", lanes, 4)
+        + _typed(loads, "vc", "int8_t", lanes, 1)
+        + _typed(loads, "vb", "uint8_t", lanes, 1)
+        + _typed(loads, "vs", "int16_t", lanes, 2)
+        + _typed(loads, "vt", "uint16_t", lanes, 2)
+        + _typed(loads, "vd", "double", lanes, 8)
+        + _typed(loads + numbers + integers, "vl", "int64_t", lanes, 8)
+        + _typed(loads + numbers + integers, "vi", "int", lanes, 4)
         + _folds(lanes, "vl", "int64_t")
         + _folds(lanes, "vi", "int")
-        + BITS_OF_WEIGHTS.replace("LANES", str(lanes))
-        + _typed(LOADS + double, "vd", "double", lanes, 8)
+        + _c_text("weights").replace("LANES", str(lanes))
+        + _typed(numbers + _c_text("doubles"), "vd", "double", lanes, 8)
         + _folds(lanes, "vd", "double")
-        + LARGE_ARGUMENTS.replace("LANES", str(lanes))
+        + _c_text("large_arguments").replace("LANES", str(lanes))
         + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES))
         + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES, "vd", "vl", "vd_"), "vf", "vi", "v")
         + _transpose(lanes)
@@ -154,7 +159,7 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
 
 
 def _typed(text: str, vector: str, element: str, lanes: int, size: int) -> str:
-    """Return functions for vectors of a type; `size` is an element's in bytes."""
+    """Return functions for vectors T_ of E_, whose comparisons yield vectors M_; `size` is an element's in bytes."""
     text = text.replace("T_", vector).replace("E_", element).replace("M_", "vl" if size == 8 else "vi")
     return text.replace("LANES", str(lanes)).replace("SIZE", str(size)).replace("BYTES", str(size * lanes))
 
@@ -207,251 +212,15 @@ def prelude(spec: VDeviceSpec) -> str:
     return _prelude(spec.lanes, tuple(text for table, text in tables if names & {i.name for i in table}))
 
 
-HEAD = """\
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-typedef float vf __attribute__((vector_size(VBYTES), aligned(4), may_alias));
-typedef int vi __attribute__((vector_size(VBYTES), aligned(4), may_alias));
-typedef unsigned vu __attribute__((vector_size(VBYTES), aligned(4), may_alias));
-typedef _Float16 vh __attribute__((vector_size(HBYTES), aligned(2), may_alias));
-typedef uint16_t vw __attribute__((vector_size(HBYTES), aligned(2), may_alias));
-typedef uint16_t bf16;
-#define INLINE static inline __attribute__((always_inline, unused))
-#if defined(__clang__)
-#define ROLLED _Pragma("clang loop unroll(disable) vectorize(disable)") /* small code where speed does not matter */
-#else
-#define ROLLED
-#endif
-typedef struct { const char *from; long long lines; } rammer_ahead;  /* `ahead` and `context` of runtime.c */
-typedef struct { int status; rammer_ahead next; long long *taken; } rammer_context;
-typedef struct { long long *taken; long mine, first; } rammer_parts;  /* tickets: those of all vEUs, and one's own */
-INLINE long rammer_take(const rammer_parts *p) {
-#if __GCC_ATOMIC_LLONG_LOCK_FREE == 2    /* else there is one thread, and all tickets are its own */
-  if (p->taken) return __atomic_fetch_add(p->taken, 1, __ATOMIC_RELAXED);
-#endif
-  return p->mine + 1;
-}
-INLINE rammer_parts *rammer_begun(long long *taken, rammer_parts *p) {
-  p->taken = taken; p->mine = -1; p->mine = rammer_take(p); p->first = 0;
-  return p;
-}
-#define VECTOR(type, x) (*(type *)&(x))           /* the vector that starts at element x */
-#define V(x) VECTOR(vf, x)
-#define VH(x) __builtin_convertvector(*(vh *)&(x), vf)
-#define VB(x) from_bits(__builtin_convertvector(*(vw *)&(x), vi) << 16)
-INLINE vf splat(float x) { return x - (vf){0}; }
-INLINE vf vsplat(float x) { return splat(x); }
-INLINE vi mask(int x) { return (vi){0} - (x != 0); }
-INLINE vf from_bits(vi x) { return (vf)x; }
-INLINE vi vsplat_i(int x) { return x - (vi){0}; }
-INLINE vi vsel_i(vi m, vi a, vi b) { return (a & m) | (b & ~m); }
-INLINE vf vsel(vi m, vf a, vf b) { return (vf)vsel_i(m, (vi)a, (vi)b); }
-INLINE vi vbits(vf x) { return (vi)x; }
-INLINE vf vfloat(vi x) { return (vf)x; }
-INLINE vf vint(vi x) { return __builtin_convertvector(x, vf); }
-INLINE vw vbf16(vf x) {
-  vu u = (vu)x, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-  return __builtin_convertvector((vu)vsel_i((vi)(x != x), (vi)((u >> 16) | 64), (vi)r), vw);
-}
-INLINE vf vround_h(vf x) { return __builtin_convertvector(__builtin_convertvector(x, vh), vf); }
-INLINE vf vround_b(vf x) { return from_bits(__builtin_convertvector(vbf16(x), vi) << 16); }
-#if LANES == 16 && defined __AVX512F__           /* lanes that are masked out touch no memory */
-#define MASKED(how, p, v, mask) __builtin_ia32_##how##ups512_mask(p, v, mask)
-#endif
-INLINE vf vload(const float *p, int n) {          /* the first n lanes; zero in the others */
-  vf v = {0};
-#ifdef MASKED
-  if (n & (n - 1)) return MASKED(load, p, v, (1 << n) - 1);
-#endif
-  for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy((char *)&v + 4 * i, p + i, 4 * k); i += k; }
-  return v;
-}
-INLINE void vstore(float *p, vf v, int n) {
-#ifdef MASKED
-  if (n & (n - 1)) { MASKED(store, p, v, (1 << n) - 1); return; }
-#endif
-  for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy(p + i, (char *)&v + 4 * i, 4 * k); i += k; }
-}
-INLINE vf vload_h(const _Float16 *p, int n) { vh v = {0}; memcpy(&v, p, 2 * n); return __builtin_convertvector(v, vf); }
-INLINE vf vload_b(const bf16 *p, int n) {
-  vw v = {0}; memcpy(&v, p, 2 * n);
-  return from_bits(__builtin_convertvector(v, vi) << 16);
-}
-INLINE void vstore_h(_Float16 *p, vf v, int n) { vh h = __builtin_convertvector(v, vh); memcpy(p, &h, 2 * n); }
-INLINE void vstore_b(bf16 *p, vf v, int n) { vw h = vbf16(v); memcpy(p, &h, 2 * n); }
-#ifdef MASKED
-INLINE vf vsecond(const float *p, int first, int end) {       /* every second number, to lanes from the first on */
-  vf v = {0};
-  const unsigned there = ((1ull << (2 * end - 1)) - 1) & ~((1ull << 2 * first) - 1);
-  vf a = MASKED(load, p, v, there & 0xffff), b = MASKED(load, p + 16, v, there >> 16);
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-}
-#endif
-INLINE vf vgather(const float *p, long step, int n) {
-  vf v = {0};
-#ifdef MASKED
-  if (__builtin_constant_p(step) && step == 2) return vsecond(p, 0, n);
-#endif
-  for (int i = 0; i < n; i++) v[i] = p[i * step];
-  return v;
-}
-INLINE vf vload_from(const float *p, int first, int n) {  /* n lanes from the first on; zero in the others */
-  vf v = {0};
-#ifdef MASKED
-  return MASKED(load, p - first, v, ((1 << n) - 1) << first);
-#endif
-  for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy((char *)&v + 4 * (first + i), p + i, 4 * k); i += k; }
-  return v;
-}
-INLINE vf vgather_from(const float *p, long step, int first, int n) {
-  vf v = {0};
-#ifdef MASKED
-  if (__builtin_constant_p(step) && step == 2) return vsecond(p - 2 * first, first, first + n);
-#endif
-  for (int i = 0; i < n; i++) v[first + i] = p[i * step];
-  return v;
-}
-INLINE void vscatter(float *p, long step, vf v, int n) {
-  float t[LANES]; memcpy(t, &v, sizeof t);
-  ROLLED for (int i = 0; i < n; i++) p[i * step] = t[i];
-}
-INLINE vf vfirst(int n, vf a, vf b) {             /* n lanes of a, then b */
-  vi lane; for (int i = 0; i < LANES; i++) lane[i] = i;
-  return vsel(lane < n, a, b);
-}
-#if defined(__clang__)
-#define ROUNDING(name, scalar) INLINE vf v##name(vf x) { return __builtin_elementwise_##scalar(x); }
-#else
-#define ROUNDING(name, scalar) INLINE vf v##name(vf x) { \\
-  for (int i = 0; i < LANES; i++) x[i] = scalar##f(x[i]); return x; }
-#endif
-ROUNDING(floor, floor)
-ROUNDING(ceil, ceil)
-ROUNDING(round, rint)
-ROUNDING(sqrt, sqrt)
-#undef ROUNDING
-"""
-
 # Bit for bit as two products, the first of which is exact.
 POWER = """\
 #if defined(__AVX512F__) && LANES == 16
 INLINE vf vpower(vf x, vf t) { return (vf)__builtin_ia32_scalefps512_mask(x, t - 12582912.0f, x, -1, 4); }
 """
 
-# For vectors T_ of E_; comparisons yield vectors M_.
-LOADS = """\
-typedef E_ T_ __attribute__((vector_size(BYTES), aligned(SIZE), may_alias));
-INLINE T_ T__load(const E_ *p, int n) { T_ v = {0}; memcpy(&v, p, SIZE * n); return v; }
-INLINE void T__store(E_ *p, T_ v, int n) { memcpy(p, &v, SIZE * n); }
-"""
-
-MATH_OF_ALL = """\
-INLINE T_ T__splat(E_ x) { return x - (T_){0}; }
-INLINE T_ T__sel(M_ m, T_ a, T_ b) { return (T_)(((M_)a & m) | ((M_)b & ~m)); }
-INLINE T_ T__first(int n, T_ a, T_ b) {           /* n lanes of a, then b */
-  M_ lane; for (int i = 0; i < LANES; i++) lane[i] = i;
-  return T__sel(lane < n, a, b);
-}
-INLINE T_ T__lanes(void) { T_ v; for (int i = 0; i < LANES; i++) v[i] = i; return v; }
-INLINE T_ T__max(T_ a, T_ b) { return T__sel((a > b) | (a != a), a, b); }
-INLINE T_ T__min(T_ a, T_ b) { return T__sel((a < b) | (a != a), a, b); }
-INLINE T_ T__abs(T_ a) { return T__sel((a < 0) | (a == 0), 0 - a, a); }
-INLINE T_ T__sign(T_ a) { return T__sel(a > 0, T__splat(1), T__sel(a < 0, T__splat(-1), a)); }
-"""
 
 COMPLEX128 = """\
 INLINE double c128_real(_Complex double x) { return __real__ x; }
 INLINE double c128_imag(_Complex double x) { return __imag__ x; }
 INLINE _Complex double c128_complex(double re, double im) { return __builtin_complex(re, im); }
-"""
-
-SHIFTS = """\
-INLINE T_ T__far(T_ b) { return (b < 0) | (b > 8 * SIZE - 1); }  /* by a negative amount, or by all bits and more */
-INLINE T_ T__shift_left(T_ a, T_ b) { T_ far = T__far(b); return (a << (b & ~far)) & ~far; }
-INLINE T_ T__shift_right(T_ a, T_ b) { T_ far = T__far(b); return a >> T__sel(far, T__splat(8 * SIZE - 1), b); }
-"""
-
-# `vlow_bits`: numbers of up to four bits, minus a constant, looked up in a vector of 16 floats. `vadd_dot_bytes`: adds
-# to each number of a the products of its four bytes, unsigned ones of b and signed ones of c.
-BITS_OF_WEIGHTS = """\
-#if defined(__AVX512F__) && LANES == 16
-INLINE vf vlow_bits(vi x, int mask, float zero) {
-  vf all;
-  #pragma unroll
-  for (int n = 0; n < 16; n++) all[n] = (float)(n & mask) - zero;
-#if defined(__clang__)
-  return __builtin_ia32_permvarsf512(all, x);
-#else
-  return __builtin_shuffle(all, x);
-#endif
-}
-#else
-INLINE vf vlow_bits(vi x, int mask, float zero) { return __builtin_convertvector(x & mask, vf) - zero; }
-#endif
-#if defined(__AVX512VNNI__) && LANES == 16
-INLINE vi vadd_dot_bytes(vi a, vi b, vi c) { __asm__("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(b), "v"(c)); return a; }
-#else
-INLINE vi vadd_dot_bytes(vi a, vi b, vi c) {
-  #pragma unroll
-  for (int n = 0; n < 32; n += 8) a += (b >> n & 255) * (c << (24 - n) >> 24);
-  return a;
-}
-#endif
-INLINE int four_bytes(const void *p) { int n; memcpy(&n, p, 4); return n; }  /* every CPU has the first one lowest */
-INLINE vi vi_dot_bytes(vi b, vi c) { return vadd_dot_bytes(vi_splat(0), b, c); }
-"""
-
-# Beyond 2^20, sine and cosine call the C library.
-LARGE_ARGUMENTS = """\
-INLINE vl vd_bits(vd x) { return (vl)x; }
-INLINE vd vd_float(vl x) { return (vd)x; }
-INLINE vd vdouble(vf x) { return __builtin_convertvector(x, vd); }
-INLINE vf vsingle(vd x) { return __builtin_convertvector(x, vf); }
-INLINE int vmost(vi x) { return vi_fold_max(x); }
-INLINE double dsel(int m, double a, double b) { return m ? a : b; }
-INLINE double dsplat(double x) { return x; }
-INLINE double sdouble(float x) { return (double)x; }
-INLINE float ssingle(double x) { return (float)x; }
-INLINE int smost(int x) { return x; }
-#define EACH(name) INLINE float s##name##_large(float x, float y) { return name##f(x); } \\
-  static __attribute__((noinline)) vf v##name##_large(vf x, vf y) { \\
-    ROLLED for (int i = 0; i < LANES; i++) if (!(fabsf(x[i]) < 1048576.0f)) y[i] = name##f(x[i]); return y; }
-EACH(sin)
-EACH(cos)
-#undef EACH
-"""
-
-MATH_OF_DOUBLES = """\
-INLINE vl vl_mask(int x) { return (vl){0} - (x != 0); }
-INLINE vl vd_is_nan(vd x) { return x != x; }
-INLINE vl vd_is_inf(vd x) { return vd_abs(x) == INFINITY; }
-#define EACH(name, scalar) INLINE vd vd_##name(vd x) { double t[LANES]; memcpy(t, &x, sizeof t); \\
-  ROLLED for (int i = 0; i < LANES; i++) t[i] = scalar(t[i]); memcpy(&x, t, sizeof t); return x; }
-EACH(exp, dexp)
-EACH(log, dlog)
-EACH(tanh, dtanh)
-EACH(sigmoid, dsigmoid)
-EACH(erf, derf)
-EACH(sin, dsin)
-EACH(cos, dcos)
-EACH(asin, dasin)
-EACH(acos, dacos)
-EACH(atan, datan)
-#undef EACH
-INLINE vd vd_pow(vd x, vd y) {
-  double s[LANES], t[LANES]; memcpy(s, &x, sizeof s); memcpy(t, &y, sizeof t);
-  ROLLED for (int i = 0; i < LANES; i++) s[i] = dpow(s[i], t[i]);
-  memcpy(&x, s, sizeof s); return x;
-}
-#if defined(__clang__)
-#define EACH(name, scalar) INLINE vd vd_##name(vd x) { return __builtin_elementwise_##scalar(x); }
-#else
-#define EACH(name, scalar) INLINE vd vd_##name(vd x) { for (int i = 0; i < LANES; i++) x[i] = scalar(x[i]); return x; }
-#endif
-EACH(floor, floor)
-EACH(ceil, ceil)
-EACH(round, rint)
-EACH(sqrt, sqrt)
-#undef EACH
 """

@@ -209,7 +209,7 @@ PRELUDE = (
     + functions.instance(functions.SIMPLE + functions.ARCS + minifloats.TEMPLATES)
     + "INLINE float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }\n"
     + functions.POW
-    + functions.REMAINDERS
+    + functions.REMAINDER
     + functions.INTEGERS
     + functions.indices("int")
 )

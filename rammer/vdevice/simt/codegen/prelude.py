@@ -119,7 +119,7 @@ COMMON = (
     + functions.instance(functions.SIMPLE + functions.ARCS + minifloats.TEMPLATES)
     + QUICK
     + functions.POW
-    + functions.REMAINDERS
+    + functions.REMAINDER
     + functions.DOUBLES
     + functions.INTEGERS
     + functions.indices("int64_t", "T", "int").replace("INLINE T", "template <class T> INLINE T")
