@@ -26,8 +26,7 @@ def det(n: Node) -> TensorId:
     for size in range(shape[-1], 0, -1):
         column = n.slice(rest, (0, 0, 0), (batch, size, 1))
         chosen = n.add("arg_max", n.add("abs", column), axis=1, keepdims=True, select_last_index=False)
-        rows = n.add("add", n.reshape(chosen, (batch, 1)), n.constant(np.arange(batch)[:, None] * size))
-        pivot_row = n.add("gather", n.reshape(rest, (batch * size, size)), rows, axis=0)
+        pivot_row = n.add("gather_nd", rest, chosen, batch_dims=1)
         pivot = n.slice(pivot_row, (0, 0, 0), (batch, 1, 1))
         zero = n.like(0, pivot)
         kept = n.add("equal", chosen, n.constant(0, DType.I64))

@@ -123,8 +123,7 @@ def _selected(n: Node, steps: int, bound: float, least: float) -> TensorId:
     pairs, gone = n.reshape(corners, (batch, 1, number, 2, 2)), n.like(-np.inf, scores)
     low, high = (n.reduce(pairs, fn, (3,), keepdims=False) for fn in ("min", "max"))
     area = n.reduce(n.add("sub", high, low), "prod", (3,))
-    table = n.reshape(n.concat([low, high, area], 3), (batch * number, 5))
-    first = n.constant((np.arange(batch) * number).reshape(-1, 1, 1), DType.I64)
+    table = n.reshape(n.concat([low, high, area], 3), (batch, number, 5))
     places = n.constant(np.arange(number).reshape(1, 1, -1), DType.I64)
     last = n.like(-3.4e38, scores)
     left = n.add("where", n.add("less", last, scores), scores, last)  # so that -inf and NaN come last, and are not gone
@@ -134,7 +133,7 @@ def _selected(n: Node, steps: int, bound: float, least: float) -> TensorId:
     for _ in range(steps):
         found.append(n.add("arg_max", left, axis=2, keepdims=True, select_last_index=False))
         tops.append(n.reduce(left, "max", (2,)))
-        own = n.add("gather", table, n.add("add", found[-1], first), axis=0)
+        own = n.add("gather_nd", table, n.reshape(found[-1], (batch, kinds, 1, 1)), batch_dims=1)
         sides = n.add("sub", n.add("min", high, n.cut(own, 3, 2, 2)), n.add("max", low, n.cut(own, 3, 0, 2)))
         shared = n.reduce(n.add("max", sides, n.like(0, sides)), "prod", (3,))
         whole = n.add("sub", n.add("add", area, n.cut(own, 3, 4, 1)), shared)
