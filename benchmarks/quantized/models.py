@@ -1,7 +1,7 @@
 """Models of the catalogue, quantised by ONNX Runtime's own tools.
 
 Statically from seeded samples, dynamically, or only the weights of products, to four bits in blocks. Or, as these tools
-do not, only the weights of all layers, to bytes by channel or unit.
+do not, only the weights of all layers, to bytes by channel or unit. Or all is float16, but for inputs and outputs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,13 @@ BLOCKS = {
     for narrow in (False, True)
     for block in (32, 128)
 }
+HALVES = {
+    f"{name}_f16": (f"today_{name}", "half")
+    for name in (
+        *("keyword", "mobilenet_v2", "efficientnet_b0", "ghostnet", "resnet18", "ocr_detector", "segmenter", "crnn"),
+        *("conformer_chunk", "minilm_32", "gpt2_64", "t5_encoder", "vit_tiny", "tcn", "denoiser_16", "vocoder"),
+    )
+}
 MODELS = {
     "mobilenet": ("today_mobilenet_v2", "static"),
     "minilm": ("today_minilm_128", "dynamic"),
@@ -35,6 +42,7 @@ MODELS = {
     "mobilenet_weights": ("today_mobilenet_v2", "weights"),
     "lstm_weights": ("lstm_tc_lstm", "weights"),
     **BLOCKS,
+    **HALVES,
 }
 WEIGHTS = {"Conv": ((1, 0),), "Gemm": ((1, 0),), "LSTM": ((1, 1), (2, 1))}  # operands, and their axis of scales
 SAMPLES = 4  # inputs that ranges are taken from
@@ -78,6 +86,13 @@ def quantise(name: str) -> Quantised:
 
     of_catalogue, how = MODELS[name]
     built = catalog.prepare(of_catalogue).built
+    if how == "half":
+        from onnxruntime.transformers.float16 import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+            convert_float_to_float16,
+        )
+
+        halved = convert_float_to_float16(onnx.load(built.path), keep_io_types=True)
+        return Quantised(built.path, halved.SerializeToString(), 16, built.inputs, built.outputs)
     kinds: Any = quantization.QuantType
     logging.getLogger().setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:

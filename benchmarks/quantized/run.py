@@ -1,7 +1,7 @@
 """Compare quantised networks with the same in float32, and with ONNX Runtime, called in turns.
 
 Small networks are built here. ONNX Runtime's own tools quantise `mobilenet`, `minilm`, `hifi_gan` and `lstm`.
-`llama_4bit_32` and similar ones have weights of four bits in blocks.
+`llama_4bit_32` and similar ones have weights of four bits in blocks, `keyword_f16` and similar ones float16.
 
 python -m benchmarks.quantized.run [--networks mlp_64,…] [--turns 15] [--device 2] [--clock wall] [--json r.json]
 """
@@ -26,7 +26,7 @@ from rich.table import Table
 import rammer
 from benchmarks.compare.apart import PAUSE_S
 from benchmarks.compare.report import wide_console
-from benchmarks.quantized.models import MODELS, error, quantise
+from benchmarks.quantized.models import HALVES, MODELS, error, quantise
 from rammer.ir.tensor import Array
 from rammer.vdevice.cpu.host import host
 
@@ -97,7 +97,8 @@ def small(name: str, threads: int) -> tuple[dict[str, Callable[[], dict[str, Arr
 def large(name: str, threads: int) -> tuple[dict[str, Callable[[], dict[str, Array]]], dict[str, float]]:
     """One of MODELS: its programs, and how far the results of each are from what float32 gives."""
     made = quantise(name)
-    models = {"fp32": made.plain.read_bytes(), f"int{made.bits}": made.quantised}
+    kind = "fp16" if name in HALVES else f"int{made.bits}"
+    models = {"fp32": made.plain.read_bytes(), kind: made.quantised}
     runs = programs(models, lambda _: made.inputs, threads)
     return runs, {kind: error(run(), made.wanted) for kind, run in runs.items()}
 
