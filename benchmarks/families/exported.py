@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from benchmarks.families.__main__ import Made
 
 def exported(network: torch.nn.Module, example: tuple[Any, ...], names: tuple[str, ...]) -> Made:
     """Return a network as torch.onnx.export writes it, by the older exporter, or by the newer where that fails."""
-    file = BytesIO()
-    with torch.no_grad():
+    with torch.no_grad(), TemporaryDirectory() as folder:
+        file = Path(folder, "model.onnx")  # large weights are beside it
         try:
             torch.onnx.export(network.eval(), example, file, input_names=list(names), opset_version=17, dynamo=False)
-            model = onnx.load_model_from_string(file.getvalue())
+            model = onnx.load(file)
         except Exception:  # they raise anything
             program = torch.onnx.export(network, example, input_names=list(names), dynamo=True, verbose=False)
             assert program is not None
