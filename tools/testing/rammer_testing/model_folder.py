@@ -122,7 +122,7 @@ def _reference(path: Path, inputs: Mapping[str, Any], outputs: list[Any] | None)
 def _spread(path: Path, inputs: Mapping[str, Any], wanted: list[Any] | None) -> float:
     """Return twice how far ONNX Runtime's optimizer moves a result, in bounds; after many layers it is many steps."""
     try:
-        return 2 * errors_of(run_runtime(path, inputs, plain=True), wanted or []).relative / BOUNDS["float32"]
+        return 2 * float(errors_of(run_runtime(path, inputs, plain=True), wanted or []).relative) / BOUNDS["float32"]
     except Exception:  # it raises anything; other labels are a Mismatch
         return 0.0
 
