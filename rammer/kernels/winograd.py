@@ -105,7 +105,9 @@ class Convolution:
 def convolution(problem: KernelProblem) -> Convolution | None:
     """Return the operation as a convolution that this algorithm can compute, or None."""
     root = problem.root
-    if problem.placed or len(problem.expr.outputs) != 1 or len(root.reduce) != 3 or root.dtype is not DType.F32:
+    if problem.placed or len(problem.expr.outputs) != 1 or len(root.reduce) != 3:
+        return None
+    if root.dtype.accumulator is not DType.F32 or (root.dtype is not DType.F32 and root.epilogue is None):
         return None
     if STAGES & {name for name, _ in (*problem.expr.inputs, *problem.expr.outputs)}:
         return None

@@ -33,6 +33,7 @@ from rammer.passes.quantized.packed_tables import packed_tables
 from rammer.passes.quantized.requantize import requantize
 from rammer.passes.quantized.weights_as_bytes import weights_as_bytes
 from rammer.passes.quantized.wide_weights import wide_weights
+from rammer.passes.quantized.widen_halves import widen_halves
 from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.decompose_cells import decompose_cells
 from rammer.passes.recurrent.gates import gather_gates, join_sums
@@ -76,7 +77,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         bound(integer_products, spec),
         # threads load operands without conversion
         *only(spec.execution is not Execution.SIMT, bound(weights_as_bytes, spec)),
-        *only(core, bound(block_weights, spec)),
+        *only(core, bound(block_weights, spec), widen_halves),
         widened,
         *only(keeps, decompose_cells),
         fold_constants,

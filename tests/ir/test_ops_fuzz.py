@@ -24,7 +24,8 @@ NUMBER = st.none() | st.floats(-1e3, 1e3) | st.integers(-300, 300)
 
 ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     **dict.fromkeys(("add", "mul", "max", "min", "and", "or", "xor", "concat", "probe_sum"), (1, 3)),
-    **dict.fromkeys(("sub", "div", "mod", "fmod", "pow", "prelu", "matmul", "gather", "resample_evenly"), (2, 2)),
+    **dict.fromkeys(("sub", "div", "mod", "fmod", "pow", "prelu", "matmul", "resample_evenly"), (2, 2)),
+    **dict.fromkeys(("gather", "gather_elements", "gather_nd"), (2, 2)),
     **dict.fromkeys(("equal", "less", "less_equal", "greater", "greater_equal"), (2, 2)),
     **dict.fromkeys(("conv", "layer_norm"), (2, 3)),
     **dict.fromkeys(("where", "update", "scatter", "input_transform", "output_transform", "resample"), (3, 3)),
@@ -76,7 +77,8 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "rank": {"largest": st.booleans()},
     "order": {"count": st.integers(-1, 4)},
     "last_equal": {"count": st.integers(-1, 4)},
-    **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "concat", "gather"), AXIS),
+    **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "concat", "gather", "gather_elements"), AXIS),
+    "gather_nd": {"batch_dims": st.integers(-1, 2)},
     **dict.fromkeys(("update", "scatter"), MOVES),
     "resample_evenly": EVEN,
     "stretch": EVEN | {"size": st.integers(-1, 5)},
@@ -112,6 +114,6 @@ def test_operands_are_refused_or_evaluated(kind: str, data: st.DataObject) -> No
     try:
         values = evaluate_expr(expr, inputs)
     except InputError:
-        assert kind in ("gather", "scatter", "update", "descend")
+        assert kind in ("gather", "gather_elements", "gather_nd", "scatter", "update", "descend")
         return
     assert [(v.shape, v.dtype) for v in values] == [(t.shape, t.dtype.numpy) for _, t in expr.outputs]

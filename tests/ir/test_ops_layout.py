@@ -118,10 +118,35 @@ def test_gather_agrees_with_onnx(axis: int, index: tuple[int, ...], dtype: str) 
     np.testing.assert_array_equal(evaluate("gather", x, idx, axis=axis), onnx_reference("Gather", x, idx, axis=axis))
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("index", [(3, 4, 5), (2, 1, 3), (1, 4, 0)])
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_gather_elements_takes_along_an_axis(axis: int, index: tuple[int, ...], dtype: str) -> None:
+    x = numbered(3, 4, 5)
+    idx = np.random.default_rng(5).integers(-x.shape[axis], x.shape[axis], index).astype(dtype)
+    part = x[tuple(slice(None) if d == axis % 3 else slice(e) for d, e in enumerate(index))]
+    wanted = np.take_along_axis(part, idx.astype(np.int64), axis)
+    np.testing.assert_array_equal(evaluate("gather_elements", x, idx, axis=axis), wanted)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize("index", [(3, 4, 1), (3, 4, 6, 1), (3, 2), (3, 4, 2), (4,)])
+def test_gather_nd_agrees_with_onnx(batch: int, index: tuple[int, ...]) -> None:
+    x = numbered(3, 4, 5, 6)
+    if len(index) <= batch or index[:batch] != x.shape[:batch] or index[-1] > x.ndim - batch:
+        with pytest.raises(TypeMismatch, match="gather_nd"):
+            evaluate("gather_nd", x, np.zeros(index, "i8"), batch_dims=batch)
+        return
+    idx = np.random.default_rng(5).integers(-3, 3, index)
+    wanted = onnx_reference("GatherND", x, idx, batch_dims=batch)
+    np.testing.assert_array_equal(evaluate("gather_nd", x, idx, batch_dims=batch), wanted)
+
+
 @pytest.mark.parametrize("index", [4, -5, 10**9])
 def test_gather_outside_the_tensor_is_an_error(index: int) -> None:
-    with pytest.raises(InputError, match="outside"):
-        evaluate("gather", numbered(4), np.array([0, index]))
+    for kind, places in (("gather", [0, index]), ("gather_elements", [0, index]), ("gather_nd", [[0], [index]])):
+        with pytest.raises(InputError, match="outside"):
+            evaluate(kind, numbered(4), np.array(places), **{} if kind == "gather_nd" else {"axis": 0})
 
 
 @pytest.mark.parametrize(
@@ -170,6 +195,11 @@ BAD: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("gather", (F((2,)), F((2,))), {}),
     ("gather", (F((0,)), F((2,), DType.I64)), {}),
     ("gather", (F((3,)), F((2,), DType.I64)), {"axis": 1}),
+    ("gather_elements", (F((3,)), F((2,))), {"axis": 0}),
+    ("gather_elements", (F((3, 2)), F((2, 3), DType.I64)), {"axis": 0}),
+    ("gather_elements", (F((0,)), F((2,), DType.I64)), {"axis": 0}),
+    ("gather_nd", (F((3,)), F((2,))), {}),
+    ("gather_nd", (F((0, 2)), F((2, 1), DType.I64)), {}),
     ("expand", (F((2,)),), {"shape": (3,)}),
     ("expand", (F((1,)),), {"shape": (2**20, 2**20)}),
 ]

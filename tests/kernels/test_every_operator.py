@@ -317,6 +317,10 @@ def cases(lanes: int) -> dict[str, Operation]:
     for mode in ["constant", "reflect", "edge", "wrap"]:
         add(f"pad-{mode}", "pad", t(5, 40), pads=(1, 3, 2, 4), mode=mode)
     add("gather", "gather", t(9, 40), t(4, 3, dtype=DType.I64), axis=0)
+    add("gather_elements", "gather_elements", t(9, 40), t(4, 35, dtype=DType.I64), axis=0)
+    add("gather_elements-inner", "gather_elements", t(9, 40), t(9, 7, dtype=DType.I32), axis=1)
+    add("gather_nd", "gather_nd", t(9, 7, 40), t(3, 2, 2, dtype=DType.I64))
+    add("gather_nd-batch", "gather_nd", t(3, 9, 7, 20), t(3, 4, 1, dtype=DType.I32), batch_dims=1)
     taps = t(70, 4), t(70, 4, dtype=DType.I64)
     for name, x, axis in (("rows", t(3, 9, 40), 1), ("inner", t(3, 40), 1)):
         add(f"resample-{name}", "resample", x, *taps, static=("weights", "places"), axis=axis)

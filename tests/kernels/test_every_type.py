@@ -46,6 +46,8 @@ WITH_ATTRIBUTES = {
         "exchange",
         "expand",
         "gather",
+        "gather_elements",
+        "gather_nd",
         "gru_cell",
     ),
     *("input_transform", "layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "output_transform"),
@@ -115,10 +117,13 @@ def operations(dtype: DType) -> Iterator[Operation]:
         yield from made("slice", t(*shape), starts=starts, steps=steps, shape=part)
         for mode in ("constant", "reflect", "edge", "wrap"):
             yield from made("pad", t(*shape), pads=(1,) * rank + (2,) * rank, mode=mode)
+        if rank:
+            yield from made("gather_nd", t(*shape), t(7, rank, dtype=DType.I64))
         for axis in range(rank):
             yield from made("concat", t(*shape), t(*shape), t(*shape), axis=axis)
             yield from made("gather", t(*shape), t(2, 3, dtype=DType.I64), axis=axis)
             yield from made("gather", t(*shape), t(dtype=DType.I32), axis=axis)
+            yield from made("gather_elements", t(*shape), t(*shape, dtype=DType.I64), axis=axis)
             for fn, reverse in (("sum", False), ("prod", True)):
                 yield from made("accumulate", t(*shape), fn=fn, axis=axis, skipped=1, reverse=reverse)
             yield from made("resample", t(*shape), t(7, 2), t(7, 2, dtype=DType.I64), axis=axis)
@@ -215,8 +220,9 @@ def test_every_arch_takes_all_that_is_printed(arch: str, dtype: DType, tmp_path:
 
 
 def check_values(dtype: DType, every: int) -> None:
-    reads = ("gather", "resample")  # of these, random places must exist
+    reads = ("gather", "gather_elements", "resample")  # of these, random places must exist
     found = [op for op in sample(dtype, every) if op.kind not in reads or op.inputs[0].shape[op.attr("axis")] > 5]
+    found = [op for op in found if op.kind != "gather_nd" or min(op.inputs[0].shape) > 5]
     cases = {f"{n} {op.kind} {op.inputs} {op.attrs}": op for n, op in enumerate(found)}  # random indices reach 5
     built = compile_all({name: (op, candidates(op, SLOW_SPEC)) for name, op in cases.items()}, check=True)
     for name in cases:

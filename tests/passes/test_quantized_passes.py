@@ -16,6 +16,7 @@ from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.quantized.duplicate_dequantize import duplicate_dequantize
 from rammer.passes.quantized.requantize import requantize
+from rammer.passes.quantized.widen_halves import widen_halves
 
 
 def values(graph: Graph, seed: int = 3) -> list[np.ndarray]:
@@ -144,3 +145,31 @@ def test_a_gather_of_more_than_there_is_comes_after_what_is_computed() -> None:
     b.output(b.add("gather", b.add("cast", table, dtype=DType.F32), x), "y")
     graph = b.build()
     assert move_first(graph) is graph
+
+
+@pytest.mark.parametrize(
+    ("kind", "x", "weights", "widened"),
+    [
+        ("matmul", (3, 40), (40, 24), True),
+        ("matmul", (2, 40), (40, 24), False),
+        ("matmul", (2, 5, 40), (40, 7), True),
+        ("conv", (1, 24, 5, 7), (8, 24, 3, 3), True),
+        ("conv", (1, 24, 5, 7), (24, 1, 3, 3), True),
+    ],
+)
+@pytest.mark.parametrize("half", [DType.F16, DType.BF16])
+def test_halves_are_multiplied_as_floats(
+    half: DType, kind: str, x: tuple[int, ...], weights: tuple[int, ...], widened: bool
+) -> None:
+    """Where few operands are converted often: numbers stay the same."""
+    b = Net()
+    known = b.constant(b.rng.standard_normal(weights).astype(half.numpy))
+    more = {"group": 24} if weights[1:2] == (1,) else {}
+    b.output(b.add("relu", b.add(kind, b.input("x", x, half), known, **more)), "y")
+    before = b.build()
+    after = widen_halves(before)
+    assert (DType.F32 in {t.dtype for t in after.types.values()}) is widened
+    given = {"x": np.random.default_rng(1).standard_normal(x).astype(half.numpy)}
+    (old,), (new,) = (list(evaluate_graph(graph, given).values()) for graph in (before, after))
+    assert new.dtype == half.numpy
+    np.testing.assert_array_equal(old, new)

@@ -26,7 +26,7 @@ ALONE = 64  # most bytes of a row's extremum and sum
 def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Fuse a product, the softmax of its rows, and their product with another matrix into one operator.
 
-    Rows are divided by their sums after the second product: there are fewer results than weights.
+    Rows are scaled after the second product: there are fewer results than weights.
     """
     if not spec.is_core and spec.execution is not Execution.SIMT:
         return graph  # rows would be one rTask each, instead of work for many vEUs
@@ -116,28 +116,29 @@ def _join(editor: Editor, chain: list[int]) -> None:
         members.append(Member(op.operation, refs))
     wired, outputs = tuple(members), ((len(members) - 1, 0),)
     key = ("chain", wired, outputs)
-    operation = editor.interner.wrap(fused_kind(wired), key, lambda: divided_last(compose(wired, outputs)))
+    operation = editor.interner.wrap(fused_kind(wired), key, lambda: scaled_last(compose(wired, outputs)))
     editor.add(removed[0].name, operation, inputs, removed[-1].outputs)
 
 
-def divided_last(expr: TensorExpr) -> TensorExpr:
-    """Move divisions behind sums: sum(a / d · b) = sum(a · b) / d, if the divisor d is the same for all terms."""
+def scaled_last(expr: TensorExpr) -> TensorExpr:
+    """Move factors behind sums: sum(a s · b) = sum(a · b) s, if a stage computes s, and it is one for all terms."""
     stages = {s.name: s for s in expr.stages}
-    return replace(expr, stages=tuple(part for s in expr.stages for part in _divided(s, stages)))
+    return replace(expr, stages=tuple(part for s in expr.stages for part in _scaled(s, stages)))
 
 
-def _divided(stage: Stage, stages: dict[str, Stage]) -> tuple[Stage, ...]:
+def _scaled(stage: Stage, stages: dict[str, Stage]) -> tuple[Stage, ...]:
     match stage.body:
         case Call("mul", (Load(name, index, ()), other)) if name in stages and not stages[name].reduce:
             at = dict(zip((a for a, _ in stages[name].axes), index, strict=True))
-            quotient = substitute_axes(stages[name].body, at)
+            scaled = substitute_axes(stages[name].body, at)
         case _:
             return (stage,)
-    if not stage.reduce or stage.combine != "sum" or not isinstance(quotient, Call) or quotient.fn != "div":
-        return (stage,)
-    over, by = quotient.args
-    if any(variables(ix) & {a for a, _ in stage.reduce} for ld, _ in loads(by) for ix in ld.index):
-        return (stage,)
+    match scaled:
+        case Call("mul", (over, Load(factor, point, ()) as scale)) if factor in stages and stage.combine == "sum":
+            if not stage.reduce or any(variables(ix) & {a for a, _ in stage.reduce} for ix in point):
+                return (stage,)
+        case _:
+            return (stage,)
     whole = replace(stage, name=f"{stage.name}_whole", body=Call("mul", (over, other)))
     own = Load(whole.name, tuple(var(a) for a, _ in stage.axes))
-    return whole, Stage(stage.name, stage.axes, own / by, dtype=stage.dtype)
+    return whole, Stage(stage.name, stage.axes, own * scale, dtype=stage.dtype)

@@ -20,7 +20,9 @@ from rammer.passes.structure import is_pointwise
 _CONVOLVING = frozenset({"conv", "input_transform", "output_transform"})
 _BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn", "resample", "resample_evenly"}
 _WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `vectors.channel_window` copies these contiguously
-_BLOCKED_TYPES = frozenset({DType.F32, DType.I32, DType.U8, DType.I8})  # floats, sums and bytes of quantised models
+# I32: sums of quantised models
+# I32: sums of quantised models
+_BLOCKED_TYPES = frozenset({DType.F32, DType.F16, DType.BF16, DType.I32, DType.U8, DType.I8})
 
 
 class Channels(Enum):

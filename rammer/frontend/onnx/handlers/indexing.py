@@ -73,23 +73,22 @@ def gather_elements(n: Node) -> TensorId:
 
 def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
     """Gather elements along an axis, one for each index."""
-    shape, wanted = n.type(x).shape, n.type(indices).shape
-    axis = n.axis(axis, len(shape))
-    if len(wanted) != len(shape) or any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
-        raise n.fail(f"indices {list(wanted)} do not fit {n.type(x)}")
-    check_indices(n, indices, shape[axis])
-    known = n.type(indices).dtype in (DType.I32, DType.I64)
-    return n.add("gather_elements", x, indices if known else n.cast(indices, DType.I64), axis=axis)
+    axis = n.axis(axis, n.type(x).rank)
+    check_indices(n, indices, n.type(x).shape[axis])
+    return n.add("gather_elements", x, _as_index(n, indices), axis=axis)
+
+
+def _as_index(n: Node, x: TensorId) -> TensorId:
+    return x if n.type(x).dtype in (DType.I32, DType.I64) else n.cast(x, DType.I64)
 
 
 @handles("GatherND")
 def gather_nd(n: Node) -> TensorId:
-    shape, indices, batch = n.shape(), n.type(n.tensor(1)), n.attrs.get("batch_dims", 0)
+    shape, batch = n.shape(), n.attrs.get("batch_dims", 0)
     if (known := n.builder.value(n.tensor(1))) is not None and known.ndim:
         for d, part in enumerate(np.moveaxis(known, -1, 0)[: len(shape) - batch]):
             check_range(n, part, shape[batch + d])
-    places = n.tensor(1) if indices.dtype in (DType.I32, DType.I64) else n.cast(n.tensor(1), DType.I64)
-    return n.add("gather_nd", n.tensor(0), places, batch_dims=batch)
+    return n.add("gather_nd", n.tensor(0), _as_index(n, n.tensor(1)), batch_dims=batch)
 
 
 @handles("Range")
