@@ -266,11 +266,6 @@ class _Control(_Step):
                 raise self.fail(f"the {name} has {seen} {what} instead of {wanted}")
         return self.model.cutter.body(graph)
 
-    def value(self, values: Mapping[str, Any], position: int) -> Any:
-        """Return an operand; None if it is missing."""
-        name = self.inputs[position] if position < len(self.inputs) else ""
-        return values[name] if name else None
-
     def number(self, given: Any, what: str) -> int:
         """Return an operand of one element. Raises ModelError for any other value."""
         if given is None or isinstance(given, list):
@@ -301,7 +296,7 @@ class _If(_Control):
         ]
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        piece = self._branches[bool(self.number(self.value(values, 0), "the condition"))]
+        piece = self._branches[bool(self.number(values.get(next(iter(self.inputs), "")), "the condition"))]
         given = {name: values[name] for name in piece.part.inputs}
         found = piece.session(given)[0].part(given, piece.part.outputs)
         return self.results([found[name] for name in piece.part.outputs])
@@ -357,7 +352,7 @@ class _Scan(_Control):
         self._loops = self.loops(self._piece, part.outputs[self._num_states :], None, None)
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.inputs))]
+        part, operands = self._piece.part, [values[name] if name else None for name in self.inputs]
         scanned = [
             np.moveaxis(array, self._axis(axis, array.ndim), 0)[:: -1 if back else 1]
             for array, (axis, back) in zip(operands[self._num_states :], self._ways("input"), strict=True)
