@@ -20,8 +20,11 @@ def exported(network: torch.nn.Module, example: tuple[Any, ...], names: tuple[st
         try:
             torch.onnx.export(network.eval(), example, file, input_names=list(names), opset_version=17, dynamo=False)
             model = onnx.load(file)
-        except Exception:  # they raise anything
-            program = torch.onnx.export(network, example, input_names=list(names), dynamo=True, verbose=False)
+        except Exception as older:  # they raise anything
+            try:
+                program = torch.onnx.export(network, example, input_names=list(names), dynamo=True, verbose=False)
+            except Exception:  # which says less of why
+                raise older from None
             assert program is not None
             model = program.model_proto
     plain = (value[0] if isinstance(value, list) else value for value in example)  # of a list of one image

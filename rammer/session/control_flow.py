@@ -352,7 +352,7 @@ class _Scan(_Control):
         self._loops = self.loops(self._piece, part.outputs[self._num_states :], None, None)
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        part, operands = self._piece.part, [values[name] if name else None for name in self.inputs]
+        part, operands = self._piece.part, list[Any](values[name] if name else None for name in self.inputs)
         scanned = [
             np.moveaxis(array, self._axis(axis, array.ndim), 0)[:: -1 if back else 1]
             for array, (axis, back) in zip(operands[self._num_states :], self._ways("input"), strict=True)
