@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,16 @@ from benchmarks.families.__main__ import Made
 
 def exported(network: torch.nn.Module, example: tuple[Any, ...], names: tuple[str, ...]) -> Made:
     """Return a network as torch.onnx.export writes it, by the older exporter, or by the newer where that fails."""
-    file = BytesIO()
-    with torch.no_grad():
+    with torch.no_grad(), TemporaryDirectory() as folder:
+        file = Path(folder, "model.onnx")  # large weights are beside it
         try:
             torch.onnx.export(network.eval(), example, file, input_names=list(names), opset_version=17, dynamo=False)
-            model = onnx.load_model_from_string(file.getvalue())
-        except Exception:  # they raise anything
-            program = torch.onnx.export(network, example, input_names=list(names), dynamo=True, verbose=False)
+            model = onnx.load(file)
+        except Exception as older:  # they raise anything
+            try:
+                program = torch.onnx.export(network, example, input_names=list(names), dynamo=True, verbose=False)
+            except Exception:  # which says less of why
+                raise older from None
             assert program is not None
             model = program.model_proto
     plain = (value[0] if isinstance(value, list) else value for value in example)  # of a list of one image

@@ -1,7 +1,7 @@
 """Write models of other exporters into docs/operators.md: `python -m benchmarks.pages.model_table f.json … -o FILE`.
 
-The files are what `onnx_suite --models FOLDER --json FILE` writes. Only the section of models is replaced, and in it
-only the families that the files have.
+The files are what `onnx_suite --models FOLDER --json FILE` and `benchmarks.families FOLDER --json FILE` write. Only the
+section of models is replaced, and in it only the families that the files have.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.families.__main__ import UNMADE
 from benchmarks.pages.markdown import formatted
 
 TITLE = "## Models of other exporters"
-OUTCOMES = ("right", "random", "wrong", "refused", "no reference")
+OUTCOMES = ("right", "random", "wrong", "refused", "no reference", UNMADE)
 TEXT = """
 Models that other projects' exporters make, run by sessions on the CPU and compared with ONNX Runtime. Networks of
 transformers that `rammer.from_torch` reads are compared with PyTorch. A float32 result is right if its error is at most
 1e-4 of the largest magnitude; labels, strings and keys of maps must be equal; results of quantized models may differ by
-a step. *No reference* means that neither ONNX Runtime nor ONNX's evaluator runs the file. *Largest error* is the
-largest relative error of float32 models that are not quantized.
+a step, or by twice what ONNX Runtime's own optimizer changes. *No reference* means that neither ONNX Runtime nor ONNX's
+evaluator runs the file. *Not exported* means that the exporter itself fails. *Largest error* is the largest relative
+error of float32 models that are not quantized.
 
-    python -m benchmarks.families FOLDER
+    python -m benchmarks.families FOLDER --json exporters.json
     python -m rammer.testing.onnx_suite --models FOLDER --json families.json
     python -m benchmarks.families.modules --json modules.json
-    python -m benchmarks.pages.model_table families.json modules.json -o docs/operators.md --commit COMMIT
+    python -m benchmarks.pages.model_table exporters.json families.json modules.json -o docs/operators.md
 
 """
 

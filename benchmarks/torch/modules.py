@@ -43,14 +43,20 @@ def classifier(name: str, size: int) -> nn.Module:
     sized = {"image_size": size} if name.startswith("vit_") else {}
     module: nn.Module = torchvision.models.get_model(name, weights=None, **sized)
     with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.numel() > 1 and parameter.min() == parameter.max():
-                _draw(parameter)
+        draw_constants(module)
         if norms := [m for m in module.modules() if isinstance(m, nn.BatchNorm2d)]:
             for norm in norms:
                 norm.momentum = None  # the plain mean, of one batch
             module.train()(torch.randn(CALIBRATION_BATCH, 3, size, size))
     return module.eval()
+
+
+@torch.no_grad()
+def draw_constants(module: nn.Module) -> None:
+    """Draw parameters that are constant."""
+    for parameter in module.parameters():
+        if parameter.numel() > 1 and parameter.min() == parameter.max():
+            _draw(parameter)
 
 
 def _draw(parameter: nn.Parameter) -> None:

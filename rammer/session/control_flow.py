@@ -266,14 +266,8 @@ class _Control(_Step):
                 raise self.fail(f"the {name} has {seen} {what} instead of {wanted}")
         return self.model.cutter.body(graph)
 
-    def value(self, values: Mapping[str, Any], position: int) -> Any:
-        """Return an operand; None if it is missing."""
-        name = self.inputs[position] if position < len(self.inputs) else ""
-        return values[name] if name else None
-
-    def number(self, values: Mapping[str, Any], position: int, what: str) -> int:
+    def number(self, given: Any, what: str) -> int:
         """Return an operand of one element. Raises ModelError for any other value."""
-        given = self.value(values, position)
         if given is None or isinstance(given, list):
             raise self.fail(f"{what} is {'missing' if given is None else 'a list'}")
         value = given if type(given) is np.ndarray else np.asarray(given)
@@ -302,7 +296,7 @@ class _If(_Control):
         ]
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        piece = self._branches[bool(self.number(values, 0, "the condition"))]
+        piece = self._branches[bool(self.number(values.get(next(iter(self.inputs), "")), "the condition"))]
         given = {name: values[name] for name in piece.part.inputs}
         found = piece.session(given)[0].part(given, piece.part.outputs)
         return self.results([found[name] for name in piece.part.outputs])
@@ -314,6 +308,7 @@ class _LoopNode(_Control):
         part = self.body("body", len(node.input), 1 + len(node.output))
         end = 1 + len(node.input) - 2
         self._again, self._collected = part.outputs[0], part.outputs[end:]
+        self._operands = dict(zip(part.inputs, node.input, strict=False))
         pairs = zip(part.outputs[1:end], part.inputs[2:], strict=False)
         self._piece = self.piece(part, "body", dict(pairs))
         counter = self.attributes["body"].input[0].type.tensor_type.shape
@@ -322,13 +317,13 @@ class _LoopNode(_Control):
         self._loops = self.loops(self._piece, self._collected, self._again, part.inputs[0])
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        limit = None if self.value(values, 0) is None else self.number(values, 0, "the trip count")
+        first = {name: values[operand] if operand else None for name, operand in self._operands.items()}
+        most, flag, *_ = first.values()
+        limit = None if most is None else self.number(most, "the trip count")
         if limit is not None and limit < 0:
             raise self.fail(f"the trip count is {limit}")
-        alive = self.value(values, 1) is None or bool(self.number(values, 1, "the condition"))
-        part = self._piece.part
-        first = {name: self.value(values, n) for n, name in enumerate(part.inputs[: part.num_formal])}
-        given = first | self._start | _captured(part, values)
+        alive = flag is None or bool(self.number(flag, "the condition"))
+        given = first | self._start | _captured(self._piece.part, values)
         if alive and limit != 0:
             found = self._loops.run(given, self.model.max_steps + 1 if limit is None else limit, {})
             if found is not None:
@@ -357,7 +352,7 @@ class _Scan(_Control):
         self._loops = self.loops(self._piece, part.outputs[self._num_states :], None, None)
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        part, operands = self._piece.part, [self.value(values, n) for n in range(len(self.inputs))]
+        part, operands = self._piece.part, list[Any](values[name] if name else None for name in self.inputs)
         scanned = [
             np.moveaxis(array, self._axis(axis, array.ndim), 0)[:: -1 if back else 1]
             for array, (axis, back) in zip(operands[self._num_states :], self._ways("input"), strict=True)

@@ -136,7 +136,7 @@ class DrivenLoop:
         """Make room for so many steps."""
         for name, by in self._counters.items():
             first, known = self._starts[name], self._kept[name].array
-            if len(known) < room or known[0] != first:
+            if len(known) < room or known.item(0) != first.item():
                 self._move(name, (first.item() + np.arange(room) * by).reshape(room, *first.shape))
         for name, kind in self._collected.items():
             rows = np.empty((room, *kind.shape), kind.dtype.numpy)

@@ -221,4 +221,4 @@ def _key(given: Mapping[str, Any], bounds: Bounds) -> Hashable:
     shapes = {name: getattr(value, "shape", None) for name, value in given.items()}
     for name, (axis, *bound) in bounds.items():
         shapes[name] = (*given[name].shape[:axis], *bound, *given[name].shape[axis + 1 :])
-    return tuple((kind(value), shapes[name]) for name, value in given.items())
+    return *map(kind, given.values()), *shapes.values()

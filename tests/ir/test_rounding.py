@@ -215,3 +215,14 @@ def test_a_number_that_may_be_zero_has_no_sure_truth() -> None:
     expr, inputs = pointwise(Cast(Call("exp", (X,)), DType.BOOL), DType.BOOL, (x, DType.F32))
     (want,) = bounded(expr, inputs)
     assert want.error.tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("held", [DType.BOOL, DType.U8, DType.I32, DType.F32])
+def test_a_comparison_is_unsure_where_an_operand_may_be_the_other(held: DType) -> None:
+    """Nowhere else, if both are equal; unsigned numbers do not wrap round."""
+    x = np.array([2.0**-23, 2.0**-25], np.float32)  # the second is lost, or rounds up, where 1 is added
+    kept = Call("sub", (Call("add", (X, Const(1.0))), Const(1.0)))
+    whole = Cast(Call("round", (Call("add", (Call("mul", (kept, Const(2.0**23))), Const(0.25))),)), held)
+    expr, inputs = pointwise(Call("equal", (whole, Cast(Const(1.0), held))), DType.BOOL, (x, DType.F32))
+    (want,) = bounded(expr, inputs)
+    assert want.value.tolist() == [True, False] and want.error.tolist() == [0.0, 1.0]

@@ -181,7 +181,7 @@ class _Bounds(Evaluator):
         self._errors, self._factor_step, self._random = errors, factor_step, random
         self._bounded: dict[str, Bounded] = {}  # stages at all of their points
         doubles = {k.dtype for _, k in (*expr.inputs, *expr.outputs)} | {s.dtype for s in expr.stages}
-        self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if _is_real(d)), default=0.0)
+        self._step = max((HALF_STEP.get(d, FLOAT32_HALF_STEP) for d in doubles if d.part.is_float), default=0.0)
         self._largest = LARGEST if self._step == FLOAT32_HALF_STEP else np.inf
         self._tries_sums = careful and self._step == FLOAT32_HALF_STEP
 
@@ -359,7 +359,8 @@ class _Bounds(Evaluator):
             value = np.asarray(apply(*values))
             error: Any = 0.0
             if unsure and fn in COMPARISONS and len(args) == 2:
-                error = np.where(np.abs(values[0] - values[1]) <= args[0].error + args[1].error, 1.0, 0.0)
+                off = args[0].error + args[1].error
+                error = np.where((_distance(*map(np.asarray, values)) <= off) & (off > 0), 1.0, 0.0)
             elif unsure and fn == "where":
                 (_, either), (_, a_off), (_, b_off) = args
                 error = np.where(values[0], a_off, b_off)
@@ -386,10 +387,6 @@ class _Bounds(Evaluator):
                     rounding = np.where(held, 0.0, rounding)
                 error = error + np.where(np.isfinite(size), rounding, 0.0)
         return Bounded(value, error)
-
-
-def _is_real(dtype: DType) -> bool:
-    return dtype.part.is_float
 
 
 def _float32_error(terms: Array, value: Any, rank: int) -> Any:

@@ -135,6 +135,11 @@ def is_possible(arrays: Iterable[Array]) -> bool:
     return _layout_is_known() and all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
 
 
+def address_of(array: Array) -> int:
+    """Return where an array's numbers are, a tenth of a microsecond after the call; NumPy's own ways take one."""
+    return _POINTER.from_address(id(array) + _PLACES[1]).value or 0 if _layout_is_known() else array.ctypes.data
+
+
 @lru_cache(maxsize=1)
 def _layout_is_known() -> bool:
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():

@@ -20,7 +20,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes, Stepped, StepRows
 from rammer.vdevice.cpu.host import Host, known_arch
-from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, is_possible
+from rammer.vdevice.cpu.runtime.call import BoundCall, DirectCall, address_of, is_possible
 from rammer.vdevice.cpu.runtime.pool import Pool, TableStruct, leak, pool_for, runtime_for
 from rammer.vdevice.cpu.runtime.steps import CpuLoopBody
 from rammer.vdevice.cpu.runtime.table import ABI, LINE_BYTES, RUNTIME, TABLE, TICKETS, Table, fingerprint
@@ -266,7 +266,7 @@ class CpuExecutable(HostBuffers):
     def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
         """Return the addresses of arrays that need no copy."""
         return {
-            name: array.__array_interface__["data"][0]
+            name: address_of(array)
             for name in self._direct
             if (array := arrays.get(name)) is not None and array.flags.c_contiguous and array.flags.aligned
         }

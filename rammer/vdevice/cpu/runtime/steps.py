@@ -8,6 +8,7 @@ import numpy as np
 
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import StepRows
+from rammer.vdevice.cpu.runtime.call import address_of
 from rammer.vdevice.image.arena import ALIGNMENT, PortBinding
 
 Take = Callable[[int, int, int, dict[str, int]], None]  # loop and progress of steps.c, the last step, pointed ports
@@ -36,8 +37,8 @@ class CpuLoopBody:
         homes = {view.ctypes.data for name, view in inputs if name in self._pointed}  # also of what is changed there
         written = [(name, view) for name, view in outputs if name in rows and view.ctypes.data not in homes]
         views = dict((*inputs, *written))
-        self._homes = {name: (n, _address(view), view.nbytes) for n, (name, view) in enumerate(views.items())}
-        self._arguments = {n: (len(b.args), _address(b.args), _address(b.offsets)) for n, b in bindings.items()}
+        self._homes = {name: (n, address_of(view), view.nbytes) for n, (name, view) in enumerate(views.items())}
+        self._arguments = {n: (len(b.args), address_of(b.args), address_of(b.offsets)) for n, b in bindings.items()}
         self._table = np.zeros((len(views), 9), np.int64)
         for name in views:
             self.move(name, rows[name])
@@ -45,7 +46,7 @@ class CpuLoopBody:
         ports = args.ctypes.data, self._table.ctypes.data, len(inputs), len(written)
         self._loop = np.array([*ports, self._condition.ctypes.data, self._condition.nbytes], np.int64)
         self.progress = np.array([0, 1], np.int64)
-        self._at = _address(self._loop), _address(self.progress)
+        self._at = address_of(self._loop), address_of(self.progress)
 
     def move(self, name: str, rows: StepRows) -> None:
         """Set the rows of a port. The caller keeps them alive."""
@@ -54,7 +55,7 @@ class CpuLoopBody:
             self._pointed = {n: -1 for n in (*self._pointed, name) if points or n != name}
         number, home, nbytes = self._homes[name]
         bound = self._arguments[name] if points else (0, 0, 0)
-        self._table[number] = (*bound, home, _address(array), nbytes, array.strides[0], rows.shift, len(array))
+        self._table[number] = (*bound, home, address_of(array), nbytes, array.strides[0], rows.shift, len(array))
 
     def take(self, end: int) -> None:
         """Take steps until `end`, or until the condition is false; maybe fewer, to show signals to the caller."""
@@ -64,8 +65,4 @@ class CpuLoopBody:
         """Check whether arguments may point at each of these rows."""
         array = rows.array
         free = name in self._anywhere and array.flags.aligned
-        return name in self._bindings and (free or not (_address(array) % ALIGNMENT or array.strides[0] % ALIGNMENT))
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
+        return name in self._bindings and (free or not (address_of(array) % ALIGNMENT or array.strides[0] % ALIGNMENT))
