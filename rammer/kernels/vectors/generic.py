@@ -176,8 +176,8 @@ def _block(
         extent = min(dict(problem.root.axes)[lane], steps.get(lane, 1 << 62))
         piece = {a: tile[1] if tile and a == tile[0] else 1 for a in shared} | {lane: width}
         spec, each = problem.spec, kept_bytes(problem.placed, piece)  # as many bytes are read and stored meanwhile
-        again = sum(s * problem.expr.type_of(t).dtype.itemsize for t, s in _read_again(problem, piece).items())
-        vectors = int(min(spec.room(spec.l1) / max(2 * each, 1), spec.room(spec.l2) / max(2 * again, 1)))
+        again = max(2 * _read_again(problem, piece), 1)
+        vectors = int(min(spec.room(spec.l1) / max(2 * each, 1), spec.room(spec.l2) / again))
         vectors = max(vectors, 1)
         if lane in steps:  # the next piece may be another task's
             vectors = next((n for n in range(vectors, 1, -1) if extent % (n * width) == 0), 1)
@@ -186,12 +186,13 @@ def _block(
     return tuple(loops)
 
 
-def _read_again(problem: KernelProblem, piece: Mapping[str, int]) -> dict[str, int]:
-    """Return how many elements of each operand of kept stages the root reduces afterwards, for a piece of its axes."""
+def _read_again(problem: KernelProblem, piece: Mapping[str, int]) -> int:
+    """Return the bytes of operands of kept stages that the root reduces afterwards, for a piece of its axes."""
     root, before = problem.root, {load.tensor for s in problem.placed for load, _ in all_loads(s)}
     extents = dict((*root.axes, *root.reduce)) | dict(piece)
-    return {
+    sizes = {
         load.tensor: prod(extents[a] for a in {v for ix in load.index for v in variables(ix)})
         for load, _ in all_loads(root)
         if root.reduce and load.tensor in before
     }
+    return sum(size * problem.expr.type_of(tensor).dtype.itemsize for tensor, size in sizes.items())

@@ -84,11 +84,12 @@ def _as_index(n: Node, x: TensorId) -> TensorId:
 
 @handles("GatherND")
 def gather_nd(n: Node) -> TensorId:
-    shape, batch = n.shape(), n.attrs.get("batch_dims", 0)
-    if (known := n.builder.value(n.tensor(1))) is not None and known.ndim:
-        for d, part in enumerate(np.moveaxis(known, -1, 0)[: len(shape) - batch]):
-            check_range(n, part, shape[batch + d])
-    return n.add("gather_nd", n.tensor(0), _as_index(n, n.tensor(1)), batch_dims=batch)
+    batch = n.attrs.get("batch_dims", 0)
+    found = n.add("gather_nd", n.tensor(0), _as_index(n, n.tensor(1)), batch_dims=batch)
+    if (known := n.builder.value(n.tensor(1))) is not None:
+        for extent, part in zip(n.shape()[batch:], np.moveaxis(known, -1, 0), strict=False):
+            check_range(n, part, extent)
+    return found
 
 
 @handles("Range")

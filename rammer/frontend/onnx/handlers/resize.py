@@ -208,7 +208,7 @@ def _resize(
 
 
 def _even(first: Array) -> tuple[int, int, int, int] | None:
-    """Return start, c, step and by > 1, if first places are start + (c + i step) // by for i = 0, 1, …; else None."""
+    """Return start, c, step and by, if first places are start + (c + i step) // by for i = 0, 1, …; else None."""
     for by, step in product(range(1, MOST_EVEN + 1), range(1, MOST_EVEN + 1)):
         for c in range(by) if gcd(by, step) == 1 else ():
             if np.array_equal(first - first[0], (c + np.arange(len(first)) * step) // by):
