@@ -24,8 +24,9 @@ TEXT = """
 Models that other projects' exporters make, run by sessions on the CPU and compared with ONNX Runtime. Networks of
 transformers that `rammer.from_torch` reads are compared with PyTorch. A float32 result is right if its error is at most
 1e-4 of the largest magnitude; labels, strings and keys of maps must be equal; results of quantized models may differ by
-a step. *No reference* means that neither ONNX Runtime nor ONNX's evaluator runs the file. *Not exported* means that the
-exporter itself fails. *Largest error* is the largest relative error of float32 models that are not quantized.
+a step, or by as much as ONNX Runtime's with and without its optimizer: such models are listed. *No reference* means
+that neither ONNX Runtime nor ONNX's evaluator runs the file. *Not exported* means that the exporter itself fails.
+*Largest error* is the largest relative error of float32 models that are not quantized.
 
     python -m benchmarks.families FOLDER --json exporters.json
     python -m rammer.testing.onnx_suite --models FOLDER --json families.json
@@ -39,13 +40,13 @@ def section(results: Iterable[Mapping[str, Any]], commit: str = "", before: str 
     """Return the section for results of models; families that they lack are as in the section `before`."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
     worst: dict[str, float] = defaultdict(float)
-    lines: dict[str, list[str]] = defaultdict(list)  # what is not right, by family
+    lines: dict[str, list[str]] = defaultdict(list)  # what is not right, or by another bound, by family
     for result in results:
         family, outcome = result["family"], result["outcome"]
         table[family][outcome if outcome in OUTCOMES else "wrong"] += 1
         if outcome == "right" and result["errors"] and (error := result["errors"]["relative"]) <= 1e-4:
             worst[family] = max(worst[family], error)
-        if outcome not in ("right", "random"):
+        if outcome not in ("right", "random") or result["reason"]:
             name = Path(result["name"]).parent.name
             plain = result["reason"].partition(": ")[2].replace("<", "‹").replace("|", "¦") or result["reason"]
             lines[family].append(f"* {family}/{name}, {outcome}: {plain}\n")
