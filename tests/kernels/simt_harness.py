@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -235,7 +236,7 @@ def build(cases: Mapping[str, tuple[Operation, Sequence[RKernel]]]) -> Built:
     emitted = {name: [emit(k, CUDA, k.num_threads) for k in kernels] for name, (_, kernels) in cases.items()}
     texts = {e.symbol: e.text for es in emitted.values() for e in es}
     text = HOST + prelude(replace(CUDA, instructions=())) + "\n".join(texts.values())
-    base = CACHE / hashlib.sha256((text + str(FLAGS)).encode()).hexdigest()[:20]
+    base = CACHE / hashlib.sha256(f"{text}{FLAGS}{COMPILER}{platform.machine()}".encode()).hexdigest()[:20]
     target = base.with_suffix(".so")
     if not target.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
