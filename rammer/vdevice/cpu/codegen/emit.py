@@ -15,10 +15,10 @@ from rammer.planner.in_place import replaced
 from rammer.vdevice.cpu.codegen import amx, dots, vnni
 from rammer.vdevice.cpu.codegen.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.codegen.printer import TICKETS, CpuPrinter
+from rammer.vdevice.cpu.codegen.text import c_text
 from rammer.vdevice.ctext import functions, minifloats
 from rammer.vdevice.ctext.cfamily import CTYPE
 from rammer.vdevice.ctext.definitions import Definitions
-from rammer.vdevice.ctext.files import text_of
 
 PLACEHOLDER = "rammer_kernel"
 LARGE = 64  # lines of a body from which it is not inlined into its entry: clang would optimise it a second time
@@ -100,10 +100,6 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
     return _definitions(prelude(spec)).needed(text) + "\n" + text
 
 
-def _c_text(name: str) -> str:
-    return text_of("rammer.vdevice.cpu.codegen", "text", f"{name}.h")
-
-
 @lru_cache(maxsize=8)
 def _definitions(text: str) -> Definitions:
     return Definitions(text)
@@ -114,11 +110,11 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     # one text for floats and for vectors of them, so that loop tails equal bodies bit for bit
     before, after = functions.ABS + functions.SIMPLE, functions.POLYNOMIALS + functions.ERF + functions.ARCS
     power = functions.instance(functions.POWER, "vf", "vi", "v")
-    loads, numbers, integers = map(_c_text, ("loads", "numbers", "integers"))
+    loads, numbers, integers = map(c_text, ("loads", "numbers", "integers"))
     math = before + functions.POWER + after
     scalars = functions.library(("floor", "ceil", "round", "sqrt")) + functions.instance(math)
     return (
-        _c_text("head").replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
+        c_text("head").replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
         + functions.COMPLEX
         + COMPLEX128
@@ -140,10 +136,10 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + _typed(loads + numbers + integers, "vi", "int", lanes, 4)
         + _folds(lanes, "vl", "int64_t")
         + _folds(lanes, "vi", "int")
-        + _c_text("weights").replace("LANES", str(lanes))
-        + _typed(numbers + _c_text("doubles"), "vd", "double", lanes, 8)
+        + c_text("weights").replace("LANES", str(lanes))
+        + _typed(numbers + c_text("doubles"), "vd", "double", lanes, 8)
         + _folds(lanes, "vd", "double")
-        + _c_text("large_arguments").replace("LANES", str(lanes))
+        + c_text("large_arguments").replace("LANES", str(lanes))
         + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES))
         + functions.instance(functions.wide_instance(functions.THROUGH_DOUBLES, "vd", "vl", "vd_"), "vf", "vi", "v")
         + _transpose(lanes)
