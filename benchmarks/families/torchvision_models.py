@@ -71,10 +71,16 @@ def _weaken(network: nn.Module) -> None:
 
 
 def _settle(network: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Give norms the statistics of inputs, and spread the scores that layers give for them."""
+    """Give norms the statistics of inputs, and spread the scores that layers give for them.
+
+    A detector's head computes scores of several maps. Those of the first one count, which has most: spread for the
+    smallest map, they are so large that their sigmoid is 1 for all.
+    """
+    done = set[nn.Module]()
 
     def spread(layer: nn.Module, _: Any, scores: torch.Tensor) -> torch.Tensor:
-        factor = _SPREAD / scores.std()
+        factor = 1.0 if layer in done else _SPREAD / scores.std()
+        done.add(layer)
         layer.weight.data *= factor  # type: ignore[operator, union-attr]
         return scores * factor
 

@@ -22,6 +22,7 @@ from rammer.passes.fusion.chains import fuse_chains
 from rammer.passes.fusion.norms import fuse_norms
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
+from rammer.passes.layout.channels_last import keep_channels_last
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
 from rammer.passes.layout.shuffles import read_shuffled
@@ -110,6 +111,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         bound(fuse, spec.num_veus * spec.lanes),
         bound(fuse_chains, spec),
         bound(fuse_norms, spec),
+        *only(core and spec.lanes > 1, bound(keep_channels_last, spec.lanes)),
         bound(choose_layouts, spec, per_image),
         place,
         mark_static,

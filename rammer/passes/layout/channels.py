@@ -61,6 +61,8 @@ class _Chooser:
         """Choose one operator's layouts; those of its operands are known."""
         op = self.editor.operators[n]
         operation = op.operation
+        if any(kind.layout for kind in (*operation.inputs, *operation.outputs)):
+            return
         blocked = self._accepts(op) and self._wants(op)
         sources = tuple(
             kind if t in self.editor.constants else self._in_layout(kind, blocked)

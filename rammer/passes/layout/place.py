@@ -151,16 +151,26 @@ def view_offset(operation: Operation) -> int | None:
     stage = expr.stages[0]
     if source.dtype != target.dtype or not isinstance(stage.body, Load) or stage.body.dynamic or stage.reduce:
         return None
-    if source.layout or target.layout:
-        return _piece_offset(operation)
-    if operation.kind == "reshape":
+    if operation.kind == "reshape" and not (source.layout or target.layout):
         return 0
+    before, after = dimension_strides(source), dimension_strides(target)
+    if before is None or after is None:
+        return _piece_offset(operation)
     ones = {a: Index(0) for a, e in stage.axes if e == 1}
     linear = Index(0)
-    for index, stride in zip(stage.body.index, row_major(source.shape), strict=True):
+    for index, stride in zip(stage.body.index, before, strict=True):
         linear += substitute(index, ones) * stride
-    wanted = {a: s for (a, e), s in zip(stage.axes, row_major(target.shape), strict=True) if e > 1}
+    wanted = {a: s for (a, e), s in zip(stage.axes, after, strict=True) if e > 1}
     return linear.const if dict(linear.terms) == wanted and target.size else None
+
+
+def dimension_strides(kind: TensorType) -> list[int] | None:
+    """Return the stride of each dimension of a dense tensor, in elements; None if a dimension is in blocks."""
+    digits = kind.layout.digits if kind.layout else tuple(map(Digit, range(kind.rank)))
+    if {replace(d, dim=0) for d in digits} - {Digit(0)} or (kind.layout and kind.layout.encoding):
+        return None
+    by_dimension = dict(zip((d.dim for d in digits), row_major(kind.physical_shape), strict=True))
+    return [by_dimension[d] for d in range(kind.rank)]
 
 
 def concat_offsets(operation: Operation, *, pitched: bool = False) -> list[int] | None:

@@ -6,9 +6,9 @@ model, ONNX's evaluator; else the outputs of the data set. A case is right, wron
 refused by name, or has no reference.
 
 Deep networks with random weights amplify rounding, quantized ones every value that lies at the border between two
-steps. Where a result exceeds the bound, ONNX Runtime without its optimizer says by how much: a result is right, with a
-reason that names both distances, if it is no farther from the reference than that one (quantized), or than four times
-that (`EXCESS`), as Winograd's forms round more.
+steps. Where a result exceeds the bound, ONNX Runtime without its optimizer says by how much. A quantized result is
+right if it differs from the reference by at most as much, another one by at most four times as much (`EXCESS`), as
+Winograd's forms round more. The reason names both distances.
 """
 
 from __future__ import annotations

@@ -1,0 +1,84 @@
+"""Depthwise convolutions between transposes that keep channels last, as they lie."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from pass_models import SPEC, Net, after, model
+
+import rammer
+from rammer.ir.graph import Graph
+from rammer.ir.semantics.evaluate import evaluate_graph
+from rammer.ir.tensor import Shape, TensorId
+from rammer.passes import optimize
+from rammer.passes.clean.merge_transposes import merge_transposes
+
+
+def image(b: Net, tokens: TensorId, places: Shape, cut_first: bool) -> TensorId:
+    """Return [n, channels, *places] of [n, positions, channels]."""
+    n, _, channels = b.types[tokens].shape
+    if cut_first:
+        x = b.add("reshape", tokens, shape=(n, *places, channels))
+        made: TensorId = b.add("transpose", x, perm=(0, len(places) + 1, *range(1, len(places) + 1)))
+        return made
+    made = b.add("reshape", b.add("transpose", tokens, perm=(0, 2, 1)), shape=(n, channels, *places))
+    return made
+
+
+def tokens(b: Net, x: TensorId) -> TensorId:
+    n, channels, *places = b.types[x].shape
+    made: TensorId = b.add("transpose", b.add("reshape", x, shape=(n, channels, prod(places))), perm=(0, 2, 1))
+    return made
+
+
+def mix(
+    places: Shape, channels: int, batch: int = 1, *, stride: int = 1, cut_first: bool = False, group: int = 0
+) -> Graph:
+    """What networks of images and tokens consist of: a depthwise convolution between products of tokens."""
+
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = b.conv(image(b, b.add("tanh", x), places, cut_first), channels, 3, stride=stride, group=group or channels)
+        return b.add("gelu", tokens(b, y))
+
+    return model(build, (batch, prod(places), channels))
+
+
+@pytest.mark.parametrize("cut_first", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("places", "channels", "batch"), [((9, 7), 24, 1), ((5, 12), 75, 3), ((11, 11), 96, 2)])
+def test_nothing_is_transposed(places: Shape, channels: int, batch: int, stride: int, cut_first: bool) -> None:
+    graph = mix(places, channels, batch, stride=stride, cut_first=cut_first)
+    assert after(graph, lambda graph: optimize(graph, SPEC)) == {"tanh": 1, "conv": 1, "gelu": 1}
+    inputs = {"x": np.random.default_rng(0).standard_normal(graph.types["x"].shape).astype(np.float32)}
+    (wanted,) = evaluate_graph(graph, inputs).values()
+    with rammer.compile(graph, "cpu", tune_seconds=0) as program:
+        (found,) = program.run(inputs).values()
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_who_sums_all_channels_has_them_in_blocks() -> None:
+    found = after(mix((8, 8), 32, group=1), lambda graph: optimize(graph, SPEC))
+    assert found["transpose"] + found["transpose+gelu"] == 2
+
+
+def test_others_that_read_an_image_have_it() -> None:
+    """A convolution's result that is also read with channels first, or returned, is transposed for the other reader."""
+
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        y = b.conv(image(b, b.add("tanh", x), (6, 6), False), 32, 3, group=32)
+        return b.add("gelu", tokens(b, y)), b.add("exp", y)
+
+    found = after(model(build, (2, 36, 32)), lambda graph: optimize(graph, SPEC))
+    assert found["transpose"] + found["transpose+gelu"] >= 1
+
+
+def test_an_image_is_cut_before_it_is_transposed_for_convolutions_alone() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        y = image(b, b.add("tanh", x), (6, 6), False)
+        return b.conv(y, 32, 3, group=32), b.add("exp", y)
+
+    graph = model(build, (2, 36, 32))
+    made = [op.operation.outputs[0].rank for op in merge_transposes(graph).operators if op.kind == "transpose"]
+    assert made == [3]
