@@ -4,7 +4,8 @@ python -m benchmarks.families.run FOLDER --prepare
 python -m benchmarks.families.run FOLDER --json families.json
 
 The folder is one that `benchmarks.families` wrote. Programs are compiled first and saved beside the models, so that the
-measured process only loads them, as a user's would. What the file has already is kept.
+measured process only loads them, as a user's would. What the file has already is kept. `x floor` is the time over that
+of the multiply-adds as written, at the measured rate of this machine, or of reading the weights once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from onnx import numpy_helper
 
 import rammer
 from benchmarks.compare.run import commit, machine
+from benchmarks.micro.limits import Limits, measure
+from benchmarks.on_paper.floors import count, floor
 from benchmarks.operators.run import Way, add_peers, add_ratios, in_turns, least_of_both
 from rammer.errors import RammerError
 from rammer.ir.tensor import Array
@@ -72,7 +75,15 @@ def line(found: dict[str, Any]) -> str:
     if "ways" not in found:
         return f"| {name} | refused: {found['failed']['rammer']} |"
     ms = [f"{t['min_us'] / 1e3:.2f} ({t['median_us'] / 1e3:.2f}, {t['n']})" for t in found["ways"].values()]
-    return f"| {name} | {' | '.join(ms)} | {found.get('ratio', math.nan):.2f} | {found.get('error', math.nan):.0e} |"
+    above = found["ways"]["bound"]["min_us"] / 1e3 / found.get("floor_ms", math.nan)
+    ratio, error = found.get("ratio", math.nan), found.get("error", math.nan)
+    return f"| {name} | {' | '.join(ms)} | {ratio:.2f} | {above:.2f} | {error:.0e} |"
+
+
+def add_floor(found: dict[str, Any], model: Path, limits: Limits) -> None:
+    """Add the least milliseconds of a model on this machine, unless the shapes of its products stay unknown."""
+    with suppress(RammerError, onnx.shape_inference.InferenceError):
+        found["floor_ms"] = floor(count(model), limits).ms
 
 
 def chosen(folder: Path, pattern: str) -> Iterator[Path]:
@@ -109,7 +120,7 @@ def main(
             begin = time.perf_counter()
             print(model.parent, prepared(model, threads) or f"{time.perf_counter() - begin:.1f} s", flush=True)
         return
-    end = time.monotonic() + limit
+    end, limits = time.monotonic() + limit, measure(threads)
     kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {"results": []}
     known = {(r["family"], r["name"]): r for r in kept["results"]}
     for model in chosen(folder, models):
@@ -119,6 +130,7 @@ def main(
         found = least_of_both(measured(model, threads, rounds, seconds), known.get(key, {}))
         if "ways" in found:
             add_ratios(found)
+            add_floor(found, model, limits)
         print(line(found), flush=True)
         known[key] = found
         if path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from math import prod
 
@@ -13,6 +14,7 @@ from rammer.ir.operator import Operation, ROperator
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
 from rammer.passes.editor import Editor
+from rammer.passes.layout.channels_last import moves_channels
 from rammer.passes.structure import is_pointwise
 
 # Operators that are faster with blocked channels in any surroundings; and with those, operators with reductions
@@ -64,8 +66,13 @@ class _Chooser:
         if any(kind.layout for kind in (*operation.inputs, *operation.outputs)):
             return
         blocked = self._accepts(op) and self._wants(op)
+        moved = op.kind == "transpose" and moves_channels(op, op.inputs[0])  # reads blocks as well
         sources = tuple(
-            kind if t in self.editor.constants else self._in_layout(kind, blocked)
+            kind
+            if t in self.editor.constants
+            else replace(kind, layout=self.layouts.get(t))
+            if moved
+            else self._in_layout(kind, blocked)
             for t, kind in zip(op.inputs, operation.inputs, strict=True)
         )
         outputs = zip(op.outputs, operation.outputs, strict=True)
@@ -96,8 +103,13 @@ class _Chooser:
             return self.versions.get((tensor, layout), tensor)
         source = self.versions.get((tensor, have), tensor)
         kind = self.editor.types[source]
-        operation = self.editor.interner.copy(kind, TensorType(kind.shape, kind.dtype, layout))
-        (made,) = self.editor.add(f"{tensor}: convert", operation, (source,))
+        target = TensorType(kind.shape, kind.dtype, layout)
+        maker = self.editor.maker(source, "transpose")
+        if maker and moves_channels(maker) and self.editor.only_reader(source) is not None and have is None:
+            operation = self.editor.interner.retype(maker.operation, maker.operation.inputs, (target,), (False,))
+            (made,) = self.editor.add(maker.name, operation, maker.inputs)  # the other one is dead then
+        else:
+            (made,) = self.editor.add(f"{tensor}: convert", self.editor.interner.copy(kind, target), (source,))
         self.versions[tensor, layout] = made
         return made
 

@@ -28,15 +28,15 @@ def keep_channels_last(graph: Graph, lanes: int) -> Graph:
             and readers
             and editor.only_reader(x) == n
             and op.outputs[0] not in editor.outputs
-            and _moves_channels(editor.operators[makers[0]], None)
-            and all(_moves_channels(editor.operators[r], op.outputs[0]) for r in readers)
+            and moves_channels(editor.operators[makers[0]])
+            and all(moves_channels(editor.operators[r], op.outputs[0]) for r in readers)
         ):
             for m in (*makers, n, *readers):
                 _retype(editor, m, {x, op.outputs[0]})
     return editor.finish()
 
 
-def _moves_channels(op: ROperator, tensor: TensorId | None) -> bool:
+def moves_channels(op: ROperator, tensor: TensorId | None = None) -> bool:
     """Check that an operator moves channels from the last dimension to dimension 1, or back for `tensor`."""
     stages, names = op.operation.expr.stages, [name for name, _ in op.operation.expr.inputs]
     if not is_pointwise(op.operation) or (tensor is None and op.kind != "transpose"):
