@@ -76,6 +76,20 @@ def test_who_sums_all_channels_has_them_in_blocks(places: Shape, channels: int, 
     check(graph)
 
 
+@pytest.mark.parametrize("multiple", [1, 2])
+def test_who_reads_both_channels_last_and_blocks_has_the_blocks_converted(multiple: int) -> None:
+    """A residual beside a depthwise convolution comes from one with blocks. Filters may give two channels for each."""
+
+    def build(b: Net, x: TensorId) -> TensorId:
+        t = b.add("tanh", x)
+        beside = b.conv(image(b, b.add("exp", x), (5, 7), True), 32 * multiple, 1)
+        y = b.conv(image(b, t, (5, 7), False), 32 * multiple, 3, group=32)
+        y, beside = (b.add("transpose", t, perm=(0, 2, 3, 1)) for t in (y, beside))
+        return b.add("sigmoid", b.add("add", y, beside))
+
+    check(model(build, (3, 35, 32)))
+
+
 def test_a_transposed_image_is_also_there_for_others() -> None:
     def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
         y = image(b, b.add("tanh", x), (6, 6), True)
@@ -104,3 +118,47 @@ def test_an_image_is_cut_before_it_is_transposed_for_convolutions_alone() -> Non
     graph = model(build, (2, 36, 32))
     made = [op.operation.outputs[0].rank for op in merge_transposes(graph).operators if op.kind == "transpose"]
     assert made == [3]
+
+
+class Walks:
+    """Draws a network that walks between tokens, images with channels first, and images with channels last."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.b = Net(seed)
+
+    def graph(self, steps: int = 9) -> Graph:
+        n, channels = int(self.rng.integers(1, 3)), int(self.rng.choice([16, 24, 40, 75]))
+        pool = [self.b.input("x", (n, channels, 8, 6))]
+        for _ in range(steps):
+            pool.append(self.step(pool[-1], pool))
+        self.b.output(pool[-1], "y")
+        if self.rng.random() < 0.3:
+            self.b.output(self.b.add("tanh", pool[int(self.rng.integers(2, steps))]), "z")
+        return self.b.build()
+
+    def step(self, x: TensorId, pool: list[TensorId]) -> TensorId:
+        b, shape, any_of = self.b, self.b.types[x].shape, self.rng.choice
+        same = [t for t in pool[1:-1] if b.types[t].shape == shape]
+        how = any_of(["unary", "add", "move", "move", "work", "work"])
+        if how == "unary" or (how == "add" and not same):
+            return str(b.add(str(any_of(["relu", "sigmoid", "gelu"])), x))
+        if how == "add":
+            return str(b.add("add", x, str(any_of(same))))
+        first = len(shape) == 4 and shape[1] == b.types[pool[0]].shape[1]
+        if how == "move":
+            if not first:
+                return image(b, x, (8, 6), True) if len(shape) == 3 else str(b.add("transpose", x, perm=(0, 3, 1, 2)))
+            return tokens(b, x) if any_of(2) else str(b.add("transpose", x, perm=(0, 2, 3, 1)))
+        channels = shape[1 if first else -1]
+        if first:
+            return b.conv(x, channels, int(any_of([1, 3])), group=channels if any_of(2) else 1)
+        return str(b.add("matmul", x, b.weight(channels, channels)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_walks_between_layouts(seed: int) -> None:
+    graph = Walks(seed).graph()
+    after(graph, lambda graph: optimize(graph, SPEC))
+    if seed % 4 == 0:
+        check(graph)

@@ -63,8 +63,6 @@ class _Chooser:
         """Choose one operator's layouts; those of its operands are known."""
         op = self.editor.operators[n]
         operation = op.operation
-        if any(kind.layout for kind in (*operation.inputs, *operation.outputs)):
-            return
         blocked = self._accepts(op) and self._wants(op)
         moved = op.kind == "transpose" and moves_channels(op, op.inputs[0])  # reads blocks as well
         sources = tuple(
@@ -77,6 +75,7 @@ class _Chooser:
         )
         outputs = zip(op.outputs, operation.outputs, strict=True)
         targets = tuple(self._in_layout(kind, blocked) for _, kind in outputs)
+        self.layouts |= {t: kind.layout for t, kind in zip(op.outputs, targets, strict=True)}
         inputs = tuple(self._version(t, kind.layout) for t, kind in zip(op.inputs, sources, strict=True))
         if inputs == op.inputs and sources == operation.inputs and targets == operation.outputs:
             return
@@ -89,7 +88,6 @@ class _Chooser:
         )
         self.editor.add(op.name, operation, inputs, results)
         for old, new, kind in zip(op.outputs, results, targets, strict=True):
-            self.layouts[old] = kind.layout
             self.versions[old, kind.layout] = new
             if old != new:
                 plain = TensorType(kind.shape, kind.dtype)
@@ -114,8 +112,8 @@ class _Chooser:
         return made
 
     def _in_layout(self, kind: TensorType, blocked: bool) -> TensorType:
-        layout = None
-        if blocked and self._blockable(kind):
+        layout = kind.layout  # channels last already
+        if layout is None and blocked and self._blockable(kind):
             layout = channel_blocked(kind.rank, self.lanes, batch_first=self.per_image and kind.shape[0] > 1)
         return TensorType(kind.shape, kind.dtype, layout)
 

@@ -19,7 +19,8 @@ def keep_channels_last(graph: Graph, lanes: int) -> Graph:
     editor = Editor(graph)
     for n, op in list(editor.operators.items()):
         x, kind = op.inputs[0], op.operation.inputs[0]
-        if op.kind != "conv" or op.operation.keywords.get("group", 1) != kind.shape[1] or kind.shape[1] < lanes:
+        channels = op.operation.keywords.get("group", 1) if op.kind == "conv" else 0
+        if channels < lanes or {channels} != {kind.shape[1], op.operation.outputs[0].shape[1]}:
             continue
         makers = [editor.producer[x]] if x in editor.producer else []
         readers = [*editor.readers.get(op.outputs[0], ())]
