@@ -162,11 +162,39 @@ def weights_as_bytes() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
+def tokens() -> onnx.ModelProto:
+    """Tokens as an image with channels last for a depthwise convolution, and in blocks of channels for a dense one."""
+    random, node = np.random.default_rng(7), helper.make_node
+    weights = [numpy_helper.from_array(np.array(v), n) for n, v in (("image", [2, 40, 8, 6]), ("tokens", [2, 40, 48]))]
+
+    def weight(name: str, *shape: int) -> str:
+        values = (random.standard_normal(shape) * np.prod(shape[1:]) ** -0.5).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    nodes = [node("MatMul", ["x", weight("w0", 24, 40)], ["t0"])]
+    for n, group in enumerate((40, 1)):
+        nodes += [
+            node("Transpose", [f"t{n}"], [f"first{n}"], perm=[0, 2, 1]),
+            node("Reshape", [f"first{n}", "image"], [f"image{n}"]),
+            node("Conv", [f"image{n}", weight(f"c{n}", 40, 40 // group, 3, 3)], [f"y{n}"], pads=[1] * 4, group=group),
+            node("Reshape", [f"y{n}", "tokens"], [f"flat{n}"]),
+            node("Transpose", [f"flat{n}"], [f"last{n}"], perm=[0, 2, 1]),
+            node("Gelu", [f"last{n}"], [f"g{n}"]),
+            node("Add", [f"g{n}", f"t{n}"], [f"t{n + 1}"]),
+        ]
+    nodes.append(node("MatMul", ["t2", weight("w1", 40, 24)], ["y"]))
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 48, 24]) for name in "xy"]
+    graph = helper.make_graph(nodes, "tokens", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "lstm": lambda: lstm_stack(2, 4, 16),
     "cnn": branchy_cnn,
     "attention": attention,
     "images": images,
+    "tokens": tokens,
     "weights as bytes": weights_as_bytes,
 }
 
