@@ -32,7 +32,7 @@ from rammer.ir.tensor import Array, DType, TensorType, pack
 from rammer.ir.verify.kernel import prove, proven
 from rammer.kernels import candidates
 from rammer.kernels.vectors.matrix_unit import MatrixUnit, units_of
-from rammer.vdevice.cpu.codegen import vnni
+from rammer.vdevice.cpu.codegen import unit_text
 from rammer.vdevice.cpu.codegen.compile import arch_flags
 from rammer.vdevice.cpu.codegen.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.codegen.vnni import LANES as BESIDE
@@ -235,8 +235,8 @@ def test_a_trial_sees_sums_that_are_cut_off(tmp_path: Path, monkeypatch: pytest.
     kernels = [k for name in ("odd", "conv-odd") for k in on_unit(CASES[name], device.spec)]
     assert len({k.operation for k in kernels}) == 2
     assert not device.rkernels_wrong(kernels)
-    text = vnni.TEXT.replace("#if defined(__AVX512VNNI__)", STOPS + "#if defined(__AVX512VNNI__)", 1)
+    text = unit_text.BYTES.replace("#if defined(__AVX512VNNI__)", STOPS + "#if defined(__AVX512VNNI__)", 1)
     text = text.replace("#define EACH(", "#undef add_products\n#define EACH(", 1)
-    monkeypatch.setattr(vnni, "TEXT", text)
+    monkeypatch.setattr("rammer.vdevice.cpu.codegen.emit.TEXTS", ((VNNI, text),))
     monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path / "again"))
     assert set(CpuVDevice(device=2, arch=BYTES.arch).rkernels_wrong(kernels)) == set(kernels)

@@ -1,4 +1,4 @@
-"""Describe AMX and AVX512-BF16 products of bf16 numbers with float32 sums: tables, and their C text.
+"""Describe AMX and AVX512-BF16 products of bf16 numbers with float32 sums.
 
 AMX has eight tile registers, each a matrix of 16 rows of 64 bytes; four hold sums, the others operands. A block of 32
 terms takes three products for operands in two parts, or six for three, ordered so that many operands stay in registers.
@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
-from rammer.vdevice.cpu.codegen.dots import BY_COLUMNS, COPIES, WHEREVER, WIDTH
-from rammer.vdevice.cpu.codegen.text import c_text
+from rammer.vdevice.cpu.codegen.dots import BY_COLUMNS, WHEREVER, WIDTH
 
 # A float32 is the exact sum of three bf16 parts. Of their nine products, three are below the precision of float32 and
 # are skipped; sums are float32, so the result is as exact as in float32. Two parts are a float32 within 2^-16 (tf32:
@@ -73,10 +72,4 @@ AMX = (
         "bf16",
         gain=ROUNDED / ENCODING,
     ),
-)
-
-TEXT = (
-    c_text("amx_unit")
-    + COPIES
-    + c_text("amx_operands").replace("ODD", ", ".join(str(n) for n in range(1, 2 * TERMS, 2)))
 )

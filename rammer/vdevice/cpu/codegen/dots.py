@@ -1,4 +1,4 @@
-"""Describe AVX512-BF16, which multiplies pairs of bf16 numbers and sums in float32: a table, and its C text.
+"""Describe AVX512-BF16, which multiplies pairs of bf16 numbers and sums in float32.
 
 Rows are rounded while they are copied. Weights are rounded at compile time; other columns are copied, too. A block's
 sums stay in registers for all of its terms. If the compiler's target lacks the instruction, vectors of float32 emulate
@@ -43,91 +43,4 @@ AVX512_BF16 = (
     copy("rounded_rows", (ROWS, TERMS), BY_ROWS, GIVEN, "bf16", gain=COPIED),
     copy("rounded_columns", (WIDTH, TERMS), BY_COLUMNS, WHEREVER, "bf16", gain=COPIED),
     *(_block(*block) for block in BLOCKS),
-)
-
-# For vectors of 16 numbers; `rounded` converts a vector to bf16.
-COPIES = """\
-INLINE vf some(const float *x, long count) { return count < 16 ? vload(x, imax(count, 0)) : V(*x); }  /* zeros behind */
-typedef uint32_t pair __attribute__((may_alias));
-INLINE vu pairs(vf low, vf high) {
-  return __builtin_convertvector(rounded(low), vu) | __builtin_convertvector(rounded(high), vu) << 16;
-}
-/* Panels of 32 columns, by pairs of terms; `step` from column to column, `next` from term to term: one of them is 1. */
-static void rammer_rounded_columns(
-    bf16 *restrict to, const float *restrict from, long step, long next, long columns, long depth) {
-  const long blocks = (depth + 31) / 32;
-  for (long c = 0; c < (columns + 31) / 32 * 32; c += 16) for (long k = 0; k < depth; k += 32) {
-    bf16 *part = to + (c / 32 * blocks + k / 32) * 1024 + c % 32 * 32;
-    const float *start = &from[c * step + k * next];
-    const long wide = columns - c, deep = depth - k;
-    if (step == 1) for (int n = 0; n < 32; n += 2) {
-      vf low = some(&start[n * next], n < deep ? wide : 0);
-      *(vu *)&part[16 * n] = pairs(low, some(&start[(n + 1) * next], n + 1 < deep ? wide : 0));
-    } else {
-      bf16 column[16][32];
-      for (int i = 0; i < 16; i++) for (int n = 0; n < 32; n += 16)
-        *(vw *)&column[i][n] = rounded(some(&start[i * step + n], i < wide ? deep - n : 0));
-      for (int n = 0; n < 32; n += 2) for (int i = 0; i < 16; i++)
-        *(pair *)&part[16 * n + 2 * i] = *(const pair *)&column[i][n];
-    }
-  }
-}
-"""
-
-TEXT = (
-    """\
-#if defined(__AVX512BF16__) && !defined(EMULATED)
-INLINE void add_pairs(vf *sums, vu a, vu b) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(*sums) : "v"(a), "v"(b)); }
-INLINE vw rounded(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
-#else
-INLINE void add_pairs(vf *sums, vu a, vu b) {
-  *sums += (vf)(a & 0xffff0000) * (vf)(b & 0xffff0000);
-  *sums += (vf)(a << 16) * (vf)(b << 16);
-}
-INLINE vw rounded(vf x) { return vbf16(x); }
-#endif
-"""
-    + COPIES
-    + """\
-#define EACH(n, count) _Pragma("unroll") for (int n = 0; n < count; n++)
-#define ROUNDED_BLOCK(form, vectors) \\
-typedef vf rammer_sums_##form[8][vectors];                                      \\
-INLINE void rammer_add_##form##_bf16(rammer_sums_##form sums, const bf16 *a, const bf16 *b, long blocks) { \\
-  for (int k = 0; k < 16; k++) {                                                \\
-    vu y[vectors];                                                              \\
-    EACH(v, vectors) y[v] = *(const vu *)&b[512 * v + 32 * k];                  \\
-    EACH(r, 8) {                                                                \\
-      vu x = *(const pair *)&a[32 * r + 2 * k] - (vu){0};                       \\
-      EACH(v, vectors) add_pairs(&sums[r][v], x, y[v]);                         \\
-    }                                                                           \\
-  }                                                                             \\
-}                                                                               \\
-INLINE void rammer_end_##form(rammer_sums_##form sums, float *restrict to) {    \\
-  EACH(r, 8) EACH(v, vectors) V(to[16 * (vectors * r + v)]) = sums[r][v];       \\
-}
-ROUNDED_BLOCK(8x48, 3)
-ROUNDED_BLOCK(8x32, 2)
-ROUNDED_BLOCK(8x16, 1)
-#define rammer_begin_8x48(sums, to) rammer_sums_8x48 sums = {0}
-#define rammer_begin_8x32(sums, to) rammer_sums_8x32 sums = {0}
-#define rammer_begin_8x16(sums, to) rammer_sums_8x16 sums = {0}
-#define rammer_resume_8x48(sums, to) rammer_sums_8x48 sums; memcpy(sums, to, sizeof sums)
-#define rammer_resume_8x32(sums, to) rammer_sums_8x32 sums; memcpy(sums, to, sizeof sums)
-#define rammer_resume_8x16(sums, to) rammer_sums_8x16 sums; memcpy(sums, to, sizeof sums)
-INLINE void rammer_unit_begin(void) {}
-INLINE void rammer_unit_end(void) {}
-static void rammer_rounded_rows(
-    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
-  for (long r = 0; r < rows; r++) {
-    bf16 *row = to + 256 * (r / 8 * ((depth + 31) / 32)) + r % 8 * 32;
-    long k = 0;
-    for (; k + 16 <= depth; k += 16)
-      *(vw *)&row[k / 32 * 256 + k % 32] = rounded(V(from[r * step + k / 16 * next]));
-    for (; k < (depth + 31) / 32 * 32; k += 16)
-      *(vw *)&row[k / 32 * 256 + k % 32] = rounded(some(&from[r * step + k / 16 * next], depth - k));
-  }
-}
-#undef EACH
-#undef ROUNDED_BLOCK
-"""
 )

@@ -12,10 +12,10 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import NEXT, TileProgram
 from rammer.planner.in_place import replaced
-from rammer.vdevice.cpu.codegen import amx, dots, vnni
 from rammer.vdevice.cpu.codegen.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.codegen.printer import TICKETS, CpuPrinter
 from rammer.vdevice.cpu.codegen.text import c_text
+from rammer.vdevice.cpu.codegen.unit_text import TEXTS
 from rammer.vdevice.ctext import functions, minifloats
 from rammer.vdevice.ctext.cfamily import CTYPE
 from rammer.vdevice.ctext.definitions import Definitions
@@ -203,9 +203,8 @@ def _transpose(lanes: int, prefix: str = "v", vector: str = "vf", element: str =
 
 def prelude(spec: VDeviceSpec) -> str:
     """Return the definitions that kernel texts use: types, partial vectors, scalar and vector functions."""
-    tables = ((amx.AMX, amx.TEXT), (dots.AVX512_BF16, dots.TEXT), (vnni.VNNI, vnni.TEXT))
     names = {i.name for i in spec.instructions}
-    return _prelude(spec.lanes, tuple(text for table, text in tables if names & {i.name for i in table}))
+    return _prelude(spec.lanes, tuple(text for table, text in TEXTS if names & {i.name for i in table}))
 
 
 # Bit for bit as two products, the first of which is exact.

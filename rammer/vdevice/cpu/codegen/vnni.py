@@ -1,4 +1,4 @@
-"""Describe AVX512-VNNI, which multiplies bytes and sums in int32 exactly: a table, and its C text.
+"""Describe AVX512-VNNI, which multiplies bytes and sums in int32 exactly.
 
 It adds four products of an unsigned and a signed byte to each int32 of a vector; the saturating form is not used.
 Vectors lie along the columns: of signed bytes (weights), or of unsigned ones (pixels of an image, whose channels are
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Layout
-from rammer.vdevice.cpu.codegen.text import c_text
 
 TERMS, LANES, ROWS = 4, 16, 8
 COPIED = 0.5  # bytes in the time of a float32 multiply-add: estimated
@@ -47,10 +46,4 @@ VNNI = (
     copy("bytes_places", (LANES, TERMS), BY_VECTORS, GIVEN, dtype=DType.U8, gain=COPIED),
     *(_block(*block, of_places=False) for block in BLOCKS),
     *(_block(*block, of_places=True) for block in PLACES),
-)
-
-TEXT = c_text("vnni").replace(
-    "BLOCKS\n",
-    "".join(f"BY_WEIGHTS({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in BLOCKS)
-    + "".join(f"BY_PLACES({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in PLACES),
 )
