@@ -16,7 +16,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,11 @@ def line(found: dict[str, Any]) -> str:
 
 
 def add_floor(found: dict[str, Any], model: Path, limits: Limits) -> None:
-    """Add the least milliseconds of a model on this machine, unless ONNX cannot infer the shapes of its products."""
-    with suppress(Exception):  # its evaluator raises anything
+    """Add the least milliseconds of a model on this machine, or why ONNX cannot infer the shapes of its products."""
+    try:
         found["floor_ms"] = floor(count(model), limits).ms
+    except Exception as error:  # its evaluator raises anything
+        found["failed"]["floor"] = f"{type(error).__name__}: {error}"
 
 
 def chosen(folder: Path, pattern: str) -> Iterator[Path]:

@@ -25,7 +25,7 @@ Models that other projects' exporters make, run by sessions on the CPU and compa
 transformers that `rammer.from_torch` reads are compared with PyTorch. A float32 result is right if its error is at most
 1e-4 of the largest magnitude; labels, strings and keys of maps must be equal; results of quantized models may differ by
 a step. Deep networks with random weights amplify rounding. So a result is also right if ONNX Runtime without its
-optimizer differs from ONNX Runtime by as much (quantized) or by a fourth as much (float32): such models are listed. *No
+optimizer differs from ONNX Runtime by as much (quantized) or by half as much (float32): such models are listed. *No
 reference* means that neither ONNX Runtime nor ONNX's evaluator runs the file. *Not exported* means that the exporter
 itself fails. *Largest error* is the largest relative error of float32 models that are not quantized.
 

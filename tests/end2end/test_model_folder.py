@@ -187,7 +187,7 @@ def test_a_result_may_be_off_where_the_reference_is_off_from_itself(
         monkeypatch.setattr(model_folder, "run_runtime", lambda p, x, *, plain=False: [run(p, x)[0] + F32(off[plain])])
         return model_folder.run_model(str(path), "interpreter")
 
-    most = model_folder.SPREAD if quantized else model_folder.EXCESS
+    most = model_folder.SPREAD_QUANTIZED if quantized else model_folder.SPREAD
     assert judged(0.5, 0.5).outcome == "right" and judged(0.5, 0.5).reason == ""
     assert judged(3, 3).outcome == "wrong"
     assert judged(3, 3 - 2.5 / most).outcome == "wrong"

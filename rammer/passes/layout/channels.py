@@ -14,7 +14,7 @@ from rammer.ir.operator import Operation, ROperator
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
 from rammer.passes.editor import Editor
-from rammer.passes.layout.channels_last import moves_channels
+from rammer.passes.layout.channels_last import moves_last_channels, wants_last_channels
 from rammer.passes.structure import is_pointwise
 
 # Operators that are faster with blocked channels in any surroundings; and with those, operators with reductions
@@ -64,7 +64,7 @@ class _Chooser:
         op = self.editor.operators[n]
         operation = op.operation
         blocked = self._accepts(op) and self._wants(op)
-        moved = op.kind == "transpose" and moves_channels(op, op.inputs[0])  # reads blocks as well
+        moved = op.kind == "transpose" and wants_last_channels(op, op.inputs[0])  # reads blocks as well
         sources = tuple(
             kind
             if t in self.editor.constants
@@ -103,7 +103,7 @@ class _Chooser:
         kind = self.editor.types[source]
         target = TensorType(kind.shape, kind.dtype, layout)
         maker = self.editor.maker(source, "transpose")
-        if maker and moves_channels(maker) and self.editor.only_reader(source) is not None and have is None:
+        if maker and moves_last_channels(maker) and self.editor.only_reader(source) is not None and have is None:
             operation = self.editor.interner.retype(maker.operation, maker.operation.inputs, (target,), (False,))
             (made,) = self.editor.add(maker.name, operation, maker.inputs)  # the other one is dead then
         else:

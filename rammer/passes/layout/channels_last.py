@@ -22,31 +22,32 @@ def keep_channels_last(graph: Graph, lanes: int) -> Graph:
         channels = op.operation.keywords.get("group", 1) if op.kind == "conv" else 0
         if channels < lanes or {channels} != {kind.shape[1], op.operation.outputs[0].shape[1]}:
             continue
-        makers = [editor.producer[x]] if x in editor.producer else []
-        readers = [*editor.readers.get(op.outputs[0], ())]
-        if (
-            makers
-            and readers
-            and editor.only_reader(x) == n
-            and op.outputs[0] not in editor.outputs
-            and moves_channels(editor.operators[makers[0]])
-            and all(moves_channels(editor.operators[r], op.outputs[0]) for r in readers)
-        ):
-            for m in (*makers, n, *readers):
+        first, readers = editor.producer.get(x), [*editor.readers.get(op.outputs[0], ())]
+        if first is None or not readers or editor.only_reader(x) != n or op.outputs[0] in editor.outputs:
+            continue
+        wanted = all(wants_last_channels(editor.operators[r], op.outputs[0]) for r in readers)
+        if wanted and moves_last_channels(editor.operators[first]):
+            for m in (first, n, *readers):
                 _retype(editor, m, {x, op.outputs[0]})
     return editor.finish()
 
 
-def moves_channels(op: ROperator, tensor: TensorId | None = None) -> bool:
-    """Check that an operator moves channels from the last dimension to dimension 1, or back for `tensor`."""
-    stages, names = op.operation.expr.stages, [name for name, _ in op.operation.expr.inputs]
-    if not is_pointwise(op.operation) or (tensor is None and op.kind != "transpose"):
-        return False
-    found = [(load, s) for s in stages for load, _ in loads(s.body) if load.tensor in names]
-    if tensor is None:
-        return all(load.index[-1] == var(s.axes[1][0]) for load, s in found)
-    own = [(load, s) for load, s in found if op.inputs[names.index(load.tensor)] == tensor]
-    return all(len(s.axes) > 1 and load.index[1] == var(s.axes[-1][0]) for load, s in own)
+def moves_last_channels(op: ROperator) -> bool:
+    """Check that an operator is a transpose that moves the last dimension, of channels, to dimension 1."""
+    return op.kind == "transpose" and all(
+        load.index[-1] == var(stage.axes[1][0]) for stage in op.operation.expr.stages for load, _ in loads(stage.body)
+    )
+
+
+def wants_last_channels(op: ROperator, tensor: TensorId) -> bool:
+    """Check that a pointwise operator reads dimension 1 of a tensor, of channels, along its own last dimension."""
+    names = {name for (name, _), t in zip(op.operation.expr.inputs, op.inputs, strict=True) if t == tensor}
+    return is_pointwise(op.operation) and all(
+        len(stage.axes) > 1 and load.index[1] == var(stage.axes[-1][0])
+        for stage in op.operation.expr.stages
+        for load, _ in loads(stage.body)
+        if load.tensor in names
+    )
 
 
 def _retype(editor: Editor, n: int, tensors: set[TensorId]) -> None:

@@ -153,7 +153,7 @@ def view_offset(operation: Operation) -> int | None:
         return None
     if operation.kind == "reshape" and not (source.layout or target.layout):
         return 0
-    before, after = dimension_strides(source), dimension_strides(target)
+    before, after = _dimension_strides(source), _dimension_strides(target)
     if before is None or after is None:
         return _piece_offset(operation)
     ones = {a: Index(0) for a, e in stage.axes if e == 1}
@@ -164,7 +164,7 @@ def view_offset(operation: Operation) -> int | None:
     return linear.const if dict(linear.terms) == wanted and target.size else None
 
 
-def dimension_strides(kind: TensorType) -> list[int] | None:
+def _dimension_strides(kind: TensorType) -> list[int] | None:
     """Return the stride of each dimension of a dense tensor, in elements; None if a dimension is in blocks."""
     digits = kind.layout.digits if kind.layout else tuple(map(Digit, range(kind.rank)))
     if {replace(d, dim=0) for d in digits} - {Digit(0)} or (kind.layout and kind.layout.encoding):
