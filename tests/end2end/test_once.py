@@ -189,16 +189,27 @@ def test_the_runtime_errs_when_veus_run_together(old: str, new: str, monkeypatch
 
 def test_a_slow_comparison_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy computes what rounding explains for as long as it takes, on a machine with other work longer still."""
-    usual = smoke_run._usual
+    usual = smoke_run.step_at_largest
 
     def slow(*arguments: Any, **options: Any) -> Any:
         time.sleep(1.5)
         return usual(*arguments, **options)
 
     monkeypatch.setattr(smoke_run, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(smoke_run, "_usual", slow)
+    monkeypatch.setattr(smoke_run, "step_at_largest", slow)
     with rammer.compile(network(), "cpu", device=2, tune_seconds=0) as program:
         assert program.report().checked == "checked by one run"
+
+
+def test_outputs_that_single_roundings_explain_need_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of all roundings take ten times as long, a minute for DeepSpeech2."""
+    asked: list[Graph] = []
+    monkeypatch.setattr(smoke_run, "USUAL", 0.0)
+    monkeypatch.setattr(smoke_run, "expected", lambda graph, *_: asked.append(graph) or {})
+    model = lstm_stack(layers=2, steps=12, hidden=96)
+    with rammer.compile(model, "cpu", device=1, tune_seconds=0) as program:
+        assert "not compared" not in program.report().checked
+    assert not asked
 
 
 class Foreign:

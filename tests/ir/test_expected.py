@@ -12,7 +12,7 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.semantics.evaluate import evaluate_graph
-from rammer.ir.semantics.expected import Expected, expected
+from rammer.ir.semantics.expected import Expected, expected, rounded_once
 from rammer.ir.semantics.rounding import Bounded, bounded
 from rammer.ir.tensor import Array, DType
 from rammer_viz.demo import lstm_stack
@@ -33,6 +33,20 @@ def test_values_are_the_meaning_and_bounds_stay_small() -> None:
     for tensor, (value, error, *_) in found.items():
         np.testing.assert_array_equal(value, wanted[tensor])
         assert 5e-7 < error.max() / np.abs(value).max() < 2e-4
+
+
+@pytest.mark.parametrize("hidden", [96, 200])
+def test_single_roundings_explain_less_than_bounds(hidden: int) -> None:
+    graph = rammer.from_onnx(lstm_stack(layers=2, steps=28, hidden=hidden))
+    random = np.random.default_rng(0)
+    inputs = {t: random.standard_normal(graph.types[t].shape).astype(np.float32) for t in graph.inputs}
+    wanted = evaluate_graph(graph, inputs)
+    once, bounds = rounded_once(graph, inputs, wanted), of(graph, inputs)
+    for tensor, value in wanted.items():
+        least = np.zeros(value.shape)
+        assert 0 < once[tensor].error.max() < bounds[tensor].error.max()
+        assert not once[tensor].unlike(value + once[tensor].usual / 2, least)
+        assert once[tensor].unlike(value + 1e-4 * np.abs(value).max(), least)
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.25])

@@ -257,8 +257,13 @@ def compute(operation: Operation, values: Sequence[Array]) -> list[Array]:
     return evaluate_expr(operation.expr, dict(zip((name for name, _ in operation.expr.inputs), values, strict=True)))
 
 
-def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:
-    """Return the outputs of a whole graph, operator by operator: the reference for every backend and every pass."""
+def evaluate_graph(
+    graph: Graph, inputs: Mapping[str, Array], change: Callable[[TensorId, Array], Array] | None = None
+) -> dict[TensorId, Array]:
+    """Return the outputs of a whole graph, operator by operator: the reference for every backend and every pass.
+
+    `change` is applied to each operator's result.
+    """
     memory = Memory(graph)
     for name in graph.inputs:
         memory.write(name, np.asarray(inputs[name]))
@@ -271,7 +276,7 @@ def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, 
         expr = op.operation.expr
         values = {n: wide[t] if t in wide else memory.read(t) for (n, _), t in zip(expr.inputs, op.inputs, strict=True)}
         for tensor, value in zip(op.outputs, evaluate_expr(expr, values, grids[id(expr)]), strict=True):
-            memory.write(tensor, value)
+            memory.write(tensor, value if change is None else change(tensor, value))
     return {t: memory.read(t) for t in graph.outputs}
 
 

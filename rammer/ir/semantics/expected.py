@@ -20,7 +20,7 @@ from rammer.ir.expr import COMPARISONS, Call, Cast, Load, TensorExpr, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.semantics.evaluate import Memory, evaluate_expr
+from rammer.ir.semantics.evaluate import Memory, evaluate_expr, evaluate_graph
 from rammer.ir.semantics.rounding import Bounded, bounded_as, differs, factor_step, moved_by
 from rammer.ir.tensor import Array, DType, TensorId
 
@@ -39,6 +39,32 @@ def of_kernels(plan: ExecutionPlan) -> Local:
         return bounded_as(op.operation.expr, kernel.form, given, factor_step=factor_step(kernel), careful=True)
 
     return local
+
+
+def rounded_once(graph: Graph, inputs: Mapping[str, Array], values: Mapping[TensorId, Array]) -> Expected:
+    """Compute how far a graph's outputs `values` move if each operator's results are off by one rounding.
+
+    It is one of the largest element, less than bounds of all roundings inside of operators. So outputs that it explains
+    are right, and it takes one evaluation.
+    """
+    random = np.random.default_rng(0)
+
+    def moved(tensor: TensorId, value: Array) -> Array:
+        error = np.full(value.shape, step_at_largest(value))
+        return _moved(value, error, graph.types[tensor].dtype, jumps=False, random=random)
+
+    outputs = evaluate_graph(graph, inputs, moved)
+    return {t: _meant(values[t], value) for t, value in outputs.items()}
+
+
+def step_at_largest(value: Array, has_float64: bool = True) -> float:
+    """Return one rounding of an array's largest finite element; 0 for integers.
+
+    `has_float64`: float64 is computed as such, else as float32.
+    """
+    finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
+    step = 2.0**-52 if has_float64 and value.dtype in (np.float64, np.complex128) else 2.0**-23
+    return step * float(finite.max(initial=0.0))
 
 
 def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
