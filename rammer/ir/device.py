@@ -146,6 +146,7 @@ class VDeviceSpec:
     direct_bytes: int | None = None  # ports of at least so many bytes stay in the caller's memory; None: none
     in_place: bool = False  # whether a result may reuse the memory of an operand in place, element by element
     resident: str = ""  # level (scratch of a vEU) in which results may stay between its rTasks; "": none
+    uncached: bool = False  # what vEUs hand over lies in memory that no cache holds back, so a release only waits
     kept_reads: int = 0  # operators that must read a part of a constant on a vEU for it to stay there; 0: none stays
     non_temporal: bool = False  # prefetching lines as read once (caches evict them first) costs no time
     has_float64: bool = True  # whether float64 is computed as such, else as float32

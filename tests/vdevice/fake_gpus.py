@@ -157,7 +157,7 @@ class FakeRocm(FakeGpu):
         patch.setattr(rocm_device, "PLATFORM", replace(rocm_device.PLATFORM, **here))
         patch.setenv("STUB_GPU", "0")
         self.fail()
-        for name in ("launches", "cooperative", "captures", "replays", "mallocs", "waits"):
+        for name in ("launches", "cooperative", "captures", "replays", "mallocs", "waits", "uncached"):
             self.cell(name).value = 0
         self.blocks(1)
 

@@ -14,7 +14,8 @@ FIRST = {  # what a function gives back through its first argument
     **dict.fromkeys(("hipGetDeviceCount", "hipDeviceGetAttribute"), ctypes.c_int),
     "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor": ctypes.c_int,
     "hipEventElapsedTime": ctypes.c_float,
-    **dict.fromkeys(("hipMalloc", "hipModuleLoadData", "hipModuleGetFunction"), ctypes.c_void_p),
+    **dict.fromkeys(("hipMalloc", "hipExtMallocWithFlags"), ctypes.c_void_p),
+    **dict.fromkeys(("hipModuleLoadData", "hipModuleGetFunction"), ctypes.c_void_p),
     **dict.fromkeys(("hipStreamCreateWithFlags", "hipEventCreate", "hipGraphInstantiateWithFlags"), ctypes.c_void_p),
 }
 LAST = {"hipStreamEndCapture": ctypes.c_void_p}

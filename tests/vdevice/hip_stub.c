@@ -13,7 +13,7 @@ char *strcpy(char *, const char *);
 
 /* Read by the tests. */
 int stub_memory, stub_modules, stub_events, stub_streams, stub_graphs;
-int stub_launches, stub_cooperative, stub_mallocs, stub_captures, stub_replays, stub_waits, stub_blocks = 1;
+int stub_launches, stub_cooperative, stub_mallocs, stub_captures, stub_replays, stub_waits, stub_uncached, stub_blocks = 1;
 
 static int code(const char *name) {
   const char *fail = getenv("STUB_FAIL"), *number = getenv("STUB_CODE");
@@ -51,6 +51,7 @@ int hipMalloc(P *p, size_t n) {
   stub_mallocs++;
   return 0;
 }
+int hipExtMallocWithFlags(P *p, size_t n, unsigned flags) { stub_uncached += flags == 3; return hipMalloc(p, n); }
 int hipFree(P p) { stub_memory--; free(p); return 0; }
 int hipMemcpy(P d, P s, size_t n, int k) { CHECK; memcpy(d, s, n); return 0; }
 int hipMemcpyAsync(P d, P s, size_t n, int k, P stream) { CHECK; memcpy(d, s, n); return stream ? 0 : 1; }

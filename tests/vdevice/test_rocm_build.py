@@ -218,6 +218,11 @@ def test_choosing_a_gpu() -> None:
     )
     with pytest.raises(DeviceError, match="did you mean 'mi300x'"):
         choose_gpu("mi300")
+    assert make_spec(choose_gpu("mi300x:uncached")).uncached and not make_spec(choose_gpu("mi300x")).uncached
+    with pytest.raises(DeviceError, match="mi210 needs no uncached memory\n  hint: it saves time on mi300x"):
+        choose_gpu("mi210:uncached")
+    with pytest.raises(DeviceError, match="behind a colon comes one of x1, x2, c4, c8, uncached"):
+        choose_gpu("mi300x:cached")
     mine = of_device("AMD Instinct MI210", "gfx90a", 104, 8 << 20, 64 << 30, 1638.4, 1.7)
     assert mine.num_multiprocessors == 104 and make_spec(mine).num_veus == 104
     with pytest.raises(DeviceError, match="Old is gfx803; programs are made for gfx906"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,19 @@ def test_launches_are_cooperative(rocm_gpu: FakeRocm) -> None:
     assert agree(GRAPH, loaded)
     assert rocm_gpu.cell("cooperative").value == rocm_gpu.count("launch") == 1
     assert loaded._driver.ticks(1e9) == 0.25e9  # this GPU's counter runs at 25 MHz
+    loaded.close()
+
+
+@pytest.mark.parametrize("uncached", [False, True])
+def test_what_vEUs_hand_over_may_lie_in_uncached_memory(rocm_gpu: FakeRocm, uncached: bool) -> None:
+    """Arena, counters and clocks do, weights do not."""
+    plan, vdevice = rocm_gpu.plan(), rocm_gpu.vdevice()
+    made = vdevice.build(replace(plan, spec=replace(plan.spec, uncached=uncached)))
+    loaded = vdevice.open(made)
+    assert agree(GRAPH, loaded)
+    assert rocm_gpu.cell("uncached").value == 2 * uncached
+    loaded.run_timed({t: np.zeros(GRAPH.types[t].shape, np.float32) for t in GRAPH.inputs})
+    assert rocm_gpu.cell("uncached").value == 3 * uncached
     loaded.close()
 
 

@@ -94,12 +94,12 @@ end:
 """
 
 
-def instructions(arch: str, *, quiet: bool = False) -> list[str]:
+def instructions(arch: str, *, quiet: bool = False, uncached: bool = False) -> list[str]:
     """A program in which vEU 0 publishes and vEU 1 waits, without a loop, with blocks of several waves.
 
     Instructions then lie in the order in which they run.
     """
-    dialect = replace(hip(FAMILIES[arch].wavefront_size), restrict_arguments=quiet)
+    dialect = replace(hip(FAMILIES[arch].wavefront_size, uncached=uncached), restrict_arguments=quiet)
     plan = placed(GRAPH, [in_hip(mirror(GRAPH, 256))] * 2, ACROSS)
     kernels = [function.emitted for function in make_program(plan, dialect).functions]
     first, second = (task_call(k, f"args + {2 * n}", "0") for n, k in enumerate(kernels * (2 // len(kernels))))
@@ -120,10 +120,11 @@ def index_of(lines: list[str], pattern: str, start: int, step: int) -> int:
     return at
 
 
-@pytest.mark.parametrize("arch", FAMILIES)
-def test_all_waves_finish_their_stores_before_anybody_publishes(arch: str) -> None:
-    before, _ = PROTOCOL[arch]
-    lines = instructions(arch)
+@pytest.mark.parametrize(("arch", "uncached"), [*((arch, False) for arch in FAMILIES), ("gfx942", True)])
+def test_all_waves_finish_their_stores_before_anybody_publishes(arch: str, uncached: bool) -> None:
+    """In uncached memory, a finished store is visible to all: no cache is written back."""
+    before = ("s_waitcnt vmcnt(0)",) if uncached else PROTOCOL[arch][0]
+    lines = instructions(arch, uncached=uncached)
     published = [n for n, line in enumerate(lines) if re.match(r"global_store_(dword|b32) .* offset:128\b", line)]
     assert len(published) == 1, "the counter of vEU 0 is line 1 of the state"
     barrier = index_of(lines, MEET, published[0], -1)
@@ -131,6 +132,7 @@ def test_all_waves_finish_their_stores_before_anybody_publishes(arch: str) -> No
     between = lines[data + 1 : barrier]
     found = [next((n for n, line in enumerate(between) if _does(line, part)), -1) for part in before]
     assert found == sorted(found) and -1 not in found, f"{before} missing in {between}"
+    assert not uncached or not any(line.startswith("buffer_wbl2") for line in lines[data : published[0]])
 
 
 def _does(line: str, wanted: str) -> bool:

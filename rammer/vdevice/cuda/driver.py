@@ -211,7 +211,8 @@ class CudaDriver(Driver):
     def load(self, code: bytes, threads: int, shared_bytes: int, cluster: int = 1) -> CudaKernel:
         return CudaKernel(self._cupy, code, threads, shared_bytes, self._stream, cluster)
 
-    def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
+    def allocate(self, nbytes: int, *, zeros: bool = False, uncached: bool = False) -> int:
+        assert not uncached  # no NVIDIA GPU needs it
         with self._stream:
             memory = self._pool.malloc(max(nbytes, 1))
         self._held.append(memory)

@@ -33,6 +33,7 @@ INSTALL = "pip install hip-python"
 INSTALL_ROCM = "install ROCm's HIP runtime (libamdhip64.so); ROCM_PATH or LD_LIBRARY_PATH say where it is"
 NODES = ("/dev/kfd", "/dev/dxg")  # of the kernel's driver; under WSL
 NON_BLOCKING, LEGACY_STREAM = 1, 1  # hipStreamNonBlocking; a stream of __cuda_array_interface__
+UNCACHED = 3  # hipDeviceMallocUncached
 COUNTER_KHZ = 100_000  # of the clock that mk_now_ns assumes
 HINTS = {
     "hipErrorOutOfMemory": "the model needs more memory than the GPU has free",
@@ -250,8 +251,9 @@ class RocmDriver(Driver):
         self._held.callback(self.hip, "hipModuleUnload", module)
         return RocmKernel(self, self.hip("hipModuleGetFunction", module, ENTRY.encode()), threads, shared_bytes)
 
-    def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
-        memory = self.hip("hipMalloc", max(nbytes, 1))
+    def allocate(self, nbytes: int, *, zeros: bool = False, uncached: bool = False) -> int:
+        how = ("hipExtMallocWithFlags", max(nbytes, 1), UNCACHED) if uncached else ("hipMalloc", max(nbytes, 1))
+        memory = self.hip(*how)
         self._held.callback(self.hip, "hipFree", memory)
         if zeros:
             self.hip("hipMemsetAsync", int(memory), 0, max(nbytes, 1), self.stream)

@@ -20,11 +20,11 @@ MATH = text_of("rammer.vdevice.rocm", "text", "math.h")
 MATH += functions.instance(functions.ERF, prefix="mk_f")
 
 
-def hip(wavefront_size: int, instructions: tuple[Instruction, ...] = ()) -> Dialect:
+def hip(wavefront_size: int, instructions: tuple[Instruction, ...] = (), *, uncached: bool = False) -> Dialect:
     """Return the HIP dialect for GPUs whose waves have 64 or 32 threads."""
     return Dialect(
         "hip",
-        PRIMITIVES + MATH,
+        "#define MK_UNCACHED\n" * uncached + PRIMITIVES + MATH,
         partial_sync=False,
         counted_sync=True,
         restrict_arguments=False,
@@ -36,4 +36,4 @@ def hip(wavefront_size: int, instructions: tuple[Instruction, ...] = ()) -> Dial
 
 def hip_of(spec: VDeviceSpec) -> Dialect:
     """Return the HIP dialect of a GPU."""
-    return hip(spec.subgroup_size, spec.instructions)
+    return hip(spec.subgroup_size, spec.instructions, uncached=spec.uncached)

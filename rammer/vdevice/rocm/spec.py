@@ -29,13 +29,14 @@ class Family:
     lanes: int  # fp32 multiply-adds of a CU per clock
     simds: int = 4  # of a CU
     line_bytes: int = 128
+    writes_back: bool = False  # a release writes back the L2 of an XCD, one of several
 
 
 FAMILIES: dict[str, Family] = {
     "gfx906": Family(64, 256, 256, 4, 10, 64, line_bytes=64),
     "gfx908": Family(64, 256, 256, 4, 10, 64),
     "gfx90a": Family(64, 512, 512, 8, 8, 64),
-    "gfx942": Family(64, 512, 512, 8, 8, 128),
+    "gfx942": Family(64, 512, 512, 8, 8, 128, writes_back=True),
     # HIP counts a CU as half of a WGP; its two SIMDs have 32 lanes that issue two multiply-adds where they can.
     "gfx1100": Family(32, 256, 1536, 24, 16, 64, simds=2),
     "gfx1201": Family(32, 256, 1536, 24, 16, 64, simds=2),
@@ -44,8 +45,8 @@ FAMILIES: dict[str, Family] = {
 
 def _gpu(name: str, arch: str, num_cus: int, l2_mib: float, dram_gib: int, dram_gbps: float, ghz: float) -> Gpu:
     family = FAMILIES[arch]
-    shared_kib = LDS_BYTES >> 10
-    return Gpu(name, arch, num_cus, shared_kib, l2_mib, dram_gib, dram_gbps, ghz, family.lanes, 1, family.line_bytes)
+    numbers = LDS_BYTES >> 10, l2_mib, dram_gib, dram_gbps, ghz, family.lanes, 1, family.line_bytes
+    return Gpu(name, arch, num_cus, *numbers, writes_back=family.writes_back)
 
 
 # The first of an arch is the default if no model is named and no device is present.

@@ -94,7 +94,8 @@ class GpuVDevice(VDevice):
                     raise
                 here = Availability(False, error.what, error.hint)
         if found and wanted:
-            found = replace(found, veus_per_sm=wanted.veus_per_sm, cluster=wanted.cluster, clustered=wanted.clustered)
+            chosen = {n: getattr(wanted, n) for n in ("veus_per_sm", "cluster", "clustered", "uncached")}
+            found = replace(found, **chosen)
         self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why programs cannot run
         if found and wanted and wanted.arch != found.arch:
             self.missing, self._hint = f"the GPU here is {found.name} ({found.arch})", EMULATE
@@ -172,6 +173,8 @@ class GpuVDevice(VDevice):
         assert image.plan is not None  # it was compiled here
         if self.gpu.cluster > 1:
             raise DeviceError("a program in clusters of blocks cannot be exported", hint="compile without :cN")
+        if self.gpu.uncached:
+            raise DeviceError("a program for uncached memory cannot be exported", hint="compile without :uncached")
         platform = self.platform
         return GpuExport(image, image.plan, platform.label.lower(), platform.code_file, platform.text_suffix)
 

@@ -17,6 +17,7 @@ MAX_ARGS = MAX_THREADS
 MAX_BLOCKS = 16  # of a multiprocessor
 SHARES = {f"x{n}": n for n in (1, 2)}  # vEUs per multiprocessor, by the suffix of an arch
 CLUSTERS = {"c4": 4, "c8": 8}  # vEUs of a cluster, by the suffix of an arch
+UNCACHED = "uncached"  # suffix of an arch: what vEUs hand over lies in uncached memory
 BANKS = 32  # of shared memory (LDS), 4 bytes each in a clock: CUDA C++ Programming Guide, AMD's ISA guides
 PENDING = 32  # words: a block's 30 KiB, the least that NVRTC's code has in flight (docs/cuda.md)
 SCRATCH_CYCLES = 24  # of a load from shared memory: 19 to 29 from Volta to Hopper (Jia et al. 2018, Luo et al. 2024)
@@ -44,7 +45,8 @@ class Gpu:
 
     Shared memory is in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost clocks.
     `veus_per_sm`: vEUs per multiprocessor. `clustered`: blocks that are resident at once in clusters; 0: none.
-    `cluster`: vEUs of a cluster.
+    `cluster`: vEUs of a cluster. `writes_back`: a release writes back a whole L2 cache, of which there are several,
+    unless memory is `uncached`.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Gpu:
     line_bytes: int = 128  # of L2: NVIDIA's Ampere tuning guide; AMD's CDNA and RDNA white papers
     clustered: int = 0
     cluster: int = 1
+    writes_back: bool = False
+    uncached: bool = False
 
 
 def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
@@ -68,15 +72,19 @@ def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
     Raises DeviceError.
     """
     wanted, _, shares = name.lower().partition(":")
-    if shares and shares not in SHARES | CLUSTERS:
-        hint = f"behind a colon comes one of {', '.join(SHARES | CLUSTERS)}"
+    if shares and shares not in (known_suffixes := (*SHARES, *CLUSTERS, UNCACHED)):
+        hint = f"behind a colon comes one of {', '.join(known_suffixes)}"
         raise DeviceError(f"no {brand} arch {name!r}", hint=hint)
     for gpu in known.values():
         if wanted in (gpu.name, gpu.arch):
             if shares in CLUSTERS and not gpu.clustered:
                 has = ", ".join(g.name for g in known.values() if g.clustered) or "no GPU"
                 raise DeviceError(f"{gpu.name} has no clusters of blocks that are known", hint=f"they are of {has}")
-            return replace(gpu, veus_per_sm=SHARES.get(shares, 1), cluster=CLUSTERS.get(shares, 1))
+            if shares == UNCACHED and not gpu.writes_back:
+                has = ", ".join(g.name for g in known.values() if g.writes_back) or "no GPU"
+                raise DeviceError(f"{gpu.name} needs no uncached memory", hint=f"it saves time on {has}")
+            found = replace(gpu, veus_per_sm=SHARES.get(shares, 1), cluster=CLUSTERS.get(shares, 1))
+            return replace(found, uncached=shares == UNCACHED)
     names = [*dict.fromkeys(g.arch for g in known.values()), *known]
     raise DeviceError(f"no {brand} arch {name!r}; known: {', '.join(names)}", hint=did_you_mean(wanted, names))
 
@@ -144,6 +152,7 @@ def gpu_spec(
         start_us=latencies.us(latencies.start, gpu),
         resident=memories[0],
         kept_reads=kept_reads,
+        uncached=gpu.uncached,
         instructions=(*instructions, *folds(subgroup_size)),
     )
 

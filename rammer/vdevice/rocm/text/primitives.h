@@ -6,7 +6,14 @@ struct mk_x { unsigned x; };
 INLINE unsigned mk_load_relaxed(const unsigned *p) { return __hip_atomic_load(p, __ATOMIC_RELAXED, MK_AGENT); }
 INLINE unsigned mk_load_acquire(const unsigned *p) { return mk_load_relaxed(p); }  // mk_acquire follows
 INLINE void mk_store_relaxed(unsigned *p, unsigned v) { __hip_atomic_store(p, v, __ATOMIC_RELAXED, MK_AGENT); }
+// What blocks hand over is in uncached memory, if so compiled: a store that has completed is visible to all.
+#ifdef MK_UNCACHED
+INLINE void mk_release() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
+INLINE void mk_store_release(unsigned *p, unsigned v) { mk_release(); mk_store_relaxed(p, v); }
+#else
+INLINE void mk_release() { __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent"); }
 INLINE void mk_store_release(unsigned *p, unsigned v) { __hip_atomic_store(p, v, __ATOMIC_RELEASE, MK_AGENT); }
+#endif
 INLINE unsigned mk_exchange(unsigned *p, unsigned old, unsigned v) {
   __hip_atomic_compare_exchange_strong(p, &old, v, __ATOMIC_RELAXED, __ATOMIC_RELAXED, MK_AGENT);
   return old;
@@ -20,7 +27,6 @@ INLINE void mk_sync() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-INLINE void mk_release() { __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent"); }
 INLINE void mk_acquire() { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent"); }
 INLINE void mk_pause() { __builtin_amdgcn_s_sleep(1); }
 template <int D> INLINE float mk_swap(float v) {

@@ -55,8 +55,8 @@ class Driver(Protocol):
         `cluster`: blocks of a cluster.
         """
 
-    def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
-        """Allocate memory aligned to 256 bytes, uninitialised or zeroed."""
+    def allocate(self, nbytes: int, *, zeros: bool = False, uncached: bool = False) -> int:
+        """Allocate memory aligned to 256 bytes, uninitialised or zeroed. `uncached`: no cache holds stores back."""
 
     def enqueue_copy(self, target: int, source: int, nbytes: int, way: Way) -> None:
         """Enqueue a copy of more than 0 bytes. A source on the host may change when this returns."""

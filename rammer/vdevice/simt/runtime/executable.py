@@ -99,7 +99,7 @@ class GpuExecutable:
         driver, arena_bytes = self._driver, int(header["arena_bytes"])
         packed = [image.weight(name) for name in header["weights"]]
         places = [int(p) for p in np.cumsum([0, *(aligned(w.nbytes) for w in packed)])]
-        weights, arena = driver.allocate(places[-1]), driver.allocate(arena_bytes, zeros=True)  # no word is there yet
+        weights, arena = driver.allocate(places[-1]), self._handed_over(arena_bytes)
         for array, at in zip(packed, places, strict=False):
             driver.write(weights + at, array)
 
@@ -114,9 +114,13 @@ class GpuExecutable:
         inputs, outputs = ([(p, address(p, *place)) for p, place in some] for some in port_places(image, streams))
         args = streams.addresses([weights + p for p in places[:-1]], arena)
         tables = [uploaded(driver, t) for t in (streams.instructions, streams.bounds, streams.waits, args)]
-        state = driver.allocate(4 * LINE * (1 + 2 * streams.num_veus), zeros=True)
+        state = self._handed_over(4 * LINE * (1 + 2 * streams.num_veus))
         driver.synchronize()
         return _Loaded(kernel, state, tables, inputs, outputs, args)
+
+    def _handed_over(self, nbytes: int) -> int:
+        """Allocate memory through which vEUs hand over; zeros, so that no word has come yet."""
+        return self._driver.allocate(nbytes, zeros=True, uncached=bool(self.streams.header.get("uncached")))
 
     def _kernel(self, code: bytes) -> Kernel:
         header = self.streams.header
@@ -259,7 +263,7 @@ class GpuExecutable:
         with self._use("profile the program") as loaded:
             if loaded.clocked is None:
                 kernel = self._kernel(self._compile(profiled(self._text)))
-                loaded.clocked = kernel, self._driver.allocate(4 * state_words(self.streams), zeros=True)
+                loaded.clocked = kernel, self._handed_over(4 * state_words(self.streams))
             kernel, state = loaded.clocked
             self._write(loaded, inputs)
             total_us = self._driver.time_us(self._launches(loaded, kernel, state, self._limit()))
