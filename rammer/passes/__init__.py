@@ -18,6 +18,7 @@ from rammer.passes.clean.merge_transposes import merge_transposes
 from rammer.passes.clean.move_first import move_first
 from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
+from rammer.passes.clean.split_columns import split_columns
 from rammer.passes.fusion.chains import fuse_chains
 from rammer.passes.fusion.norms import fuse_norms
 from rammer.passes.fusion.regions import fuse
@@ -101,6 +102,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         *only(keeps, join_sums),
         # a product of all steps waits for all of them: layers no longer run side by side
         bound(stack_rows, across_waves=not keeps),
+        *only(core, split_columns),  # on GPUs a copy by all vEUs costs no more than rounds of smaller products
         merge_transposes,
         simplify,
         eliminate_common,

@@ -20,11 +20,7 @@ LIBM = {**{name: f"{name}f" for name in ONE}, "round": "rintf", "abs": "fabsf"}
 BITS = _text("bits.h")
 
 # Complex numbers: complex64 is 8 bytes, complex128 is a type C128 of each language.
-COMPLEX = """\
-INLINE float c64_real(uint64_t x) { return sfloat((int)(uint32_t)x); }
-INLINE float c64_imag(uint64_t x) { return sfloat((int)(uint32_t)(x >> 32)); }
-INLINE uint64_t c64_complex(float re, float im) { return (uint64_t)(uint32_t)sbits(im) << 32 | (uint32_t)sbits(re); }
-"""
+COMPLEX = _text("complex.h")
 
 # For a type of half floats, HALF.
 HALF_BITS = """\
@@ -39,12 +35,7 @@ SIMPLE = _text("simple.h")
 ABS = """\
 INLINE F_ P_abs(F_ x) { return P_float(P_bits(x) & 0x7fffffff); }
 """
-POWER = """\
-INLINE F_ P_power(F_ x, F_ t) {  /* x * 2^n, t = 1.5 * 2^23 + n: in two steps, for subnormal ones */
-  I_ i = P_bits(t) - 0x4b400000, h = i >> 1;
-  return x * P_float((h + 127) << 23) * P_float((i - h + 127) << 23);
-}
-"""
+POWER = _text("power.h")
 POLYNOMIALS = _text("polynomials.h")
 # Fitted to erf(x) / x for the least relative error, 1.3e-8; with float32's rounding 3.5e-7.
 ERF = _text("erf.h")

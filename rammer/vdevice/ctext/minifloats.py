@@ -10,39 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from rammer.ir.tensor import DType
+from rammer.vdevice.ctext.files import text_of
 
 MINIFLOATS = tuple(d for d in DType if d.is_float and d.only_stored)
 
-FROM = """\
-INLINE F_ P_from_NAME(I_ x) {
-  I_ m = x & MAGNITUDE;
-  F_ v = P_sel(m < FIRST_NORMAL, P_int(m) * SMALLEST, P_float((m << SHIFT) + OFFSET));
-SPECIAL\
-  return P_float(P_bits(v) | ((x & SIGN) << SIGN_SHIFT));
-}
-"""
-TO = """\
-INLINE I_ P_to_NAME(F_ x) {
-  I_ u = P_bits(x), m = u & 0x7fffffff, sign = (u >> SIGN_SHIFT) & SIGN;
-  I_ small = P_bits(P_float(m) + MAGIC) - P_bits(P_splat(MAGIC));  /* a sum whose last digit is the smallest number */
-  I_ r = (m + (HALF - 1) + ((m >> SHIFT) & 1) - OFFSET) >> SHIFT;
-  r = P_sel_i(m < NORMAL_BITS, small, r);
-  r = P_sel_i(r > LARGEST, P_splat_i(OVER), r);
-  r = P_sel_i(m > 0x7f800000, P_splat_i(NOT_A_NUMBER), r);
-  return RESULT;
-}
-"""
-SCALES = """\
-INLINE F_ P_from_float8_e8m0fnu(I_ x) {
-  F_ v = P_float(P_sel_i(x == 0, P_splat_i(0x00400000), x << 23));
-  return P_sel(x == 255, P_splat(NAN), v);
-}
-INLINE I_ P_to_float8_e8m0fnu(F_ x) {  /* to the nearest power of two, ties up; above 2^-127, to 2^-126 at least */
-  I_ u = P_bits(x), r = (u + 0x400000) >> 23;
-  r = P_sel_i(u <= 0x400000, P_splat_i(0), r);
-  return P_sel_i((u <= 0) | (u >= 0x7f400000), P_splat_i(255), r);
-}
-"""
+FROM = text_of("rammer.vdevice.ctext", "text", "from_minifloat.h")
+TO = text_of("rammer.vdevice.ctext", "text", "to_minifloat.h")
+SCALES = text_of("rammer.vdevice.ctext", "text", "scales.h")
 
 
 def template(dtype: DType) -> str:

@@ -6,13 +6,16 @@ Most of it is the same for every device. A `Dialect` holds the primitives that d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.ctext import functions, minifloats
 from rammer.vdevice.ctext.files import text_of
 from rammer.vdevice.simt.codegen import mma, wgmma
-from rammer.vdevice.simt.instructions import EMULATED_COPIES, EMULATED_STAGED, FOLDS, emulated, emulated_swap
+from rammer.vdevice.simt.instructions import FOLDS, emulated, emulated_swap
+
+_text = partial(text_of, "rammer.vdevice.simt.codegen", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,16 @@ class Dialect:
 # MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
 
 # Of every GPU.
-TYPES = text_of("rammer.vdevice.simt.codegen", "text", "types.h")
+TYPES = _text("types.h")
+
+# Of a matrix in scratch, without a swizzle.
+DESCRIPTOR = _text("descriptor.h")
+
+# As late as possible: code that does not await a copy reads the old content.
+EMULATED_COPIES = _text("emulated_copies.h")
+
+# For units that read scratch by themselves.
+EMULATED_STAGED = _text("emulated_staged.h")
 
 CUDA = Dialect(
     "cuda",
@@ -82,19 +94,19 @@ CUDA = Dialect(
 #define NAN __int_as_float(0x7fffffff)
 """
     + TYPES
-    + text_of("rammer.vdevice.simt.codegen", "text", "cuda.h"),
+    + _text("cuda.h"),
     partial_sync=True,
     asks_ahead=True,
     fits=48,  # 68 such tiles of densenet121, chosen at random, need at most 187 of 255 registers
     inline_limit=40_000,
     instructions=(*mma.SM_80, mma.SM_80_FP32, *wgmma.SM_90, *wgmma.SM_90_FP32),
-    units=text_of("rammer.vdevice.simt.codegen", "text", "mma.h") + wgmma.TEXT,
+    units=_text("mma.h") + _text("wgmma.h") + DESCRIPTOR + wgmma.TEXT,
 )
 
-HALF = text_of("rammer.vdevice.simt.codegen", "text", "halves.h")
+HALF = _text("halves.h")
 
 # Approximations by the exponential and an inexact division.
-QUICK = text_of("rammer.vdevice.simt.codegen", "text", "quick.h")
+QUICK = _text("quick.h")
 
 COMPLEX128 = """\
 struct c128 { double re, im; };
@@ -104,7 +116,7 @@ INLINE c128 c128_complex(double re, double im) { c128 v; v.re = re; v.im = im; r
 """
 
 # Functions of vectors apply those of scalars to every lane, so that tails equal bodies.
-VECTORS = text_of("rammer.vdevice.simt.codegen", "text", "vectors.h")
+VECTORS = _text("vectors.h")
 
 
 # One text for all devices.
@@ -139,6 +151,6 @@ def prelude(dialect: Dialect) -> str:
     if units := [i for i in dialect.instructions if i.multiplies]:
         host = "".join(map(emulated, units))
         if any(i.staged for i in units):
-            host = EMULATED_STAGED + wgmma.DESCRIPTOR + host
+            host = EMULATED_STAGED + DESCRIPTOR + host
         text += f"#ifdef SIMT_HOST\n{host}#else\n{dialect.units}#endif\n"
     return text

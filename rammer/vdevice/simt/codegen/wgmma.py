@@ -46,12 +46,6 @@ SM_90 = (
 # As `mma.SM_80_FP32`; a piece of first parts lies before one of second parts.
 SM_90_FP32 = _each("tf32x2", "fp32", Encoding(DType.F32, 2, 32), 8.0 / 3)
 
-DESCRIPTOR = """\
-template <int TERMS, int LINES> INLINE uint64_t mk_matrix(const void *p) {  // bytes from piece to piece
-  return (uint64_t)(mk_scratch_at(p) >> 4) | (uint64_t)(TERMS >> 4) << 16 | (uint64_t)(LINES >> 4) << 32;
-}
-"""
-
 
 def _text(unit: Instruction) -> str:
     """Return the text for all terms of a chunk. Fences order it after writes and before reads of the sums."""
@@ -95,30 +89,5 @@ def _macros() -> str:
     return text
 
 
-# Units see a thread's stores to shared memory after its proxy fence and a block sync.
-TEXT = (
-    """\
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-INLINE unsigned mk_scratch_at(const void *p) {
-  unsigned at;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(p));
-  return at;
-}
-INLINE void mk_show_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-struct __align__(8) mk_u2 { unsigned x, y; };
-INLINE void mk_put_bf16x1(bf16 *p, int at, vf v) { *(mk_u2 *)(p + at) = {mk_bf16x2(v.x, v.y), mk_bf16x2(v.z, v.w)}; }
-INLINE float mk_near(float x) { return __uint_as_float(mk_tf32_near(x)); }
-INLINE vf mk_near(vf v) { return mk_vf(mk_near(v.x), mk_near(v.y), mk_near(v.z), mk_near(v.w)); }
-INLINE void mk_put_f32x1(float *p, int at, vf v) { V(p[at]) = mk_near(v); }
-INLINE void mk_put_f32x2(float *p, int at, vf v) {
-  const vf first = mk_near(v);
-  p += at + (at & ~31);
-  V(p[0]) = first;
-  V(p[32]) = v - first;
-}
-"""
-    + DESCRIPTOR
-    + _macros()
-    + "".join(map(_text, (*SM_90, *SM_90_FP32)))
-    + "#endif\n"
-)
+# Behind `text/wgmma.h` and `text/descriptor.h`.
+TEXT = _macros() + "".join(map(_text, (*SM_90, *SM_90_FP32))) + "#endif\n"
