@@ -102,7 +102,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         *only(keeps, join_sums),
         # a product of all steps waits for all of them: layers no longer run side by side
         bound(stack_rows, across_waves=not keeps),
-        *only(core, split_columns),  # on GPUs a copy by all vEUs costs no more than rounds of smaller products
+        *only(core, split_columns),  # with many vEUs, a copy costs no more than rounds of smaller products
         merge_transposes,
         simplify,
         eliminate_common,

@@ -28,6 +28,7 @@ from rammer_testing.fuzz.oracle import (
     rounding,
     rounds_once,
     spreads,
+    sums_saturate,
     tolerance,
 )
 from rammer_testing.fuzz.shrink import shrink
@@ -380,6 +381,8 @@ def test_without_onnx_runtime_the_standard_is_asked_before_our_interpreter(monke
 
 def test_formulas_say_what_onnx_runtime_says() -> None:
     """Of quantised operators, which share no text with the importer; a result right between two steps may be either."""
+    if sums_saturate():
+        pytest.skip("ONNX Runtime's products of bytes are not exact on this CPU")
     onnxruntime, compared = oracles(small_case().model)["onnxruntime"], 0
     for seed in range(40):
         case = draw(f"zeros:{seed}", CHOICES)

@@ -138,6 +138,20 @@ def test_equal_terms_round_alike_so_their_order_counts(seed: int) -> None:
     assert unexplained(got * np.float32(1.0001), flat, 0, at, partial(bounded, expr, inputs, careful=True)) == 0
 
 
+def test_sums_over_blocks_of_channels() -> None:
+    """Equal channels in blocks of eight: all places of a block, and its channels inside."""
+    nine = 18659654, 21276782, 17657812, 20662220, 26382220, 26481070, 18181200, 22751110, 24169416
+    places = np.array(nine, np.float32)
+    x = np.ascontiguousarray(np.broadcast_to(places.reshape(3, 3), (1, 16, 3, 3)))
+    expr = OPS["conv"].express(TensorType(x.shape), TensorType(x.shape))
+    inputs = dict(zip((n for n, _ in expr.inputs), (x, np.ones_like(x)), strict=True))
+    got = np.cumsum(np.broadcast_to(places[:, None], (2, 9, 8)), dtype=np.float32)[-1:]
+    (want,) = bounded(expr, inputs)
+    flat, at = Bounded(want.value.ravel(), want.error.ravel()), np.zeros((1, 4), np.int64)
+    assert differs(got, flat).all()
+    assert unexplained(got, flat, 0, at, partial(bounded, expr, inputs, careful=True)) is None
+
+
 @pytest.mark.parametrize("fn", ["exp", "log", "tanh", "sigmoid", "erf", "sin", "sqrt", "floor", "round", "sign", "abs"])
 def test_functions_of_sums(fn: str) -> None:
     """With an argument that is itself rounded: steps count in full where it may lie on either side."""

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cpus import CPUS
+from cpus import CPUS, runnable
 from layers import network
 from onnx import helper
 from rammer_testing.generate import random_graph, random_inputs, random_plan
@@ -76,7 +76,9 @@ def taken(plan: ExecutionPlan) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[rammer.Program]:
-    with closing(rammer.compile(squeezed(), "cpu", device=2, tune_seconds=0)) as program:
+    with closing(
+        rammer.compile(squeezed(), "cpu", device=2, arch=runnable("x86-64-avx512"), tune_seconds=0)
+    ) as program:
         yield program
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from pass_models import SPEC, Net, model, random_inputs
+from pass_models import SPEC, Net, assert_same, model, random_inputs
 
 import rammer
 from rammer.ir.graph import Graph
@@ -39,7 +39,7 @@ def in_front(b: Net, x: TensorId, heads: int) -> list[TensorId]:
 
 
 def by_heads(b: Net, x: TensorId, heads: int) -> list[TensorId]:
-    """Each head has its query, key and value side by side: BLOOM. No slice takes adjacent columns."""
+    """Each head has its query, key and value side by side, so columns are not adjacent: BLOOM, GPT-NeoX."""
     n, rows, width = b.types[x].shape
     head = width // 3 // heads
     y = b.add("reshape", x, shape=(n, rows, heads, 3, head))
@@ -67,7 +67,7 @@ def attention(cut: Cut, rows: int, width: int, heads: int, batch: int = 1, *, tr
 
 @pytest.mark.parametrize("trans_b", [False, True])
 @pytest.mark.parametrize(("rows", "width", "heads", "batch"), [(75, 96, 3, 1), (28, 192, 4, 3)])
-@pytest.mark.parametrize("cut", [in_slices, in_front])
+@pytest.mark.parametrize("cut", [in_slices, in_front, by_heads])
 def test_nothing_is_copied(cut: Cut, rows: int, width: int, heads: int, batch: int, trans_b: bool) -> None:
     graph = attention(cut, rows, width, heads, batch, trans_b=trans_b)
     made = optimize(graph, SPEC)
@@ -86,11 +86,6 @@ def test_programs_agree(cut: Cut, target: str, device: int | str) -> None:
     with rammer.compile(graph, target, device=device, tune_seconds=0) as program:
         for name, found in program.run(inputs).items():
             np.testing.assert_allclose(found, evaluate_graph(graph, inputs)[name], rtol=2e-5, atol=2e-5)
-
-
-def test_adjacent_columns_only() -> None:
-    graph = attention(by_heads, 28, 96, 3)
-    assert split_columns(graph) is graph
 
 
 @pytest.mark.parametrize(
@@ -119,9 +114,21 @@ def test_what_is_split(rows: int, uneven: bool, also: str, result: bool, split: 
     graph = model(build, (rows, 24))
     made = split_columns(graph)
     assert (made is not graph) == split
-    inputs = random_inputs(graph)
-    for name, wanted in evaluate_graph(graph, inputs).items():
-        np.testing.assert_allclose(evaluate_graph(made, inputs)[name], wanted, rtol=1e-5)
+    assert_same(graph, made)
+
+
+@pytest.mark.parametrize(("shape", "split"), [((28,), True), ((1, 28), True), ((28, 1), False), ((28, 28), False)])
+def test_what_is_added_may_be_a_row(shape: tuple[int, ...], split: bool) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = b.add("matmul", x, b.weight(24, 28))
+        y = b.add("add", y, b.weight(*shape))
+        parts = [b.add("slice", y, starts=(0, at), steps=(1, 1), shape=(28, 14)) for at in (0, 14)]
+        return b.add("matmul", b.add("transpose", parts[0], perm=(1, 0)), parts[1])
+
+    graph = model(build, (28, 24))
+    made = split_columns(graph)
+    assert (made is not graph) == split
+    assert_same(graph, made)
 
 
 def test_gates_are_no_copies() -> None:

@@ -12,7 +12,7 @@ follows each value through the expression. To first order:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod, sqrt
 from typing import Any, NamedTuple
@@ -56,6 +56,7 @@ FACTOR_STEPS = {"bf16": 2.0**-9, "tf32": 2.0**-12}  # of factors, relative, by t
 TINY = 2.0**-126  # the least normal float32: smaller results may be zero
 LARGEST = float(np.finfo(np.float32).max)
 LANES = 1, 4, 16  # numbers of lanes in which float32 sums are tried
+BLOCKS = 8, 16  # extents of blocks in which they are tried along each axis
 MOST_LOOKED_AT = 16  # elements, the farthest off, that are checked with careful bounds
 MOST_TRIED = 1 << 22  # terms of sums that are tried
 MOST_WHOLE = 2.0**40  # the most by which integers are moved
@@ -392,17 +393,28 @@ class _Bounds(Evaluator):
 def _float32_error(terms: Array, value: Any, rank: int) -> Any:
     """Return twice the largest error of float32 sums over all axes from `rank` on, one by one or in lanes.
 
-    Equal terms round alike, so errors add up; how much depends on the order, which begins with either end of the axes.
+    Equal terms round alike, so errors add up; how much depends on the order, which begins with either end of the axes,
+    or goes from block to block of one axis outside of the others, and along each block inside, as channels lie.
     """
     most: Any = 0.0
-    kept, summed = range(rank), range(rank, terms.ndim)
-    for axes, lanes in product((summed, summed[::-1]), LANES):
-        flat = terms.transpose(*kept, *axes).reshape(*terms.shape[:rank], -1)
+    for ordered, lanes in product(_orders(terms, rank), LANES):
+        flat = ordered.reshape(*terms.shape[:rank], -1)
         padded = np.zeros((*flat.shape[:-1], -(-flat.shape[-1] // lanes) * lanes), np.float32)
         padded[..., : flat.shape[-1]] = flat
         sums = np.cumsum(padded.reshape(*flat.shape[:-1], -1, lanes), -2, dtype=np.float32)[..., -1, :]
         most = np.fmax(most, np.abs(sums.sum(-1, dtype=np.float64) - value))
     return 2 * most
+
+
+def _orders(terms: Array, rank: int) -> Iterator[Array]:
+    """Yield the terms with the axes from `rank` on in other orders, the innermost last."""
+    summed = range(rank, terms.ndim)
+    yield terms
+    yield terms.transpose(*range(rank), *summed[::-1])
+    for axis, block in product(summed, BLOCKS):
+        before, after = terms.shape[:axis], terms.shape[axis + 1 :]
+        if terms.shape[axis] % block == 0:
+            yield np.moveaxis(terms.reshape(*before, -1, block, *after), (axis, axis + 1), (rank, -1))
 
 
 def moved_by(value: Any, by: Any) -> Any:
