@@ -81,8 +81,8 @@ def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
                 has = ", ".join(g.name for g in known.values() if g.clustered) or "no GPU"
                 raise DeviceError(f"{gpu.name} has no clusters of blocks that are known", hint=f"they are of {has}")
             if shares == UNCACHED and not gpu.writes_back:
-                has = ", ".join(g.name for g in known.values() if g.writes_back) or "no GPU"
-                raise DeviceError(f"{gpu.name} needs no uncached memory", hint=f"it saves time on {has}")
+                useful = "".join(f"; it is for {g.name}" for g in known.values() if g.writes_back)
+                raise DeviceError(f"{gpu.name} needs no uncached memory", hint=f"leave out :{UNCACHED}{useful}")
             found = replace(gpu, veus_per_sm=SHARES.get(shares, 1), cluster=CLUSTERS.get(shares, 1))
             return replace(found, uncached=shares == UNCACHED)
     names = [*dict.fromkeys(g.arch for g in known.values()), *known]
