@@ -219,9 +219,7 @@ def test_choosing_a_gpu() -> None:
     with pytest.raises(DeviceError, match="did you mean 'mi300x'"):
         choose_gpu("mi300")
     assert make_spec(choose_gpu("mi300x:uncached")).uncached and not make_spec(choose_gpu("mi300x")).uncached
-    with pytest.raises(
-        DeviceError, match="mi210 needs no uncached memory\n  hint: leave out :uncached; it is for mi300x"
-    ):
+    with pytest.raises(DeviceError, match="mi210 needs no uncached memory\n  hint: leave out :uncached; it is for"):
         choose_gpu("mi210:uncached")
     with pytest.raises(DeviceError, match="behind a colon comes one of x1, x2, c4, c8, uncached"):
         choose_gpu("mi300x:cached")
