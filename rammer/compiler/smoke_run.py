@@ -99,7 +99,7 @@ class ModelReference:
 
     def __init__(self, model: Graph, spec: VDeviceSpec, store: ProfileStore, check: int) -> None:
         self.inputs = random_inputs(ports_of(model)[0], 0)
-        self.model, self._step, self._store = model, FACTOR_STEPS.get(spec.precision, 0.0), store
+        self._model, self._step, self._store = model, FACTOR_STEPS.get(spec.precision, 0.0), store
         self._seconds = inf if check > 1 else MOST_S
         self._work_s = sum(OPERATOR_S + flops(op.operation.expr) / FLOPS_PER_S for op in model.operators)
         operators = [(op.kind, op.inputs, op.outputs) for op in model.operators]
@@ -124,14 +124,18 @@ class ModelReference:
     def _meant(self) -> Wanted | None:
         for inputs in (self.inputs, without_indices(self.inputs)):
             with suppress(InputError):
-                return inputs, evaluate_graph(self.model, inputs)
+                return inputs, evaluate_graph(self._model, inputs)
         return None
 
     def shared(self, graph: Graph) -> list[TensorId]:
         """Return the tensors of an optimized graph that have the same values in the model."""
         computed = [t for op in graph.operators if not op.operation.expr.in_place for t in op.outputs]
-        types = {t: (kind.shape, kind.dtype) for t, kind in self.model.types.items() if t in self.model.producers}
+        types = {t: (kind.shape, kind.dtype) for t, kind in self._model.types.items() if t in self._model.producers}
         return [t for t in computed if types.get(t) == (graph.types[t].shape, graph.types[t].dtype)]
+
+    def rounded_once(self, wanted: Wanted) -> Expected:
+        """Return the model's outputs, with the error of one rounding in each operator."""
+        return rounded_once(self._model, *wanted)
 
     def expected(self, inputs: Mapping[str, Array], tensors: Sequence[TensorId]) -> Expected:
         """Return the model's values for these inputs, with the error that rounding in its operators may cause."""
@@ -139,7 +143,7 @@ class ModelReference:
         def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
             return bounded(op.operation.expr, given, factor_step=self._step, careful=True)
 
-        return expected(self.model, inputs, local, tensors)
+        return expected(self._model, inputs, local, tensors)
 
 
 def run_once(
@@ -333,7 +337,7 @@ class _Run:
             if not differs(found[tensor], Bounded(value, least(value, USUAL))).any():
                 continue
             if not self._every:
-                once = once or rounded_once(self._judge.model, inputs, self._wanted[1])
+                once = once or self._judge.rounded_once(self._wanted)
                 if not once[tensor].unlike(found[tensor], least(value, steps)):
                     continue
             if not explained:

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 from onnx_models import model, node
+from rammer_testing.runtime import run_runtime
 
 import rammer
 from rammer.errors import ModelError
@@ -58,13 +59,7 @@ def agrees(
 ) -> None:
     """The node means the same to ONNX Runtime; and compiled for the CPU, if asked for."""
     made = contrib(op, values, outputs, fixed or {}, **attrs)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry(
-        "session.x64quantprecision", "1"
-    )  # else sums of bytes saturate where VNNI is missing
-    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    wanted = session.run(None, dict(values))
+    wanted = run_runtime(made, values)
     graph = load(made)
     found = [evaluate_graph(graph, values)]
     if cpu:
@@ -192,8 +187,7 @@ def test_grouped_heads_attend_into_a_cache(past: int, rotary: int, packed: bool)
     made = contrib(
         "GroupQueryAttention", values, ["y", "nk", "nv"], {"t": np.array([total], np.int32)}, inputs=inputs, **attrs
     )
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    wanted = session.run(None, values)
+    wanted = run_runtime(made, values)
     seen = evaluate_graph(load(made), values)
     np.testing.assert_allclose(seen["y"], wanted[0], rtol=1e-4, atol=2e-5)
     for name, want in zip(("nk", "nv"), wanted[1:], strict=True):

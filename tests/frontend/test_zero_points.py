@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import ModelProto
 from onnx_models import model, node
+from rammer_testing.runtime import run_runtime
 
 import rammer
 from rammer.errors import ModelError
@@ -36,13 +36,7 @@ def ran(made: ModelProto, feeds: dict[str, Array], want: Array, *, atol: float, 
     """Compare with the formula, and with ONNX Runtime where that takes this form."""
     found = {"rammer": rammer.compile(made, "interpreter").run(feeds)["y"]}
     if runtime:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.add_session_config_entry(
-            "session.x64quantprecision", "1"
-        )  # else sums of bytes saturate where VNNI is missing
-        session = onnxruntime.InferenceSession(made.SerializeToString(), options, ["CPUExecutionProvider"])
-        (found["ONNX Runtime"],) = session.run(None, feeds)
+        (found["ONNX Runtime"],) = run_runtime(made, feeds)
     for who, value in found.items():
         np.testing.assert_allclose(value.astype(np.float64), want, rtol=1e-5, atol=atol, err_msg=who)
 

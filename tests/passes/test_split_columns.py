@@ -131,6 +131,25 @@ def test_what_is_added_may_be_a_row(shape: tuple[int, ...], split: bool) -> None
     assert_same(graph, made)
 
 
+@pytest.mark.parametrize("twice", ["sum", "slices", "outputs"])
+def test_what_is_read_twice(twice: str) -> None:
+    """The sum of a product and itself, a slice that is read as two, and one that is two outputs."""
+
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = b.add("matmul", x, b.weight(24, 96))
+        y = b.add("add", y, y) if twice == "sum" else y
+        starts = (0, 48) if twice == "sum" else (0, 48, 48)
+        parts = [b.add("slice", y, starts=(0, at), steps=(1, 1), shape=(28, 48)) for at in starts]
+        if twice == "outputs":
+            b.output(parts[1], "one")
+            b.output(parts[2], "other")
+        return b.add("matmul", b.add("transpose", parts[0], perm=(1, 0)), parts[-1])
+
+    graph = model(build, (28, 24))
+    assert_same(graph, split_columns(graph))
+    assert_same(graph, optimize(graph, SPEC))
+
+
 def test_gates_are_no_copies() -> None:
     """Element-wise operators read slices in place, as gated units and recurrent cells do."""
 

@@ -30,9 +30,9 @@ def test_launches_are_cooperative(rocm_gpu: FakeRocm) -> None:
 @pytest.mark.parametrize("uncached", [False, True])
 def test_what_vEUs_hand_over_may_lie_in_uncached_memory(rocm_gpu: FakeRocm, uncached: bool) -> None:
     """Arena, counters and clocks do, weights do not."""
-    plan, vdevice = rocm_gpu.plan(), rocm_gpu.vdevice()
-    made = vdevice.build(replace(plan, spec=replace(plan.spec, uncached=uncached)))
-    loaded = vdevice.open(made)
+    vdevice = rocm_gpu.vdevice()
+    vdevice.spec = replace(vdevice.spec, uncached=uncached)
+    loaded = vdevice.open(vdevice.build(rocm_gpu.plan()))
     assert agree(GRAPH, loaded)
     assert rocm_gpu.cell("uncached").value == 2 * uncached
     loaded.run_timed({t: np.zeros(GRAPH.types[t].shape, np.float32) for t in GRAPH.inputs})

@@ -413,7 +413,7 @@ def _orders(terms: Array, rank: int) -> Iterator[Array]:
     yield terms.transpose(*range(rank), *summed[::-1])
     for axis, block in product(summed, BLOCKS):
         before, after = terms.shape[:axis], terms.shape[axis + 1 :]
-        if terms.shape[axis] % block == 0:
+        if len(summed) > 1 and terms.shape[axis] % block == 0:
             yield np.moveaxis(terms.reshape(*before, -1, block, *after), (axis, axis + 1), (rank, -1))
 
 

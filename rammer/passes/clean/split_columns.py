@@ -71,7 +71,7 @@ def _columns(editor: Editor, op: ROperator) -> Columns:
             found.shape, found.first, found.perm = kind.shape, at[-1], tuple(range(kind.rank))
         elif after.kind == "add" and found.shape == kind.shape == shape:
             others = [t for t in after.inputs if t != found.result]
-            if not all(t in editor.constants and _is_row(editor.types[t], shape[-1]) for t in others):
+            if len(others) != 1 or others[0] not in editor.constants or not _is_row(editor.types[others[0]], shape[-1]):
                 break
             found.adds.append(after)
         else:
@@ -87,21 +87,19 @@ def _is_row(kind: TensorType, width: int) -> bool:
 def _split(editor: Editor, columns: Columns) -> None:
     shape, result = columns.op.operation.outputs[0].shape, columns.result
     readers = {n: editor.operators[n] for n in editor.readers.get(result, ())}
-    boxes = {n: columns.box(op) for n, op in readers.items() if op.kind == "slice"}
-    parts = set(boxes.values())
-    if len(boxes) < len(readers) or result in editor.outputs or None in parts or len(parts) < 2:
+    found = {n: columns.box(op) for n, op in readers.items() if op.kind == "slice"}
+    boxes = {n: box for n, box in found.items() if box is not None}
+    if len(boxes) < max(len(readers), 2) or result in editor.outputs:
         return
     is_copied = columns.perm != tuple(range(len(columns.shape))) or any(
         _is_moved(editor, op.outputs[0]) for op in readers.values()
     )
-    count = sum(prod(end - begin for begin, end in box) for box in parts if box)
+    count = sum(prod(end - begin for begin, end in box) for box in boxes.values())
     if not is_copied or count > shape[-1] or prod(shape[:-1]) == 1:
         return
-    made = {box: _part(editor, columns, box) for box in parts if box}
     for n, box in boxes.items():
-        op = editor.remove(n)
-        assert box is not None
-        editor.replace_result(op.outputs[0], editor.reshaped(op.name, made[box], op.operation.outputs[0].shape))
+        op, part = editor.remove(n), _part(editor, columns, box)
+        editor.replace_result(op.outputs[0], editor.reshaped(op.name, part, op.operation.outputs[0].shape))
 
 
 def _is_moved(editor: Editor, tensor: TensorId) -> bool:

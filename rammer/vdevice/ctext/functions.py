@@ -23,18 +23,13 @@ BITS = _text("bits.h")
 COMPLEX = _text("complex.h")
 
 # For a type of half floats, HALF.
-HALF_BITS = """\
-INLINE int hbits(float x) { union { HALF h; uint16_t i; } u; u.h = (HALF)x; return u.i; }
-INLINE float hfloat(int x) { union { HALF h; uint16_t i; } u; u.i = (uint16_t)x; return (float)u.h; }
-"""
+HALF_BITS = _text("half_bits.h")
 
 # Templates. They use `sel`, `splat`, `sqrt` and `abs`, to be defined before.
 SIMPLE = _text("simple.h")
 
 # Templates without library calls, equal for each lane. They also use `bits`, `float` (of bits) and `int` (to float).
-ABS = """\
-INLINE F_ P_abs(F_ x) { return P_float(P_bits(x) & 0x7fffffff); }
-"""
+ABS = _text("abs.h")
 POWER = _text("power.h")
 POLYNOMIALS = _text("polynomials.h")
 # Fitted to erf(x) / x for the least relative error, 1.3e-8; with float32's rounding 3.5e-7.

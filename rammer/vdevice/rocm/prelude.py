@@ -31,6 +31,7 @@ def hip(wavefront_size: int, instructions: tuple[Instruction, ...] = (), *, unca
         subgroup_size=wavefront_size,
         instructions=instructions,
         units=text_of("rammer.vdevice.rocm", "text", "matrix_cores.h"),
+        uncached=uncached,
     )
 
 

@@ -72,8 +72,9 @@ def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
     Raises DeviceError.
     """
     wanted, _, shares = name.lower().partition(":")
-    if shares and shares not in (known_suffixes := (*SHARES, *CLUSTERS, UNCACHED)):
-        hint = f"behind a colon comes one of {', '.join(known_suffixes)}"
+    suffixes = (*SHARES, *CLUSTERS, UNCACHED)
+    if shares and shares not in suffixes:
+        hint = f"behind a colon comes one of {', '.join(suffixes)}"
         raise DeviceError(f"no {brand} arch {name!r}", hint=hint)
     for gpu in known.values():
         if wanted in (gpu.name, gpu.arch):

@@ -106,7 +106,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
     }
     if messages.boxes:
         header["cluster"] = messages.cluster
-    if spec.uncached:
+    if dialect.uncached:
         header["uncached"] = True
     arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
     streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)

@@ -40,6 +40,7 @@ class Dialect:
     inline_limit: int = 200_000  # characters of tasks; more are called, to save registers and compile time
     instructions: tuple[Instruction, ...] = ()
     units: str = ""  # defines `mk_NAME` of each instruction, over registers of its output and inputs
+    uncached: bool = False  # `mk_release` counts on memory that no cache holds back
 
 
 # The contract of a dialect: what its primitives define.

@@ -47,7 +47,10 @@ _ONCE = (  # operators that round each element once: their 16-bit results are ex
     *("Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Relu", "Sqrt", "Identity", "Cast", "Where", "Reshape", "Slice"),
     *("Transpose", "Concat", "Split", "Squeeze", "Unsqueeze", "Expand", "Gather", "Less", "Greater", "GreaterOrEqual"),
 )
-_BYTES = ("MatMulInteger", "QLinearMatMul", "QGemm", "ConvInteger", "QLinearConv", "DynamicQuantizeMatMul")
+_BYTES = (  # products of bytes
+    *("MatMulInteger", "QLinearMatMul", "QGemm", "ConvInteger", "QLinearConv"),
+    *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
+)
 _WINDOWS = ("AveragePool", "MaxPool", "LpPool")
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SHAPING = ("Resize",)  # numbers of which give the result's size; oracles compute positions in float32
