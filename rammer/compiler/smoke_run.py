@@ -317,7 +317,7 @@ class _Run:
 
         Where they are farther off than usual, compute how far rounding explains it: first as if each operator rounded
         once, then, if that is not enough, with bounds of all roundings inside of operators, those of the model and
-        those that passes made of it. Bounds take ten times as long.
+        those that passes made of it. Bounds take many times as long.
         """
         self._progress[0] = COMPARED_AT
         if self._wanted is None or any(not np.array_equal(inputs[t], a) for t, a in self._wanted[0].items()):

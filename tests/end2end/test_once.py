@@ -202,7 +202,7 @@ def test_a_slow_comparison_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_outputs_that_single_roundings_explain_need_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds of all roundings take ten times as long, a minute for DeepSpeech2."""
+    """Bounds of all roundings take many times as long, a minute for DeepSpeech2."""
     monkeypatch.setattr(smoke_run, "USUAL", 0.0)
     monkeypatch.setattr(smoke_run, "expected", lambda *_: pytest.fail("bounds were computed"))
     model = lstm_stack(layers=2, steps=12, hidden=96)
