@@ -67,6 +67,7 @@ typedef struct {
   struct pool *pool;
   char *scratch;  // of the program that runs: nobody else computes there
   u64 idle;  // the dispatch in which it waits, in timed runs
+  i64 awaited;  // what for: the step of a vEU, as vEU << 32 | order; or -1, the ends of all lanes
 } lane;
 
 // What a host offers: call work(p, v) once for each v < count, on any threads, and return when all have returned.
@@ -278,7 +279,7 @@ INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base, int timed) 
   u64 since = 0;
   for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->step) - base > on.order) return 1;
-    if (timed) STORE(&p->lanes[veu].idle, p->go);
+    if (timed) STORE(&p->lanes[veu].awaited, (i64)on.veu << 32 | on.order), STORE(&p->lanes[veu].idle, p->go);
     pause();
     if (i % LOOK) continue;
     if (LOAD(&other->open)) help(p, veu, other);
@@ -310,6 +311,13 @@ static int __attribute__((noinline)) compute_openly(pool *p, i64 veu, const slot
   return 1;
 }
 
+// Whether a lane waits for what is not there yet. One that has just got it may still look as if it waited.
+static int is_held_up(const pool *p, const lane *other, u64 go) {
+  if (LOAD(&other->idle) != go) return 0;
+  const i64 on = LOAD(&other->awaited);
+  return on < 0 || LOAD(&p->lanes[on >> 32].step) - p->base <= (on & 0xffffffff);
+}
+
 // Hold a vEU back until each other one waits, or has come to its end. A call that ends without it is wrong, and its
 // results are read before this vEU goes on.
 static void __attribute__((noinline)) come_late(const pool *p, i64 veu) {
@@ -318,7 +326,7 @@ static void __attribute__((noinline)) come_late(const pool *p, i64 veu) {
   for (i64 v = 0; v < p->t->num_veus && !LOAD(&p->abort);) {
     const u64 go = LOAD(&p->go);
     const lane *other = &p->lanes[v];
-    if (v == veu || bounds[v] == bounds[v + 1] || LOAD(&other->idle) == go || LOAD(&other->done) == go) v++;
+    if (v == veu || bounds[v] == bounds[v + 1] || is_held_up(p, other, go) || LOAD(&other->done) == go) v++;
     else yield();
     if (!LOAD_IN_ORDER(&p->running)) {
       if (!ended) ended = now_ns();
@@ -463,6 +471,7 @@ INLINE int stand_in_for_worker(pool *p, lane *other, u64 *since) {
 static int join(pool *p, i64 veu) {
   lane *other = &p->lanes[veu];
   u64 since = 0;
+  STORE(&p->lanes[0].awaited, -1);
   STORE(&p->lanes[0].idle, p->go);
   for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->done) == p->go) return 1;
