@@ -70,12 +70,23 @@ def build(
     main: Path | None = None,
     objects: Path | None = None,
 ) -> Path:
-    """Compile a project as its CMakeLists.txt does, hand-written files with all warnings.
+    """Compile a project as its CMakeLists.txt does, and link it.
 
     `flags` go to the compiler and the linker. `main` stands in for the self-check. Object files that are in `objects`
     already are used.
     """
     compiler, objects = compiler or c_compiler(), objects or target.parent / f"{target.name}.objects"
+    made = compile_only(folder, objects, () if shared else (main or folder / "main.c",), flags, compiler)
+    kind = ("-shared",) if shared else ()
+    command = [*compiler.command, *kind, *flags, *map(str, made), *link, "-o", str(target)]
+    subprocess.run(command, check=True, cwd=folder)
+    return target
+
+
+def compile_only(
+    folder: Path, objects: Path, mains: tuple[Path, ...], flags: tuple[str, ...], compiler: Compiler
+) -> list[Path]:
+    """Compile a project's sources and `mains` to object files, hand-written ones with all warnings. Needs no libc."""
     objects.mkdir(exist_ok=True)
     listed = (folder / "CMakeLists.txt").read_text()
     chosen = re.findall(
@@ -88,7 +99,7 @@ def build(
     if compiler.family == "gcc":
         kernel_flags = [flag for flag in kernel_flags if "mllvm" not in flag and "vectorizer" not in flag]
     made = []
-    for path in sorted([*folder.glob("src/*.c"), *([] if shared else [main or folder / "main.c"])]):
+    for path in sorted([*folder.glob("src/*.c"), *mains]):
         relative = str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
         made.append(objects / f"{path.stem}.o")
         if made[-1].exists():
@@ -96,7 +107,4 @@ def build(
         given = (*kernel_flags, *flags_of[relative]) if relative in flags_of else FLAGS
         command = [*compiler.command, *given, "-fPIC", *flags, *include(folder), "-c", str(path), "-o", str(made[-1])]
         subprocess.run(command, check=True, cwd=folder)
-    kind = ("-shared",) if shared else ()
-    command = [*compiler.command, *kind, *flags, *map(str, made), *link, "-o", str(target)]
-    subprocess.run(command, check=True, cwd=folder)
-    return target
+    return made

@@ -13,6 +13,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -65,7 +66,11 @@ class Measured:
 
 def spec_of(program: str) -> VDeviceSpec:
     """Return the spec for which a program was compiled."""
-    grouping = next((f":{g}" for g in GROUPINGS if f"@{g}" in program), "")
+    return _spec(next((f":{g}" for g in GROUPINGS if f"@{g}" in program), ""))
+
+
+@cache
+def _spec(grouping: str) -> VDeviceSpec:
     return make_spec(choose_gpu(f"h200{grouping}"))
 
 

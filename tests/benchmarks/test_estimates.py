@@ -22,7 +22,7 @@ MOST = 0.165  # mean |measured / estimate - 1| of the programs; 0.157 when it wa
 
 
 def off(rows: list[Measured], **other: float) -> float:
-    specs: dict[str, VDeviceSpec] = {r.program: replace(estimates.spec_of(r.program), **other) for r in rows}
+    specs: dict[str, VDeviceSpec] = {p: replace(estimates.spec_of(p), **other) for p in {row.program for row in rows}}
     found = estimates.errors(rows, np.array([row.estimated_us(specs[row.program]) for row in rows]))
     return float(np.mean([*found.values()]))
 

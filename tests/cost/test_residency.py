@@ -122,7 +122,7 @@ def test_loops_lose_more_the_larger_they_are(pieces: int, least: float, most: fl
     assert least <= 1 - near / (PIECE * pieces) <= most
 
 
-@pytest.mark.parametrize("tenths", [0, 5, 10, 11, 15, 20, 40])
+@pytest.mark.parametrize("tenths", [0, 5, 10, 11, 15, 20, pytest.param(40, marks=pytest.mark.slow)])
 def test_what_a_loop_keeps_is_known_without_going_round(tenths: int) -> None:
     """`MemoryLevel.kept` against a loop over many small pieces, followed until nothing changes."""
     pieces = 1000 * tenths // 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from rammer.plugins import PluginRegistry
 
 light = pytest.importorskip("benchmarks.models.light", reason="needs the source checkout")
 POLICIES = sorted(PluginRegistry(third_party=False).policies())
-QUICK = ("squeezenet", "shufflenet")
+QUICK = {("squeezenet", policy) for policy in POLICIES[::2]} | {("shufflenet", policy) for policy in POLICIES[1::2]}
 
 
 def check(path: str, inputs: dict[str, np.ndarray], wanted: dict[str, np.ndarray], policy: str) -> None:
@@ -21,12 +23,14 @@ def check(path: str, inputs: dict[str, np.ndarray], wanted: dict[str, np.ndarray
         assert np.ptp(value) > 0, "an output of one repeated number proves nothing"
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in light.NAMES])
-def test_light_model_agrees_with_onnxruntime(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [pytest.param(*one, marks=[] if one in QUICK else pytest.mark.slow) for one in product(light.NAMES, POLICIES)],
+)
+def test_light_model_agrees_with_onnxruntime(name: str, policy: str) -> None:
     pytest.importorskip("onnxruntime", reason="the reference of these models is ONNX Runtime (dev extra)")
     built = light.build(name)
-    for policy in POLICIES:
-        check(str(built.path), built.inputs, built.outputs, policy)
+    check(str(built.path), built.inputs, built.outputs, policy)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

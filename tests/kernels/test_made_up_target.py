@@ -253,11 +253,11 @@ def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
     ("spec", "op", "most"),
     [
         (ALONE, matmul(60, 45, 144), 1.1),
-        (ALONE, matmul(100, 36, 132), 1.0),
+        pytest.param(ALONE, matmul(100, 36, 132), 1.0, marks=pytest.mark.slow),
         (replace(ALONE, num_veus=5), matmul(60, 45, 144), 1.0),
-        (replace(ALONE, num_veus=5), matmul(48, 30, 144), 1.15),
+        pytest.param(replace(ALONE, num_veus=5), matmul(48, 30, 144), 1.15, marks=pytest.mark.slow),
         (ALONE, pointwise(1, 24, 144, 8, 10), 1.0),
-        (ALONE, pointwise(2, 24, 132, 9, 7), 1.05),
+        pytest.param(ALONE, pointwise(2, 24, 132, 9, 7), 1.05, marks=pytest.mark.slow),
         (WAVES, matmul(48, 36, 40), 1.2),  # ranked by staging alone, while estimates add up what shares issue slots
         (WAVES, conv(1, 12, 20, 5, 8), 1.2),
     ],

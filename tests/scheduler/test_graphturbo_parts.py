@@ -182,11 +182,21 @@ def parts_of(plan: ExecutionPlan) -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize(
-    ("batch", "size", "veus", "kib", "joined"),
-    [(1, 75, 2, 96, False), (1, 61, 2, 64, True), (1, 93, 3, 128, False), (3, 45, 2, 64, True), (2, 61, 2, 128, False)],
+    ("rules", "batch", "size", "veus", "kib", "joined"),
+    [
+        ("parts", 1, 75, 2, 96, False),
+        pytest.param("images", 1, 75, 2, 96, False, marks=pytest.mark.slow),
+        ("images", 1, 61, 2, 64, True),
+        pytest.param("parts", 1, 61, 2, 64, True, marks=pytest.mark.slow),
+        ("parts", 1, 93, 3, 128, False),
+        pytest.param("images", 1, 93, 3, 128, False, marks=pytest.mark.slow),
+        ("parts", 3, 45, 2, 64, True),
+        pytest.param("images", 3, 45, 2, 64, True, marks=pytest.mark.slow),
+        ("images", 2, 61, 2, 128, False),
+        pytest.param("parts", 2, 61, 2, 128, False, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("rules", ["parts", "images"])
-def test_plans(batch: int, size: int, veus: int, kib: int, joined: bool, rules: str) -> None:
+def test_plans(rules: str, batch: int, size: int, veus: int, kib: int, joined: bool) -> None:
     """A part has one vEU, whichever interleaving is right, and less leaves the vEUs' caches than by wavefront."""
     spec = spec_of(veus, kib * KIB)
     graph = optimize(network(batch, size, joined=joined), spec, per_image=True)
