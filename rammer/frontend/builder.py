@@ -248,9 +248,7 @@ class GraphBuilder:
 
         Results up to FREE_BYTES (shape arithmetic) are free.
         """
-        if nbytes <= FREE_BYTES:
+        if FREE_BYTES < nbytes <= self._fold_bytes:
+            self._fold_bytes -= nbytes
             return True
-        if nbytes > self._fold_bytes:
-            return False
-        self._fold_bytes -= nbytes
-        return True
+        return nbytes <= FREE_BYTES

@@ -101,6 +101,28 @@ def test_products_of_constants_are_computed_up_to_a_limit(size: int, left: int) 
     assert sum(op.kind == "matmul" for op in graph.operators) == left
 
 
+def test_constants_that_nothing_reads_afterwards_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are standardized, as in BiT: at most two results of one at a time are beside them."""
+    monkeypatch.setattr("rammer.passes.clean.fold_constants.MAX_BYTES", 2 * 96 * 96 * 4 + 100)
+
+    def build(kept: bool) -> Graph:
+        b = Net()
+        b._fold_flops = b._fold_bytes = 0
+        x = b.input("x", (3, 96))
+        for _ in range(3):
+            w = b.weight(96, 96)
+            centred = b.add("sub", w, full(b, 0.5))
+            scaled = b.add("div", centred, b.add("sqrt", b.add("mul", centred, centred)))
+            x = b.add("matmul", x, scaled, trans_a=False, trans_b=False)
+            x = b.add("matmul", x, w, trans_a=False, trans_b=False) if kept else x
+        b.output(x, "y")
+        return b.build()
+
+    assert after(build(False), fold_constants) == {"matmul": 3}
+    left = after(build(True), fold_constants)  # the weights stay, too: one result has room, and the start of another
+    assert left == {"matmul": 6, "div": 2, "sqrt": 2, "mul": 2, "sub": 1}
+
+
 @pytest.mark.parametrize(
     ("rows", "as_it_lies", "left"),
     [

@@ -12,12 +12,15 @@ from rammer.passes.editor import Editor
 MAX_FLOPS = 1 << 24  # work of one folded operator
 MAX_PRODUCT_FLOPS = 1 << 30  # work of one whose reductions are sums of products: tens of milliseconds in NumPy
 ALL_PRODUCT_FLOPS = 1 << 33  # work of all these together
-MAX_BYTES = 64 << 20  # memory that all folded results may take together
+MAX_BYTES = 64 << 20  # by which folding may enlarge the constants
 FREE_BYTES = 4096
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Replace operators with constant inputs by their values, within limits on work and memory."""
+    """Replace operators with constant inputs by their values, within limits on work and memory.
+
+    Constants that nothing reads afterwards make room, so standardized weights take no more memory than the weights.
+    """
     if not graph.constants:
         return graph
     editor = Editor(graph)
@@ -31,16 +34,18 @@ def fold_constants(graph: Graph) -> Graph:
         moves, needed = operation.kind in MOVES, flops(operation.expr)
         product = needed > MAX_FLOPS and all(is_contraction(s) for s in operation.expr.stages if s.reduce)
         bound = min(MAX_PRODUCT_FLOPS, work) if product else MAX_FLOPS
-        if not moves and (needed > bound or (nbytes > FREE_BYTES and nbytes > budget)):
+        unread = [t for t in {*op.inputs} if editor.readers[t].keys() == {n}]
+        growth = (nbytes if nbytes > FREE_BYTES else 0) - sum(editor.constants[t].nbytes for t in unread)
+        if not moves and (needed > bound or growth > budget):
             continue
         if any(t in editor.outputs for t in op.outputs) and operation.kind in ("copy", "reshape"):
             continue  # an output is computed by an operator, at least by a copy
-        if not moves and nbytes > FREE_BYTES:
-            budget -= nbytes
-        if product:
-            work -= needed
+        budget -= 0 if moves else growth
+        work -= needed if product else 0
         values = compute(operation, [editor.constants[t] for t in op.inputs])
         editor.remove(n)
+        for tensor in unread:
+            del editor.constants[tensor]
         for tensor, value in zip(op.outputs, values, strict=True):
             editor.replace_result(tensor, editor.constant(value, op.name))
     return editor.finish()
