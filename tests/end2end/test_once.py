@@ -211,6 +211,19 @@ def test_outputs_that_single_roundings_explain_need_no_bounds(monkeypatch: pytes
         assert checked.startswith("checked by one run") and "not compared" not in checked
 
 
+def test_numbers_that_become_zero_need_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of deep networks with random weights: bounds took MobileViT 40 s. Larger faults are found."""
+    b = GraphBuilder("tiny")
+    x, small = b.input("x", (3, 96)), b.constant(np.full((96,), 1e-20, np.float32))
+    b.output(b.add("mul", b.add("mul", x, small), small), "y")
+    monkeypatch.setattr(smoke_run, "expected", lambda *_: pytest.fail("bounds were computed"))
+    with compiled(b.build()) as program:
+        assert program.report().checked == "checked by one run"
+    value = np.array([1e-40, -3e-39], np.float32)
+    assert smoke_run.step_at_largest(value) == 2.0**-126 and smoke_run.step_at_largest(np.ones(2, np.int32)) == 0.0
+    assert smoke_run.step_at_largest(value.astype(np.float64)) < 2.0**-170
+
+
 class Foreign:
     """A plugin with an rKernel in C, which is not proven."""
 

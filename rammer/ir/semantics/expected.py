@@ -21,7 +21,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.evaluate import Memory, evaluate_expr, evaluate_graph
-from rammer.ir.semantics.rounding import Bounded, bounded_as, differs, factor_step, moved_by
+from rammer.ir.semantics.rounding import TINY, Bounded, bounded_as, differs, factor_step, moved_by
 from rammer.ir.tensor import Array, DType, TensorId
 
 MOVES = 2.0  # tolerance, in multiples of what moving results did to outputs
@@ -58,13 +58,14 @@ def rounded_once(graph: Graph, inputs: Mapping[str, Array], values: Mapping[Tens
 
 
 def step_at_largest(value: Array, has_float64: bool = True) -> float:
-    """Return one rounding of an array's largest finite element; 0 for integers.
+    """Return one rounding of an array's largest finite element, at least that of subnormal numbers to zero.
 
-    `has_float64`: float64 is computed as such, else as float32.
+    0 for integers. `has_float64`: float64 is computed as such, else as float32.
     """
     finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
-    step = 2.0**-52 if has_float64 and value.dtype in (np.float64, np.complex128) else 2.0**-23
-    return step * float(finite.max(initial=0.0))
+    wide = has_float64 and value.dtype in (np.float64, np.complex128)
+    step, least = (2.0**-52, 2.0**-1022) if wide else (2.0**-23, TINY)
+    return max(step * float(finite.max()), least) if finite.size else 0.0
 
 
 def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
