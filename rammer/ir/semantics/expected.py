@@ -63,8 +63,7 @@ def step_at_largest(value: Array, has_float64: bool = True) -> float:
     0 for integers. `has_float64`: float64 is computed as such, else as float32.
     """
     finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind in "fc" else np.zeros(0)
-    wide = has_float64 and value.dtype in (np.float64, np.complex128)
-    step, least = (2.0**-52, 2.0**-1022) if wide else (2.0**-23, TINY)
+    step, least = (2.0**-52, 2.0**-1022) if has_float64 and value.dtype.char in "dD" else (2.0**-23, TINY)
     return max(step * float(finite.max()), least) if finite.size else 0.0
 
 
