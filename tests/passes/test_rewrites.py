@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from pass_models import SPEC, Net, after, assert_same, fed_back_cells, lstm_cells, lstm_layers, model
 
-from rammer.ir.graph import Graph
+from rammer.ir.graph import Graph, View
 from rammer.ir.tensor import DType, TensorId
+from rammer.ir.verify import verify_graph
 from rammer.passes import optimize
 from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.fold_constants import fold_constants
@@ -121,6 +122,19 @@ def test_constants_that_nothing_reads_afterwards_make_room(monkeypatch: pytest.M
     assert after(build(False), fold_constants) == {"matmul": 3}
     left = after(build(True), fold_constants)  # the weights stay, too: one result has room, and the start of another
     assert left == {"matmul": 6, "div": 2, "sqrt": 2, "mul": 2, "sub": 1}
+
+
+def test_a_constant_that_a_view_has_stays() -> None:
+    b = Net()
+    b._fold_flops = b._fold_bytes = 0
+    x, whole, row = b.input("x", (96,)), b.weight(2, 96), b.weight(96)
+    b.output(b.add("add", b.add("add", x, row), b.add("reduce", whole, fn="max", axes=(0,), keepdims=False)), "y")
+    made = b.build()
+    constants = {t: value for t, value in made.constants.items() if t != row}
+    graph = replace(made, constants=constants, views={row: View(whole, 96)})
+    folded = fold_constants(graph)
+    assert after(graph, fold_constants) == {"add": 2} and folded.views == graph.views
+    verify_graph(folded, graph)
 
 
 @pytest.mark.parametrize(

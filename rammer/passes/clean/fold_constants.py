@@ -24,7 +24,7 @@ def fold_constants(graph: Graph) -> Graph:
     if not graph.constants:
         return graph
     editor = Editor(graph)
-    budget, work = MAX_BYTES, ALL_PRODUCT_FLOPS
+    budget, work, kept = MAX_BYTES, ALL_PRODUCT_FLOPS, {*editor.outputs, *(v.base for v in editor.views.values())}
     for n in list(editor.operators):
         op = editor.operators[n]
         if not op.inputs or any(t not in editor.constants for t in op.inputs):
@@ -34,7 +34,7 @@ def fold_constants(graph: Graph) -> Graph:
         moves, needed = operation.kind in MOVES, flops(operation.expr)
         product = needed > MAX_FLOPS and all(is_contraction(s) for s in operation.expr.stages if s.reduce)
         bound = min(MAX_PRODUCT_FLOPS, work) if product else MAX_FLOPS
-        unread = [t for t in {*op.inputs} if editor.readers[t].keys() == {n}]
+        unread = [t for t in {*op.inputs} - kept if editor.readers[t].keys() == {n}]
         growth = (nbytes if nbytes > FREE_BYTES else 0) - sum(editor.constants[t].nbytes for t in unread)
         if not moves and (needed > bound or growth > budget):
             continue
