@@ -51,12 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Take what was collected out of the garbage collector's sight, also in the many children that programs fork.
 
-    It runs rarely: compilers make much and drop little, and a tenth of the tests' time was its own.
+    It runs rarely, as compilers make much and drop little.
     """
     freeze()
     gc.set_threshold(100_000, 50, 100)
 
 
+@pytest.hookimpl(trylast=True)  # after the fixtures of that file
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Likewise what a file of tests leaves, or a test that collects garbage looks through all of it."""
     if nextitem and nextitem.path != item.path:

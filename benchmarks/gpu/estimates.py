@@ -64,13 +64,10 @@ class Measured:
         return block_us(self.work, spec, self.threads, self.arguments, self.nbytes, self.resident)
 
 
+@cache
 def spec_of(program: str) -> VDeviceSpec:
     """Return the spec for which a program was compiled."""
-    return _spec(next((f":{g}" for g in GROUPINGS if f"@{g}" in program), ""))
-
-
-@cache
-def _spec(grouping: str) -> VDeviceSpec:
+    grouping = next((f":{g}" for g in GROUPINGS if f"@{g}" in program), "")
     return make_spec(choose_gpu(f"h200{grouping}"))
 
 

@@ -11,7 +11,7 @@ from rammer.passes.editor import Editor
 
 MAX_FLOPS = 1 << 24  # work of one folded operator
 MAX_PRODUCT_FLOPS = 1 << 30  # work of one whose reductions are sums of products: tens of milliseconds in NumPy
-ALL_PRODUCT_FLOPS = 1 << 33  # work of all these together
+ALL_FLOPS = 1 << 33  # work of all folded operators together
 MAX_BYTES = 64 << 20  # by which folding may enlarge the constants
 FREE_BYTES = 4096
 
@@ -24,7 +24,7 @@ def fold_constants(graph: Graph) -> Graph:
     if not graph.constants:
         return graph
     editor = Editor(graph)
-    budget, work, kept = MAX_BYTES, ALL_PRODUCT_FLOPS, {*editor.outputs, *(v.base for v in editor.views.values())}
+    budget, work, kept = MAX_BYTES, ALL_FLOPS, {*editor.outputs, *(v.base for v in editor.views.values())}
     for n in list(editor.operators):
         op = editor.operators[n]
         if not op.inputs or any(t not in editor.constants for t in op.inputs):
@@ -33,15 +33,15 @@ def fold_constants(graph: Graph) -> Graph:
         nbytes = sum(t.nbytes for t in operation.outputs)
         moves, needed = operation.kind in MOVES, flops(operation.expr)
         product = needed > MAX_FLOPS and all(is_contraction(s) for s in operation.expr.stages if s.reduce)
-        bound = min(MAX_PRODUCT_FLOPS, work) if product else MAX_FLOPS
+        bound = min(MAX_PRODUCT_FLOPS if product else MAX_FLOPS, work)
         unread = [t for t in {*op.inputs} - kept if editor.readers[t].keys() == {n}]
         growth = (nbytes if nbytes > FREE_BYTES else 0) - sum(editor.constants[t].nbytes for t in unread)
         if not moves and (needed > bound or growth > budget):
             continue
         if any(t in editor.outputs for t in op.outputs) and operation.kind in ("copy", "reshape"):
             continue  # an output is computed by an operator, at least by a copy
-        budget -= 0 if moves else growth
-        work -= needed if product else 0
+        if not moves:
+            budget, work = budget - growth, work - needed
         values = compute(operation, [editor.constants[t] for t in op.inputs])
         editor.remove(n)
         for tensor in unread:
