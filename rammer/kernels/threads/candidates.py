@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -25,7 +25,7 @@ from rammer.kernels.threads import group as threads_group
 from rammer.kernels.threads import moves as threads_moves
 from rammer.kernels.threads import product as threads_product
 from rammer.kernels.threads import tensor as threads_tensor
-from rammer.kernels.threads.product import STAGED, Staging, most_threads, padded, sides
+from rammer.kernels.threads.product import STAGED, Staging, ThreadTile, most_threads, padded, shorter, sides
 from rammer.kernels.threads.terms import ROUNDS, SHORT, stage_loops, threads_for
 from rammer.kernels.tiling import cut, output_order
 from rammer.kernels.vectors.chain import chained
@@ -78,15 +78,23 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     staging = Staging(problem, p)
     found: list[RKernel] = []
     if unit := threads_tensor.instruction_for(staging):
-        chosen = threads_tensor.tiles(staging, unit)
+        chosen = with_pipelines(staging, threads_tensor.tiles(staging, unit), threads_tensor.chunked)
         found += ranked(problem, (threads_tensor.schedule(staging, tile) for tile in chosen))[:MOST_TENSOR]
     if matrices := threads_group.product(problem):
         groups = threads_group.tiles(matrices)
         found += ranked(problem, (threads_group.schedule(matrices, tile) for tile in groups))[:MOST_GROUP]
-    tiles = threads_product.tiles(staging)
-    shorter = (threads_product.shorter(staging, t, PIPELINE_DEPTH) for t in tiles) if problem.spec.copies_later else ()
-    plain = map(partial(threads_product.schedule, staging), (*tiles, *(t for t in shorter if t is not None)))
-    return by_price([*found, *ranked(problem, plain)[:MOST_PRODUCTS]], problem.spec)
+    tiles = with_pipelines(staging, threads_product.tiles(staging), threads_product.chunked)
+    plain = ranked(problem, map(partial(threads_product.schedule, staging), tiles))
+    return by_price([*found, *plain[:MOST_PRODUCTS]], problem.spec)
+
+
+def with_pipelines(
+    staging: Staging, tiles: list[ThreadTile], chunked: Callable[[Staging, ThreadTile], Iterable[ThreadTile | None]]
+) -> list[ThreadTile]:
+    """Return the tiles, and those with shorter chunks where scratch has no room for a software pipeline of theirs."""
+    if staging.problem.spec.copies_later is None:
+        return tiles
+    return [*tiles, *(way for t in tiles for way in shorter(staging, t, chunked(staging, t), PIPELINE_DEPTH))]
 
 
 def per_image_kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:

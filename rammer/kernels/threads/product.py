@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product as combinations
 from itertools import takewhile
 from math import ceil, prod
@@ -364,11 +365,14 @@ def tiles(staging: Staging) -> list[ThreadTile]:
             usual[split] = [c for c in reversed(every) if c < 2 * least] or every[:1]
         return (_fitted(staging, steps, points, split, chunk) for chunk in usual[split])
 
-    def again(tile: ThreadTile) -> Iterator[ThreadTile | None]:
-        every = chunks(staging, tile.split)
-        return (_fitted(staging, tile.steps, tile.blocks, tile.split, chunk) for chunk in every)
+    ways = (way(*divided) for divided in _divided(staging))
+    return compared(ways, partial(chunked, staging), staging.problem.spec, efficient=True)
 
-    return compared((way(*divided) for divided in _divided(staging)), again, staging.problem.spec, efficient=True)
+
+def chunked(staging: Staging, tile: ThreadTile) -> Iterator[ThreadTile | None]:
+    """Yield the tile with chunks of all lengths, ascending; None for those that do not fit."""
+    for chunk in chunks(staging, tile.split):
+        yield _fitted(staging, tile.steps, tile.blocks, tile.split, chunk)
 
 
 def compared(
@@ -486,12 +490,16 @@ def chunks(staging: Staging, split: int) -> list[int]:
     return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
 
 
-def shorter(staging: Staging, tile: ThreadTile, depth: int) -> ThreadTile | None:
-    """Return the tile with a shorter chunk of which `depth` fit scratch. None if they fit already, or cannot."""
-    if depth * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
-        return None
-    fits = [c for c in chunks(staging, tile.split) if depth * staging.nbytes(tile.steps, c) <= staging.room]
-    return _fitted(staging, tile.steps, tile.blocks, tile.split, fits[-1]) if fits else None
+def shorter(staging: Staging, tile: ThreadTile, ways: Iterable[ThreadTile | None], depth: int) -> list[ThreadTile]:
+    """Return that of a tile's `ways` with the longest chunk of which `depth` exist and fit scratch.
+
+    None if the tile's own do.
+    """
+
+    def fits(way: ThreadTile) -> bool:
+        return depth * way.chunk <= staging.terms and depth * staging.nbytes(way.steps, way.chunk) <= staging.room
+
+    return [] if fits(tile) else [way for way in ways if way is not None and fits(way)][-1:]
 
 
 def soonest(ways: Iterable[ThreadTile | None]) -> ThreadTile | None:

@@ -8,6 +8,7 @@ some points of every block.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product as combinations
 from math import prod
 
@@ -48,9 +49,13 @@ def tiles(staging: Staging, unit: Instruction) -> list[ThreadTile]:
     every = chunks(staging, unit)
     usual = [c for c in reversed(every) if c < 2 * USUAL[0] // staging.passes] or every[:1]
     ways = ((_fitted(staging, unit, *way, chunk) for chunk in usual) for way in _divided(staging, unit))
-    return compared(
-        ways, lambda t: (_fitted(staging, unit, t.groups, t.blocks, chunk) for chunk in every), staging.problem.spec
-    )
+    return compared(ways, partial(chunked, staging), staging.problem.spec)
+
+
+def chunked(staging: Staging, tile: ThreadTile) -> Iterator[ThreadTile | None]:
+    """Yield the tile with chunks of all lengths, ascending; None for those that do not fit."""
+    for chunk in chunks(staging, tile.instruction):
+        yield _fitted(staging, tile.instruction, tile.groups, tile.blocks, chunk)
 
 
 def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]:
