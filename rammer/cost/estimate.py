@@ -40,12 +40,14 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec, resident: bool = False) -> 
 def fetching(kernel: RKernel, spec: VDeviceSpec) -> tuple[str, float]:
     """Return the level that holds an operation's operands, and the least µs in which an rTask's come from there.
 
-    That is its tile, and its share of every input.
+    That is its tile, and its share of every input; of a table, its share of the rows that are looked up.
     """
     read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
     level = holding(read + stored, spec)
     read_us, store_us = _byte_us(level, spec)
-    return level.name if level else "memory", (read * read_us + stored * store_us) * tile_share(kernel)
+    return level.name if level else "memory", (sum(kernel.bytes_read()) * read_us + stored * store_us) * tile_share(
+        kernel
+    )
 
 
 def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int, resident: frozenset[str] = frozenset()) -> float:

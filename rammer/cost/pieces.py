@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rammer.ir.analysis.dependency import Elements, read_elements, written_elements
 from rammer.ir.analysis.intervals import union
 from rammer.ir.analysis.storage import constant_key, memory_owners
-from rammer.ir.expr import loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.remembered import remembered
@@ -132,7 +131,7 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
 def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
     """Return for each operand (inputs first) the set that each rTask uses, and the most elements that all use."""
     expr = kernel.operation.expr
-    most = [_most_read(kernel, name) for name, _ in expr.inputs]
+    most = [expr.most_read(name) for name, _ in expr.inputs]
     most += [float(prod(expr.root.shape)) if expr.in_place else inf] * len(kernel.operation.outputs)
     return tuple((_elements(kernel, n)[0].chosen, m) for n, m in enumerate(most))
 
@@ -178,18 +177,6 @@ def _cut(
     if most * kind.element_bytes < (total := int(nbytes.sum())):
         nbytes = np.ceil(nbytes * (most * kind.element_bytes / total)).astype(np.int64)
     return pieces, nbytes
-
-
-def _most_read(kernel: RKernel, name: str) -> float:
-    """Return the most elements of an input that all rTasks read together; infinity unless other inputs hold its
-    indices.
-    """
-    count = 0.0
-    for stage in kernel.operation.expr.stages:
-        for load, _ in loads(stage.body):
-            if load.tensor == name:
-                count += prod(e for _, e in (*stage.axes, *stage.reduce)) if load.dynamic else inf
-    return count
 
 
 def _without_scratch(touch: Touch, end: int) -> tuple[Touch, ScratchBytes]:

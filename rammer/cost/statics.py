@@ -14,13 +14,18 @@ from rammer.ir.analysis.dependency import read_elements
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import TensorId
 
 
 def streamed_bytes(graph: Graph) -> int:
-    """Return the bytes that one run brings into caches: constants, and the outputs of operators."""
-    roots = {graph.storage(tensor).root for op in graph.operators for tensor in op.inputs}
-    constants = sum(graph.types[root].nbytes for root in roots if root in graph.constants)
-    return constants + sum(graph.types[t].filled_bytes for op in graph.operators for t in op.outputs)
+    """Return the bytes that one run brings into caches: what is read of constants, and the outputs of operators."""
+    constants: Counter[TensorId] = Counter()
+    for op in graph.operators:
+        for (name, kind), tensor in zip(op.operation.expr.inputs, op.inputs, strict=True):
+            if (root := graph.storage(tensor).root) in graph.constants:
+                most = op.operation.expr.most_read(name) * kind.element_bytes
+                constants[root] = int(min(constants[root] + most, graph.types[root].nbytes))
+    return constants.total() + sum(graph.types[t].filled_bytes for op in graph.operators for t in op.outputs)
 
 
 def statics_us(kernel: RKernel, spec: VDeviceSpec, streamed: int, stalls: tuple[float, float] = (1.0, 1.0)) -> float:
@@ -32,19 +37,19 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, streamed: int, stalls: tuple[
     static = [n for n, is_static in enumerate(kernel.operation.static) if is_static]
     if not static or not kernel.num_rtasks:
         return 0.0
-    alone = sum(t.filled_bytes for t in (*kernel.input_types(), *kernel.operation.outputs))
+    expr, inputs = kernel.operation.expr, kernel.bytes_read()
+    alone = int(sum(inputs)) + sum(t.filled_bytes for t in kernel.operation.outputs)
     veus = min(spec.num_veus, kernel.num_rtasks)
     in_turn = _fetch_us(spec, alone, 1, stalls)
     in_plan = _fetch_us(spec, max(streamed, alone), spec.num_veus, stalls)
-    fetched_alone, fetched = 0, 0
+    fetched_alone, fetched = 0.0, 0.0
     for n in static:
         itemsize = kernel.input_types()[n].element_bytes
         elements = read_elements(kernel, n)
-        for which, rtasks in Counter(elements.chosen).items():
-            spans = elements.sets[which]
-            nbytes = int((spans[:, 1] - spans[:, 0]).sum()) * itemsize
-            fetched_alone += nbytes
-            fetched += nbytes * min(rtasks, veus)
+        sizes = [int((spans[:, 1] - spans[:, 0]).sum()) * itemsize for spans in elements.sets]
+        fetched_alone += min(sum(sizes), inputs[n])
+        each = (sizes[which] * min(rtasks, veus) for which, rtasks in Counter(elements.chosen).items())
+        fetched += min(sum(each), expr.most_read(expr.inputs[n][0]) * itemsize)
     return max(fetched * in_plan - fetched_alone * in_turn, 0.0) / kernel.num_rtasks
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf, prod
 from typing import TypeAlias, TypeVar
 
 from rammer.ir.index import Index, substitute, variables
@@ -197,6 +198,14 @@ class TensorExpr:
                 return kind
         stage = self.stage(tensor)
         return TensorType(stage.shape, stage.dtype)
+
+    def most_read(self, name: str) -> float:
+        """Return the most elements of an input that are read; infinity unless other inputs hold its indices.
+
+        Of a table, that is the rows that are looked up.
+        """
+        found = ((s, ld) for s in self.stages for ld, _ in loads(s.body) if ld.tensor == name)
+        return sum(prod(e for _, e in (*s.axes, *s.reduce)) if ld.dynamic else inf for s, ld in found)
 
 
 def free_axes(expr: TensorExpr) -> Axes:

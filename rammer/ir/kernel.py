@@ -144,6 +144,12 @@ class RKernel:
         packed, inputs = dict(self.packing), self.operation.expr.inputs
         return tuple(TensorType(t.shape, t.dtype, packed[n]) if n in packed else t for n, t in inputs)
 
+    def bytes_read(self) -> list[float]:
+        """Return the bytes read of each input: of a table, those of the rows that are looked up."""
+        expr = self.operation.expr
+        kinds = zip(expr.inputs, self.input_types(), strict=True)
+        return [min(t.filled_bytes, expr.most_read(name) * t.element_bytes) for (name, _), t in kinds]
+
     def box(self, rtask_id: int) -> dict[str, tuple[int, int]]:
         """Return [low, high) on every root axis that an rTask computes; empty ranges for a tile past the edge."""
         extents = dict(self.operation.expr.root.axes)

@@ -12,14 +12,18 @@ import pytest
 from jobs import Job, make_problem
 from numpy.typing import NDArray
 
+from rammer.cost.estimate import fetching
 from rammer.cost.pieces import LEAST_BYTES, Address, Region, Touch, touches, touches_alone
 from rammer.cost.residency import MOST_TURNS, Residency, levels
+from rammer.cost.statics import statics_us, streamed_bytes
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.analysis.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
+from rammer.passes import optimize
 
 PIECE = 64
 OWN, SHARED = 6, 20  # pieces
@@ -256,3 +260,22 @@ def test_of_a_table_as_much_is_touched_as_is_read(rows: int) -> None:
     pieces = -(-1000 * 48 * 4 // LEAST_BYTES)
     assert wanted <= in_use.sum() <= wanted + pieces
     assert wanted <= sum(t.nbytes.sum() for t in touched) <= wanted + len(touched) * (pieces + rows * 8)
+
+
+def test_a_table_costs_the_rows_that_are_looked_up() -> None:
+    """Ten times the rows of a table cost nothing: neither where it is fetched, nor as bytes that evict others."""
+    memory = MemoryLevel("L2", 1 << 20, "veu", 100.0), MemoryLevel("DRAM", 1 << 40, "device", 10.0)
+    spec = replace(spec_of(2), memory=memory, languages=("c",), lanes=8, registers=16, clock_ghz=2.0)
+    found = []
+    for height in (100_000, 1_000_000):
+        b = GraphBuilder()
+        table = b.constant(np.zeros((height, 48), np.float32))
+        rows = b.add("gather", table, b.input("rows", (31,), DType.I64), axis=0)
+        b.output(rows, "out")
+        graph = optimize(b.build(), spec)
+        kernel, *_ = candidates(graph.operators[0].operation, spec)
+        found.append((streamed_bytes(graph), statics_us(kernel, spec, 1 << 30), fetching(kernel, spec)[1]))
+    (nbytes, colder_us, fetched_us), higher = found
+    assert (nbytes, colder_us, fetched_us) == higher and nbytes == 2 * 31 * 48 * 4
+    assert 0 < colder_us * kernel.num_rtasks <= 31 * 48 * 4 * spec.byte_us(memory[-1], 2)
+    assert fetched_us < 2.0

@@ -45,20 +45,6 @@ template <int TERMS, int BESIDE> INLINE void mk_fold_{combine}(float *out, const
 )
 
 
-def emulated_swap(subgroup_size: int) -> str:
-    """Return the emulator's `mk_swap`."""
-    return f"""\
-template <int D> INLINE float mk_swap(float v) {{
-  const int tid = (int)threadIdx.x;
-  simt_fragment(tid)[0] = v;
-  simt_sync(2 + tid / {subgroup_size}, {subgroup_size});
-  const float other = simt_fragment(tid ^ D)[0];
-  simt_sync(2 + tid / {subgroup_size}, {subgroup_size});
-  return other;
-}}
-"""
-
-
 def emulated(unit: Instruction) -> str:
     """Return the emulator's text of a product by one subgroup or several."""
     return _emulated_staged(unit) if unit.staged else _emulated(unit)

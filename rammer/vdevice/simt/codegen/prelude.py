@@ -13,7 +13,7 @@ from rammer.ir.instruction import Instruction
 from rammer.vdevice.ctext import functions, minifloats
 from rammer.vdevice.ctext.files import text_of
 from rammer.vdevice.simt.codegen import mma, wgmma
-from rammer.vdevice.simt.instructions import FOLDS, emulated, emulated_swap
+from rammer.vdevice.simt.instructions import FOLDS, emulated
 
 _text = partial(text_of, "rammer.vdevice.simt.codegen", "text")
 
@@ -82,6 +82,9 @@ TYPES = _text("types.h")
 # Of a matrix in scratch, without a swizzle.
 DESCRIPTOR = _text("descriptor.h")
 
+# An exchange between threads of a subgroup of $SUBGROUP.
+EMULATED_SWAP = _text("emulated_swap.h")
+
 # As late as possible: code that does not await a copy reads the old content.
 EMULATED_COPIES = _text("emulated_copies.h")
 
@@ -90,12 +93,7 @@ EMULATED_STAGED = _text("emulated_staged.h")
 
 CUDA = Dialect(
     "cuda",
-    """\
-#define INFINITY __int_as_float(0x7f800000)
-#define NAN __int_as_float(0x7fffffff)
-"""
-    + TYPES
-    + _text("cuda.h"),
+    _text("limits.h") + TYPES + _text("cuda.h"),
     partial_sync=True,
     asks_ahead=True,
     fits=48,  # 68 such tiles of densenet121, chosen at random, need at most 187 of 255 registers
@@ -109,12 +107,7 @@ HALF = _text("halves.h")
 # Approximations by the exponential and an inexact division.
 QUICK = _text("quick.h")
 
-COMPLEX128 = """\
-struct c128 { double re, im; };
-INLINE double c128_real(c128 x) { return x.re; }
-INLINE double c128_imag(c128 x) { return x.im; }
-INLINE c128 c128_complex(double re, double im) { c128 v; v.re = re; v.im = im; return v; }
-"""
+COMPLEX128 = _text("complex128.h")
 
 # Functions of vectors apply those of scalars to every lane, so that tails equal bodies.
 VECTORS = _text("vectors.h")
@@ -147,7 +140,7 @@ def cuda(spec: VDeviceSpec) -> Dialect:
 
 def prelude(dialect: Dialect) -> str:
     """Return the text before all kernels. The emulator defines the primitives itself."""
-    host = emulated_swap(dialect.subgroup_size) + EMULATED_COPIES
+    host = EMULATED_SWAP.replace("$SUBGROUP", str(dialect.subgroup_size)) + EMULATED_COPIES
     text = f"#ifndef SIMT_HOST\n{dialect.primitives}#else\n{host}#endif\n{COMMON}{FOLDS}"
     if units := [i for i in dialect.instructions if i.multiplies]:
         host = "".join(map(emulated, units))
