@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import rammer
@@ -131,6 +131,36 @@ STORED = [d for d in DType if d.only_stored and not d.is_complex]
 COMPLEX = (DType.C64, DType.C128)
 FLOAT8 = [d for d in STORED if d.value.startswith("float8") and d is not DType.F8E8M0]
 CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
+
+
+@everywhere
+@pytest.mark.parametrize("bits", [2, 4, 6, 8])
+def test_bits_are_another_type(bits: int, execute: Callable[..., Any]) -> None:
+    """Every pattern of narrow integers and floats, read as every type of their width."""
+    kinds = [d for d in DType if d.bits == bits and d is not DType.BOOL]
+    patterns = np.arange(1 << bits, dtype=np.uint8)
+    builder, inputs = GraphBuilder(), {}
+    for one in kinds:
+        inputs[str(one)] = patterns.view(one.numpy)
+        x = builder.input(str(one), patterns.shape, one)
+        for other in kinds:
+            builder.output(builder.add("bit_cast", x, dtype=other), f"{one} as {other}")
+    for name, seen in execute(builder.build(), inputs).items():
+        one, other = (DType(kind) for kind in name.split(" as "))
+        read = [patterns.view(kind.numpy) for kind in (one, other)]
+        kept = np.logical_and(*(x == x for x in read)) | (execute is _on_cpu)  # the interpreter has a single NaN
+        assert seen.dtype == other.numpy
+        np.testing.assert_array_equal((seen.view(np.uint8) & ((1 << bits) - 1))[kept], patterns[kept], err_msg=name)
+
+
+@pytest.mark.parametrize(("one", "other"), [("FLOAT8E5M2", "INT8"), ("UINT4", "FLOAT4E2M1"), ("FLOAT8E8M0", "UINT8")])
+def test_bits_of_narrow_numbers_are_imported(one: str, other: str) -> None:
+    there, back = (ELEMENT_TYPES[getattr(TensorProto, name)] for name in (other, one))
+    nodes = [helper.make_node("BitCast", ["x"], ["b"], to=CODES[there])]
+    x = np.arange(16, dtype=np.uint8).view(back.numpy)
+    seen = rammer.compile(model(nodes, {"x": x}, {"b": there}), tune_seconds=0)(x)
+    np.testing.assert_array_equal(seen.view(np.uint8) % 16, np.arange(16))
+    assert seen.dtype == there.numpy
 
 
 def floats(values: Any) -> Array:

@@ -83,6 +83,9 @@ def cases(lanes: int) -> dict[str, Operation]:
     for source, target in (("float32", "int32"), ("float64", "int64"), ("float16", "int16"), ("bfloat16", "int16")):
         for one, other in ((DType(source), DType(target)), (DType(target), DType(source))):
             add(f"bit_cast-{one}-{other}", "bit_cast", t(3, 19, dtype=one), dtype=other)
+    narrow = [d for d in DType if d.bits <= 8 and d is not DType.BOOL]
+    for one, other in ((one, other) for one in narrow for other in narrow if one.bits == other.bits):
+        add(f"bit_cast-{one}-{other}", "bit_cast", t(3, 19, dtype=one), dtype=other)
     for whole, part in ((DType.C64, DType.F32), (DType.C128, DType.F64)):
         add(f"view_as_real-{whole}", "view_as_real", t(3, 19, dtype=whole))
         add(f"view_as_complex-{part}", "view_as_complex", t(3, 19, 2, dtype=part))

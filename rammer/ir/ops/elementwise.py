@@ -138,9 +138,10 @@ def _cast(x: TensorType, *, dtype: DType) -> TensorExpr:
 
 def _bit_cast(x: TensorType, *, dtype: DType) -> TensorExpr:
     """Build the bits of x, read as another type of their width."""
-    require(x.dtype.itemsize == dtype.itemsize, f"bit_cast: {x} to {dtype.value}", "both need the same width")
+    require(x.dtype.bits == dtype.bits, f"bit_cast: {x} to {dtype.value}", "both need the same width")
     require(DType.BOOL not in (x.dtype, dtype), f"bit_cast: {x} to {dtype.value}", "a bool is no number; add a cast")
-    return pointwise("bit_cast", [("x", x)], lambda value: Cast(value, dtype, bits=True), dtype)
+    same = x.dtype is dtype
+    return pointwise("bit_cast", [("x", x)], lambda value: value if same else Cast(value, dtype, bits=True), dtype)
 
 
 def _where(cond: TensorType, a: TensorType, b: TensorType) -> TensorExpr:

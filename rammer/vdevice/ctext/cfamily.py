@@ -516,6 +516,8 @@ class CFamilyPrinter(VectorLoops):
         made = {DType.F32: "sbits", DType.F64: "dbits", DType.F16: "hbits", DType.BF16: "to_bf16"}.get(source)
         read = {DType.F32: "sfloat", DType.F64: "dfloat", DType.F16: "hfloat", DType.BF16: "from_bf16"}.get(target)
         number = f"{made}({text})" if made else text
+        if target in MINIFLOATS:  # whose elements are computed as bytes
+            return f"(uint8_t)({number} & {(1 << target.bits) - 1})"
         return f"{read}({number})" if read else self.convert(number, DType.I64, target)
 
     def widen(self, text: str, kind: DType) -> str:

@@ -22,7 +22,7 @@ def bit_cast(n: Node) -> TensorId:
     """Reinterpret bits as another type. Between integers of one width that is a cast, which wraps."""
     x, source = n.tensor(0), n.dtype()
     target = element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op)
-    if source.itemsize != target.itemsize:
+    if source.bits != target.bits:
         raise n.fail(f"{source.value} has other bits than {target.value}", hint="both need the same width")
     if source.part.is_float or target.part.is_float:
         return x if source is target else n.add("bit_cast", x, dtype=target)
