@@ -25,7 +25,7 @@ from rammer.kernels import candidates
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import Schedule
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
-from rammer.vdevice.simt.codegen.mma import SM_80_FP32
+from rammer.vdevice.simt.codegen.mma import LATER, SM_80_FP32
 from rammer.vdevice.simt.codegen.prelude import CUDA, prelude
 from rammer.vdevice.simt.codegen.printer import emit
 
@@ -40,6 +40,7 @@ def operations() -> dict[str, Operation]:
     return {
         "matmul": operation("matmul", t(64, 96), t(96, 128), static=("b",)),
         "matmul-transposed": operation("matmul", t(48, 72), t(132, 48), trans_a=True, trans_b=True),
+        "matmul-deep": operation("matmul", t(64, 480), t(480, 96), static=("b",)),
         "matmul-odd": operation("matmul", t(3, 37, 16), t(3, 16, 45)),
         "conv": operation("conv", t(2, 16, 9, 16), t(40, 16, 3, 3), t(40), static=("w", "bias"), **conv),
         "conv-1x1": operation("conv", t(1, 48, 5, 7), t(36, 48, 1, 1), static=("w",)),
@@ -54,7 +55,7 @@ OPERATIONS = operations()
 UNITS = {
     "tf32": replace(GPU, num_veus=5, precision="tf32"),
     "bf16": replace(GPU, num_veus=5, precision="bf16"),
-    "tf32x3": replace(GPU, num_veus=5, instructions=(SM_80_FP32,)),
+    "tf32x3": replace(GPU, num_veus=5, instructions=(SM_80_FP32, LATER)),
     "mfma-fp32": replace(GPU, num_veus=5, subgroup_size=64, instructions=MATRIX_CORES["gfx90a"]),
     "wmma-bf16": replace(GPU, num_veus=5, instructions=MATRIX_CORES["gfx1201"], precision="bf16"),
     "mfma-bf16": replace(GPU, num_veus=5, subgroup_size=64, instructions=MATRIX_CORES["gfx90a"], precision="bf16"),
@@ -64,6 +65,11 @@ UNITS = {
 def on_unit(op: Operation, spec: VDeviceSpec) -> list[RKernel]:
     found = candidates(op, spec)
     return [k for k in found if isinstance(k.body, TileProgram) and multiplies(k.body)]
+
+
+@pytest.mark.parametrize("unit", ["tf32", "bf16", "tf32x3"])
+def test_long_sums_are_software_pipelines(unit: str) -> None:
+    assert any(k.pipeline_depth for k in on_unit(OPERATIONS["matmul-deep"], UNITS[unit]))
 
 
 def multiplies(program: TileProgram) -> bool:

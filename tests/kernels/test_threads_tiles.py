@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from math import prod
+from types import ModuleType
 
 import pytest
 from kernel_harness import operation
@@ -98,3 +99,22 @@ def test_gaps_keep_a_waves_threads_in_different_banks(name: str) -> None:
             places = {unit.held(tensor, Index(n), Index(0)) for n in range(32)}
             banks = {(place[dim].const + place[1 - dim].const * row) % 32 for place in places}
             assert len(banks) == len(places), (kernel.name, tensor, gaps)
+
+
+@pytest.mark.parametrize("ways", [threads_product, threads_tensor], ids=["product", "tensor"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_pipeline_has_the_longest_chunk_of_which_three_fit(name: str, ways: ModuleType) -> None:
+    found = staging(OPERATIONS[name], SPECS["h100"])
+    unit = threads_tensor.instruction_for(found)
+    if ways is threads_tensor and unit is None:
+        pytest.skip("no instruction multiplies this")
+    for tile in ways.tiles(found, unit) if ways is threads_tensor else ways.tiles(found):
+        every = [way for way in ways.chunked(found, tile) if way is not None]
+        fits = {
+            way.chunk: 3 * way.chunk <= found.terms and 3 * found.nbytes(way.steps, way.chunk) <= found.room
+            for way in every
+        }
+        made = threads_product.shorter(found, tile, every, 3)
+        longest = max((chunk for chunk in fits if fits[chunk]), default=None)
+        assert [way.chunk for way in made] == ([] if fits[tile.chunk] or longest is None else [longest])
+        assert all((way.steps, way.blocks, way.groups) == (tile.steps, tile.blocks, tile.groups) for way in made)
