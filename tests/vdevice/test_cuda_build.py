@@ -19,9 +19,11 @@ from rammer.vdevice.cuda.device import PLATFORM
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
 from rammer.vdevice.simt.codegen.image import make_program
+from rammer.vdevice.simt.codegen.megakernel import CALLED, INLINED
 from rammer.vdevice.simt.codegen.prelude import CUDA
+from rammer.vdevice.simt.codegen.table import ENTRY
 from rammer.vdevice.simt.device import GpuVDevice
-from rammer.vdevice.simt.machine_code import KernelResources
+from rammer.vdevice.simt.machine_code import KernelResources, MachineCode
 from rammer.vdevice.simt.runtime.streams import RESOURCES, SOURCE
 from rammer_viz.demo import lstm_stack
 
@@ -91,6 +93,25 @@ def test_an_image_says_what_it_needs() -> None:
     image = vdevice.build(plan)
     assert image.fingerprint == "cuda-abi3-sm_90" and CUBIN in image.files
     assert json.loads(image.files[RESOURCES])["spill_bytes"] == 0
+
+
+@needs_no_gpu
+@pytest.mark.parametrize(("inlined", "called", "best"), [(0, 9, INLINED), (12, 0, CALLED), (12, 12, INLINED)])
+def test_where_registers_spill_the_other_form_is_tried(
+    inlined: int, called: int, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks are inlined here, as they are short; the better form is taken, its text and its code."""
+    vdevice, texts = GpuVDevice(PLATFORM, arch="h100"), []
+
+    def compiled(text: str) -> MachineCode:
+        texts.append(text)
+        return MachineCode(text.encode(), {ENTRY: KernelResources(64, inlined if INLINED in text else called)})
+
+    monkeypatch.setattr(vdevice, "machine_code", compiled)
+    graph = chain(1)
+    image = vdevice.build(replace(placed(graph, [mirror(graph)], [[0]]), spec=replace(vdevice.spec, num_veus=1)))
+    assert image.files[SOURCE] == image.files[CUBIN] and best.encode() in image.files[SOURCE]
+    assert len(texts) == (1 if inlined == 0 else 2) and INLINED in texts[0]
 
 
 @needs_no_gpu

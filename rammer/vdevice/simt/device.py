@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # Running programs needs none of these.
 make_program: Callable[..., SimtProgram] = later("rammer.vdevice.simt.codegen.image", "make_program")
 make_image: Callable[..., Image] = later("rammer.vdevice.simt.codegen.image", "make_image")
+other_calls: Callable[[str], str] = later("rammer.vdevice.simt.codegen.megakernel", "other_calls")
 decode: Callable[..., DecodedImage] = later("rammer.vdevice.simt.decode", "decode")
 compile_host = later("rammer.vdevice.simt.emulator.compile", "compile_host")
 emulated: Callable[[Image], Executable] = later("rammer.vdevice.simt.emulator.runtime", "EmulatorExecutable")
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from rammer.vdevice.simt.export.tables import GpuExport
 
 EMULATED_VEUS = 8
+MOST_BUILT_TWICE = 200_000  # characters of a program that is built in two forms; inlining longer ones takes minutes
 EMULATE = 'device="emulator" runs the program on the host'
 no_gpu = partial(Availability, False, emulated=True)  # an answer of `probe`
 
@@ -153,10 +155,18 @@ class GpuVDevice(VDevice):
         return {} if self.missing else measure_kernels(kernels, self, budget_s, progress)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
-        """Build machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
+        """Build machine code, tables and packed constants. Raises ToolchainError, DeviceError.
+
+        If registers spill, tasks that are called are inlined, or the other way round, and the better form is taken.
+        """
         progress("compile", 0, 1)
         program = make_program(plan, self.dialect)
         code = self.machine_code(program.text)
+        if code.resources.spill_bytes and len(program.text) <= MOST_BUILT_TWICE:
+            other = replace(program, text=other_calls(program.text))
+            again = self.machine_code(other.text)
+            if again.resources.spill_bytes < code.resources.spill_bytes:
+                program, code = other, again
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()

@@ -48,7 +48,7 @@ def program_text(
         loop = loop.replace(name, text if sends else "")
     texts = {k.symbol: k.text for k in kernels}
     asked = {k.prefetch: k.prefetch_text for k in kernels if k.prefetch}
-    qualifier = "__forceinline__" if sum(map(len, texts.values())) <= dialect.inline_limit else "__noinline__"
+    inlined = sum(map(len, texts.values())) <= dialect.inline_limit
     numbers = {"ENTRY": ENTRY, "THREADS": block, "MAX_ARGS": max_args, "LINE": LINE, "END": END}
     numbers |= {"SHARES": dialect.veus_per_sm, "AHEAD": min(AHEAD, block), "CLUSTER": messages.cluster}
     # The last thread that does so waits for the fence, the first polls.
@@ -56,12 +56,17 @@ def program_text(
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
         prelude(dialect),
-        f"#define MK_TASK static __device__ {qualifier}\n\n",
+        f"{INLINED if inlined else CALLED}\n",
         "\n".join([*texts.values(), *asked.values()]),
         "\n",
         Template(COMMON + (COPY if copies else "") + sends + loop).substitute(numbers),
     ]
     return "".join(parts)
+
+
+def other_calls(text: str) -> str:
+    """Return the text of a program with its tasks inlined, if they are called, or called, if they are inlined."""
+    return text.replace(*((INLINED, CALLED) if INLINED in text else (CALLED, INLINED)))
 
 
 def task_call(kernel: EmittedFunction, args: str, rtask: str) -> str:
@@ -71,6 +76,8 @@ def task_call(kernel: EmittedFunction, args: str, rtask: str) -> str:
     rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
     return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);{rest}"
 
+
+INLINED, CALLED = (f"#define MK_TASK static __device__ {how}\n" for how in ("__forceinline__", "__noinline__"))
 
 # `state`: line 0 is [epoch, blocks done, stop, bad index, report …]; then a line per vEU with the slots it completed,
 # counted on from the epoch; then a line per vEU with [order + 1 and program of its first bad index, slot where it

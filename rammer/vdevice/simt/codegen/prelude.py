@@ -13,7 +13,7 @@ from rammer.ir.instruction import Instruction
 from rammer.vdevice.ctext import functions, minifloats
 from rammer.vdevice.ctext.files import text_of
 from rammer.vdevice.simt.codegen import mma, wgmma
-from rammer.vdevice.simt.instructions import FOLDS, emulated
+from rammer.vdevice.simt.codegen.units import FOLDS, emulated
 
 _text = partial(text_of, "rammer.vdevice.simt.codegen", "text")
 
