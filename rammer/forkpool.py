@@ -9,6 +9,7 @@ import os
 import pickle
 import selectors
 import signal
+import stat
 import sys
 import time
 import warnings
@@ -28,6 +29,8 @@ PATIENCE_S = 10.0  # plus these seconds
 LOOK_S = 0.25  # seconds between checks of a child's progress
 PR_SET_PDEATHSIG = 1  # a constant of Linux that Python does not have
 SIZE_BYTES = 8  # of the size that precedes results
+STARTED = b"+"  # what a child writes before anything else
+STDERR = 2
 
 logger = logging.getLogger(__name__)
 
@@ -171,18 +174,18 @@ class _Tickets:
 
     def __init__(self, count: int) -> None:
         self._count, self._tickets = count, min(count, MOST_TICKETS)
-        self._pipe, writing = os.pipe()
+        self.number, writing = os.pipe()  # of a file descriptor
         with os.fdopen(writing, "wb") as file:
             file.write(b"".join(n.to_bytes(TICKET_BYTES, "little") for n in range(self._tickets)))
-        os.set_blocking(self._pipe, False)  # a child of another thread may have the end for writing, too
+        os.set_blocking(self.number, False)  # a child of another thread may have the end for writing, too
 
     def __iter__(self) -> Iterator[range]:
         with suppress(BlockingIOError):
-            while ticket := os.read(self._pipe, TICKET_BYTES):
+            while ticket := os.read(self.number, TICKET_BYTES):
                 yield range(int.from_bytes(ticket, "little"), self._count, self._tickets)
 
     def close(self) -> None:
-        os.close(self._pipe)
+        os.close(self.number)
 
 
 def usable_cpus() -> int:
@@ -202,12 +205,15 @@ class _Child(Generic[Made]):
             try:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this child
                 _end_with_parent()
+                _close_pipes_but(writing, tickets.number)
+                os.write(writing, STARTED)
                 data = pickle.dumps(_taken(work, items, tickets), pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(writing, "wb") as file:
                     file.write(len(data).to_bytes(SIZE_BYTES, "little") + data)
             finally:
                 os._exit(0)  # also after an exception: the parent computes the items again
         os.close(writing)
+        os.read(self._pipe, len(STARTED))  # from here on the child may be stopped, as it holds no pipe of others
 
     def results(self, deadline: float) -> dict[int, Made]:
         """Return its results; empty if it ended without, or is not done at the deadline (monotonic seconds)."""
@@ -245,6 +251,17 @@ class _Child(Generic[Made]):
         with suppress(ProcessLookupError, ChildProcessError):  # other code of this process may have waited for it
             os.kill(self._number, signal.SIGKILL)
             os.waitpid(self._number, 0)
+
+
+def _close_pipes_but(*kept: int) -> None:
+    """Close the pipes that this process has from its parent, but the standard ones and `kept`.
+
+    Another thread may have been starting a program. It waits until no process can write into that program's pipes.
+    """
+    for number in map(int, os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ()):
+        with suppress(OSError):  # the folder's own number is no longer open
+            if number > STDERR and number not in kept and stat.S_ISFIFO(os.fstat(number).st_mode):
+                os.close(number)
 
 
 def _end_with_parent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import select
 import signal
 import threading
 import time
@@ -203,6 +204,21 @@ def test_who_works_ahead_stands_still_while_something_is_measured_and_ends_when_
         raise KeyboardInterrupt
     assert becomes("R")
     with ahead.still():
+        ahead.end()
+
+
+def test_a_child_holds_no_pipe_of_a_program_that_another_thread_starts() -> None:
+    """subprocess waits for the end of such a pipe. A child that waits to be read would hold it, and both would wait."""
+    reading, writing = os.pipe()
+    ahead = Background(lambda number: bytes(number), [1 << 20])
+    try:
+        assert ahead.begun
+        with ahead.still():  # it has closed them before it can be stopped
+            os.close(writing)
+            assert select.select([reading], [], [], 20)[0] and os.read(reading, 1) == b""
+        assert len(ahead.results({1 << 20})[1 << 20]) == 1 << 20
+    finally:
+        os.close(reading)
         ahead.end()
 
 

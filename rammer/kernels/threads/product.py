@@ -493,7 +493,7 @@ def chunks(staging: Staging, split: int) -> list[int]:
 def shorter(staging: Staging, tile: ThreadTile, ways: Iterable[ThreadTile | None], depth: int) -> list[ThreadTile]:
     """Return that of a tile's `ways` with the longest chunk of which `depth` exist and fit scratch.
 
-    None if the tile's own do.
+    Empty if the tile's own chunk does, or none.
     """
 
     def fits(way: ThreadTile) -> bool:
