@@ -213,7 +213,8 @@ class _Child(Generic[Made]):
             finally:
                 os._exit(0)  # also after an exception: the parent computes the items again
         os.close(writing)
-        os.read(self._pipe, len(STARTED))  # from here on the child may be stopped, as it holds no pipe of others
+        if self.has_more(PATIENCE_S):  # from here on it may be stopped, as it holds no pipe of others
+            os.read(self._pipe, len(STARTED))
 
     def results(self, deadline: float) -> dict[int, Made]:
         """Return its results; empty if it ended without, or is not done at the deadline (monotonic seconds)."""
