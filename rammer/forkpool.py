@@ -174,18 +174,18 @@ class _Tickets:
 
     def __init__(self, count: int) -> None:
         self._count, self._tickets = count, min(count, MOST_TICKETS)
-        self.number, writing = os.pipe()  # of a file descriptor
+        self.pipe, writing = os.pipe()
         with os.fdopen(writing, "wb") as file:
             file.write(b"".join(n.to_bytes(TICKET_BYTES, "little") for n in range(self._tickets)))
-        os.set_blocking(self.number, False)  # a child of another thread may have the end for writing, too
+        os.set_blocking(self.pipe, False)  # a child of another thread may have the end for writing, too
 
     def __iter__(self) -> Iterator[range]:
         with suppress(BlockingIOError):
-            while ticket := os.read(self.number, TICKET_BYTES):
+            while ticket := os.read(self.pipe, TICKET_BYTES):
                 yield range(int.from_bytes(ticket, "little"), self._count, self._tickets)
 
     def close(self) -> None:
-        os.close(self.number)
+        os.close(self.pipe)
 
 
 def usable_cpus() -> int:
@@ -205,7 +205,7 @@ class _Child(Generic[Made]):
             try:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this child
                 _end_with_parent()
-                _close_pipes_but(writing, tickets.number)
+                _close_pipes_but(writing, tickets.pipe)
                 os.write(writing, STARTED)
                 data = pickle.dumps(_taken(work, items, tickets), pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(writing, "wb") as file:

@@ -207,8 +207,9 @@ def test_who_works_ahead_stands_still_while_something_is_measured_and_ends_when_
         ahead.end()
 
 
-def test_a_child_holds_no_pipe_of_a_program_that_another_thread_starts() -> None:
+def test_a_child_holds_no_pipe_of_a_program_that_another_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """subprocess waits for the end of such a pipe. A child that waits to be read would hold it, and both would wait."""
+    monkeypatch.setattr(children, "usable_cpus", lambda: 2)
     reading, writing = os.pipe()
     ahead = Background(lambda number: bytes(number), [1 << 20])
     try:

@@ -45,9 +45,8 @@ def fetching(kernel: RKernel, spec: VDeviceSpec) -> tuple[str, float]:
     read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
     level = holding(read + stored, spec)
     read_us, store_us = _byte_us(level, spec)
-    return level.name if level else "memory", (sum(kernel.bytes_read()) * read_us + stored * store_us) * tile_share(
-        kernel
-    )
+    moving_us = sum(kernel.bytes_read()) * read_us + stored * store_us
+    return level.name if level else "memory", moving_us * tile_share(kernel)
 
 
 def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int, resident: frozenset[str] = frozenset()) -> float:

@@ -22,9 +22,10 @@ def streamed_bytes(graph: Graph) -> int:
     constants: Counter[TensorId] = Counter()
     for op in graph.operators:
         for (name, kind), tensor in zip(op.operation.expr.inputs, op.inputs, strict=True):
-            if (root := graph.storage(tensor).root) in graph.constants:
+            root = graph.storage(tensor).root
+            if root in graph.constants and constants[root] < (nbytes := graph.types[root].nbytes):
                 most = op.operation.expr.most_read(name) * kind.element_bytes
-                constants[root] = int(min(constants[root] + most, graph.types[root].nbytes))
+                constants[root] = int(min(constants[root] + most, nbytes))
     return constants.total() + sum(graph.types[t].filled_bytes for op in graph.operators for t in op.outputs)
 
 
@@ -37,8 +38,8 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, streamed: int, stalls: tuple[
     static = [n for n, is_static in enumerate(kernel.operation.static) if is_static]
     if not static or not kernel.num_rtasks:
         return 0.0
-    expr, inputs = kernel.operation.expr, kernel.bytes_read()
-    alone = int(sum(inputs)) + sum(t.filled_bytes for t in kernel.operation.outputs)
+    expr = kernel.operation.expr
+    alone = int(sum(kernel.bytes_read())) + sum(t.filled_bytes for t in kernel.operation.outputs)
     veus = min(spec.num_veus, kernel.num_rtasks)
     in_turn = _fetch_us(spec, alone, 1, stalls)
     in_plan = _fetch_us(spec, max(streamed, alone), spec.num_veus, stalls)
@@ -47,9 +48,9 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, streamed: int, stalls: tuple[
         itemsize = kernel.input_types()[n].element_bytes
         elements = read_elements(kernel, n)
         sizes = [int((spans[:, 1] - spans[:, 0]).sum()) * itemsize for spans in elements.sets]
-        fetched_alone += min(sum(sizes), inputs[n])
         each = (sizes[which] * min(rtasks, veus) for which, rtasks in Counter(elements.chosen).items())
-        fetched += min(sum(each), expr.most_read(expr.inputs[n][0]) * itemsize)
+        most = expr.most_read(expr.inputs[n][0]) * itemsize
+        fetched_alone, fetched = fetched_alone + min(sum(sizes), most), fetched + min(sum(each), most)
     return max(fetched * in_plan - fetched_alone * in_turn, 0.0) / kernel.num_rtasks
 
 

@@ -158,7 +158,7 @@ def test_bits_of_narrow_numbers_are_imported(one: str, other: str) -> None:
     there, back = (ELEMENT_TYPES[getattr(TensorProto, name)] for name in (other, one))
     nodes = [helper.make_node("BitCast", ["x"], ["b"], to=CODES[there])]
     x = np.arange(16, dtype=np.uint8).view(back.numpy)
-    seen = rammer.compile(model(nodes, {"x": x}, {"b": there}), tune_seconds=0)(x)
+    seen = _on_cpu(rammer.from_onnx(model(nodes, {"x": x}, {"b": there})), {"x": x})["b"]
     np.testing.assert_array_equal(seen.view(np.uint8) % 16, np.arange(16))
     assert seen.dtype == there.numpy
 

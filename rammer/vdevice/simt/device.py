@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rammer.vdevice.simt.export.tables import GpuExport
 
 EMULATED_VEUS = 8
-MOST_BUILT_TWICE = 200_000  # characters of a program that is built in two forms; inlining longer ones takes minutes
+MOST_BUILT_TWICE = 200_000  # characters of a program that may be built in two forms: bounds the compiler's time
 EMULATE = 'device="emulator" runs the program on the host'
 no_gpu = partial(Availability, False, emulated=True)  # an answer of `probe`
 

@@ -93,7 +93,7 @@ EMULATED_STAGED = _text("emulated_staged.h")
 
 CUDA = Dialect(
     "cuda",
-    _text("limits.h") + TYPES + _text("cuda.h"),
+    _text("specials.h") + TYPES + _text("cuda.h"),
     partial_sync=True,
     asks_ahead=True,
     fits=48,  # 68 such tiles of densenet121, chosen at random, need at most 187 of 255 registers
