@@ -44,133 +44,51 @@ class Flag:
         return f"{what} from {self.low:g}" + (f" to {self.high:g}" if self.high < inf else " on")
 
 
+UP_TO_2: tuple[Kind, float, float] = ("integer", 0, 2)
+ANY_NUMBER: tuple[Kind, float, float] = ("number", 0, 1e9)
 FLAGS: dict[str, Flag] = {
     flag.name: flag
     for flag in (
         Flag("RAMMER_VDEVICE", "cpu", "the vDevice to use where none is named"),
         Flag("RAMMER_POLICY", "auto", "the scheduling policy to use where none is named: `wavefront:beyond=off`"),
-        Flag("RAMMER_PROGRESS", "1", "0 draws no progress on a terminal or in a notebook", kind="boolean"),
+        Flag("RAMMER_PROGRESS", "1", "0 draws no progress on a terminal or in a notebook", "boolean"),
         Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),
-        Flag(
-            "RAMMER_HIPCC",
-            "",
-            "HIP compiler for AMD GPUs instead of ziglang's clang: `/opt/rocm/bin/hipcc`, `clang-19`",
-        ),
-        Flag(
-            "RAMMER_CODE_OBJECT", "5", "version of code objects for AMD GPUs: 4, 5 or 6", kind="integer", low=4, high=6
-        ),
+        Flag("RAMMER_HIPCC", "", "HIP compiler to use instead of ziglang's clang: `/opt/rocm/bin/hipcc`, `clang-19`"),
+        Flag("RAMMER_CODE_OBJECT", "5", "version of code objects for AMD GPUs: 4, 5 or 6", "integer", 4, 6),
         Flag("RAMMER_CACHE_DIR", "", "folder of compiled kernels and profiles; the platform's cache folder by default"),
+        Flag("RAMMER_DEBUG", "0", "stderr: 1 devices, plugins; 2 also times, 3 choices, 4 source, 5 slots", "integer"),
         Flag(
-            "RAMMER_DEBUG",
-            "0",
-            "stderr: 1 devices and plugins, 2 times, 3 choices, 4 source, 5 slots; each with those below",
-            kind="integer",
+            "RAMMER_VERIFY", "1", "0 verifies nothing, 1 graph, plan and image, 2 the graph after every pass", *UP_TO_2
         ),
-        Flag(
-            "RAMMER_VERIFY",
-            "1",
-            "0 verify nothing (benchmarks), 1 graph, plan and image before they are used, 2 the graph after every pass",
-            kind="integer",
-            high=2,
-        ),
-        Flag(
-            "RAMMER_CHECK",
-            "1",
-            "0 tries no rKernel out and runs no program before it is used, 1 some of each, 2 all of both",
-            kind="integer",
-            high=2,
-        ),
-        Flag(
-            "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"
-        ),
+        Flag("RAMMER_CHECK", "1", "0 tries no rKernel or program out before it is used, 1 some, 2 all", *UP_TO_2),
+        Flag("RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of each compile"),
         Flag("RAMMER_KERNELS_DIR", "", "folder of imported kernels; the platform's folder for user data by default"),
+        Flag("RAMMER_NUM_VEUS", "", "vEUs of the CPU; by default one per core within the quota", "integer", 1, 1024),
+        Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8, 16; by default its own", "integer", 1),
         Flag(
-            "RAMMER_NUM_VEUS",
-            "",
-            "vEUs of the CPU; by default one per core that this process may use, within its quota",
-            kind="integer",
-            low=1,
-            high=1024,
+            "RAMMER_MATRIX_UNIT", "1", "0 leaves AMX, AVX512-BF16, VNNI and tensor cores for float32 alone", "boolean"
+        ),
+        Flag("RAMMER_DISABLE_CPU_FEATURES", "", "CPU features that count as missing, e.g. `amx*,avx512*`", "names"),
+        Flag("RAMMER_HAND_OVER", "1", "0 lets no waiting vEU of the CPU do parts of another one's rTask", "boolean"),
+        Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores", "boolean"),
+        Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEUs of the CPU spin before they sleep", *ANY_NUMBER),
+        Flag(
+            "RAMMER_SUBNORMALS", "0", "1 computes subnormal numbers on the CPU, slowly; else they are zero", "boolean"
         ),
         Flag(
-            "RAMMER_VECTOR_LANES",
-            "",
-            "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has",
-            kind="integer",
-            low=1,
-        ),
-        Flag(
-            "RAMMER_MATRIX_UNIT",
-            "1",
-            "0 leaves AMX, AVX512-BF16 and AVX512-VNNI alone, and on NVIDIA GPUs tensor cores for float32 in parts",
-            kind="boolean",
-        ),
-        Flag(
-            "RAMMER_DISABLE_CPU_FEATURES",
-            "",
-            "features that count as missing in the CPU, e.g. `amx*,avx512*`",
-            kind="names",
-        ),
-        Flag(
-            "RAMMER_HAND_OVER",
-            "1",
-            "0 lets no vEU of the CPU that waits do parts of another one's rTask",
-            kind="boolean",
-        ),
-        Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores", kind="boolean"),
-        Flag(
-            "RAMMER_SPIN_MS",
-            "3",
-            "milliseconds for which idle vEU threads of the CPU spin before they sleep",
-            kind="number",
-            high=1e9,
-        ),
-        Flag(
-            "RAMMER_SUBNORMALS",
-            "0",
-            "1 computes with numbers below the normal ones on the CPU, at a fraction of the speed; else they are zero",
-            kind="boolean",
-        ),
-        Flag(
-            "RAMMER_WATCHDOG_SECONDS",
-            "60",
-            "seconds without progress after which a waiting vEU stops the run",
-            kind="number",
-            low=0.001,
-            high=1e9,
+            "RAMMER_WATCHDOG_SECONDS", "60", "seconds after which a vEU that waits stops the run", "number", 1e-3, 1e9
         ),
         Flag("RAMMER_PRECISION", "fp32", "what operands of products may be rounded to where none is named: tf32, bf16"),
-        Flag(
-            "RAMMER_GPU_GRAPH",
-            "",
-            "1 records the launches of a program on a GPU as one graph, 0 does not; by default on NVIDIA's",
-            kind="boolean",
-        ),
-        Flag(
-            "RAMMER_TUNE_SECONDS",
-            "20",
-            "time budget for measuring candidate kernels in one compile",
-            kind="number",
-            high=1e9,
-        ),
+        Flag("RAMMER_GPU_GRAPH", "", "1 launches a program on a GPU as one graph; by default on NVIDIA's", "boolean"),
+        Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile", *ANY_NUMBER),
         Flag("RAMMER_NUMERICS", "fast", "strict takes only rKernels that spread no NaN and round as direct sums do"),
-        Flag(
-            "RAMMER_WINOGRAD",
-            "1",
-            "0 computes convolutions only directly, with smaller rounding errors",
-            kind="boolean",
-        ),
-        Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas", kind="names"),
-        Flag(
-            "RAMMER_PLUGINS",
-            "",
-            "Python files to load as plugins besides the installed ones, separated by commas",
-            "names",
-        ),
-        Flag("RAMMER_TRACE_PLUGINS", "0", "1 prints every hook call and its answer", kind="boolean"),
-        Flag("RAMMER_TEST_VDEVICES", "", "tests: the only vDevices to test, separated by commas", kind="names"),
-        Flag("RAMMER_REQUIRE_VDEVICES", "", "tests: vDevices whose absence is a failure and no skip", kind="names"),
-        Flag("RAMMER_SEED", "", "tests: seed that replays a random case", kind="integer"),
+        Flag("RAMMER_WINOGRAD", "1", "0 computes convolutions only directly, with smaller rounding errors", "boolean"),
+        Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas", "names"),
+        Flag("RAMMER_PLUGINS", "", "Python files to load as plugins, too, separated by commas", "names"),
+        Flag("RAMMER_TRACE_PLUGINS", "0", "1 prints every hook call and its answer", "boolean"),
+        Flag("RAMMER_TEST_VDEVICES", "", "tests: the only vDevices to test, separated by commas", "names"),
+        Flag("RAMMER_REQUIRE_VDEVICES", "", "tests: vDevices whose absence is a failure and no skip", "names"),
+        Flag("RAMMER_SEED", "", "tests: seed that replays a random case", "integer"),
     )
 }
 

@@ -49,6 +49,7 @@ from rammer.passes.clean.drop_empty import drop_empty
 from rammer.passes.in_place import update_in_place
 from rammer.planner.memory import plan_memory
 from rammer.planner.messages import with_messages
+from rammer.planner.pieces import WORTH_BYTES
 from rammer.plugins import PluginRegistry
 from rammer.runtime.program import Program
 from rammer.runtime.state import checked_pairs, same_types
@@ -494,7 +495,10 @@ def in_memory(
         order, scratch = None, True
     below = min(messages.values(), default=spec.scratch_bytes + BOX_BYTES) - BOX_BYTES
     placed = replace(plan, spec=replace(spec, scratch_bytes=below))
-    memory = plan_memory(placed, unshared={*unshared, *direct}, scratch=scratch, happens_before=order)
+    apart = {*unshared, *direct}
+    memory = plan_memory(placed, unshared=apart, scratch=scratch, happens_before=order)
+    if spec.is_core and memory.arena_bytes > spec.num_veus * spec.l2.nbytes:  # pieces share more, and take time
+        memory = plan_memory(placed, unshared=apart, scratch=scratch, least_piece=WORTH_BYTES, happens_before=order)
     return replace(plan, memory=replace(memory, messages=messages))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from rammer.ir.device import VDeviceSpec
@@ -117,14 +117,17 @@ def stage_loops(
     order: Iterable[str] = (),
     unroll: int = 1,
     tile: tuple[str, int] | None = None,
+    sides: Collection[str] = (),
 ) -> tuple[Loop, ...]:
     """Return serial loops over the axes, then the reduction, and vectors along `lane` innermost.
 
-    `tile` = (axis, n): n neighbours of another output axis share a register block. `unroll`: vectors per step.
+    `tile` = (axis, n): n neighbours of another output axis share a register block. So do all points of `sides`, which
+    are axes. `unroll`: vectors per step.
     """
     lanes = problem.lanes
     names = list(order) or [a for a, _ in stage.axes]
     names += [a for a, _ in stage.axes if a not in names]
+    names = [a for a in names if a not in sides]
     reduce = [a for a, _ in stage.reduce]
     loops = [Loop(a, lanes * unroll if a == lane else 1) for a in names if not (tile and a == tile[0])]
     if tile:
@@ -140,7 +143,7 @@ def stage_loops(
             reduce.remove(lane)
     if tile:
         inner.insert(len(inner) - (2 if unroll > 1 else 1) if lane else 0, Loop(tile[0], 1, Kind.UNROLLED))
-    return (*loops, *_window(stage, reduce, lane, tile), *inner)
+    return (*loops, *_window(stage, reduce, lane, tile), *(Loop(a, 1, Kind.UNROLLED) for a in sides), *inner)
 
 
 def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, int] | None) -> tuple[Loop, ...]:

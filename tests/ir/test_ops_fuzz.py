@@ -74,6 +74,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         kind: {**AXIS, "keepdims": st.booleans(), "select_last_index": st.booleans()} for kind in ("arg_max", "arg_min")
     },
     "exchange": {"steps": st.integers(-1, 5)},
+    "merge": {"steps": st.integers(-1, 5), "levels": st.integers(-1, 5), "keep": st.booleans()},
     "rank": {"largest": st.booleans()},
     "order": {"count": st.integers(-1, 4)},
     "last_equal": {"count": st.integers(-1, 4)},

@@ -119,6 +119,27 @@ def test_exchanges_put_the_smaller_of_each_pair_first_one_axis_after_the_other(d
     np.testing.assert_array_equal(evaluate("exchange", x, steps=3), np.sort(np.sort(np.sort(x, 1), 2), 3))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "i8"])
+def test_merges_sort_columns_of_columns(dtype: str) -> None:
+    x = RNG.integers(-9, 9, (3, 1, 40)).astype(dtype)
+    eights = evaluate("merge", x, steps=3, levels=3).reshape(3, 8, 5)
+    np.testing.assert_array_equal(eights, np.sort(x.reshape(3, 8, 5), 1))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_a_merge_and_the_exchanges_after_it_sort_pairs_of_columns(steps: int, keep: bool) -> None:
+    x = np.sort(RNG.integers(-99, 99, (3, 8, 10)), 1)
+    first = evaluate("merge", x, steps=steps, keep=keep)
+    rest = 8 >> (steps - 1)
+    assert first.shape == (3, *(2,) * (steps - keep), rest, 5)
+    if rest > 1:
+        pairs = first.reshape(-1, *(2,) * (4 - steps), 5)
+        first = evaluate("exchange", pairs, steps=4 - steps)
+    wanted = np.sort(np.concatenate([x[:, :, :5], x[:, :, 5:]], 1), 1)
+    np.testing.assert_array_equal(first.reshape(3, -1, 5), wanted[:, :8] if keep else wanted)
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 1), (7,), (0, 3), (3, 0)])
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("kind", ["softmax", "log_softmax"])
@@ -170,6 +191,16 @@ BAD: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("exchange", (F((3, 2, 4)),), {"steps": 0}),
     ("exchange", (F((3, 2, 3, 4)),), {"steps": 2}),
     ("exchange", (F((1, *(2,) * 5, 1)),), {"steps": 5}),
+    ("merge", (F((3, 4, 7)),), {"steps": 1}),
+    ("merge", (F((3, 4, 8), DType.BOOL),), {"steps": 1}),
+    ("merge", (F((3, 4, 8)),), {"steps": 5}),
+    ("merge", (F((3, 4, 8)),), {"steps": 4}),
+    ("merge", (F((3, 6, 8)),), {"steps": 3}),
+    ("merge", (F((3, 4, 8)),), {"steps": 1, "keep": True}),
+    ("merge", (F((3, 4, 8)),), {"steps": 2, "levels": 2}),
+    ("merge", (F((3, 1, 8)),), {"steps": 3, "levels": 2}),
+    ("merge", (F((3, 1, 12)),), {"steps": 3, "levels": 3}),
+    ("merge", (F((3, 1, 8)),), {"steps": 1, "levels": 0}),
     ("order", (F((3,)),), {"count": 1}),
     ("order", (F((3,), DType.I32),), {"count": 4}),
     ("order", (F((3,), DType.I32),), {"count": 0}),

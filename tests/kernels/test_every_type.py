@@ -44,6 +44,7 @@ WITH_ATTRIBUTES = {
         "concat",
         "conv",
         "exchange",
+        "merge",
         "expand",
         "gather",
         "gather_elements",
@@ -97,6 +98,8 @@ def operations(dtype: DType) -> Iterator[Operation]:
                 yield from made(kind, t(*shape), **SPECIAL.get(kind, {}))
     for steps in (1, 2, 4):
         yield from made("exchange", t(3, *(2,) * steps, 7), steps=steps)
+    yield from made("merge", t(3, 4, 14), steps=2, keep=True)
+    yield from made("merge", t(3, 1, 24), steps=3, levels=3)
     yield from made("descend", t(3, 7), t(3, 5, dtype=DType.I32), t(9, 4, dtype=DType.I32), t(9))
     for shape in SHAPES:
         for target in DType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import lcm, prod
 
-from rammer.ir.expr import Call, Load, Stage, loads
+from rammer.ir.expr import Call, Load, Select, Stage, loads, nodes
 from rammer.ir.index import Index, bounds, var, variables
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import KernelProblem, all_loads
@@ -34,12 +34,14 @@ def least_scratch_schedules(problem: KernelProblem) -> Iterator[Schedule]:
 
 def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") -> Iterator[Schedule]:
     root, crossing = problem.root, _crossing(problem)
-    lane = crossing[0] if crossing else lane_axis(problem, root)
-    extents, order = dict(root.axes), output_order(problem)
+    sides, last = _sides(root), root.axes[-1] if root.axes else ("", 1)
+    inner_lane = last[0] if sides and last[0] not in sides and last[1] > 1 else lane_axis(problem, root)
+    lane = crossing[0] if crossing else inner_lane
+    extents, order = dict(root.axes), [a for a in output_order(problem) if a not in sides]
     unroll = 1
     if lane is not None and lane in dict(root.reduce):
         unroll = UNROLL if dict(root.reduce)[lane] >= UNROLL * problem.lanes else 1
-    elif lane is not None and not root.reduce and not crossing and extents[lane] >= 2 * problem.lanes:
+    elif lane is not None and not root.reduce and not crossing and extents[lane] >= 2 * problem.lanes and not sides:
         unroll = 2
     elif lane is not None and root.reduce and not _neighbours(problem, root, lane):
         vectors = extents[lane] // problem.lanes // problem.rtasks
@@ -65,15 +67,20 @@ def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") 
         if outputs:
             tile = None
         outer = [a for a in rows if not tile or a != tile[0]]
-        inner = stage_loops(
-            problem, root, lane, order=[*outer, *(a for a in order if a not in outer)], unroll=unroll, tile=tile
-        )
+        inner_order = [*outer, *(a for a in order if a not in outer)]
+        inner = stage_loops(problem, root, lane, order=inner_order, unroll=unroll, tile=tile, sides=sides)
         head, rest = inner[: len(outer)], inner[len(outer) :]
         block = _block(problem, shared, lane, tile, s.steps, problem.lanes * unroll)
         if outer and not block and (count := _together(problem, outer[-1], lane, s.steps)) > 1:
             head, rest = (*head[:-1], Loop(outer[-1], count)), (*head[-1:], *rest)
         s = s.nest((*head, *block)).place(problem.placed).nest(rest).pack(packing)
         yield s.build(f"{lane or 'point'}{problem.lanes * unroll}")
+
+
+def _sides(root: Stage) -> list[str]:
+    """Return the axes of two that choose a result, such as the smaller of a pair: both share their operands."""
+    chosen = {r.index for n in nodes(root.body) if isinstance(n, Select) for r in n.where}
+    return [a for a, e in root.axes if e == 2 and var(a) in chosen]
 
 
 def _together(problem: KernelProblem, axis: str, lane: str | None, steps: Mapping[str, int]) -> int:

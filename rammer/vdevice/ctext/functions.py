@@ -68,7 +68,10 @@ def wide_instance(template: str, wide: str = "double", bits: str = "int64_t", pr
     return template.replace("D_", wide).replace("L_", bits).replace("W_", prefix)
 
 
-def indices(index: str, dividend: str = "", divisor: str = "") -> str:
-    """Return quotients and checks of indices of a type; `dividend` and `divisor` may have others."""
+def indices(index: str, dividend: str = "", divisor: str = "", report: str = "if (bad) *status = 1") -> str:
+    """Return quotients and checks of indices of a type; `dividend` and `divisor` may have others.
+
+    `report` says that an index is `bad`: without a condition only where no other thread has the same status.
+    """
     text = INDICES.replace("DIVIDEND", dividend or index).replace("DIVISOR", divisor or index)
-    return text.replace("INDEX", index)
+    return text.replace("INDEX", index).replace("REPORT", report)

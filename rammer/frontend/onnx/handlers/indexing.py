@@ -161,20 +161,20 @@ def reverse_sequence(n: Node) -> TensorId:
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or {n.attrs["batch_axis"], n.attrs["time_axis"]} != {0, 1}:
         raise n.fail("batch_axis and time_axis must be 0 and 1, in either order")
-    swap = (1, 0, *range(2, len(shape)))
-    x = n.transpose(x, swap) if n.attrs["time_axis"] == 0 else x
-    batch, time, *rest = n.type(x).shape
+    axis = n.attrs["time_axis"]
+    batch, time, rest = shape[1 - axis], shape[axis], shape[2:]
     if n.shape(1) != (batch,):
         raise n.fail(f"sequence_lens is {n.type(n.tensor(1))} instead of one number for each of {batch} sequences")
     known = n.builder.value(n.tensor(1))
     if known is not None and known.size and not 0 <= known.min() <= known.max() <= time:
         raise n.fail(f"sequence_lens has numbers outside 0…{time}")
-    length, at = n.reshape(inside(n, n.tensor(1), time + 1), (batch, 1)), n.constant(np.arange(time))
+    own, steps = (np.expand_dims(np.arange(e), a) for e, a in ((batch, axis), (time, 1 - axis)))  # each along its axis
+    length, at = n.reshape(inside(n, n.tensor(1), time + 1), own.shape), n.constant(steps)
     backwards = n.add("sub", n.add("sub", length, n.constant(1)), at)
     place = n.add("where", n.add("less", at, length), backwards, at)
-    rows = n.add("add", place, n.constant(np.arange(batch)[:, None] * time))
-    found = n.add("gather", n.reshape(x, (batch * time, *rest)), rows, axis=0)
-    return n.transpose(found, swap) if n.attrs["time_axis"] == 0 else found
+    strides = (batch, 1) if axis == 0 else (1, time)
+    rows = n.add("add", n.add("mul", place, n.constant(strides[0])), n.constant(own * strides[1]))
+    return n.add("gather", n.reshape(x, (batch * time, *rest)), rows, axis=0)
 
 
 @handles("TensorScatter")

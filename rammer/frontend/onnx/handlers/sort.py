@@ -1,9 +1,8 @@
-"""Find the largest or smallest elements: of whole rows by a sorting network, of others by counting ranks in blocks."""
+"""Find the largest or smallest elements: by a network of exchanges, in rows or in those of their blocks that matter."""
 
 from __future__ import annotations
 
 from math import isqrt, prod
-from typing import Any
 
 import numpy as np
 
@@ -11,11 +10,12 @@ from rammer.frontend.onnx.handlers.indexing import elements_at
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-COLUMNS = 16  # of a network's words
 STEPS = 3  # of a network in an operator, which keeps 2**STEPS vectors in registers; with 4 they do not fit
+BESIDE = 8  # rows whose words lie beside each other in a vector
+RANKED = 1 << 13  # comparisons up to which ranks take less time than the many operators of a network
+RANKED_WIDE = 1 << 17  # the same for keys of 64 bits, which take two networks
+WHOLE, LEAST_BLOCK = 1 << 13, 4  # words up to which, and words in a block below which, rows are sorted whole
 SEARCHED = 32  # comparisons for each pair of the first k: what blocks come to
-EXCHANGE = 3  # comparisons that take as long as an exchange
-DIRECT = 1 << 18  # comparisons up to which rows are ranked directly: more of them, but fewer operators
 
 
 @handles("TopK")
@@ -41,13 +41,7 @@ def top_k(n: Node) -> list[TensorId]:
     if k == 1:
         first = n.add(*("arg_max", x) if largest else ("arg_min", _without_nan(n, x)), axis=axis)
         return [elements_at(n, x, first, axis), first]
-    keys = _without_nan(n, moved)
-    compared, levels = min(shape[axis] ** 2, SEARCHED * k**2), (shape[axis] - 1).bit_length()
-    slow = compared > EXCHANGE * (1 << levels) * levels * (levels + 1) / 2
-    if slow and prod(shape) // shape[axis] * compared > DIRECT and dtype.itemsize <= (8 if dtype is DType.I64 else 4):
-        found = n.cut(_sorted(n, keys, largest), len(shape) - 1, 0, k)
-    else:
-        found = n.cast(_first(n, keys, k, largest), DType.I64)
+    found = _first(n, _ordered(n, moved), k, largest)
     return [n.transpose(elements_at(n, moved, found, -1), back), n.transpose(found, back)]
 
 
@@ -55,105 +49,137 @@ def _without_nan(n: Node, x: TensorId) -> TensorId:
     return n.add("where", n.add("is_nan", x), n.like(np.inf, x), x) if n.type(x).dtype.is_float else x
 
 
-def _sorted(n: Node, keys: TensorId, largest: bool) -> TensorId:
-    """Return the positions of the elements of each row in sorted order. Wide keys are sorted by their low parts first.
+def _ordered(n: Node, x: TensorId) -> TensorId:
+    """Return int32 or int64 numbers that are ordered as x is.
 
-    Among equal elements the lower index comes first.
+    A float's bits are a sign, and a magnitude that is ordered as the number is: zeros have the same one. NaN becomes
+    infinity. Nothing is chosen, as compilers would gather what is chosen from.
     """
-    dtype = n.type(keys).dtype
-    if dtype.is_float:  # bits are a sign, and a magnitude that sorts as the number does: zeros have the same one
-        bits = n.add("bit_cast", n.cast(keys, DType.F32), dtype=DType.I32)
-        size = n.add("bit_and", bits, n.like(2**31 - 1, bits))
-        keys = n.add("where", n.add("less", bits, n.like(0, bits)), n.add("neg", size), size)
-    keys = n.cast(keys, DType.I64)
-    keys = n.add("bit_not", keys) if largest else keys
-    if dtype not in (DType.U32, DType.I64):
-        return _network(n, keys)
-    low = n.add("sub", n.add("bit_and", keys, n.like(2**32 - 1, keys)), n.like(2**31, keys))
-    first = _network(n, low)
-    high = n.add("shift_right", elements_at(n, keys, first, -1), n.like(32, keys))
-    return elements_at(n, first, _network(n, high), -1)
-
-
-def _network(n: Node, keys: TensorId) -> TensorId:
-    """Return the positions of the elements of each row in sorted order; keys are int32 numbers in int64.
-
-    Words of key and position are sorted as a bitonic network does. Place p of a row is in column p // rows, so that
-    most exchanges are between rows. For exchanges between columns they are transposed. Runs that go down have their
-    bits inverted.
-    """
-    *outer, extent = n.type(keys).shape
-    size, count = max(COLUMNS**2, 1 << (extent - 1).bit_length()), prod(outer)
-    rows, places = size // COLUMNS, np.arange(size)
-    words = n.add("mul", n.reshape(keys, (count, extent)), n.like(2**32, keys))
-    words = n.add("bit_or", words, n.constant(places[:extent]))
-    words, inverted = _padded(n, words, size, np.iinfo(np.int64).max), np.zeros(size, bool)
-
-    def transposed(words: TensorId, shape: tuple[int, int]) -> TensorId:
-        return n.transpose(n.reshape(words, (count, *shape)), (0, 2, 1))
-
-    for level in range(1, size.bit_length()):
-        down, distance = (places >> level) % 2 == 1, 1 << (level - 1)
-        flips = np.where(down != inverted, -1, 0).reshape(COLUMNS, rows).T
-        flips = next((part for part in (flips[:, :1], flips[:1]) if (part == flips).all()), flips)  # it has few numbers
-        words = n.add("bit_xor", n.reshape(words, (count, rows, COLUMNS)), n.constant(flips))
-        inverted = down
-        if distance >= rows:
-            words = _exchanged(n, transposed(words, (rows, COLUMNS)), distance, rows // 2, 1)
-            words, distance = transposed(words, (COLUMNS, rows)), rows // 2
-        words = _exchanged(n, words, distance, 0, COLUMNS)
-    words = n.cut(n.reshape(transposed(words, (rows, COLUMNS)), (*outer, size)), len(outer), 0, extent)
-    return n.add("bit_and", words, n.like(2**32 - 1, words))
-
-
-def _exchanged(n: Node, words: TensorId, distance: int, stop: int, width: int) -> TensorId:
-    """Exchange words at a distance, at half of it, and so on, above `stop`; next ones lie `width` elements later.
-
-    Where steps are fewer than STEPS, they come first: then other levels have the same operations.
-    """
-    total = n.type(words).size
-    while distance > stop:
-        steps = (distance.bit_length() - stop.bit_length() - 1) % STEPS + 1
-        distance >>= steps
-        inner = max(2 * distance, 1) * width
-        words = n.reshape(words, (total // (inner << steps), *(2,) * steps, inner))
-        words = n.add("exchange", words, steps=steps)
-    return words
+    dtype = n.type(x).dtype
+    if not dtype.is_float:
+        if dtype is DType.U64:
+            bits = n.add("bit_cast", x, dtype=DType.I64)
+            return n.add("bit_xor", bits, n.like(-(2**63), bits))
+        if dtype is DType.U32:
+            x = n.add("sub", n.cast(x, DType.I64), n.like(2**31, n.cast(x, DType.I64)))
+        return n.cast(x, DType.I64 if dtype is DType.I64 else DType.I32)
+    whole, bits_type = (DType.F64, DType.I64) if dtype is DType.F64 else (DType.F32, DType.I32)
+    bits = n.add("bit_cast", n.cast(x, whole), dtype=bits_type)
+    one, last = n.like(1, bits), n.like(8 * bits_type.itemsize - 1, bits)
+    infinity = n.like(int(np.array(np.inf, whole.numpy).view(bits_type.numpy)), bits)
+    size = n.add("bit_and", bits, n.like(bits_type.info.max, bits))
+    is_number = n.add("shift_right", n.add("sub", n.add("sub", size, infinity), one), last)  # -1 or 0
+    negative = n.add("bit_and", n.add("shift_right", bits, last), is_number)
+    return n.add("mul", n.add("min", size, infinity), n.add("bit_or", negative, one))
 
 
 def _first(n: Node, keys: TensorId, k: int, largest: bool) -> TensorId:
-    """Return the positions of the first k elements of each row, in sorted order.
+    """Return the places of the first k keys of each row in sorted order. Of equal ones the lower place is first.
 
-    Ranking compares all pairs, so it is quadratic. Rows are therefore split into blocks, and only the k blocks with the
-    best first elements are searched: about √(extent · k) elements, twice, instead of all. Blocks keep the order of
-    their positions, so that the lower index still comes first among equal elements.
+    A row of 64-bit keys is sorted whole, or only the k blocks with the best first elements are searched, whichever
+    compares less. Blocks keep the order of their places, so that the lower place still comes first among equal keys.
     """
-    *rows, extent = n.type(keys).shape
-    block = 1 << (isqrt(extent // k).bit_length() - 1)
-    if prod(rows) * extent**2 <= DIRECT or block == 1:
-        return n.add("order", n.add("rank", keys, largest=largest), count=k)
-    count = -(-extent // block)
-    keys = _padded(n, keys, count * block, _last(n.type(keys).dtype, largest))
-    whole = n.reshape(keys, (*rows, count, block))
-    firsts = n.add("reduce", whole, fn="max" if largest else "min", axes=(-1,), keepdims=False)
-    blocks = _first(n, firsts, k, largest)
-    blocks = elements_at(n, blocks, n.add("order", n.add("rank", blocks, largest=False), count=k), -1)
-    starts = n.reshape(n.add("mul", blocks, n.like(block, blocks)), (*rows, k, 1))
-    places = n.reshape(n.add("add", starts, n.constant(np.arange(block, dtype=np.int32))), (*rows, k * block))
-    return elements_at(n, places, _first(n, elements_at(n, keys, places, -1), k, largest), -1)
+    *outer, extent = n.type(keys).shape
+    rows, levels = prod(outer), (extent - 1).bit_length()
+    narrow, block = n.type(keys).dtype is DType.I32, _block(extent, k)
+    whole_row = levels * (levels + 1) // 2 << levels  # exchanges of two networks
+    by_blocks = block >= LEAST_BLOCK and SEARCHED * k**2 <= whole_row
+    if rows * extent**2 <= (RANKED if narrow or by_blocks else RANKED_WIDE):
+        return n.cast(n.add("order", n.add("rank", keys, largest=largest), count=k), DType.I64)
+    if narrow or not by_blocks:
+        rising = n.add("bit_not", keys) if largest else keys
+        if narrow:
+            return _places(n, _least(n, _words(n, rising), k), (*outer, k))
+        low = n.add("sub", n.add("bit_and", rising, n.like(2**32 - 1, keys)), n.like(2**31, keys))
+        by_low = _places(n, _least(n, _words(n, low), extent), (*outer, extent))
+        high = n.add("shift_right", elements_at(n, rising, by_low, -1), n.like(32, keys))
+        return elements_at(n, by_low, _places(n, _least(n, _words(n, high), k), (*outer, k)), -1)
+    whole = _blocks(n, n.reshape(keys, (rows, extent)), block, largest)
+    best = n.add("reduce", whole, fn="max" if largest else "min", axes=(-1,), keepdims=False)
+    chosen = n.cast(_first(n, best, k, largest), DType.I32)
+    in_order = n.add("order", n.add("rank", chosen, largest=False), count=k)
+    chosen = n.cast(elements_at(n, chosen, in_order, -1), DType.I64)
+    starts = n.reshape(n.add("mul", chosen, n.like(block, chosen)), (*outer, k, 1))
+    places = n.reshape(n.add("add", starts, n.constant(np.arange(block))), (*outer, k * block))
+    found = n.add("gather_nd", whole, n.reshape(chosen, (rows, k, 1)), batch_dims=1)
+    return elements_at(n, places, _first(n, n.reshape(found, (*outer, k * block)), k, largest), -1)
 
 
-def _padded(n: Node, x: TensorId, extent: int, value: Any) -> TensorId:
-    """Append elements to the last axis, after all equal ones."""
+def _block(extent: int, k: int) -> int:
+    """Return how long blocks are, so that there are about as many as elements in k of them: a power of two."""
+    return 1 << (isqrt(extent // k).bit_length() - 1)
+
+
+def _words(n: Node, keys: TensorId) -> TensorId:
+    """Return rows of words of a key, an int32 number in any type, and its place. No two of a row are equal."""
+    *outer, extent = n.type(keys).shape
+    wide = n.reshape(n.cast(keys, DType.I64), (prod(outer), extent))
+    return n.add("bit_or", n.add("mul", wide, n.like(2**32, wide)), n.constant(np.arange(extent)))
+
+
+def _places(n: Node, words: TensorId, shape: tuple[int, ...]) -> TensorId:
+    return n.reshape(n.add("bit_and", words, n.like(2**32 - 1, words)), shape)
+
+
+def _least(n: Node, words: TensorId, k: int) -> TensorId:
+    """Return the k least words of each row in sorted order. Of a long row only the k blocks with the least count."""
+    rows, extent = n.type(words).shape
+    block = _block(extent, k)
+    if rows * extent <= WHOLE or block < LEAST_BLOCK:
+        return _network(n, words, k)
+    whole = _blocks(n, words, block, largest=False)
+    least = _network(n, n.add("reduce", whole, fn="min", axes=(-1,), keepdims=False), k)
+    chosen = n.add("shift_right", _places(n, least, (rows, k, 1)), n.like(block.bit_length() - 1, words))
+    return _network(n, n.reshape(n.add("gather_nd", whole, chosen, batch_dims=1), (rows, k * block)), k)
+
+
+def _blocks(n: Node, rows: TensorId, block: int, largest: bool) -> TensorId:
+    """Return each row in blocks. The last one is filled up with elements that come last."""
+    count, extent = n.type(rows).shape
+    blocks = -(-extent // block)
+    return n.reshape(_padded(n, rows, (count, blocks * block), largest), (count, blocks, block))
+
+
+def _network(n: Node, words: TensorId, k: int) -> TensorId:
+    """Return the k least words of each row in sorted order.
+
+    Columns of one word are merged to columns of two, and so on, as a bitonic network does. Columns of k words stay as
+    long: of two, the smaller half is kept. Vectors lie across columns. Once these are fewer than a vector's lanes,
+    several rows lie beside each other.
+    """
+    rows, extent = n.type(words).shape
+    columns, run, beside, kept = 1 << (extent - 1).bit_length(), 1, 1, (k - 1).bit_length()
+    groups = -(-rows // BESIDE) if rows >= BESIDE else 0
+    blocks = groups * BESIDE or rows
+    words = _padded(n, words, (blocks, columns), largest=False)
+    while columns > 1:
+        levels = 1 if run > 1 else min(kept, STEPS)
+        keep, columns = run >> kept > 0, columns >> levels
+        if columns < BESIDE and groups and beside == 1:
+            words = n.reshape(words, (groups, BESIDE, run * columns << levels))
+            words, blocks, beside = n.transpose(words, (0, 2, 1)), groups, BESIDE
+        words = _merged(n, n.reshape(words, (blocks, run, columns * beside << levels)), levels, keep)
+        run <<= 0 if keep else levels
+    if beside > 1:
+        words = n.transpose(n.reshape(words, (blocks, run, beside)), (0, 2, 1))
+    return n.slice(n.reshape(words, (blocks * beside, run)), (0, 0), (rows, k))
+
+
+def _merged(n: Node, words: TensorId, levels: int, keep: bool) -> TensorId:
+    """Merge pairs of columns, some steps in each operator. Steps that remain from full operators come first."""
+    _, run, width = n.type(words).shape
+    steps = levels if run == 1 else (run.bit_length() - 1 - keep) % STEPS + 1 + keep
+    words = n.add("merge", words, steps=steps, levels=levels, keep=keep)
+    size, inner = n.type(words).size, n.type(words).shape[-2] * (width >> levels)
+    while inner > width >> levels:
+        inner >>= STEPS
+        words = n.add("exchange", n.reshape(words, (size // (inner << STEPS), *(2,) * STEPS, inner)), steps=STEPS)
+    return words
+
+
+def _padded(n: Node, x: TensorId, shape: tuple[int, int], largest: bool) -> TensorId:
+    """Append elements that come last, up to a shape."""
     kind = n.type(x)
-    missing = extent - kind.shape[-1]
-    if not missing:
-        return x
-    return n.concat([x, n.constant(np.full((*kind.shape[:-1], missing), value, kind.dtype.numpy))], kind.rank - 1)
-
-
-def _last(dtype: DType, largest: bool) -> Any:
-    """Return the value that sorts last."""
-    if dtype.is_float:
-        return -np.inf if largest else np.inf
-    return dtype.info.min if largest else dtype.info.max
+    missing = [new - old for new, old in zip(shape, kind.shape, strict=True)]
+    value = int(kind.dtype.info.min if largest else kind.dtype.info.max)
+    return n.add("pad", x, pads=(0, 0, *missing), value=value) if any(missing) else x

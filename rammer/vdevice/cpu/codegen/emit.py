@@ -126,7 +126,7 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + _folds(lanes, "vf", "float")
         + functions.DOUBLES
         + functions.INTEGERS
-        + functions.indices("long")
+        + functions.indices("long", report="*status |= bad")  # with a condition, clang scatters to it in vectors
         + _typed(loads, "vc", "int8_t", lanes, 1)
         + _typed(loads, "vb", "uint8_t", lanes, 1)
         + _typed(loads, "vs", "int16_t", lanes, 2)
