@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import gcd, prod
 from types import MappingProxyType
 
 from rammer.cost.functions import slots_of_fold, slots_of_term
@@ -13,20 +13,22 @@ from rammer.ir.index import Div, Index, var, variables
 from rammer.kernels.problem import KernelProblem, OfVector, all_loads
 
 IN_MEMORY = 2.0  # a load and a store of sums that lie in memory
+MOST_PATTERNS = 8  # vectors that are unrolled so that each has its own
 EVERY_SECOND = 3.0  # two loads, and a choice of their numbers
 NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
-def _picks(load: Load, axis: str, lanes: int) -> bool:
-    """Return whether every vector along an axis reads some neighbours in the same pattern: x[axis // 2]."""
-    *outer, last = load.index
-    moving = [(atom, coef) for atom, coef in last.terms if axis in variables(Index(0, ((atom, coef),)))]
-    if any(axis in variables(ix) for ix in outer) or load.dynamic or len(moving) != 1:
-        return False
+def pattern(load: Load, axis: str, lanes: int) -> int:
+    """Return in how many patterns vectors along an axis read neighbours: three of x[2 * axis // 3]; 0 if in no such."""
+    at = load.index[-1:]
+    moving = [(atom, coef) for ix in at for atom, coef in ix.terms if axis in variables(Index(0, ((atom, coef),)))]
+    if any(axis in variables(ix) for ix in load.index[:-1]) or load.dynamic or len(moving) != 1:
+        return 0
     match moving[0]:
-        case Div(arg, by), 1:
-            return variables(arg) == {axis} and 0 < arg.coef(axis) <= by and arg.coef(axis) * lanes % by == 0
-    return False
+        case Div(arg, by), 1 if variables(arg) == {axis} and 0 < arg.coef(axis) <= by:
+            repeats = by // gcd(arg.coef(axis) * lanes, by)
+            return repeats if repeats <= MOST_PATTERNS else 0
+    return 0
 
 
 def lane_axis(problem: KernelProblem, stage: Stage, here: Mapping[str, int] = NOWHERE) -> str | None:
@@ -79,6 +81,6 @@ def accesses(problem: KernelProblem, stage: Stage, load: Load, axis: str) -> flo
     if any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index):
         return gather_slots(problem.lanes)
     step = problem.lane_stride(load.tensor, load.index, axis, stage)
-    if (step == 2 and problem.spec.masks) or (step is None and _picks(load, axis, problem.lanes)):
+    if (step == 2 and problem.spec.masks) or (step is None and pattern(load, axis, problem.lanes)):
         return EVERY_SECOND
     return 1.0 if step in (0, 1) else gather_slots(problem.lanes)

@@ -295,7 +295,7 @@ def _picks(body: Body, name: str) -> bool:
                 ]  # maybe under a guard of the last vector
                 indices = [ix for s in inner for ld, _ in loads(s.value) for ix in ld.index]
                 for ix in indices:
-                    mixed = any(not isinstance(a, str) and lane in variables(a.arg) for a, _ in ix.terms)
-                    if mixed and ix.coef(name) % count:
+                    mixed = [a for a, _ in ix.terms if not isinstance(a, str) and lane in variables(a.arg)]
+                    if mixed and (ix.coef(name) % count or any(name in variables(a.arg) for a in mixed)):
                         return True
     return False

@@ -7,7 +7,7 @@ from math import lcm, prod
 
 from rammer.ir.expr import Call, Load, Select, Stage, loads, nodes
 from rammer.ir.index import Index, bounds, var, variables
-from rammer.kernels.lanes import lane_axis
+from rammer.kernels.lanes import lane_axis, pattern
 from rammer.kernels.problem import KernelProblem, all_loads
 from rammer.kernels.sched import Sched
 from rammer.kernels.schedule import Loop, Schedule
@@ -46,6 +46,11 @@ def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") 
     elif lane is not None and root.reduce and not _neighbours(problem, root, lane):
         vectors = extents[lane] // problem.lanes // problem.rtasks
         unroll = next((n for n in (UNROLL, 2) if n <= vectors), 1)  # sums side by side hide the latency of adding
+    if (
+        lane is not None
+        and len(patterns := {pattern(ld, lane, problem.lanes) for ld, _ in all_loads(root)} - {0, 1}) == 1
+    ):
+        unroll = min(patterns)
     shared = _shared(problem, least_scratch)
     order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]

@@ -25,6 +25,7 @@ _TAPS = {
     "linear": ((0, 1), ((-1.0, -1.0), (1.0, 1.0))),
     "cubic": ((-1, 0, 1, 2), tuple(zip(_OUTER, _INNER, _INNER, _OUTER, strict=True))),
 }
+MOST_ADDED = 8  # taps of a point that one operator gathers and adds
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # names before opset 20
 
 
@@ -47,8 +48,8 @@ def grid_sample(n: Node) -> TensorId:
         places.append(n.add("round", at) if mode == "nearest" else at)
     first = n.constant(np.arange(batch) * prod(spatial))
     rows = _rows(n, channels(n, n.tensor(0)))
-    taps = _weighted(n, rows, tuple(spatial), first, places, mode, padding, corners)
-    return of_channels(n, _images(n, n.reduce(taps, "sum", (2,), keepdims=False), grid[1:-1]), n.dtype())
+    found = _weighted(n, rows, tuple(spatial), first, places, mode, padding, corners)
+    return of_channels(n, _images(n, found, grid[1:-1]), n.dtype())
 
 
 @handles("RoiAlign")
@@ -83,9 +84,9 @@ def roi_align(n: Node) -> TensorId:
     summed, image = a["mode"] == "avg", _rows(n, n.tensor(0))
     taps = _weighted(n, image, (rows, columns), first, places, "linear", "border", True, summed)
     valid = reduce(lambda p, q: n.add("and", p, q), inside)
-    taps = n.add("where", n.reshape(valid, (regions, prod(counts), 1, 1)), taps, n.like(0, taps))
-    taps = n.reshape(taps, (regions, *counts, 4, shape[1]))
-    found = n.reduce(taps, "sum" if summed else "max", (2, 4, 5), keepdims=False)
+    taps = n.add("where", n.reshape(valid, (regions, prod(counts), 1)), taps, n.like(0, taps))
+    taps = n.reshape(taps, (1 if summed else 4, regions, *counts, shape[1]))
+    found = n.reduce(taps, "sum" if summed else "max", (0, 3, 5), keepdims=False)
     if summed:
         found = n.add("mul", found, n.like(1 / ratio**2, found))
     return n.transpose(found, (0, 3, 1, 2))
@@ -156,7 +157,6 @@ def deform_conv(n: Node) -> TensorId:
     first = n.constant(np.arange(images) * prod(spatial))
     rows = _rows(n, n.reshape(x, (images, channels // parts, *spatial)))
     found = _weighted(n, rows, tuple(spatial), first, places, "linear", "zeros", True)
-    found = n.reduce(found, "sum", (2,), keepdims=False)
     if n.has(4):
         if n.shape(4) != (batch, parts * taps, *out):
             raise n.fail(f"mask {n.type(n.tensor(4))} does not fit offset {n.type(n.tensor(2))}")
@@ -196,22 +196,22 @@ def _weighted(
     corners: bool,
     summed: bool = True,
 ) -> TensorId:
-    """Return the taps of every point times their weights: [images, points, taps, channels].
+    """Return for every point the sum of its taps times their weights, or each: [taps, images, points, channels].
 
-    `places` has coordinates [images, points] for each axis, `first` the first row of each image. With `summed` only the
-    sum over a point's taps must be right.
+    `places` has coordinates [images, points] for each axis, `first` the first row of each image. A small number of taps
+    is gathered and added in one operator.
     """
     (images, points), rank = n.type(places[0]).shape, len(spatial)
     offsets, polynomial = _TAPS[mode]
-    index = n.reshape(first, (images, 1, *(1,) * rank))
+    index = n.reshape(first, (*(1,) * rank, images, 1))
     weights: list[TensorId] = []
     inside: list[TensorId] = []
     for axis, extent in enumerate(spatial):
-        at = n.reshape(places[axis], (images, points, *(1,) * rank))
+        at = n.reshape(places[axis], (*(1,) * rank, images, points))
         edges = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
         if padding != "zeros" and mode != "cubic":  # cubic moves taps instead, and keeps the point's weights
             at = _kept(n, at, extent, padding, edges)
-        steps = np.array(offsets).reshape([-1 if d == axis else 1 for d in range(rank)])
+        steps = np.array(offsets).reshape([-1 if d == axis else 1 for d in range(rank + 2)])
         before = n.add("floor", at)
         taps = n.add("add", before, n.like_array(steps, at))
         distance = n.add("abs", n.add("sub", at, taps))
@@ -231,13 +231,23 @@ def _weighted(
         pixel = n.cast(n.add("where", valid, taps, low), DType.I64)  # NaN is out of range, too
         index = n.add("add", index, n.add("mul", pixel, n.constant(prod(spatial[axis + 1 :]))))
     count = len(offsets) ** rank
-    found = n.add("gather", rows, n.reshape(index, (images, points, count)), axis=0)
-    factor = reduce(lambda p, q: n.add("mul", p, q), weights)
-    factor = n.cast(n.reshape(factor, (images, points, count, 1)), n.type(rows).dtype)
-    if padding == "zeros":
-        known = n.reshape(reduce(lambda p, q: n.add("and", p, q), inside), (images, points, count, 1))
-        found = n.add("where", known, found, n.like(0, found))
-    return n.add("mul", found, factor)
+    factor = n.reshape(reduce(lambda p, q: n.add("mul", p, q), weights), (count, images, points, 1))
+    factor = n.cast(factor, n.type(rows).dtype)
+    known = n.reshape(reduce(lambda p, q: n.add("and", p, q), inside), (count, images, points, 1))
+    index = n.reshape(index, (count, images, points))
+
+    def some(tap: int, taps: int) -> TensorId:
+        found = n.add("gather", rows, n.cut(index, 0, tap, taps), axis=0)
+        if padding == "zeros":
+            found = n.add("where", n.cut(known, 0, tap, taps), found, n.like(0, found))
+        return n.add("mul", found, n.cut(factor, 0, tap, taps))
+
+    if not summed:
+        return some(0, count)
+    if count > MOST_ADDED:
+        return n.reduce(some(0, count), "sum", (0,), keepdims=False)
+    found = reduce(lambda p, q: n.add("add", p, q), (some(tap, 1) for tap in range(count)))
+    return n.reshape(found, (images, points, n.type(rows).shape[1]))
 
 
 def _kept(n: Node, at: TensorId, extent: int, padding: str, edges: tuple[float, float]) -> TensorId:
