@@ -34,9 +34,9 @@ def least_scratch_schedules(problem: KernelProblem) -> Iterator[Schedule]:
 
 def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") -> Iterator[Schedule]:
     root, crossing = problem.root, _crossing(problem)
-    sides, last = _sides(root), root.axes[-1] if root.axes else ("", 1)
-    inner_lane = last[0] if sides and last[0] not in sides and last[1] > 1 else lane_axis(problem, root)
-    lane = crossing[0] if crossing else inner_lane
+    sides = _sides(root)
+    last, extent = root.axes[-1] if sides else ("", 1)
+    lane = crossing[0] if crossing else last if extent > 1 and last not in sides else lane_axis(problem, root)
     extents, order = dict(root.axes), [a for a in output_order(problem) if a not in sides]
     unroll = 1
     if lane is not None and lane in dict(root.reduce):
@@ -46,11 +46,8 @@ def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") 
     elif lane is not None and root.reduce and not _neighbours(problem, root, lane):
         vectors = extents[lane] // problem.lanes // problem.rtasks
         unroll = next((n for n in (UNROLL, 2) if n <= vectors), 1)  # sums side by side hide the latency of adding
-    if (
-        lane is not None
-        and len(patterns := {pattern(ld, lane, problem.lanes) for ld, _ in all_loads(root)} - {0, 1}) == 1
-    ):
-        unroll = min(patterns)
+    patterns = {pattern(load, lane or "", problem.lanes) for load, _ in all_loads(root)} - {0, 1}
+    unroll = patterns.pop() if len(patterns) == 1 else unroll
     shared = _shared(problem, least_scratch)
     order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]

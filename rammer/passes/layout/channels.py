@@ -157,14 +157,26 @@ class _Chooser:
         )  # bytes are multiplied as well where places are columns
 
     def _in_rows(self, op: ROperator) -> bool:
-        """Check whether a depthwise convolution lies between row-major operators.
+        """Check whether a convolution lies between row-major operators, and is depthwise, or of single places.
 
-        Partial vectors along rows then take less time than blocks with a conversion before and after.
+        Partial vectors along rows, or products of plain matrices, then take less time than blocks with a conversion
+        before and after.
         """
-        if not self.masks or not _along_rows(op.operation, self.lanes):
-            return False
         readers = self.editor.readers.get(op.outputs[0], ())
-        return bool(readers) and not any(self._accepts(self.editor.operators[n]) for n in readers)
+        if any(self._accepts(self.editor.operators[n]) for n in readers):
+            return False
+        depthwise = readers and self.masks and _along_rows(op.operation, self.lanes)
+        return bool(depthwise) or _of_places(op.operation)
+
+
+def _of_places(operation: Operation) -> bool:
+    """Check whether it sums over all channels of one place, for each place in turn."""
+    sums = [stage for stage in inline(operation.expr, set()) if stage.reduce]
+    if len(sums) != 1 or sums[0].dtype is not DType.F32 or sum(e > 1 for _, e in sums[0].reduce) != 1:
+        return False
+    kinds, places = dict(operation.expr.inputs), {Index(), *(var(a) for a, _ in sums[0].axes)}
+    read = [load for load, _ in loads(sums[0].body) if load.tensor not in kinds or kinds[load.tensor].rank > 2]
+    return all(ix in places for load in read for ix in load.index[2:])
 
 
 def _along_rows(operation: Operation, lanes: int) -> bool:
