@@ -7,23 +7,8 @@ from math import log2
 
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
 
-COSTLY = {
-    "exp": 12,
-    "log": 12,
-    "tanh": 20,
-    "sigmoid": 20,
-    "erf": 20,
-    "sin": 34,
-    "cos": 38,
-    "asin": 15,
-    "acos": 18,
-    "atan": 22,
-    "pow": 95,
-    "div": 8,
-    "sqrt": 8,
-}
-
-
+COSTLY = {"exp": 12, "log": 12, "tanh": 20, "sigmoid": 20, "erf": 20, "asin": 15, "acos": 18, "atan": 22}
+COSTLY |= {"sin": 34, "cos": 38, "pow": 95, "mod": 54, "fmod": 56, "div": 8, "sqrt": 8}
 CARRIED_NAN = 3  # compares and selects, to return NaN if either element is NaN
 
 

@@ -15,12 +15,13 @@ from onnx import TensorProto, helper, numpy_helper
 from rammer_testing.generate import random_graph, random_plan
 
 import rammer
+from rammer.compiler.compilation import in_memory
 from rammer.errors import VerificationError
 from rammer.ir.analysis.dependency import Dependencies, reads, writes
 from rammer.ir.analysis.intervals import expand
 from rammer.ir.analysis.order import HappensBefore
 from rammer.ir.analysis.storage import hulls
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel, Tuning
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
@@ -117,6 +118,16 @@ def test_a_ring_smaller_than_the_tensor() -> None:
     for seed in range(20):
         found = run_plan(plan, given(plan.graph), seed=seed)
         np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kib", [16, 1024])
+def test_a_plan_larger_than_the_private_caches_lies_in_pieces(kib: int) -> None:
+    plan = plan_on_paper()
+    cores = replace(plan.spec, memory=(MemoryLevel("L1", kib << 10, "veu", 500.0),))
+    placed = memory_of(in_memory(replace(plan, memory=None, spec=cores)))
+    whole = plan_memory(replace(plan, memory=None)).arena_bytes
+    assert set(placed.pieces) == ({RING} if kib == 16 else set())
+    assert (placed.arena_bytes < whole) == (kib == 16)
 
 
 def places(plan: ExecutionPlan) -> list[int]:

@@ -39,9 +39,10 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec, per_image: bool = False) -> 
     """Block the channels of tensors that convolutions read and write, and of those between; convert at the edges.
 
     These stay row-major: tensors with channels for at most half a block, or with a single position; operands of
-    convolutions whose groups straddle blocks; depthwise convolutions between row-major operators, where partial vectors
-    cost no more than whole ones. So does everything on devices without vectors, and on SIMT devices, whose threads read
-    neighbours anyway. With `per_image` the blocks of an image are contiguous.
+    convolutions whose groups straddle blocks; between row-major operators, depthwise convolutions, where partial
+    vectors cost no more than whole ones, and those of single places, which are products. So does everything on devices
+    without vectors, and on SIMT devices, whose threads read neighbours anyway. With `per_image` the blocks of an image
+    are contiguous.
     """
     if spec.lanes < 2 or spec.execution is Execution.SIMT:
         return graph
