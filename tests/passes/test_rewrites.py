@@ -185,6 +185,46 @@ def test_heads_that_share_a_cache_do_not_repeat_it(
     assert found["transpose"] == (turned and not read_as_it_lies)
 
 
+LAST = (0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "back", "kept"),
+    [
+        ((2, 4, 14, 13), LAST, (0, 3, 1, 2), False),
+        ((3, 28, 75), (0, 2, 1), (0, 2, 1), False),
+        ((5, 6, 80), (1, 2, 0), (2, 0, 1), False),
+        ((2, 4, 7, 9), LAST, (0, 3, 1, 2), True),  # 63 columns
+        ((2, 4, 14, 13), LAST, (0, 3, 2, 1), True),
+        ((2, 4, 14, 13), (0, 3, 2, 1), (0, 3, 2, 1), True),
+    ],
+)
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_along_a_dimension_that_moves_there_and_back_is_computed_where_it_lies(
+    shape: tuple[int, ...], perm: tuple[int, ...], back: tuple[int, ...], kept: bool, trans_b: bool, bias: bool
+) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        mixed, along = b.add("transpose", x, perm=perm), shape[perm[-1]]
+        mixed = b.add("matmul", mixed, b.weight(*((9, along) if trans_b else (along, 9))), trans_b=trans_b)
+        mixed = b.add("add", b.weight(9), mixed) if bias else mixed
+        return b.add("transpose", mixed, perm=back)
+
+    graph = model(build, shape)
+    found = after(graph, lambda g: simplify_products(g, True))
+    assert found["transpose"] == (2 if kept else 0) and found["matmul"] == 1
+    assert after(graph, lambda g: simplify_products(g, False))["transpose"] == 2
+
+
+def test_a_product_that_others_read_transposed_stays() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        moved = b.add("transpose", x, perm=LAST)
+        mixed = b.add("matmul", moved, b.weight(4, 4))
+        return b.add("transpose", mixed, perm=(0, 3, 1, 2)), mixed
+
+    assert after(model(build, (2, 4, 14, 13)), lambda g: simplify_products(g, True)) == {"matmul": 1, "transpose": 2}
+
+
 def test_scales_that_others_read_or_that_overflow_stay() -> None:
     def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
         scaled = b.add("mul", x, full(b, 0.5))

@@ -186,20 +186,7 @@ DEFINITIONS = (
     *(_unary(kind, float_only, result=DType.BOOL) for kind in ("is_nan", "is_inf")),
     _unary("not", _bools_only),
     _unary("reciprocal", float_only, lambda x: scalars.ONE / x),
-    *(
-        _unary(formula.__name__, float_only, formula)
-        for formula in (
-            scalars.leaky_relu,
-            scalars.elu,
-            scalars.selu,
-            scalars.hard_sigmoid,
-            scalars.hard_swish,
-            scalars.softplus,
-            scalars.softsign,
-            scalars.mish,
-            scalars.power,
-        )
-    ),
+    *(_unary(formula.__name__, float_only, formula) for formula in scalars.FORMULAS),
     OpDef("gelu", _gelu, broadcasts=True),
     OpDef("relu", _relu, broadcasts=True),
     OpDef("prelu", _prelu, broadcasts=True),

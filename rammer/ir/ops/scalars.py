@@ -101,21 +101,18 @@ def thresholded_relu(x: Scalar, alpha: float = 1.0) -> Scalar:
     return call("where", call("greater_equal", x, alpha), x, 0.0)
 
 
-ACTIVATIONS: Mapping[str, Callable[..., Scalar]] = MappingProxyType(
-    {
-        f.__name__: f
-        for f in (
-            relu,
-            leaky_relu,
-            elu,
-            hard_sigmoid,
-            softplus,
-            softsign,
-            sigmoid,
-            tanh,
-            affine,
-            scaled_tanh,
-            thresholded_relu,
-        )
-    }
+FORMULAS = (leaky_relu, elu, selu, hard_sigmoid, hard_swish, softplus, softsign, mish, power)  # of operators
+CELLS = (
+    relu,
+    leaky_relu,
+    elu,
+    hard_sigmoid,
+    softplus,
+    softsign,
+    sigmoid,
+    tanh,
+    affine,
+    scaled_tanh,
+    thresholded_relu,
 )
+ACTIVATIONS: Mapping[str, Callable[..., Scalar]] = MappingProxyType({f.__name__: f for f in CELLS})

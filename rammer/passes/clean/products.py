@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from rammer.ir.graph import Graph
@@ -10,18 +12,24 @@ from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import WIDE
 
+LEAST_COLUMNS = 64  # of a product where it lies: fewer do not fill vectors well
+
 
 def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
     """Rewrite (x·s) (y·t) = (x y)·(s t) for scalar constants, and products with repeated matrices.
 
     Exporters scale both operands of attention's product, and a key-value cache is longer than the query. Heads that
     share a repeated matrix become rows of one product. `as_it_lies`: a product with one row reads a transposed matrix
-    directly, because it reads it only once.
+    directly, because it reads it only once; and a product along a dimension that is transposed to be the last one, and
+    back, is computed where it lies.
     """
-    return apply_pattern(graph, lambda editor, n, op: _simplified(editor, n, op, as_it_lies), "matmul")
+    kinds = ("matmul", "transpose") if as_it_lies else ("matmul",)
+    return apply_pattern(graph, lambda editor, n, op: _simplified(editor, n, op, as_it_lies), *kinds)
 
 
 def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> TensorId | None:
+    if op.kind == "transpose":
+        return _where_it_lies(editor, op)
     if op.operation.outputs[0].dtype not in WIDE:
         return None
     (left, left_scale), (right, right_scale) = (_unscaled(editor, n, t) for t in op.inputs)
@@ -49,6 +57,32 @@ def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> Tens
     if scale == 1:
         return product
     return editor.define(op.name, "mul", product, editor.constant(scale, f"{op.name}: scale"))
+
+
+def _where_it_lies(editor: Editor, op: ROperator) -> TensorId | None:
+    """Return W·x + b for the transposition of (x transposed)·W + b: mixing of heads (CaiT), or of tokens (gMLP)."""
+    total = editor.maker(op.inputs[0], "add")
+    vectors = [t for t in total.inputs if t in editor.constants and editor.types[t].rank == 1] if total else []
+    made = next((t for t in total.inputs if t not in vectors), "") if total and vectors else op.inputs[0]
+    product = editor.maker(made, "matmul")
+    first = editor.maker(product.inputs[0], "transpose") if product else None
+    weights = editor.constants.get(product.inputs[1]) if product else None
+    if product is None or first is None or weights is None or weights.ndim != 2:
+        return None
+    perm, attrs = first.operation.attr("perm"), product.operation.keywords
+    x, axis, rank = first.inputs[0], perm[-1], len(perm)
+    shape, between = editor.types[x].shape, {op.inputs[0], made, product.inputs[0]}
+    back = tuple(perm[p] for p in op.operation.attr("perm")) == tuple(range(rank))
+    alone = back and list(perm[:-1]) == sorted(perm[:-1]) and None not in map(editor.only_reader, between)
+    if not alone or attrs.get("trans_a") or prod(shape[axis + 1 :]) < LEAST_COLUMNS:
+        return None
+    matrix = editor.constant(np.ascontiguousarray(weights if attrs.get("trans_b") else weights.T), product.inputs[1])
+    rows = editor.reshaped(op.name, x, (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])))
+    result = editor.define(op.name, "matmul", matrix, rows)
+    for bias in vectors:
+        column = editor.reshaped(op.name, bias, (editor.types[bias].size, 1))
+        result = editor.define(op.name, "add", result, column)
+    return editor.reshaped(op.name, result, op.operation.outputs[0].shape)
 
 
 def _unscaled(editor: Editor, reader: int, tensor: TensorId) -> tuple[TensorId, float]:
