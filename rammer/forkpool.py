@@ -135,13 +135,15 @@ class Ended(Generic[Made]):
 def run_isolated(work: Callable[[], Made], progress: Callable[[], int], patience_s: float) -> Ended[Made]:
     """Run `work` in a forked child that may crash or hang. It hangs if `progress` stays the same for `patience_s`.
 
-    Without fork, runs it here. Exceptions of `work` are raised here.
+    A child that hangs writes its threads' stacks to standard error. Without fork, runs it here. Exceptions of `work`
+    are raised here.
     """
     if not hasattr(os, "fork"):
         return Ended(work())
 
     def guarded(_: None) -> tuple[Made | None, BaseException | None]:
-        faulthandler.disable()  # the parent says how it ended
+        faulthandler.disable()  # the parent says how it ended,
+        faulthandler.register(signal.SIGUSR1, STDERR)  # and asks where it hangs
         try:
             return work(), None
         except Exception as error:
@@ -155,6 +157,8 @@ def run_isolated(work: Callable[[], Made], progress: Callable[[], int], patience
             if (now := progress()) != seen:
                 seen, until = now, time.monotonic() + patience_s
             elif time.monotonic() > until:
+                child.signal(signal.SIGUSR1)  # its stacks go to standard error
+                child.has_more(LOOK_S)
                 return Ended(None, f"it did not come back within {patience_s:g} s")
         found = child.results(time.monotonic() + patience_s)
         how = child.ended()

@@ -253,8 +253,10 @@ def with_foreign(body: str) -> PluginRegistry:
         ("((float *)args[0])[200] += 1;", "should be"),
     ],
 )
-def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an error where there is no other one; else another one takes its place."""
+def test_a_foreign_kernel_is_wrong(
+    body: str, what: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is an error where there is no other one; else another one takes its place. One that hangs says where."""
     monkeypatch.setattr(smoke_run, "PATIENCE_S", 0.5)
     usual = c_kernels.rammer_rkernels
 
@@ -266,6 +268,7 @@ def test_a_foreign_kernel_is_wrong(body: str, what: str, monkeypatch: pytest.Mon
         alone.setattr(c_kernels, "rammer_rkernels", others)
         with pytest.raises(DeviceError, match=f"(?s)softmax.*run once.*{what}"):
             compiled(registry=with_foreign(body))
+    assert ("(most recent call first)" in capfd.readouterr().err) == ("come back" in what)
     monkeypatch.setattr(EstimatingProfiler, "rtask_us", lambda _, kernel: 1.0 if kernel.name == "foreign" else 100.0)
     with compiled(registry=with_foreign(body)) as program:
         assert "foreign is no candidate: softmax 'softmax', run once" in str(program.report())

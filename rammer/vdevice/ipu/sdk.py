@@ -42,29 +42,9 @@ class Sdk:
     def commands(self, arch: IpuModel, folder: str = ".") -> list[list[str]]:
         """Return the commands that build a program: codelets, then the host program as a shared library."""
         own = [f"-I{self.root}/include", f"-L{self.root}/lib"] if self.root else []
-        return [
-            [
-                self.popc,
-                "-O3",
-                "--target",
-                f"cpu,{arch.model.version}",
-                f"{folder}/codelets.cpp",
-                "-o",
-                f"{folder}/codelets.gp",
-            ],
-            [
-                "g++",
-                "-std=c++17",
-                "-O2",
-                "-fPIC",
-                "-shared",
-                f"{folder}/host.cpp",
-                *own,
-                "-lpoplar",
-                "-o",
-                f"{folder}/host.so",
-            ],
-        ]
+        codelets = ["--target", f"cpu,{arch.model.version}", f"{folder}/codelets.cpp", "-o", f"{folder}/codelets.gp"]
+        shared = ["-std=c++17", "-O2", "-fPIC", "-shared", f"{folder}/host.cpp", *own]
+        return [[self.popc, "-O3", *codelets], ["g++", *shared, "-lpoplar", "-o", f"{folder}/host.so"]]
 
 
 def find_sdk() -> Sdk | None:
