@@ -15,6 +15,8 @@ _FUNCTIONS = {
     "ReduceLogSum": "log_sum",
     "ReduceLogSumExp": "log_sum_exp",
 }
+_OF_PARTS = {**{fn: fn for fn in ("sum", "mean", "max", "min", "prod")}, "sum_square": "sum", "l1": "sum"}
+PARTS, LARGE = 64, 1 << 16  # of a reduction of all elements, and the elements from which on it is done in parts
 
 
 @handles(*_FUNCTIONS)
@@ -25,7 +27,12 @@ def reduce(n: Node) -> TensorId:
         if noop and fn in ("sum", "mean", "max", "min", "prod"):
             return x
         axes = () if noop else tuple(range(rank))
-    return n.reduce(x, fn, tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]))
+    axes, keepdims, size = tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]), n.type(x).size
+    parts = PARTS if size % PARTS == 0 and size >= LARGE and len(axes) == rank else 1
+    if parts == 1 or fn not in _OF_PARTS or n.dtype() not in (DType.F32, DType.I32, DType.I64):
+        return n.reduce(x, fn, axes, keepdims)
+    of_parts = n.reduce(n.reshape(x, (parts, size // parts)), fn, (1,), keepdims=False)  # by all vEUs
+    return n.reshape(n.reduce(of_parts, _OF_PARTS[fn], (0,)), (1,) * rank if keepdims else ())
 
 
 @handles("ArgMax", "ArgMin")

@@ -13,7 +13,7 @@ from rammer.ir.tensor import DType, TensorId
 STEPS = 3  # of a network in an operator, which keeps 2**STEPS vectors in registers; with 4 they do not fit
 BESIDE = 8  # rows whose words lie beside each other in a vector
 RANKED = 1 << 13  # comparisons up to which ranks take less time than the many operators of a network
-RANKED_WIDE = 1 << 17  # the same for keys of 64 bits, which take two networks
+RANKED_WIDE = 1 << 18  # the same for keys of 64 bits, which take two networks
 WHOLE, LEAST_BLOCK = 1 << 13, 4  # words up to which, and words in a block below which, rows are sorted whole
 SEARCHED = 32  # comparisons for each pair of the first k: what blocks come to
 
@@ -76,15 +76,17 @@ def _ordered(n: Node, x: TensorId) -> TensorId:
 def _first(n: Node, keys: TensorId, k: int, largest: bool) -> TensorId:
     """Return the places of the first k keys of each row in sorted order. Of equal ones the lower place is first.
 
-    A row of 64-bit keys is sorted whole, or only the k blocks with the best first elements are searched, whichever
-    compares less. Blocks keep the order of their places, so that the lower place still comes first among equal keys.
+    Keys of 32 bits become words. A row of 64-bit keys is sorted whole, or only the k blocks with the best first
+    elements are searched, whichever compares less. Blocks keep the order of their places, so that the lower place still
+    comes first among equal keys.
     """
     *outer, extent = n.type(keys).shape
     rows, levels = prod(outer), (extent - 1).bit_length()
     narrow, block = n.type(keys).dtype is DType.I32, _block(extent, k)
     whole_row = levels * (levels + 1) // 2 << levels  # exchanges of two networks
-    by_blocks = block >= LEAST_BLOCK and SEARCHED * k**2 <= whole_row
-    if rows * extent**2 <= (RANKED if narrow or by_blocks else RANKED_WIDE):
+    by_blocks = block > 1 and SEARCHED * k**2 <= whole_row
+    ranked = extent**2 <= 2 * whole_row and rows * extent**2 <= RANKED_WIDE and not (narrow or by_blocks)
+    if ranked or rows * extent**2 <= RANKED:
         return n.cast(n.add("order", n.add("rank", keys, largest=largest), count=k), DType.I64)
     if narrow or not by_blocks:
         rising = n.add("bit_not", keys) if largest else keys
