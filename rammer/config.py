@@ -75,9 +75,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_SUBNORMALS", "0", "1 computes subnormal numbers on the CPU, slowly; else they are zero", "boolean"
         ),
-        Flag(
-            "RAMMER_WATCHDOG_SECONDS", "60", "seconds after which a vEU that waits stops the run", "number", 1e-3, 1e9
-        ),
+        Flag("RAMMER_WATCHDOG_SECONDS", "60", "seconds without progress that stop a run", "number", 1e-3, 1e9),
         Flag("RAMMER_PRECISION", "fp32", "what operands of products may be rounded to where none is named: tf32, bf16"),
         Flag("RAMMER_GPU_GRAPH", "", "1 launches a program on a GPU as one graph; by default on NVIDIA's", "boolean"),
         Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile", *ANY_NUMBER),

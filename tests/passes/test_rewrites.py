@@ -216,6 +216,15 @@ def test_a_product_along_a_dimension_that_moves_there_and_back_is_computed_where
     assert after(graph, lambda g: simplify_products(g, False))["transpose"] == 2
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I32])
+def test_a_product_of_bytes_that_moves_there_and_back_stays(dtype: DType) -> None:
+    b = Net()
+    moved = b.add("transpose", b.input("x", (2, 28, 75), DType.I8), perm=(0, 2, 1))
+    weights = b.constant(np.arange(28 * 9, dtype=np.int8).reshape(28, 9))
+    b.output(b.add("transpose", b.add("matmul", moved, weights, dtype=dtype), perm=(0, 2, 1)), "y")
+    assert after(b.build(), lambda g: simplify_products(g, True)) == {"matmul": 1, "transpose": 2}
+
+
 def test_a_product_that_others_read_transposed_stays() -> None:
     def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
         moved = b.add("transpose", x, perm=LAST)

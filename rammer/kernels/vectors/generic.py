@@ -34,7 +34,7 @@ def least_scratch_schedules(problem: KernelProblem) -> Iterator[Schedule]:
 
 def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") -> Iterator[Schedule]:
     root, crossing = problem.root, _crossing(problem)
-    sides = _sides(root)
+    sides = [] if root.reduce or problem.placed else _sides(root)
     last, extent = root.axes[-1] if sides else ("", 1)
     lane = crossing[0] if crossing else last if extent > 1 and last not in sides else lane_axis(problem, root)
     extents, order = dict(root.axes), [a for a in output_order(problem) if a not in sides]

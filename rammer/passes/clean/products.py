@@ -28,10 +28,10 @@ def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
 
 
 def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> TensorId | None:
-    if op.kind == "transpose":
-        return _where_it_lies(editor, op)
     if op.operation.outputs[0].dtype not in WIDE:
         return None
+    if op.kind == "transpose":
+        return _where_it_lies(editor, op)
     (left, left_scale), (right, right_scale) = (_unscaled(editor, n, t) for t in op.inputs)
     attrs = dict(op.operation.keywords)
     single = _rows(editor, left, attrs) == 1
@@ -74,7 +74,7 @@ def _where_it_lies(editor: Editor, op: ROperator) -> TensorId | None:
     shape, between = editor.types[x].shape, {op.inputs[0], made, product.inputs[0]}
     back = tuple(perm[p] for p in op.operation.attr("perm")) == tuple(range(rank))
     alone = back and list(perm[:-1]) == sorted(perm[:-1]) and None not in map(editor.only_reader, between)
-    if not alone or attrs.get("trans_a") or prod(shape[axis + 1 :]) < LEAST_COLUMNS:
+    if not alone or attrs.get("trans_a") or attrs.get("dtype") or prod(shape[axis + 1 :]) < LEAST_COLUMNS:
         return None
     matrix = editor.constant(np.ascontiguousarray(weights if attrs.get("trans_b") else weights.T), product.inputs[1])
     rows = editor.reshaped(op.name, x, (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])))

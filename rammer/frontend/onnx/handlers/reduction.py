@@ -29,7 +29,7 @@ def reduce(n: Node) -> TensorId:
         axes = () if noop else tuple(range(rank))
     axes, keepdims, size = tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]), n.type(x).size
     parts = PARTS if size % PARTS == 0 and size >= LARGE and len(axes) == rank else 1
-    if parts == 1 or fn not in _OF_PARTS or n.dtype() not in (DType.F32, DType.I32, DType.I64):
+    if parts == 1 or fn not in _OF_PARTS or n.dtype().accumulator is not n.dtype():
         return n.reduce(x, fn, axes, keepdims)
     of_parts = n.reduce(n.reshape(x, (parts, size // parts)), fn, (1,), keepdims=False)  # by all vEUs
     return n.reshape(n.reduce(of_parts, _OF_PARTS[fn], (0,)), (1,) * rank if keepdims else ())
