@@ -42,6 +42,6 @@ def rammer_rkernels(
 def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
     """Return scheduling policies by the name used in RAMMER_POLICY and compile(policy=…).
 
-    Fields of a dataclass with metadata are options of the policy: the metadata describe each value.
+    Fields of a dataclass by `option` are options of the policy, with a description of each value.
     """
     raise AssertionError("a hook specification is never called")

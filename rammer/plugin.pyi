@@ -44,6 +44,7 @@ from rammer.scheduler.policies.wavefront import WavefrontPolicy as WavefrontPoli
 from rammer.scheduler.policy import Policy as Policy
 from rammer.scheduler.policy import Problem as Problem
 from rammer.scheduler.policy import need_fine_sync as need_fine_sync
+from rammer.scheduler.policy_options import option as option
 from rammer.scheduler.profiler import EstimatingProfiler as EstimatingProfiler
 from rammer.scheduler.profiler import Profiler as Profiler
 from rammer.scheduler.select import TIE_US as TIE_US

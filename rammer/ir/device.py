@@ -150,6 +150,7 @@ class VDeviceSpec:
     kept_reads: int = 0  # operators that must read a part of a constant on a vEU for it to stay there; 0: none stays
     non_temporal: bool = False  # prefetching lines as read once (caches evict them first) costs no time
     has_float64: bool = True  # whether float64 is computed as such, else as float32
+    has_int64: bool = True  # whether int64 is computed as such, else as int32
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
     numerics: str = "fast"  # "strict": only kernels that are `RKernel.faithful`

@@ -42,6 +42,7 @@ from rammer.passes.recurrent.gates import gather_gates, join_sums
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.split_products import split_products
 from rammer.passes.recurrent.stack_rows import stack_rows
+from rammer.passes.sort_rows import sort_rows
 
 Watch = Callable[[str, Graph], None]  # (pass, graph after it)
 
@@ -82,6 +83,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         *only(core, bound(block_weights, spec), widen_halves),
         widened,
         *only(keeps, decompose_cells),
+        bound(sort_rows, spec),
         fold_constants,
         *only(core, packed_tables),
         simplify,

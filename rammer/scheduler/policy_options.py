@@ -1,15 +1,14 @@
 """Parse and check options of policies, and print them in plans.
 
-A policy with options is a dataclass. Each field with metadata is an option; the metadata describe its values:
-`field(default="on", metadata={"on": "…", "off": "…"})`.
+A policy with options is a dataclass. Its fields by `option` are options; their metadata describe the values.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rammer.errors import PolicyError, did_you_mean
 
@@ -27,6 +26,14 @@ class PolicyOption(NamedTuple):
     name: str
     values: dict[str, str]
     default: object
+
+
+def option(**values: str) -> Any:
+    """Return a field that is an option: its values, the default first, each with a description.
+
+    `cuts: Literal["on", "off"] = option(on="…", off="…")`
+    """
+    return field(default=next(iter(values)), metadata=values)
 
 
 def options_of(make: object) -> tuple[PolicyOption, ...]:

@@ -189,6 +189,21 @@ def tokens() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
+def sorts() -> onnx.ModelProto:
+    """The best of long rows, and whole rows in order: networks, blocks and ranks, as the device needs them."""
+    node, values = helper.make_node, helper.make_tensor_value_info
+    nodes = [
+        node("TopK", ["x", "nine"], ["best", "places"], axis=1),
+        node("TopK", ["ids", "all"], ["order", "from"], axis=0, largest=0),
+    ]
+    weights = [numpy_helper.from_array(np.array([k]), name) for name, k in (("nine", 9), ("all", 110))]
+    inputs = [values("x", TensorProto.FLOAT, [3, 333]), values("ids", TensorProto.INT64, [110, 2])]
+    outputs = [values("best", TensorProto.FLOAT, [3, 9]), values("places", TensorProto.INT64, [3, 9])]
+    outputs += [values(name, TensorProto.INT64, [110, 2]) for name in ("order", "from")]
+    graph = helper.make_graph(nodes, "sorts", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "lstm": lambda: lstm_stack(2, 4, 16),
     "cnn": branchy_cnn,
@@ -196,6 +211,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "images": images,
     "tokens": tokens,
     "weights as bytes": weights_as_bytes,
+    "sorts": sorts,
 }
 
 

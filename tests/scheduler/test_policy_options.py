@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
@@ -23,7 +23,7 @@ from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import options_of, split_policies
+from rammer.scheduler.policy_options import option, options_of, split_policies
 from rammer.scheduler.timeline import simulate
 
 REGISTRY = PluginRegistry(third_party=False)
@@ -61,9 +61,9 @@ class TestNames:
     def test_options_are_typed_as_they_are_documented(self) -> None:
         for make in REGISTRY.policies().values():
             assert inspect.isclass(make)
-            for option in options_of(make):
-                assert tuple(option.values) == get_args(get_type_hints(make)[option.name])
-                assert option.default in option.values and all(option.values.values())
+            for known in options_of(make):
+                assert tuple(known.values) == get_args(get_type_hints(make)[known.name])
+                assert known.default in known.values and all(known.values.values())
 
     def test_lists_of_policies(self) -> None:
         text = "sequential, wavefront:beyond=off,sync=global,list,wavefront"
@@ -73,7 +73,7 @@ class TestNames:
         @dataclass
         class Backwards(SequentialPolicy):
             name = "backwards"
-            how: str = field(default="slowly", metadata={"slowly": "as ever", "fast": "sooner"})
+            how: str = option(slowly="as ever", fast="sooner")
             private: int = 0
 
         registry = PluginRegistry(third_party=False)

@@ -102,17 +102,5 @@ def thresholded_relu(x: Scalar, alpha: float = 1.0) -> Scalar:
 
 
 FORMULAS = (leaky_relu, elu, selu, hard_sigmoid, hard_swish, softplus, softsign, mish, power)  # of operators
-CELLS = (
-    relu,
-    leaky_relu,
-    elu,
-    hard_sigmoid,
-    softplus,
-    softsign,
-    sigmoid,
-    tanh,
-    affine,
-    scaled_tanh,
-    thresholded_relu,
-)
+CELLS = (relu, leaky_relu, elu, hard_sigmoid, softplus, softsign, sigmoid, tanh, affine, scaled_tanh, thresholded_relu)
 ACTIVATIONS: Mapping[str, Callable[..., Scalar]] = MappingProxyType({f.__name__: f for f in CELLS})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rammer.cost.price import fit
@@ -28,7 +28,7 @@ from rammer.scheduler.graphturbo.strips import build_plan, in_worthwhile_parts, 
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem, images_of
-from rammer.scheduler.policy_options import described
+from rammer.scheduler.policy_options import described, option
 from rammer.scheduler.select import Assignment, PriceTable, count, select_veu
 from rammer.scheduler.timeline import simulate
 
@@ -57,44 +57,29 @@ class GraphTurboPolicy:
 
     name = "graphturbo"
 
-    rules: Literal["every", "paper", "images", "parts"] = field(
-        default="every",
-        metadata={
-            "every": "the cheapest of all that follow, and of wavefront's plan",
-            "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
-            "images": "each image of a batch on one vEU for as long as possible",
-            "parts": "no operator's rTasks are cut: groups in parts alone, or wavefront's plan",
-        },
+    rules: Literal["every", "paper", "images", "parts"] = option(
+        every="the cheapest of all that follow, and of wavefront's plan",
+        paper="groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
+        images="each image of a batch on one vEU for as long as possible",
+        parts="no operator's rTasks are cut: groups in parts alone, or wavefront's plan",
     )
-    order: Literal["moved", "breadth", "depth"] = field(
-        default="moved",
-        metadata={
-            "moved": "instances breadth first or depth first, whichever is cheaper",
-            "breadth": "all instances of a group before those of the next",
-            "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
-        },
+    order: Literal["moved", "breadth", "depth"] = option(
+        moved="instances breadth first or depth first, whichever is cheaper",
+        breadth="all instances of a group before those of the next",
+        depth="the readers of an instance as soon as they can run (Algorithm 3)",
     )
-    results: Literal["scratch", "off"] = field(
-        default="scratch",
-        metadata={
-            "scratch": "a result that one vEU alone touches stays in its scratch",
-            "off": "results lie where all vEUs see them",
-        },
+    results: Literal["scratch", "off"] = option(
+        scratch="a result that one vEU alone touches stays in its scratch",
+        off="results lie where all vEUs see them",
     )
-    binding: Literal["cheaper", "none"] = field(
-        default="cheaper",
-        metadata={
-            "cheaper": "plans in which a vEU has some images for itself are compared, too, but not by `paper`",
-            "none": "the rTasks of an instance go where they start first",
-        },
+    binding: Literal["cheaper", "none"] = option(
+        cheaper="plans in which a vEU has some images for itself are compared, too, but not by `paper`",
+        none="the rTasks of an instance go where they start first",
     )
-    parts: Literal["cheaper", "none"] = field(
-        default="cheaper",
-        metadata={
-            "cheaper": "plans in which groups are computed in parts, of rows, by operators of their own are compared, "
-            "too, but not by `paper`",
-            "none": "operators stay whole",
-        },
+    parts: Literal["cheaper", "none"] = option(
+        cheaper="plans in which groups are computed in parts, of rows, by operators of their own are compared, "
+        "too, but not by `paper`",
+        none="operators stay whole",
     )
     uncut: bool = True  # whether `every` compares wavefront's plan, too; not an option: `auto` has that plan
 

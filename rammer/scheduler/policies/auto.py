@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rammer.cost.residency import levels
@@ -16,7 +16,7 @@ from rammer.scheduler.judge import Estimate, PlanSelector
 from rammer.scheduler.plugin import BUILT_IN
 from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Policy, Problem, images_of
-from rammer.scheduler.policy_options import described, tuning_of
+from rammer.scheduler.policy_options import described, option, tuning_of
 
 # Fraction of a plan's time that parts must be estimated to save before their plan is built, which takes 1 to 2 s. At
 # most a third of the estimated savings was measured (docs/measurements.md, "Groups in parts").
@@ -33,14 +33,11 @@ class AutoPolicy:
 
     name = "auto"
 
-    tries: Literal["few", "all"] = field(
-        default="few",
-        metadata={
-            "few": "wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; else, where large "
-            "tensors lie between operators, graphturbo:rules=parts; and stationary where vEUs keep weights that they "
-            "read again and again, and the graph has such",
-            "all": "wavefront, sequential, graphturbo, and stationary where it applies",
-        },
+    tries: Literal["few", "all"] = option(
+        few="wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; else, where large "
+        "tensors lie between operators, graphturbo:rules=parts; and stationary where vEUs keep weights that they "
+        "read again and again, and the graph has such",
+        all="wavefront, sequential, graphturbo, and stationary where it applies",
     )
 
     def tuning(self, graph: Graph, spec: VDeviceSpec) -> Tuning:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from rammer.ir.plan import ExecutionPlan
@@ -11,7 +11,7 @@ from rammer.scheduler.draft import Draft
 from rammer.scheduler.judge import PlanSelector
 from rammer.scheduler.policies.waves import best_plan
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import described
+from rammer.scheduler.policy_options import described, option
 
 
 @dataclass
@@ -20,12 +20,9 @@ class SequentialPolicy:
 
     name = "sequential"
 
-    kernels: Literal["fastest", "selected"] = field(
-        default="fastest",
-        metadata={
-            "fastest": "each operator's rKernel is the fastest when launched alone: the paper's RammerBase",
-            "selected": "each operator's rKernel is the one that `wavefront` selects: the paper's RammerBaseK",
-        },
+    kernels: Literal["fastest", "selected"] = option(
+        fastest="each operator's rKernel is the fastest when launched alone: the paper's RammerBase",
+        selected="each operator's rKernel is the one that `wavefront` selects: the paper's RammerBaseK",
     )
 
     def schedule(self, problem: Problem) -> ExecutionPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rammer.ir.device import SyncModel
@@ -15,7 +15,7 @@ from rammer.scheduler.policies.locality import place_by_owner
 from rammer.scheduler.policies.sequential import SequentialPolicy
 from rammer.scheduler.policies.waves import best_plan, build_plan
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import described
+from rammer.scheduler.policy_options import described, option
 from rammer.scheduler.select import SelectBy
 
 
@@ -25,27 +25,18 @@ class WavefrontPolicy:
 
     name = "wavefront"
 
-    selection: SelectBy = field(
-        default="interplay",
-        metadata={
-            "interplay": "a wave's fastest rKernels; if they fill the vEUs, the most efficient where time(P) is less",
-            "fastest": "always each operator's fastest; no chains",
-            "efficient": "always each operator's most efficient; no chains",
-        },
+    selection: SelectBy = option(
+        interplay="a wave's fastest rKernels; if they fill the vEUs, the most efficient where time(P) is less",
+        fastest="always each operator's fastest; no chains",
+        efficient="always each operator's most efficient; no chains",
     )
-    beyond: Literal["on", "off"] = field(
-        default="on",
-        metadata={
-            "on": "beyond the paper: the cheapest of all selections, chains side by side, what stays",
-            "off": "Algorithm 1 as the paper prints it",
-        },
+    beyond: Literal["on", "off"] = option(
+        on="beyond the paper: the cheapest of all selections, chains side by side, what stays",
+        off="Algorithm 1 as the paper prints it",
     )
-    sync: Literal["fine", "global"] = field(
-        default="fine",
-        metadata={
-            "fine": "rTasks wait for single rTasks, where the device can",
-            "global": "a barrier of all vEUs stands between dependent waves (the comparison of §5.2.5)",
-        },
+    sync: Literal["fine", "global"] = option(
+        fine="rTasks wait for single rTasks, where the device can",
+        **{"global": "a barrier of all vEUs stands between dependent waves (the comparison of §5.2.5)"},
     )
 
     def schedule(self, problem: Problem) -> ExecutionPlan:

@@ -112,6 +112,7 @@ def make_spec(arch: IpuModel) -> VDeviceSpec:
         ),
         sync=SyncModel.GLOBAL,
         has_float64=False,
+        has_int64=False,
         updates=False,  # a vertex writes fields that are known when it is compiled
         clock_ghz=model.clock_ghz,
         issue=Issue(macs, macs, macs / 2, latency=8 / macs),
