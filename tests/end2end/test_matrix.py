@@ -98,7 +98,9 @@ def images() -> onnx.ModelProto:
         node("Conv", ["s1", weight("w4", 37, 37, 3, 3)], ["c4"], pads=[1] * 4),
         node("Add", ["c3", "c4"], ["a"]),
         node("GlobalAveragePool", ["a"], ["q"]),
-        node("Flatten", ["q"], ["y"]),
+        node("GlobalMaxPool", ["a"], ["m"]),
+        node("Add", ["q", "m"], ["s"]),
+        node("Flatten", ["s"], ["y"]),
     ]
     weights.append(numpy_helper.from_array(np.array([32, 37]), "parts"))
     ports = [

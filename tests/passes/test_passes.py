@@ -230,6 +230,30 @@ def test_reductions_compute_their_operand(channels: int, shown: bool, last: str)
     assert last in kinds(graph), kinds(graph)
 
 
+@pytest.mark.parametrize(
+    ("channels", "axes", "wanted"),
+    [
+        (29, (2, 2, 2), {"reduce+add+tanh": 1}),
+        (29, (2, 1, 2), {"reduce+add": 1, "reduce+tanh": 1}),
+        (3, (2, 2, 2), {"reduce": 1, "reduce+add": 1, "reduce+tanh": 1}),
+    ],
+    ids=["all", "two", "too few results for all vEUs"],
+)
+def test_reductions_of_one_operand_read_it_once(channels: int, axes: tuple[int, ...], wanted: dict[str, int]) -> None:
+    builder = GraphBuilder("siblings")
+    x = builder.input("x", (2, channels, 75))
+    low, high, mean = (
+        builder.add("reduce", x, fn=fn, axes=(axis,), keepdims=True)
+        for fn, axis in zip(("min", "max", "mean"), axes, strict=True)
+    )
+    builder.output(builder.add("tanh", high), "t")
+    builder.output(builder.add("add", low, mean), "y")
+    graph = builder.build()
+    found = optimize(graph, SPEC)
+    assert_same(graph, found)
+    assert kinds(found) == wanted
+
+
 def test_many_steps_take_little_time() -> None:
     watched = []
     graph = optimize(lstm(steps=50, layers=4, width=16), SPEC, watch=lambda name, after: watched.append(name))

@@ -48,8 +48,28 @@ def cell() -> Operation:
     return made.retype(op, op.inputs, op.outputs, (False, False, False, True))
 
 
+def merged_columns() -> Operation:
+    """Axes of two that choose a result are unrolled: both results share their operands."""
+    return Operations(OPS).define("merge", (TensorType((3, 4, 32), DType.I64),), attributes(steps=2))
+
+
+def resized_by_thirds() -> Operation:
+    """Vectors pick lanes in three patterns."""
+    made, kinds = Operations(OPS), (TensorType((6, 66)), TensorType((96, 2)))
+    op = made.define("resample_evenly", kinds, attributes(axis=1, step=2, by=3))
+    return made.retype(op, kinds, op.outputs, (False, True))
+
+
+def rows_of_a_map() -> Operation:
+    """The last loop that reads a row prefetches the next one."""
+    return Operations(OPS).define("softmax", (TensorType((1024, 2048)),), attributes(axis=1))
+
+
+MAKERS = (matmul, conv, softmax, cell, merged_columns, resized_by_thirds, rows_of_a_map)
+
+
 @pytest.mark.parametrize(("name", "spec"), [("avx512", SPEC), ("neon", NEON)])
-@pytest.mark.parametrize("make", [matmul, conv, softmax, cell], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", MAKERS, ids=lambda f: f.__name__)
 def test_text(golden: Golden, make, name: str, spec: VDeviceSpec) -> None:
     op = make(64) if make is matmul else make()
     golden.check(emit(candidates(op, spec)[0], spec).text)

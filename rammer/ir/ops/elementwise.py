@@ -70,11 +70,8 @@ def _binary(kind: str, check: Check, result: DType | None = None, *, many: bool 
     """Define an operator by the scalar function of its name; with `many`, folded from the left over its operands."""
 
     def express(*xs: TensorType) -> TensorExpr:
-        require(
-            len(xs) == 2 or (many and len(xs) > 0),
-            f"{kind}: {len(xs)} operands",
-            f"it takes {'one or more' if many else 'two'}",
-        )
+        hint = f"it takes {'one or more' if many else 'two'}"
+        require(len(xs) == 2 or (many and len(xs) > 0), f"{kind}: {len(xs)} operands", hint)
         dtype = check(kind, xs)
         names = ("a", "b") if len(xs) == 2 else [f"x{p}" for p in range(len(xs))]
         inputs = list(zip(names, xs, strict=True))
@@ -96,11 +93,8 @@ def _relu(x: TensorType) -> TensorExpr:
 
 def _prelu(x: TensorType, slope: TensorType) -> TensorExpr:
     dtype = numbers_only("prelu", [x, slope])
-    require(
-        broadcast("prelu", [x, slope]) == x.shape,
-        f"prelu: slope {slope} is larger than x {x}",
-        "slope must broadcast to the shape of x",
-    )
+    fits = broadcast("prelu", [x, slope]) == x.shape
+    require(fits, f"prelu: slope {slope} is larger than x {x}", "slope must broadcast to the shape of x")
 
     def formula(value: Scalar, by: Scalar) -> Scalar:
         return call("where", call("less", value, number(0, dtype)), value * by, value)
@@ -157,11 +151,9 @@ def _batch_norm(
     inputs = list(zip(("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var_), strict=True))
     dtype = float_only("batch_norm", [t for _, t in inputs])
     channels = x.shape[1] if x.rank > 1 else 1
-    require(
-        x.rank > 0 and all(t.shape == (channels,) for _, t in inputs[1:]),
-        f"batch_norm: {listed(t for _, t in inputs)}",
-        f"x needs a rank of at least 1, and the others the shape ({channels},)",
-    )
+    fits = x.rank > 0 and all(t.shape == (channels,) for _, t in inputs[1:])
+    hint = f"x needs a rank of at least 1, and the others the shape ({channels},)"
+    require(fits, f"batch_norm: {listed(t for _, t in inputs)}", hint)
     axes = point_axes(x.shape)
     s, b, m, v = (Load(name, (var("a1") if x.rank > 1 else Index(),)) for name, _ in inputs[1:])
     body = (Load("x", variables_of(axes)) - m) / call("sqrt", v + epsilon) * s + b

@@ -39,11 +39,8 @@ def _transpose(x: TensorType, *, perm: tuple[int, ...]) -> TensorExpr:
 
 def _reshape(x: TensorType, *, shape: Shape) -> TensorExpr:
     """Build the same elements, in row-major order, with another shape."""
-    require(
-        min(shape, default=0) >= 0 and prod(shape) == x.size,
-        f"reshape: {x} to {shape}",
-        f"x has {x.size} elements; resolve 0 and -1 first",
-    )
+    fits, hint = min(shape, default=0) >= 0 and prod(shape) == x.size, "resolve 0 and -1 first"
+    require(fits, f"reshape: {x} to {shape}", f"x has {x.size} elements; {hint}")
     if x.size == 0:
         return _moved("reshape", x, shape, (Index(),) * x.rank)
     axes, flat = point_axes(shape), Index()
@@ -64,11 +61,8 @@ def _slice(x: TensorType, *, starts: Shape, steps: Shape, shape: Shape) -> Tenso
     require(len(starts) == len(steps) == len(shape) == x.rank, given, f"x has {x.rank} dimensions")
     for start, step, extent, full in zip(starts, steps, shape, x.shape, strict=True):
         last = start + (extent - 1) * step
-        require(
-            step != 0 and extent >= 0 and (extent == 0 or (0 <= start < full and 0 <= last < full)),
-            given,
-            "every element must lie inside x, and no step may be 0",
-        )
+        fits = step != 0 and extent >= 0 and (extent == 0 or (0 <= start < full and 0 <= last < full))
+        require(fits, given, "every element must lie inside x, and no step may be 0")
     axes = point_axes(shape)
     places = tuple(var(n) * step + start for (n, _), step, start in zip(axes, steps, starts, strict=True))
     return _moved("slice", x, shape, places)

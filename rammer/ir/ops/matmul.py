@@ -23,11 +23,8 @@ def _matmul(
     require(a.rank > 1 or not trans_a, shapes, "a vector has no axes to swap")
     require(b.rank > 1 or not trans_b, shapes, "a vector has no axes to swap")
     depth = a.shape[-2 if trans_a else -1]
-    require(
-        depth == b.shape[-2 if b.rank > 1 and not trans_b else -1],
-        shapes,
-        "the columns of a must be as many as the rows of b",
-    )
+    fits = depth == b.shape[-2 if b.rank > 1 and not trans_b else -1]
+    require(fits, shapes, "the columns of a must be as many as the rows of b")
     batch = broadcast("matmul", [TensorType(a.shape[:-2]), TensorType(b.shape[:-2])])
     batches = tuple((f"b{p}", extent) for p, extent in enumerate(batch))
     axes = batches

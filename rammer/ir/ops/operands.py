@@ -151,10 +151,7 @@ def expression(
     logical = tuple((name, TensorType(t.shape, t.dtype)) for name, t in inputs)
     shapes = [(name, t.shape) for name, t in logical] + [(s.name, s.shape) for s in stages]
     for name, shape in shapes:
-        require(
-            prod(shape) <= MAX_ELEMENTS,
-            f"{kind}: {name} of shape {shape} has more than {MAX_ELEMENTS} elements",
-            "split the tensor",
-        )
+        given = f"{kind}: {name} of shape {shape} has more than {MAX_ELEMENTS} elements"
+        require(prod(shape) <= MAX_ELEMENTS, given, "split the tensor")
     types = {s.name: TensorType(s.shape, s.dtype) for s in stages}
     return TensorExpr(kind, logical, tuple(stages), tuple((name, types[name]) for name in outputs))

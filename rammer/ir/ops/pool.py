@@ -90,11 +90,9 @@ def _average_pool(
     rank = x.rank - 2
     view = window("average_pool", x, kernel, strides, pads, dilations, rank=rank)
     extra = ceil_extra or (0,) * rank
-    require(
-        len(extra) == rank and all(0 <= e <= p for e, p in zip(extra, view.end, strict=True)),
-        f"average_pool: {x} with ceil_extra {ceil_extra}, end pads {view.end}",
-        "ceil_extra is a part of the end pads",
-    )
+    given = f"average_pool: {x} with ceil_extra {ceil_extra}, end pads {view.end}"
+    fits = len(extra) == rank and all(0 <= e <= p for e, p in zip(extra, view.end, strict=True))
+    require(fits, given, "ceil_extra is a part of the end pads")
     source, stages = padded(x, view.begin, view.end, Const(0.0))
     axes = (("n", x.shape[0]), ("c", x.shape[1]), *view.spatial)
     value = widened(Load(source, (var("n"), var("c"), *view.index)), dtype)

@@ -36,11 +36,8 @@ def _rank(x: TensorType, *, largest: bool = True) -> TensorExpr:
 def _order(ranks: TensorType, *, count: int) -> TensorExpr:
     """Build the places of the elements of ranks 0 … count - 1 in their row, which must be a permutation."""
     require(ranks.dtype is DType.I32, f"order: ranks are {ranks}", "make them by rank")
-    require(
-        ranks.rank > 0 and 0 < count <= ranks.shape[-1],
-        f"order: {count} elements of {ranks}",
-        "count is at least 1, and at most the extent of the last axis",
-    )
+    hint = "count is at least 1, and at most the extent of the last axis"
+    require(ranks.rank > 0 and 0 < count <= ranks.shape[-1], f"order: {count} elements of {ranks}", hint)
     return _places("order", "ranks", ranks, count, 0, "sum")
 
 

@@ -75,6 +75,7 @@ class _Fuser:
                 self._join(n, op)
             elif op.kind == "reduce":
                 self._join_operand(n, op)
+                self._join_sibling(n, op)
         editor = Editor(self.graph)
         for members in list(self.clusters.members.values()):
             for part in self._split(sorted(members)):
@@ -120,13 +121,25 @@ class _Fuser:
         members = self.clusters.members[group]
         plain = all(is_elementwise(self.operators[m].operation) for m in members) and not self.groups[group].gated
         feeds = self._feeds(op.inputs[0], producer, op.operation.inputs[0].shape)
-        if not (plain and feeds and self._private(group, n)):
-            return
-        merged = self.clusters.contract(group, n)
+        if plain and feeds and self._private(group, n):
+            self._contract(group, n)
+
+    def _join_sibling(self, n: int, op: ROperator) -> None:
+        """Merge a reduction with another one of the same operand over the same axes, which is then read once."""
+        axes = op.operation.keywords | {"fn": ""}
+        for other in self.graph.consumers[op.inputs[0]] if op.operation.outputs[0].size >= self.enough else ():
+            by, groups = self.operators[other], [self.clusters.group_of[m] for m in (other, n)]
+            if other < n and by.kind == "reduce" and by.operation.keywords | {"fn": ""} == axes and len({*groups}) > 1:
+                self._contract(*groups)
+
+    def _contract(self, group: int, here: int) -> int | None:
+        """Contract two groups; return the merged one, or None if that made a cycle."""
+        merged, a, b = self.clusters.contract(group, here), self.groups[group], self.groups[here]
         if merged is not None:
-            a, b = self.groups[group], self.groups[n]
-            whole = (a.whole | b.whole) - set(self.clusters.members[merged])
-            self.groups[merged] = _Group(b.shape, 1, max(a.depth, b.depth), None, a.weights | b.weights, whole)
+            weights, whole = a.weights | b.weights, (a.whole | b.whole) - set(self.clusters.members[merged])
+            depth, gated = max(a.depth, b.depth), a.gated or b.gated
+            self.groups[merged] = _Group(b.shape, a.cores + b.cores, depth, gated, weights, whole)
+        return merged
 
     def _feeds(self, tensor: TensorId, producer: int, shape: Shape) -> bool:
         group = self.groups[self.clusters.group_of[producer]]
@@ -143,7 +156,7 @@ class _Fuser:
         """Contract `group` with the group `here` of operator `op`; return the merged group, or None beyond limits."""
         a, b = self.groups[group], self.groups[here]
         count = len(self.clusters.members[group]) + len(self.clusters.members[here])
-        if a.cores + b.cores > 1 or count > MAX_MEMBERS:
+        if (a.cores and b.cores) or count > MAX_MEMBERS:
             return None
         if not a.whole.isdisjoint(self.clusters.members[here]) or not b.whole.isdisjoint(self.clusters.members[group]):
             return None  # every rTask would compute all elements that it reads
@@ -151,12 +164,9 @@ class _Fuser:
         inlined = weight(op.operation) + sum(weights.get(t, 1) for t in op.inputs)
         if inlined > MAX_WEIGHT:
             return None
-        merged = self.clusters.contract(group, here)
-        if merged is None:
-            return None
-        weights[op.outputs[0]] = inlined
-        depth = max(a.depth, b.depth)
-        self.groups[merged] = _Group(b.shape, a.cores + b.cores, depth, a.gated or b.gated, weights, a.whole | b.whole)
+        merged = self._contract(group, here)
+        if merged is not None:
+            self.groups[merged].weights[op.outputs[0]] = inlined
         return merged
 
     def _join_gate(self, n: int, op: ROperator) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 
 from rammer.frontend.onnx.node import Node, handles
@@ -15,8 +17,9 @@ _FUNCTIONS = {
     "ReduceLogSum": "log_sum",
     "ReduceLogSumExp": "log_sum_exp",
 }
-_OF_PARTS = {**{fn: fn for fn in ("sum", "mean", "max", "min", "prod")}, "sum_square": "sum", "l1": "sum"}
-PARTS, LARGE = 64, 1 << 16  # of a reduction of all elements, and the elements from which on it is done in parts
+_SAME = ("sum", "mean", "max", "min", "prod", "l2", "log_sum_exp")
+_OF_PARTS = {**{fn: fn for fn in _SAME}, "sum_square": "sum", "l1": "sum"}
+LEAST_PARTS, MOST, LARGE = 64, 1024, 1 << 16  # parts of a reduction of all elements, from so many elements on
 
 
 @handles(*_FUNCTIONS)
@@ -28,7 +31,7 @@ def reduce(n: Node) -> TensorId:
             return x
         axes = () if noop else tuple(range(rank))
     axes, keepdims, size = tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]), n.type(x).size
-    parts = PARTS if size % PARTS == 0 and size >= LARGE and len(axes) == rank else 1
+    parts = gcd(size, MOST) if size % LEAST_PARTS == 0 and size >= LARGE and len(axes) == rank else 1
     if parts == 1 or fn not in _OF_PARTS or n.dtype().accumulator is not n.dtype():
         return n.reduce(x, fn, axes, keepdims)
     of_parts = n.reduce(n.reshape(x, (parts, size // parts)), fn, (1,), keepdims=False)  # by all vEUs

@@ -194,6 +194,8 @@ class _Prefetcher:
         for load in self._vector_loads(self.sites):
             for n, (at, _) in enumerate(load.around):
                 self.loads.setdefault(at, []).append(load._replace(around=load.around[n + 1 :]))
+        read = [(load, lp.at) for lp in self.serial for load in self.loads.get(lp.at, ()) if not _serial(load.around)]
+        self.readers = {name: [at for load, at in read if load.buffer == name] for name in self.inputs}
         self.products = list(_products(self.sites))
         applied = [s.stmt for s in self.sites if isinstance(s.stmt, Apply)]
         self.encoders = {s.operands[0].buffer: s for s in applied if s.instruction.encodes}
@@ -229,17 +231,23 @@ class _Prefetcher:
                 yield Prefetch(name, Index(), buffer.size)
 
     def _stream(self, loop: LoopSite) -> Iterator[Prefetch]:
-        """Yield prefetches, some distance ahead, for a loop that reads large weights once and contiguously."""
+        """Yield prefetches, some distance ahead, for a loop that reads large inputs contiguously, last of all loops.
+
+        Sums read weights once. Other loops read rows again, and the next ones are prefetched meanwhile.
+        """
         sums = register_block(loop.loop.body) * self.lanes
-        outer = [other.loop.var for other in self.serial if other.at == loop.at[: len(other.at)] and other != loop]
-        for inside, buffer, index in self.loads.get(loop.at, ()) if sums else ():
+        outer = [other for other in self.serial if other.at == loop.at[: len(other.at)] and other != loop]
+        for inside, buffer, index in self.loads.get(loop.at, ()):
             step = index.coef(loop.loop.var)
             block = _count(lp for _, lp in inside if lp.var in variables(index))
             large = self.inputs[buffer].size >= STREAMED
-            once = variables(index).issuperset(outer)  # else they are resident for later rows
-            if large and once and step == block and step >= LINE and block <= sums <= MAX_ROWS * step:
+            once = variables(index).issuperset(lp.var for _, lp in outer)  # else they are resident for later rows
+            first, last = self.readers[buffer][0], self.readers[buffer][-1]
+            suited = block <= sums <= MAX_ROWS * step if first == last else loop.at == last and not sums
+            if large and once and step == block and step >= LINE and suited:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
-                yield Prefetch(buffer, start + AHEAD, step, 2, once=self.non_temporal)
+                rows = [index.coef(lp.var) for at, lp in outer if first != last and at == first[: len(at)]]
+                yield Prefetch(buffer, start + max([AHEAD, *rows[-1:]]), step, 2, once=self.non_temporal)
 
     def _next_panels(self, outer: LoopSite) -> Iterator[Hint]:
         """Yield prefetches of the panel of weights for a loop's next iteration, if inner loops walk past this one's."""
