@@ -244,6 +244,13 @@ def _mnn(built: BuiltModel, task: Task) -> Prepared:
     return Prepared(lambda: Loaded(runner(path, built.inputs, list(built.outputs), task.threads)))
 
 
+def _litert(built: BuiltModel, task: Task) -> Prepared:
+    from benchmarks.compare.adapters.onnx_litert import package, runner
+
+    path = package(built.path, list(built.inputs))
+    return Prepared(lambda: Loaded(runner(path, built.path, task.threads)))
+
+
 PEERS: dict[str, Peer] = {
     "rammer": Peer("rammer", _rammer("auto")),
     "rammer-wavefront": Peer("rammer", _rammer("wavefront")),
@@ -256,6 +263,7 @@ PEERS: dict[str, Peer] = {
     "jax": Peer("jax", _jax),
     "zentorch": Peer("zentorch", _zentorch),
     "mnn": Peer("MNN", _mnn),
+    "litert": Peer("ai-edge-litert", _litert),
     "iree": Peer("iree-base-compiler", _iree, _iree_forms),
 }
 
