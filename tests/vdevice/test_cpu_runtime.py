@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 from handmade import Net, chain, make_plan, reference
 
+import rammer
 from rammer import config
 from rammer.errors import DeviceError, InputError
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph, View
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, Slot, TaskUid
+from rammer.ir.semantics.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.runtime.executable import CpuExecutable
@@ -112,6 +115,18 @@ def test_outputs_are_fresh_arrays(load: Load) -> None:
     kept = first.copy()
     executable.run({"x": vector(seed=2)})
     np.testing.assert_array_equal(first, kept)
+
+
+def test_scratch_begins_in_the_middle_of_a_page() -> None:
+    """Where callers' large arrays do not begin: loads from them would wait for stores to scratch."""
+    x = np.random.default_rng(0).standard_normal((8, 2000)).astype(np.float32)
+    builder = GraphBuilder()
+    builder.output(builder.add("softmax", builder.input("x", x.shape), axis=1), "y")
+    with rammer.compile(graph := builder.build(), "cpu", tune_seconds=0.0) as program:
+        assert isinstance(program.executable, CpuExecutable)
+        scratch = program.executable.stepped({"x": x}).scratch[0]
+        assert scratch.size and scratch.ctypes.data % 4096 == 2048
+        np.testing.assert_allclose(program.run({"x": x})["y"], evaluate_graph(graph, {"x": x})["y"], rtol=1e-5)
 
 
 def test_an_index_out_of_range_names_the_operator(load: Load) -> None:

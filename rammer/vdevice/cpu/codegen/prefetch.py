@@ -194,8 +194,8 @@ class _Prefetcher:
         for load in self._vector_loads(self.sites):
             for n, (at, _) in enumerate(load.around):
                 self.loads.setdefault(at, []).append(load._replace(around=load.around[n + 1 :]))
-        read = [(load, lp.at) for lp in self.serial for load in self.loads.get(lp.at, ()) if not _serial(load.around)]
-        self.readers = {name: [at for load, at in read if load.buffer == name] for name in self.inputs}
+        read = [(load, lp) for lp in self.serial for load in self.loads.get(lp.at, ()) if not _serial(load.around)]
+        self.readers = {name: [lp for load, lp in read if load.buffer == name] for name in self.inputs}
         self.products = list(_products(self.sites))
         applied = [s.stmt for s in self.sites if isinstance(s.stmt, Apply)]
         self.encoders = {s.operands[0].buffer: s for s in applied if s.instruction.encodes}
@@ -243,10 +243,11 @@ class _Prefetcher:
             large = self.inputs[buffer].size >= STREAMED
             once = variables(index).issuperset(lp.var for _, lp in outer)  # else they are resident for later rows
             first, last = self.readers[buffer][0], self.readers[buffer][-1]
-            suited = block <= sums <= MAX_ROWS * step if first == last else loop.at == last and not sums
+            again = register_block(first.loop.body) > 0 and not register_block(last.loop.body)
+            suited = loop == last if again else block <= sums <= MAX_ROWS * step
             if large and once and step == block and step >= LINE and suited:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
-                rows = [index.coef(lp.var) for at, lp in outer if first != last and at == first[: len(at)]]
+                rows = [index.coef(lp.var) for at, lp in outer if again and at == first.at[: len(at)]]
                 yield Prefetch(buffer, start + max([AHEAD, *rows[-1:]]), step, 2, once=self.non_temporal)
 
     def _next_panels(self, outer: LoopSite) -> Iterator[Hint]:
