@@ -54,8 +54,10 @@ class _Sorter:
         narrow = self.words and self.type(x).dtype not in (DType.F64, DType.I64, DType.U64, DType.U32)
         whole_row = levels * (levels + 1) // 2 << levels if self.words else inf  # exchanges of two networks
         by_blocks = _block(extent, k) > 1 and SEARCHED * k**2 <= whole_row
-        few = extent**2 <= 2 * whole_row and compared <= RANKED_WIDE and not narrow and not (by_blocks and self.words)
-        if few or compared <= RANKED or not (self.words or by_blocks):
+        ranked = (
+            extent**2 <= 2 * whole_row and compared <= RANKED_WIDE and not narrow and not (by_blocks and self.words)
+        )
+        if ranked or compared <= RANKED or not (self.words or by_blocks):
             return self.add("order", self.add("rank", x, largest=self.largest), count=k)
         keys = self.keys(x) if self.words else x
         if by_blocks and not narrow:
