@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CAPS = {"rammer": 47_862, "rammer_viz": 1_208, "plugins/torch": 1_374, "plugins/dask": 74}  # lower them when code goes
+CAPS = {"rammer": 47_854, "rammer_viz": 1_208, "plugins/torch": 1_374, "plugins/dask": 74}  # lower them when code goes
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENDMARKER, tokenize.ENCODING),
