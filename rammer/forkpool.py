@@ -50,8 +50,7 @@ def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int
     children: list[_Child[Made]] = []
     found: dict[int, Made] = {}
     try:
-        for _ in range(1, count):
-            children.append(_Child(work, items, tickets))
+        children += (_Child(work, items, tickets) for _ in range(1, count))
         found |= _taken(work, items, tickets)
         deadline = time.monotonic() + PATIENCE * (time.monotonic() - began) + PATIENCE_S
         for child in children:

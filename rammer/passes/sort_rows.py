@@ -30,7 +30,8 @@ def sort_rows(graph: Graph, spec: VDeviceSpec) -> Graph:
         if (rank := editor.maker(op.inputs[0], "rank")) is None:
             return None
         sorter = _Sorter(editor, op.name, rank.operation.keywords.get("largest", True), spec.has_int64)
-        return sorter.first(rank.inputs[0], op.operation.keywords["count"])
+        (x,), k = rank.inputs, op.operation.keywords["count"]
+        return None if sorter.are_ranked(x, k) else sorter.first(x, k)
 
     return apply_pattern(graph, pattern, "order")
 
@@ -44,26 +45,37 @@ class _Sorter:
     largest: bool
     words: bool
 
+    def are_ranked(self, x: TensorId, k: int) -> bool:
+        """Check whether the ranks of all elements take the least time."""
+        *outer, extent = self.type(x).shape
+        most = RANKED_WIDE if self.by_blocks(x, k) else inf
+        if self.words:
+            less = self.narrow(x) or self.by_blocks(x, k) or extent**2 > 2 * _exchanges(extent)
+            most = RANKED if less else RANKED_WIDE
+        return prod(outer) * extent**2 <= most
+
+    def narrow(self, x: TensorId) -> bool:
+        """Check whether a word has room for an element and its place."""
+        return self.words and self.type(x).dtype.itemsize < DType.I64.itemsize
+
+    def by_blocks(self, x: TensorId, k: int) -> bool:
+        """Check whether a search in the best blocks compares less than two networks, or there are none."""
+        extent = self.type(x).shape[-1]
+        less = not self.words or SEARCHED * k**2 <= _exchanges(extent)
+        return less and _block(extent, k) > 1 and not self.narrow(x)
+
     def first(self, x: TensorId, k: int) -> TensorId:
         """Return the places (int32) of the first k elements of each row in sorted order, of equal ones the lower first.
 
         A row of 64-bit elements is sorted whole, in two networks, or in blocks, whichever compares less.
         """
-        *outer, extent = self.type(x).shape
-        levels, compared = (extent - 1).bit_length(), prod(outer) * extent**2
-        narrow = self.words and self.type(x).dtype not in (DType.F64, DType.I64, DType.U64, DType.U32)
-        whole_row = levels * (levels + 1) // 2 << levels if self.words else inf  # exchanges of two networks
-        by_blocks = _block(extent, k) > 1 and SEARCHED * k**2 <= whole_row
-        ranked = (
-            extent**2 <= 2 * whole_row and compared <= RANKED_WIDE and not narrow and not (by_blocks and self.words)
-        )
-        if ranked or compared <= RANKED or not (self.words or by_blocks):
+        if self.are_ranked(x, k):
             return self.add("order", self.add("rank", x, largest=self.largest), count=k)
-        keys = self.keys(x) if self.words else x
-        if by_blocks and not narrow:
+        keys, extent = self.keys(x) if self.words else x, self.type(x).shape[-1]
+        if self.by_blocks(x, k):
             return self.in_blocks(keys, k)
         rising = self.add("bit_not", keys) if self.largest else keys
-        if narrow:
+        if self.narrow(x):
             return self.least(rising, k)
         low = self.add("sub", self.add("bit_and", rising, self.like(LOW, keys)), self.like(1 << (HALF - 1), keys))
         by_low = self.least(low, extent)
@@ -103,13 +115,13 @@ class _Sorter:
             is_number = self.add("shift_right", self.add("sub", self.add("sub", size, infinity), one), last)  # -1 or 0
             negative = self.add("bit_and", self.add("shift_right", bits, last), is_number)
             return self.add("mul", self.add("min", size, infinity), self.add("bit_or", negative, one))
-        if dtype is DType.U64:
-            bits = self.add("bit_cast", x, dtype=DType.I64)
-            return self.add("bit_xor", bits, self.like(DType.I64.info.min, bits))
-        return self.cast(x, DType.I64 if dtype in (DType.I64, DType.U32) else DType.I32)
+        if signed := {DType.U64: DType.I64, DType.U32: DType.I32}.get(dtype):
+            bits = self.add("bit_cast", x, dtype=signed)
+            return self.add("bit_xor", bits, self.like(signed.info.min, bits))
+        return self.cast(x, DType.I64 if dtype is DType.I64 else DType.I32)
 
     def with_nan(self, x: TensorId) -> TensorId:
-        """Return what `x` was before infinity replaced NaN."""
+        """Return what `x` was before infinity replaced NaN: keys do so, too."""
         chosen = self.editor.maker(x, "where")
         asked = chosen and self.editor.maker(chosen.inputs[0], "is_nan")
         if chosen is None or asked is None or asked.inputs[0] != chosen.inputs[2]:
@@ -210,3 +222,9 @@ class _Sorter:
 def _block(extent: int, k: int) -> int:
     """Return how long blocks are, so that there are about as many as elements in k of them: a power of two."""
     return 1 << (isqrt(extent // k).bit_length() - 1)
+
+
+def _exchanges(extent: int) -> int:
+    """Return the exchanges of two networks that sort a row."""
+    levels = (extent - 1).bit_length()
+    return levels * (levels + 1) // 2 << levels

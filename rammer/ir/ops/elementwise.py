@@ -34,9 +34,8 @@ Check: TypeAlias = Callable[[str, Sequence[TensorType]], DType]
 
 
 def _bools_only(kind: str, types: Sequence[TensorType]) -> DType:
-    require(
-        all(t.dtype is DType.BOOL for t in types), f"{kind}: needs bool operands, not {listed(types)}", "add a cast"
-    )
+    fits = all(t.dtype is DType.BOOL for t in types)
+    require(fits, f"{kind}: needs bool operands, not {listed(types)}", "add a cast")
     return DType.BOOL
 
 

@@ -139,9 +139,8 @@ def _runs(index: Index, values: list[int], dtype: DType) -> Scalar:
 def _lrn(x: TensorType, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> TensorExpr:
     """Build x / (bias + alpha / size * sum of x² over `size` channels around)^beta, as ONNX's LRN."""
     dtype = float_only("lrn", [x])
-    require(
-        x.rank >= 2 and size > 0, f"lrn: {x} with size {size}", "x needs a channel dimension, size must be positive"
-    )
+    hint = "x needs a channel dimension, size must be positive"
+    require(x.rank >= 2 and size > 0, f"lrn: {x} with size {size}", hint)
     names = ("n", "c", *spatial_names(x.rank - 2))
     axes = tuple(zip(names, x.shape, strict=True))
     before = (size - 1) // 2

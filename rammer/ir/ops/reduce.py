@@ -41,9 +41,8 @@ def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = T
     """Build x combined over `axes`; without axes, every element by itself."""
     require(fn in _PLAIN or fn in _FINISHED, f"reduce: fn={fn!r} of {x}", f"one of {', '.join((*_PLAIN, *_FINISHED))}")
     dtype = (computed if fn in ("max", "min") else numbers_only)(f"reduce {fn}", [x])
-    require(
-        dtype.is_float or fn not in ("l2", "log_sum", "log_sum_exp"), f"reduce {fn}: {x} is not floating", "add a cast"
-    )
+    fits = dtype.is_float or fn not in ("l2", "log_sum", "log_sum_exp")
+    require(fits, f"reduce {fn}: {x} is not floating", "add a cast")
     over = tuple(sorted({normal_axis(f"reduce {fn}", a, x.rank) for a in axes}))
     require(len(over) == len(axes), f"reduce {fn}: axes {axes} of {x}", "name every axis once")
     points, reduce, at = reduced_axes(x, over, keepdims)

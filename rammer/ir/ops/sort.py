@@ -85,9 +85,8 @@ def _merge(x: TensorType, *, steps: int, levels: int = 1, keep: bool = False) ->
     numbers_only("merge", [x])
     given = f"merge: {steps} steps of {x}, {levels} levels"
     require(0 < steps <= MOST_STEPS, given, "take several operators for more")
-    require(
-        x.rank == 3 and 0 < levels <= steps and x.shape[2] % (1 << levels) == 0, given, "x is [outer, run, columns]"
-    )
+    fits = x.rank == 3 and 0 < levels <= steps and x.shape[2] % (1 << levels) == 0
+    require(fits, given, "x is [outer, run, columns]")
     require(levels == 1 or (levels == steps and x.shape[1] == 1), given, "several levels merge whole columns of one")
     run, width = x.shape[1] << (levels - 1), x.shape[2]
     rest = run >> (steps - 1)

@@ -80,9 +80,8 @@ def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int
         return _from_the_front(place, at.dtype, extent) if how == "chosen" else place
     if how == "vectors":
         depth = at.rank - 1
-        require(
-            at.shape[:-1] == updates.shape[:depth] and part < at.shape[-1], given, "a vector for each of the updates"
-        )
+        fits = at.shape[:-1] == updates.shape[:depth] and part < at.shape[-1]
+        require(fits, given, "a vector for each of the updates")
         return Load("places", (*here[:depth], Index(part)))
     counted = how in COUNTED and at.shape == updates.shape[:1] and 0 < dim < updates.rank
     require(counted and at.dtype is DType.I64, given, "an int64 for each batch, elements, vectors, linear or circular")

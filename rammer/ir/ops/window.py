@@ -37,11 +37,9 @@ def window(
     strides, dilations, pads = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * (2 * rank)
     given = f"{kind}: {x} with kernel {kernel}, strides {strides}, pads {pads}, dilations {dilations}"
     require(rank > 0 and x.rank == rank + 2, given, f"x needs a rank of {rank + 2}: batch, channels, spatial ones")
-    require(
-        len(kernel) == len(strides) == len(dilations) == rank and len(pads) == 2 * rank,
-        given,
-        f"x has {rank} spatial dimensions: kernel, strides and dilations need {rank} numbers, pads twice as many",
-    )
+    fits = len(kernel) == len(strides) == len(dilations) == rank and len(pads) == 2 * rank
+    hint = f"x has {rank} spatial dimensions: kernel, strides and dilations need {rank} numbers, pads twice as many"
+    require(fits, given, hint)
     require(min((*kernel, *strides, *dilations)) > 0, given, "kernel, strides and dilations must be positive")
     require(min(pads) >= 0, given, "pads must not be negative; crop with slice")
     begin, end = pads[:rank], pads[rank:]

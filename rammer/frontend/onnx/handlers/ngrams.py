@@ -28,9 +28,8 @@ def tf_idf_vectorizer(n: Node) -> TensorId:
         wanted = a["min_gram_length"] <= size <= a["max_gram_length"]
         gaps = range(min(a["max_skip_count"], length) + 1 if size > 1 else 1) if wanted else ()
         found = [n.constant(np.zeros((n.type(x).shape[0], len(grams))), DType.F32)]
-        for gap in gaps:
-            if (places := length - (size - 1) * (gap + 1)) > 0:
-                found.append(_counted(n, x, grams, gap + 1, places))
+        spread = ((gap + 1, length - (size - 1) * (gap + 1)) for gap in gaps)
+        found += [_counted(n, x, grams, step, places) for step, places in spread if places > 0]
         parts.append(reduce(lambda p, q: n.add("add", p, q), found))
     counts = n.concat(parts, 1)
     indexes, weights = a["ngram_indexes"], a["weights"] or ()

@@ -1,8 +1,9 @@
 """Add prefetches to tile programs where measurements have shown a gain. Known as: software prefetching.
 
-- While the tiles of a register block walk past a panel of weights, each prefetches a piece of the next panel into L2. -
-Large weights that are read once are prefetched some distance ahead. If that costs nothing (`VDeviceSpec.non_temporal`),
-  the hint is non-temporal: caches may evict these lines first, so that other data stay, also for the next run.
+- While the tiles of a register block walk past a panel of weights, each prefetches a piece of the next panel into L2.
+- Large weights that are read once are prefetched some distance ahead, and rows that several loops read by the last one.
+  If that costs nothing (`VDeviceSpec.non_temporal`), the hint is non-temporal: caches may evict these lines first, so
+  that other data stay, also for the next run.
 - Small inputs of sums are prefetched at once, and while sums are computed, the operands that are added to them.
 - The longest sums prefetch the weights of later rTasks, as the table says.
 """

@@ -52,7 +52,7 @@ class RunMemory:
     def __init__(self, headers: Sequence[Mapping[str, Any]]) -> None:
         self.arena = allocate(max((int(h["arena_bytes"]) for h in headers), default=0))
         scratch = max((int(h["scratch_stride"]) * int(h["num_veus"]) for h in headers), default=0)
-        self.scratch = allocate(HALF_PAGE + scratch)[HALF_PAGE:] if scratch else allocate(0)
+        self.scratch = allocate(HALF_PAGE + scratch)[HALF_PAGE:]
         self.token = object()  # buffers for state belong to all programs with this token
         self.users: weakref.WeakSet[CpuExecutable] = weakref.WeakSet()
         self._locks: dict[int, threading.Lock] = {}
