@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import pickle
@@ -196,14 +197,28 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _fork() -> int:
+    """Fork. The child never collects garbage of this process, as a finalizer may wait for threads it does not have."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():  # it takes no lock that another thread may have held
+            warnings.simplefilter("ignore")
+            number = os.fork()
+        if number == 0:
+            gc.freeze()
+        return number
+    finally:
+        if collects:
+            gc.enable()
+
+
 class _Child(Generic[Made]):
     """A forked process that computes the items it takes, and writes their results into a pipe."""
 
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], tickets: _Tickets) -> None:
         self._pipe, writing = os.pipe()
-        with warnings.catch_warnings():  # it takes no lock that another thread may have held
-            warnings.simplefilter("ignore")
-            self._number = os.fork()
+        self._number = _fork()
         if self._number == 0:
             try:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this child

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -109,6 +110,28 @@ def test_what_a_child_does_not_bring_is_computed_here(
     with caplog.at_level(logging.WARNING):
         assert computed(met, range(9), 2) == list(range(9))
     assert "brought no results" in caplog.text
+
+
+def test_a_child_never_collects_garbage_of_this_process() -> None:
+    """Finalizers of other libraries may wait for threads, which a child does not have."""
+
+    class Pool:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            if os.getpid() != PARENT:
+                time.sleep(60)
+
+    gc.disable()  # here it stays garbage until the children have collected theirs
+    Pool()
+    try:
+        assert children.run_isolated(gc.collect, lambda: 0, 5.0).how == ""
+        assert not gc.isenabled()  # as it was
+    finally:
+        gc.enable()
+    assert children.run_isolated(gc.isenabled, lambda: 0, 5.0).made
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("here", [True, False])  # in this process, or in the child first
