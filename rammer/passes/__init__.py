@@ -38,6 +38,7 @@ from rammer.passes.quantized.wide_weights import wide_weights
 from rammer.passes.quantized.widen_halves import widen_halves
 from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.decompose_cells import decompose_cells
+from rammer.passes.recurrent.decompose_resets import decompose_resets
 from rammer.passes.recurrent.gates import gather_gates, join_sums
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.split_products import split_products
@@ -83,6 +84,8 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         *only(core, bound(block_weights, spec), widen_halves),
         widened,
         *only(keeps, decompose_cells),
+        # estimated for GPUs: whole cells of a batch are faster there
+        *only(spec.execution is not Execution.SIMT, bound(decompose_resets, spec)),
         bound(sort_rows, spec),
         fold_constants,
         *only(core, packed_tables),

@@ -20,7 +20,7 @@ from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Loop, Schedule, distinct
 from rammer.kernels.tiling import kept_bytes, stage_loops, stage_order, task_counts
 from rammer.kernels.vectors import matrix_unit
-from rammer.kernels.vectors.contraction import MAX_VECTORS
+from rammer.kernels.vectors.contraction import SPARE, Block, blocks
 from rammer.kernels.vectors.matrix_unit import MatrixUnit
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a hardware prefetcher follows
@@ -181,11 +181,14 @@ def _gates(s: Sched, p: Product) -> Sched:
     gates = prod(extents[a] for a in by_weight)
     height, units = (min(extents[a], s.steps.get(a, extents[a])) if a else 1 for a in (p.row, p.lane))
     together = by_weight if gates <= MOST_GATES and height < ENOUGH_ROWS else []
-    width = gates if together else 1
     vectors = -(-min(units, p.group) // lanes)
-    rows = min(height, max(ACCUMULATORS // width, 1), ENOUGH_ROWS)
-    limit = max(ACCUMULATORS // (width * rows), 1)
-    panel = lanes * max(v for v in range(1, min(vectors, limit, MAX_VECTORS) + 1) if vectors % v == 0)
+    limit = min(ACCUMULATORS, problem.spec.registers - SPARE)
+    if together:
+        rows = min(height, max(limit // gates, 1))
+        even = [Block(v, rows) for v in range(max(limit // (gates * rows), 1), 0, -1) if vectors % v == 0]
+    else:
+        even = [b for b in blocks(problem, vectors, height) if vectors % b.vectors == 0 and b.vectors * b.rows <= limit]
+    panel, rows = lanes * even[0].vectors, even[0].rows
     reduce = [a for a, _ in p.stage.reduce]
     nest = Sched(problem, p.stage).reorder(*(a for a in extents if a not in (p.lane, p.row, *together)))
     nest = nest.split(p.lane, panel).split(p.row, rows).reorder(*reduce)
