@@ -24,6 +24,7 @@ from rammer.passes.fusion.norms import fuse_norms
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.channels_last import keep_channels_last
+from rammer.passes.layout.columns_first import columns_first
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
 from rammer.passes.layout.shuffles import read_shuffled
@@ -84,7 +85,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         *only(core, bound(block_weights, spec), widen_halves),
         widened,
         *only(keeps, decompose_cells),
-        # estimated for GPUs: whole cells of a batch are faster there
+        # estimated for threads: whole cells of a batch are faster there
         *only(spec.execution is not Execution.SIMT, bound(decompose_resets, spec)),
         bound(sort_rows, spec),
         fold_constants,
@@ -120,6 +121,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         bound(fuse_norms, spec),
         *only(core and spec.lanes > 1, bound(keep_channels_last, spec.lanes)),
         bound(choose_layouts, spec, per_image),
+        *only(core, columns_first),
         place,
         mark_static,
     )

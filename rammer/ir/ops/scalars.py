@@ -37,13 +37,13 @@ def hard_swish(x: Scalar) -> Scalar:
 
 
 def softplus(x: Scalar) -> Scalar:
-    """Return max(x, 0) + log(1 + e) with e = exp(-|x|), corrected for the rounding of w = 1 + e by w - 1 - e.
+    """Return max(x, 0) + log(1 + e) with e = exp(-|x|), corrected for the rounding of w = 1 + e by (e - (w - 1)) / w.
 
-    So it stays exact where e is small.
+    So it stays exact where e is small. Near enough to 1 / w for a correction is 1 - e + e² / 2.
     """
     e = call("exp", call("neg", call("abs", x)))
     w = ONE + e
-    return call("max", x, 0.0) + (call("log", w) + (e - (w - 1.0)) / w)
+    return call("max", x, 0.0) + (call("log", w) + (e - (w - 1.0)) * (ONE + e * (e * 0.5 - 1.0)))
 
 
 def softsign(x: Scalar) -> Scalar:
