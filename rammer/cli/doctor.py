@@ -35,10 +35,8 @@ def doctor(calibrate: bool, as_json: bool) -> None:
         _calibrate(registry, quiet=as_json)
     found = _found(registry)
     if as_json:
-        policies = {
-            name: {option.name: option.values for option in options}
-            for name, options in registry.policy_options().items()
-        }
+        listed = registry.policy_options().items()
+        policies = {name: {option.name: option.values for option in options} for name, options in listed}
         print_json({**found, "policies": policies})
         return
     table = Table("vDevice", "plugin", "state", "what to know", title="vDevices")

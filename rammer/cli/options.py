@@ -144,9 +144,8 @@ def compiled(model: str | Mapping[str, str], **options: Any) -> Iterator[tuple[l
 
 def refuse_options(path: str, **options: Any) -> None:
     """Raise InputError for options that have no effect on a saved program."""
-    if ignored := [
-        name for name, value in options.items() if (value or value == 0) and name not in ("device", "threads")
-    ]:
+    given = [name for name, value in options.items() if value or value == 0]
+    if ignored := [name for name in given if name not in ("device", "threads")]:
         raise InputError(
             f"{path} is a compiled program: {option_of(ignored[0])} has no effect on it", hint="compile the model"
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from rammer import files
 from rammer.errors import InputError, RammerError, duration, message
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.runtime import measure
 from rammer.runtime.program import Program
 
@@ -73,7 +73,7 @@ def took(seconds: float, rows: Collection[object]) -> str:
     return f"this run, the first one, took {duration(1e6 * seconds)}{'' if rows else '; its outputs are all state'}"
 
 
-def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:
+def described(outputs: NamedArrays) -> Iterator[tuple[str, ...]]:
     """Yield a row of COLUMNS for each output; of complex numbers the magnitudes."""
     for name, value in outputs.items():
         size, kind = (np.abs(value), f"|{value.dtype}|") if value.dtype.kind == "c" else (value, str(value.dtype))

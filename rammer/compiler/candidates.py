@@ -28,6 +28,7 @@ MAX_NOTES = 8  # most notes of one kind
 MOST_REJECTED = 2  # rKernels of an operation that are replaced after a run: more mean that something else is wrong
 Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 Kept: TypeAlias = dict[Operation, list[RKernel]]
+Dropped: TypeAlias = tuple[Kept, list[str]]  # what stays, and notes
 
 
 def generated(operations: Sequence[Operation], make: Callable[[Operation], Sequence[RKernel]]) -> Kept:
@@ -150,15 +151,13 @@ def with_replacements(
     return plan
 
 
-def drop_refused(
-    candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
-) -> tuple[Kept, list[str]]:
+def drop_refused(candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress) -> Dropped:
     """Return the candidates that the device's compiler accepts, in bounded time and memory, and notes on the others."""
     refused = vdevice.rkernels_refused(_kernels(candidates), budget_s=budget_s, progress=progress)
     return _without(candidates, refused, vdevice, "can be compiled")
 
 
-def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: Progress) -> tuple[Kept, list[str]]:
+def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: Progress) -> Dropped:
     """Return the candidates that pass a test of some rTasks (`check` 1) or all (2), and notes on the others."""
     kernels = _kernels(candidates)
     every = frozenset(kernels if check > 1 else ())
@@ -168,7 +167,7 @@ def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: P
 
 def rejecting(
     candidates: Candidates, fault: Fault, plan: ExecutionPlan, vdevice: VDevice, rejected: dict[Operation, int]
-) -> tuple[Kept, list[str]]:
+) -> Dropped:
     """Return the candidates without the rKernel that a run of the plan's program has shown to be wrong, and a note.
 
     `rejected` counts rejections by operation. Raises VerificationError R212 if rejecting does not help: no operator is
@@ -185,9 +184,7 @@ def rejecting(
     return _without(candidates, {kernel: what}, vdevice, "is right")
 
 
-def drop_spilled(
-    candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
-) -> tuple[Kept, list[str]]:
+def drop_spilled(candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress) -> Dropped:
     """Return the candidates whose values all fit into registers, and notes on the others.
 
     Only rKernels that the budget reaches are checked. The whole program is checked when it is built.
@@ -202,9 +199,7 @@ def _kernels(candidates: Candidates) -> list[RKernel]:
     return [k for options in candidates.values() for k in options]
 
 
-def _without(
-    candidates: Candidates, faults: Mapping[RKernel, str], vdevice: VDevice, virtue: str
-) -> tuple[Kept, list[str]]:
+def _without(candidates: Candidates, faults: Mapping[RKernel, str], vdevice: VDevice, virtue: str) -> Dropped:
     """Return the candidates without faults, and notes on the others.
 
     Raises DeviceError, naming the operation, if an operation has no candidate left.
@@ -246,10 +241,11 @@ def _proof_store() -> ProfileStore:
 def _unproven(recipes: dict[RKernel, str], known: Container[str]) -> list[RKernel]:
     """Return one of each set of equal kernels whose verdict is unknown; those with most statements first."""
     unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}
-    return sorted(
-        unknown.values(),
-        key=lambda k: -sum(1 for _ in statements(k.body.body)) if isinstance(k.body, TileProgram) else 0,
-    )
+
+    def most_first(k: RKernel) -> int:
+        return -sum(1 for _ in statements(k.body.body)) if isinstance(k.body, TileProgram) else 0
+
+    return sorted(unknown.values(), key=most_first)
 
 
 def _proof(kernel: RKernel) -> str:

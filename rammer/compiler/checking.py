@@ -13,11 +13,11 @@ from rammer.compiler.candidates import allowed_error, difference, largest_error
 from rammer.errors import DeviceError
 from rammer.ir.graph import Graph
 from rammer.ir.semantics.evaluate import Mask, evaluate_defined, evaluate_graph
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.runtime import measure
 from rammer.vdevice.base import Progress, silent
 
-Values = Mapping[str, Array]
+Values = NamedArrays
 Defined = Mapping[str, Mask]  # which elements can be compared
 
 

@@ -34,7 +34,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.evaluate import evaluate_graph, sampled_places, stored_at
 from rammer.ir.semantics.expected import Expected, expected, of_kernels, rounded_once, step_at_largest, without_indices
 from rammer.ir.semantics.rounding import FACTOR_STEPS, Bounded, bounded, bounded_as, differs, factor_step, unexplained
-from rammer.ir.tensor import Array, TensorId, element
+from rammer.ir.tensor import Array, NamedArrays, TensorId, element
 from rammer.ir.tile import TileProgram
 from rammer.ir.verify.replay import Replay, Snapshot
 from rammer.runtime.report import CHECKED
@@ -66,7 +66,7 @@ USUAL = 64.0  # usual error of outputs, in steps of float32 (or double) at the l
 USUAL_OF_OTHERS = 256.0  # of rKernels that transform operands: large filters are off by 2e-5 (docs/numerics.md)
 OPERATOR_S, FLOPS_PER_S = 2.5e-4, 1.5e10  # time to evaluate the model: s per operator, and rate of one thread
 BESIDE_S = 4 * MOST_S  # most s of that beside a compilation, which takes many times as long for such models
-Wanted = tuple[Mapping[str, Array], Mapping[TensorId, Array]]
+Wanted = tuple[NamedArrays, Mapping[TensorId, Array]]
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ class ModelReference:
         """Return the model's outputs, with the error of one rounding in each operator."""
         return rounded_once(self._model, *wanted)
 
-    def expected(self, inputs: Mapping[str, Array], tensors: Sequence[TensorId]) -> Expected:
+    def expected(self, inputs: NamedArrays, tensors: Sequence[TensorId]) -> Expected:
         """Return the model's values for these inputs, with the error that rounding in its operators may cause."""
 
-        def local(_: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+        def local(_: int, op: ROperator, given: NamedArrays) -> list[Bounded]:
             return bounded(op.operation.expr, given, factor_step=self._step, careful=True)
 
         return expected(self._model, inputs, local, tensors)
@@ -192,7 +192,7 @@ def _read(entry: object, num_operators: int) -> tuple[str, Fault | None] | None:
     return None
 
 
-Run = Callable[[Mapping[str, Array]], tuple[str, Fault | None]]  # of inputs
+Run = Callable[[NamedArrays], tuple[str, Fault | None]]  # of inputs
 
 
 class _Run:
@@ -239,7 +239,7 @@ class _Run:
         """Return a number that changes unless the program hangs. NumPy does not, however long it compares outputs."""
         return time.monotonic_ns() if self._progress[0] == COMPARED_AT else int(self._progress[1])
 
-    def _whole(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
+    def _whole(self, inputs: NamedArrays) -> tuple[str, Fault | None]:
         if self._wanted is None:
             return "not run: its meaning takes longer to compute than a run may take", None
         return self._against_the_model(CHECKED, inputs, self._executable.run(inputs))
@@ -253,7 +253,7 @@ class _Run:
                 refused = error.what
         return f"not run: seeded inputs are refused: {refused}", None
 
-    def _slot_by_slot(self, inputs: Mapping[str, Array]) -> tuple[str, Fault | None]:
+    def _slot_by_slot(self, inputs: NamedArrays) -> tuple[str, Fault | None]:
         plan, executable, progress, every = self._plan, self._executable, self._progress, self._every
         assert isinstance(executable, RunsSlots)
         if plan.memory is None or plan.memory.in_scratch:
@@ -293,9 +293,7 @@ class _Run:
         return self._against_the_model(checked, inputs, found)
 
     @staticmethod
-    def _together(
-        executable: RunsSlots, inputs: Mapping[str, Array], memory: Stepped
-    ) -> Iterator[tuple[Mapping[str, Array], bool]]:
+    def _together(executable: RunsSlots, inputs: NamedArrays, memory: Stepped) -> Iterator[tuple[NamedArrays, bool]]:
         """Yield the outputs of runs with all vEUs, and whether each vEU ran only its own work, without stealing.
 
         First each vEU is late once, as far as time permits, so that a missing wait shows. Memory is overwritten before
@@ -310,9 +308,7 @@ class _Run:
                     part[...] = UNWRITTEN
                 yield (executable.run_late(inputs, n) if late else executable.run(inputs)), late
 
-    def _against_the_model(
-        self, checked: str, inputs: Mapping[str, Array], found: Mapping[str, Array]
-    ) -> tuple[str, Fault | None]:
+    def _against_the_model(self, checked: str, inputs: NamedArrays, found: NamedArrays) -> tuple[str, Fault | None]:
         """Compare a run's outputs with the model's.
 
         Where they are farther off than usual, compute how far rounding explains it: first as if each operator rounded

@@ -15,15 +15,8 @@ def make_report(
 ) -> Report:
     """Summarise a plan."""
     rows = [
-        OperatorRow(
-            op.name,
-            op.kind,
-            kernel.name,
-            kernel.num_rtasks,
-            plan.rtask_us.get(kernel, 0.0),
-            flops(op.operation.expr) / 1e6,
-        )
-        for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True)
+        OperatorRow(op.name, op.kind, k.name, k.num_rtasks, plan.rtask_us.get(k, 0.0), flops(op.operation.expr) / 1e6)
+        for op, k in zip(plan.graph.operators, plan.kernels, strict=True)
     ]
     barriers = sum(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
     chain = longest_chain(plan)

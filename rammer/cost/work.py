@@ -48,13 +48,8 @@ class Issued:
     stores: float = 0.0
     made: float = 0.0
 
-    def __add__(self, other: Issued) -> Issued:
-        return Issued(
-            self.arithmetic + other.arithmetic,
-            self.loads + other.loads,
-            self.stores + other.stores,
-            self.made + other.made,
-        )
+    def __add__(self, b: Issued) -> Issued:
+        return Issued(self.arithmetic + b.arithmetic, self.loads + b.loads, self.stores + b.stores, self.made + b.made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,9 +207,8 @@ class VDeviceSpec:
 
     def byte_us(self, level: MemoryLevel, veus: int, stores: bool = False) -> float:
         """Return the µs per byte that one of `veus` vEUs reads from a level or stores to it; 0 if unknown."""
-        gbps = min(
-            level.read_gbps / level.sharing(veus), level.veu_gbps or level.read_gbps / level.sharing(self.num_veus)
-        )
+        share, least = (level.read_gbps / level.sharing(n) for n in (veus, self.num_veus))
+        gbps = min(share, level.veu_gbps or least)
         if stores and level.write_gbps and level.read_gbps:
             gbps *= level.write_gbps / level.read_gbps
         return 1e-3 / gbps if gbps else 0.0

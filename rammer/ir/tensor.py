@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -18,6 +18,7 @@ TensorId: TypeAlias = str
 Shape: TypeAlias = tuple[int, ...]
 Symbols: TypeAlias = tuple[str | None, ...]  # names of dimensions, or nothing
 Array: TypeAlias = NDArray[Any]
+NamedArrays: TypeAlias = Mapping[str, Array]
 Numbers: TypeAlias = NDArray[np.int64]
 ALIGNMENT = 64  # bytes, of every buffer in memory: the widest vector
 

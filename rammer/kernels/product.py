@@ -112,9 +112,8 @@ def shared(stage: Stage, load: Load, axis: str) -> int:
     for size in sorted({by for ix in load.index for by in _groups(ix, axis)}):
         inside = {axis: var("_g") * size + var("_l")}
         env = {a: (0, e - 1) for a, e in extents.items()} | {"_g": (0, -(-extent // size) - 1), "_l": (0, size - 1)}
-        if extent % size == 0 and not any(
-            "_l" in variables(simplify(substitute(ix, inside), env)) for ix in load.index
-        ):
+        places = [simplify(substitute(ix, inside), env) for ix in load.index]
+        if extent % size == 0 and not any("_l" in variables(ix) for ix in places):
             return size
     return 1
 

@@ -84,9 +84,7 @@ def is_identity(operation: Operation) -> bool:
         return False
     if operation.kind == "reshape":
         return True  # same shape on both sides; the index may be written as a linear one
-    return all(
-        i == var(a) or (e == 1 and i == Index(0)) for i, (a, e) in zip(stage.body.index, stage.axes, strict=True)
-    )
+    return all(i == var(a) or (e == 1 and i == Index()) for i, (a, e) in zip(stage.body.index, stage.axes, strict=True))
 
 
 @remembered(8192)

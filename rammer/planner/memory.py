@@ -46,9 +46,7 @@ class Lifetimes:
         self.firsts = np.array([first for _, first in places], np.int64)
         number = {root: n for n, root in reversed(list(enumerate(self.owners)))}
         count, num_veus = len(self.owners), order.num_veus
-        slots = [
-            order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks))) for n, kernel in enumerate(plan.kernels)
-        ]
+        slots = [order.slots(*(TaskUid(n, r) for r in range(k.num_rtasks))) for n, k in enumerate(plan.kernels)]
         accesses: list[tuple[int, int, bool]] = []  # (owner, operator, writes)
         pieces: list[tuple[Slots, Slots, bool]] = []  # (piece of each rTask, their slots, writes)
         for n, op in enumerate(graph.operators):

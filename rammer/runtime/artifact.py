@@ -25,7 +25,7 @@ import numpy as np
 from rammer import files
 from rammer.about import VERSION
 from rammer.errors import ArtifactError
-from rammer.ir.tensor import Array, DType, TensorType
+from rammer.ir.tensor import Array, DType, NamedArrays, TensorType
 from rammer.vdevice.base import Image, Port
 
 FORMAT = 2
@@ -300,7 +300,7 @@ def _hashes(data: mmap.mmap, places: Iterable[tuple[int, int]]) -> list[list[str
         return [[next(found) for _ in member] for member in chunks]
 
 
-def _safetensors(arrays: Mapping[str, Array]) -> list[bytes | Array]:
+def _safetensors(arrays: NamedArrays) -> list[bytes | Array]:
     """Return a safetensors file in parts. The format allows no gaps, so tensors of unaligned size come last."""
     order = sorted(arrays, key=lambda name: arrays[name].nbytes % ALIGNMENT != 0)  # stable
     header: dict[str, Any] = {}

@@ -152,9 +152,8 @@ def _exact(name: str, numbers: Array, dtype: DType) -> Array:
     with np.errstate(all="ignore"):
         converted = numbers.astype(dtype.numpy)
         kept = np.equal(converted.astype(numbers.dtype), numbers) | (numbers != numbers)
-    fits = not (numbers.dtype.kind == "f" and not dtype.is_float) and (numbers.dtype.kind == "b") == (
-        dtype is DType.BOOL
-    )
+    kind = numbers.dtype.kind
+    fits = (kind != "f" or dtype.is_float) and (kind == "b") == (dtype is DType.BOOL)
     if fits and kept.all():
         return converted
     seen = numbers[~kept].flat[0] if fits else numbers.flat[0] if numbers.size else numbers

@@ -18,7 +18,7 @@ import numpy as np
 
 from rammer import config, files
 from rammer.errors import ArtifactError, DeviceError, InputError, closed, message
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.runtime import artifact
 from rammer.runtime.call import as_array, check_names, on_gpu
 from rammer.runtime.report import Report
@@ -183,7 +183,7 @@ class Program(Stateful):
             raise InputError(f"output {fixed[0]!r} cannot be written", hint="np.empty(port.shape, port.dtype.numpy)")
         return Bound(self, read, written)
 
-    def _bound(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+    def _bound(self, inputs: NamedArrays, outputs: NamedArrays) -> Callable[[], None]:
         """Return the function that a bound call runs."""
         if isinstance(self._executable, BindsPorts):
             return self._executable.bind(inputs, {p.name: outputs[p.name] for p in self.outputs})
@@ -289,7 +289,7 @@ class Program(Stateful):
                 return False
         return True
 
-    def _execute(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    def _execute(self, arrays: NamedArrays) -> dict[str, Any]:
         with self._turn():
             self._require_open()
             return self._all_outputs(self._executable.run(arrays))
@@ -468,7 +468,7 @@ class Bound:
 
     __slots__ = ("_call", "inputs", "outputs", "program")
 
-    def __init__(self, program: Program, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+    def __init__(self, program: Program, inputs: NamedArrays, outputs: NamedArrays) -> None:
         self.program, self.inputs, self.outputs = program, inputs, outputs
         self._call = program._bound(inputs, outputs)
 

@@ -73,9 +73,8 @@ class Report:
 
         spent = sorted(self.operators, key=lambda o: -o.rtask_us * o.num_rtasks)
         rows = ((o.name, o.kind, o.rkernel, o.num_rtasks, f"{o.rtask_us:.2f}") for o in spent[:SHOWN])
-        facts = html_table(
-            [line.partition(":")[::2] if ": " in line else (line, "") for line in str(self).splitlines()]
-        )
+        lines = str(self).splitlines()
+        facts = html_table([line.partition(":")[::2] if ": " in line else (line, "") for line in lines])
         return facts + html_table(rows, ("operator", "kind", "rKernel", "rTasks", "µs per rTask"))
 
     def __repr__(self) -> str:

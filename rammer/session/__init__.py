@@ -22,7 +22,7 @@ import numpy as np
 from rammer.compiler import CompileOptions, compile
 from rammer.compiler.options import DEVICE_OPTIONS, DeviceKeywords, Target
 from rammer.errors import InputError, ModelError, counted, message
-from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tensor import Array, NamedArrays, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.runtime.call import as_array, check_names, on_gpu
 from rammer.runtime.state import Stateful, StreamState, checked_pairs
@@ -55,7 +55,7 @@ class _Made:
 
     imported: Imported
     grown: StepGraph | None = None
-    values: Mapping[str, Array] = field(default_factory=dict)  # values of outputs, if the import computed all of them
+    values: NamedArrays = field(default_factory=dict)  # values of outputs, if the import computed all of them
 
 
 class Session(Stateful, InferenceSession):
@@ -179,9 +179,8 @@ class Session(Stateful, InferenceSession):
         """Return hits, misses, seconds of compilation, and the programs in the cache."""
         c, kept = self._cache.counts(), self._cache.kept()
         programs = tuple((k.signature, k.runs, k.compile_s) for k in kept)
-        own = SessionReport(
-            c.hits, c.misses, c.compiled_ahead, c.evictions, c.compile_s, self._buckets.padding(), programs
-        )
+        padding = self._buckets.padding()
+        own = SessionReport(c.hits, c.misses, c.compiled_ahead, c.evictions, c.compile_s, padding, programs)
         for label, part in self._stages.sessions() if self._stages else ():
             own = own.with_part(label, part.report())
         return own
@@ -317,9 +316,8 @@ class Session(Stateful, InferenceSession):
         caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
         lengths = self._growing.lengths(memory, caches)
         given = {n: value for n, value in inputs.items() if n not in caches}
-        kept = {
-            n: value for n in memory.inputs if n not in self._growing.axes and (value := memory.value(n)) is not None
-        }
+        others = memory.inputs - self._growing.axes.keys()
+        kept = {n: value for n in others if (value := memory.value(n)) is not None}
         shapes, arrays = self._inputs.flat({**kept, **given})
         extents = self._inputs.extents(shapes)
         for name in memory.inputs:

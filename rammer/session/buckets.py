@@ -195,9 +195,8 @@ def require_prefix(
         if same.get(output) != output:
             raise ModelError(f"output {output!r} cannot be padded: another operator computes it")
         if output in inside:
-            raise _refusal(
-                exact.operators[exact.producers[output]], "a dimension of its result is joined of padded ones"
-            )
+            op = exact.operators[exact.producers[output]]
+            raise _refusal(op, "a dimension of its result is joined of padded ones")
     return tuple(masks)
 
 
@@ -260,9 +259,8 @@ def masked(graph: Graph, needs: Collection[Adjustment], appended: Collection[App
         for rows in (m for m in moved if m.operator == n):
             count = builder.types[operands[rows.operand]].shape[rows.axis]
             at = builder.add("add", builder.constant(np.arange(count)), places[rows.symbol], name=op.name)
-            operands[rows.operand] = builder.add(
-                "gather", builder.constant(rows.table), at, axis=rows.axis, name=op.name
-            )
+            table = builder.constant(rows.table)
+            operands[rows.operand] = builder.add("gather", table, at, axis=rows.axis, name=op.name)
         for mask in (m for m in masks if m.operator == n):
             kind = builder.types[operands[mask.operand]]
             place = np.arange(kind.shape[mask.axis]).reshape(-1, *(1,) * (kind.rank - mask.axis - 1))

@@ -225,11 +225,8 @@ class _Segment(_Step):
         if cutter.feeds(before, node):
             return _Segment(self._model, before), _Segment(self._model, cutter.without(whole, before))
         alone = cutter.without(whole, before, after)
-        return (
-            _Segment(self._model, before),
-            _Segment(self._model, alone, label_of(node), fixes=True),
-            _Segment(self._model, after),
-        )
+        fixing = _Segment(self._model, alone, label_of(node), fixes=True)
+        return _Segment(self._model, before), fixing, _Segment(self._model, after)
 
     def pieces(self) -> Iterator[_Piece]:
         if self.steps is None:
@@ -291,9 +288,8 @@ class _Control(_Step):
 class _If(_Control):
     def __init__(self, model: _Model, node: NodeProto) -> None:
         super().__init__(model, node)
-        self._branches = [
-            self.piece(self.body(name, 0, len(node.output)), name) for name in ("else_branch", "then_branch")
-        ]
+        count, names = len(node.output), ("else_branch", "then_branch")
+        self._branches = [self.piece(self.body(name, 0, count), name) for name in names]
 
     def run(self, values: Mapping[str, Any]) -> Values:
         piece = self._branches[bool(self.number(values.get(next(iter(self.inputs), "")), "the condition"))]

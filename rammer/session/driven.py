@@ -13,7 +13,7 @@ import numpy as np
 
 from rammer.errors import InputError, ModelError
 from rammer.ir.graph import RANDOM_RUN
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.runtime.program import Program
 from rammer.vdevice.base import StepRows, TakesSteps
 
@@ -65,9 +65,8 @@ class DrivenLoop:
         self._row_bytes = sum(kind.nbytes for kind in self._collected.values())
         rows |= {name: StepRows(array) for name, array in self._fixed.items()}
         rows |= {name: StepRows(np.asarray(given[name])[np.newaxis]) for name in names if name not in rows}
-        self._kept = rows | {
-            name: StepRows(np.empty((1, *k.shape), k.dtype.numpy)) for name, k in self._collected.items()
-        }
+        first = {name: np.empty((1, *k.shape), k.dtype.numpy) for name, k in self._collected.items()}
+        self._kept = rows | {name: StepRows(row) for name, row in first.items()}
         self._body = program.executable.steps(self._kept, again)
 
     @property
@@ -82,7 +81,7 @@ class DrivenLoop:
     def run(
         self,
         given: Mapping[str, Any],
-        scanned: Mapping[str, Array],
+        scanned: NamedArrays,
         limit: int,
         most: tuple[int, int],
         fail: Fail,

@@ -22,7 +22,7 @@ import numpy as np
 from rammer.errors import InputError, ModelError, did_you_mean
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import Array, TensorId
+from rammer.ir.tensor import Array, NamedArrays, TensorId
 from rammer.runtime.state import StreamState
 from rammer.session.buckets import Adjustment, AllRows, Appended, Mask, length_name, masked, place_name, require_prefix
 
@@ -135,7 +135,7 @@ class BoundedCaches:
             self.bounds.pop(symbol, None)
         self.follower_bounds = {symbol: self.bounds[cache] for symbol, cache in self.cache_of.items()}
 
-    def lengths(self, memory: StreamState, given: Mapping[str, Array]) -> dict[str, int]:
+    def lengths(self, memory: StreamState, given: NamedArrays) -> dict[str, int]:
         """Return the lengths of a stream's caches. Copy caches that are given or reset into arrays of full size."""
         lengths = dict(memory.lengths)
         for name, (axis, symbol) in self.axes.items():

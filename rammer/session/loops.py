@@ -15,7 +15,7 @@ import numpy as np
 
 from rammer.errors import ClosedError, InputError, ModelError
 from rammer.ir.graph import RANDOM_RUN
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.session.buckets import REMEMBERED, length_name, place_name
 from rammer.session.driven import DrivenLoop, Fail
 from rammer.vdevice.base import TakesSteps
@@ -62,7 +62,7 @@ class BodyLoops:
         self._axes: dict[Hashable, Axes] = {}  # dimensions in which inputs grow, by types
         self._refused: set[Hashable] = set()  # shapes of which no bound is exact
 
-    def run(self, given: Mapping[str, Any], limit: int, scanned: Mapping[str, Array]) -> list[Any] | None:
+    def run(self, given: Mapping[str, Any], limit: int, scanned: NamedArrays) -> list[Any] | None:
         """Take at most `limit` steps. Return what is carried on, and what each output has collected.
 
         Returns None if no single program runs all steps.
@@ -82,9 +82,7 @@ class BodyLoops:
         carried, rows = self._run(ready, key, given, limit, scanned)
         return [*(carried[name] for name in self._pairs.values()), *rows]
 
-    def _run_growing(
-        self, given: Mapping[str, Any], axes: Axes, limit: int, scanned: Mapping[str, Array]
-    ) -> list[Any] | None:
+    def _run_growing(self, given: Mapping[str, Any], axes: Axes, limit: int, scanned: NamedArrays) -> list[Any] | None:
         """Take steps for which there is room, and then others with more room."""
         taken, now, parts = 0, dict(given), list[list[Array]]()
         room = min(limit, FIRST_STEPS)
@@ -133,7 +131,7 @@ class BodyLoops:
             self._axes[key] = axes  # as many as there are types
         return self._axes[key]
 
-    def _bounded(self, given: Mapping[str, Any], bounds: Bounds, scanned: Mapping[str, Array]) -> _ReadyLoop | None:
+    def _bounded(self, given: Mapping[str, Any], bounds: Bounds, scanned: NamedArrays) -> _ReadyLoop | None:
         """Return a loop with these bounds; None if they need too much memory, or are not exact: then for good."""
         if ready := self._take(_key(given, bounds)):
             return ready
@@ -156,7 +154,7 @@ class BodyLoops:
         return ready if ready and ready.session._cache.reacquire(ready.kept) else None
 
     def _made(
-        self, session: Session | None, given: Mapping[str, Any], scanned: Mapping[str, Array], bounds: Bounds
+        self, session: Session | None, given: Mapping[str, Any], scanned: NamedArrays, bounds: Bounds
     ) -> _ReadyLoop | None:
         """Return a new loop; None if no program of the session can be its body."""
         counters = dict.fromkeys(filter(None, (self._counter,)), 1)
@@ -184,7 +182,7 @@ class BodyLoops:
         key: Hashable,
         given: Mapping[str, Any],
         limit: int,
-        scanned: Mapping[str, Array],
+        scanned: NamedArrays,
         taken: int = 0,
     ) -> tuple[dict[str, Array], list[Array]]:
         if ready.loop.draws:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rammer import config
 from rammer.about import VERSION
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
-from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
+from rammer.ir.tensor import Array, DType, NamedArrays, Shape, Symbols, TensorType
 
 if TYPE_CHECKING:  # running programs needs none of these
     from rammer.ir.device import VDeviceSpec
@@ -165,7 +165,7 @@ class Image:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     files: Mapping[str, bytes] = field(default_factory=dict)
-    weights: Mapping[str, Array] = field(default_factory=dict)
+    weights: NamedArrays = field(default_factory=dict)
     plan: ExecutionPlan | None = None
     signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
     state: Mapping[str, str] = field(default_factory=dict)
@@ -210,7 +210,7 @@ class Image:
 class Executable(Protocol):
     """A loaded program. `run` may be called many times, by one thread at a time."""
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         """Return outputs by name. The caller has checked the inputs against the image's ports."""
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class SlotTimes:
 class TimedExecutable(Executable, Protocol):
     """A loaded program that can measure when each slot begins and ends."""
 
-    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+    def run_timed(self, inputs: NamedArrays) -> tuple[dict[str, Array], SlotTimes]:
         """Return the outputs of one run and its times, without the copying of inputs and outputs."""
 
 
@@ -242,7 +242,7 @@ class TimedExecutable(Executable, Protocol):
 class BindsPorts(Protocol):
     """A loaded program that reads and writes its caller's arrays directly. Serialises its runs itself."""
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+    def bind(self, inputs: NamedArrays, outputs: NamedArrays) -> Callable[[], None]:
         """Return a call that reads and writes these arrays, checked against the ports.
 
         An input may also be an output.
@@ -280,10 +280,10 @@ class Stepped:
 class RunsSlots(Executable, Protocol):
     """A loaded program that can run its slots one at a time, so that a caller sees the memory after each."""
 
-    def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
+    def stepped(self, inputs: NamedArrays) -> Stepped:
         """Prepare to run single slots, in memory filled with one bits (NaN)."""
 
-    def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
+    def run_late(self, inputs: NamedArrays, veu: int) -> dict[str, Array]:
         """Run, but start one vEU only when the others cannot go on without it. Work stealing is off."""
 
 
@@ -392,11 +392,11 @@ class CompiledOnly:
     def __init__(self, reason: str, hint: str) -> None:
         self._reason, self._hint = reason, hint
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         """Raise DeviceError."""
         raise self._refusal()
 
-    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+    def run_timed(self, inputs: NamedArrays) -> tuple[dict[str, Array], SlotTimes]:
         """Raise DeviceError."""
         raise self._refusal()
 

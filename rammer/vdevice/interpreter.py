@@ -26,7 +26,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
 from rammer.ir.semantics.evaluate import Memory, evaluate_box, kept_part, logical, put_box, update_box
-from rammer.ir.tensor import Array, DType, TensorId, aligned_bytes
+from rammer.ir.tensor import Array, DType, NamedArrays, TensorId, aligned_bytes
 from rammer.ir.tile import TaskDigit
 from rammer.vdevice.base import Executable, Image, VDevice
 
@@ -46,9 +46,7 @@ class RaceError(VerificationError):
         )
 
 
-def run_plan(
-    plan: ExecutionPlan, inputs: Mapping[str, Array], *, seed: int = 0, check_races: bool = True
-) -> dict[str, Array]:
+def run_plan(plan: ExecutionPlan, inputs: NamedArrays, *, seed: int = 0, check_races: bool = True) -> dict[str, Array]:
     """Return a plan's outputs, computed by one random interleaving of its vEUs.
 
     Raises RaceError when two unordered slots conflict, and VerificationError R103 on a deadlock. Without `check_races`,
@@ -251,7 +249,7 @@ class _InterleavedRun:
     plan: ExecutionPlan
     seed: int = 0
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         self.seed += 1
         return run_plan(self.plan, inputs, seed=self.seed)
 

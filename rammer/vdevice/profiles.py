@@ -46,9 +46,8 @@ def generators() -> str:
     """Return a fingerprint of the code that proves rKernels, generates their text and runs them."""
     package = Path(__file__).parents[1]
     files = sorted(f for folder in ("ir", "kernels", "planner", "vdevice") for f in (package / folder).rglob("*.py"))
-    return hashlib.sha256(
-        b"\0".join(f.read_bytes() for f in (*files, package / "compiler" / "candidates.py"))
-    ).hexdigest()
+    texts = (f.read_bytes() for f in (*files, package / "compiler" / "candidates.py"))
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, str]:

@@ -120,14 +120,23 @@ def test_limits_are_reached_exactly(built: Built, name: str) -> None:
 
 
 def pairs(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of extremes and small numbers, random bits by random bits, and large numbers by small ones."""
+    """All pairs of extremes and small numbers, random bits by random bits, and large numbers by small ones.
+
+    All of it with the upper quarter of the bits, and without: small int64 may take a shorter way.
+    """
     info, random = np.iinfo(dtype.numpy), np.random.default_rng(0)
-    few = np.unique(np.array([info.min, info.min + 1, info.max, info.max - 1, *range(-9, 10)]).clip(info.min, info.max))
+    turns = [sign * 2**51 + n for sign in (-1, 1) for n in (-1, 0)]
+    edges = [info.min, info.min + 1, info.max, info.max - 1, *turns, *range(-9, 10)]
+    few = np.unique(np.array([min(max(n, info.min), info.max) for n in edges], dtype.numpy))
     a, b = (x.ravel() for x in np.meshgrid(few, few))
-    many = random.integers(info.min, info.max, (3, 5000), dtype.numpy, endpoint=True)
-    # quotients of neighbours of multiples: where a quotient of doubles is rounded to the wrong side
-    near = (many[0] // np.maximum(many[1] >> 3, 1) * np.maximum(many[1] >> 3, 1)) + random.integers(-1, 2, 5000)
-    above, below = (a, many[0], many[0], near), (b, many[1], many[2] % 99 - 49, np.maximum(many[1] >> 3, 1))
+    above, below = [a], [b]
+    for shift in (0, info.bits // 4):
+        many = random.integers(info.min, info.max, (3, 5000), dtype.numpy, endpoint=True) >> shift
+        # quotients of neighbours of multiples: where a quotient of doubles is rounded to the wrong side
+        by = np.maximum(many[1] >> 3, 1)
+        near = many[0] // by * by + random.integers(-1, 2, 5000).astype(dtype.numpy)
+        above += (many[0], many[0], near)
+        below += (many[1], many[2] % 99 - 49, by)
     return tuple(np.concatenate([p.astype(dtype.numpy) for p in side]) for side in (above, below))  # type: ignore[return-value]
 
 

@@ -35,9 +35,8 @@ def encode(texts: Any, words: MutableMapping[int, str]) -> Array:
             text = text.decode(errors="surrogateescape")
         if not isinstance(text, str):
             raise InputError(f"{text!r} is a {type(text).__name__}", hint="an array of strings is expected")
-        code = int.from_bytes(
-            blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "little", signed=True
-        )
+        digest = blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest()
+        code = int.from_bytes(digest, "little", signed=True)
         if words.setdefault(code, text) != text:
             raise InputError(f"{text!r} and {words[code]!r} have the same code", hint="rename one of them")
         codes.flat[place] = code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +13,7 @@ from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.node import Node, handler_for
 from rammer.frontend.onnx.parts import label_of
 from rammer.frontend.onnx.signature import attribute_values, signature
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 
 VALUED = ("NonZero", "NonMaxSuppression", "Unique", "Compress")  # their handlers add no operators, and look at no types
 
@@ -22,7 +21,7 @@ VALUED = ("NonZero", "NonMaxSuppression", "Unique", "Compress")  # their handler
 class ValuedNode:
     """The node of a model that has one only. An import of the model has checked operands and attributes before."""
 
-    def __init__(self, graph: GraphProto, opset: int, limits: Limits, weights: Mapping[str, Array]) -> None:
+    def __init__(self, graph: GraphProto, opset: int, limits: Limits, weights: NamedArrays) -> None:
         (node,) = graph.node
         self._handler, self._results = handler_for("", node.op_type, opset), tuple(node.output)
         found = signature(node.op_type, opset, "")
@@ -38,7 +37,7 @@ class ValuedNode:
         known = node.op_type in VALUED and node.domain in ("", "ai.onnx")
         return known and all(v.name in node.output for v in graph.output)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         """Return the outputs by name. Raises ModelError for operands that do not fit each other."""
         values = {**self._weights, **inputs}
 
@@ -49,8 +48,7 @@ class ValuedNode:
         builder: Any = SimpleNamespace(value=values.__getitem__, constant=constant, counts=None)
         assert self._handler is not None
         nothing: Any = None  # its attributes have neither tensors nor graphs
-        found = self._handler(
-            self._view(builder=builder, decode=nothing, subgraph=nothing, lengths=nothing, words=nothing)
-        )
+        view = self._view(builder=builder, decode=nothing, subgraph=nothing, lengths=nothing, words=nothing)
+        found = self._handler(view)
         names = cast("list[str]", [found] if isinstance(found, str) else found)
         return {name: values[tensor] for name, tensor in zip(self._results, names, strict=False) if name}

@@ -47,9 +47,8 @@ def _block_matmul(
         first = (var("w") * (8 // bits) + var("r")) * BYTES
         four = (Cast(Load("rounded", (*lead, g, first + n)), DType.I32) for n in range(BYTES))
         weight = _bits(Load("words", (g * (block * bits // 32) + var("w"), j)), var("r") * bits, bits, each_byte=True)
-        parts = Stage(
-            "part", axes, Call("dot_bytes", (weight, Call("join_bytes", tuple(four)))), terms, dtype=DType.I32
-        )
+        products = Call("dot_bytes", (weight, Call("join_bytes", (*four,))))
+        parts = Stage("part", axes, products, terms, dtype=DType.I32)
         zero = _zero(g, j, bits) if zeros else Const(middle, DType.I32)
         part = Cast(Call("sub", (part, Call("mul", (zero, sums)))), DType.F32)
         scale: Scalar = Load("largest", (*lead, g)) * (1 / MOST) * Load("scales", (g, j))

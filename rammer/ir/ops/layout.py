@@ -32,9 +32,8 @@ def _moved(kind: str, x: TensorType, shape: Shape, index: tuple[Index, ...]) -> 
 def _transpose(x: TensorType, *, perm: tuple[int, ...]) -> TensorExpr:
     """Build x with dimension perm[p] of x as dimension p."""
     require(sorted(perm) == list(range(x.rank)), f"transpose: perm {perm} of {x}", "name every axis of x once")
-    return _moved(
-        "transpose", x, tuple(x.shape[p] for p in perm), tuple(var(f"a{perm.index(p)}") for p in range(x.rank))
-    )
+    index = tuple(var(f"a{perm.index(p)}") for p in range(x.rank))
+    return _moved("transpose", x, tuple(x.shape[p] for p in perm), index)
 
 
 def _reshape(x: TensorType, *, shape: Shape) -> TensorExpr:

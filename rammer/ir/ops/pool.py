@@ -116,9 +116,8 @@ def _average_pool(
     elif uniform != 1:
         divisor = divisor * float(uniform)
     mean = Load("sum", variables_of(axes)) / divisor
-    return expression(
-        "average_pool", [("x", x)], [*stages, total, Stage("out", axes, narrowed(mean, dtype), dtype=dtype)]
-    )
+    out = Stage("out", axes, narrowed(mean, dtype), dtype=dtype)
+    return expression("average_pool", [("x", x)], [*stages, total, out])
 
 
 def _runs(index: Index, values: list[int], dtype: DType) -> Scalar:

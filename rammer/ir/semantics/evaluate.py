@@ -46,7 +46,7 @@ from rammer.ir.semantics.grids import (
     terms_of,
     whole_of,
 )
-from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, unpack
+from rammer.ir.tensor import Array, DType, NamedArrays, Shape, TensorId, TensorType, pack, unpack
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
@@ -117,7 +117,7 @@ def evaluate_defined(compute: Callable[[], Mapping[Key, Array]]) -> tuple[Mappin
 _IN_ORDER = {"add": np.add.at, "mul": np.multiply.at, "max": np.maximum.at, "min": np.minimum.at}
 
 
-def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array], grids: Grids | None = None) -> list[Array]:
+def evaluate_expr(expr: TensorExpr, inputs: NamedArrays, grids: Grids | None = None) -> list[Array]:
     """Return all outputs for logical (unpacked) inputs.
 
     Floats are computed in float64 and rounded to each stage's type. `grids` are kept between calls with this
@@ -131,7 +131,7 @@ def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array], grids: Grids | 
     return [updated]
 
 
-def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated: Array) -> None:
+def update_box(expr: TensorExpr, inputs: NamedArrays, box: Box, updated: Array) -> None:
     """Apply one rTask of an update to its (logical) output: the rows of a box go to their places, in order."""
     assert expr.into is not None
     (value,) = evaluate_box(expr, inputs, box)
@@ -161,7 +161,7 @@ def kept_part(expr: TensorExpr, box: Box) -> tuple[slice, ...]:
     )
 
 
-def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:
+def evaluate_box(expr: TensorExpr, inputs: NamedArrays, box: Box) -> list[Array]:
     """Return the outputs inside a box of the root's axes: what one rTask computes. Shapes are the box's."""
     return _evaluate(Evaluator(expr, inputs), box)
 
@@ -258,7 +258,7 @@ def compute(operation: Operation, values: Sequence[Array]) -> list[Array]:
 
 
 def evaluate_graph(
-    graph: Graph, inputs: Mapping[str, Array], change: Callable[[TensorId, Array], Array] | None = None
+    graph: Graph, inputs: NamedArrays, change: Callable[[TensorId, Array], Array] | None = None
 ) -> dict[TensorId, Array]:
     """Return the outputs of a whole graph, operator by operator: the reference for every backend and every pass.
 
@@ -352,7 +352,7 @@ class Evaluator:
     def __init__(
         self,
         expr: TensorExpr,
-        inputs: Mapping[str, Array] | Mapping[str, Array | VirtualInput],
+        inputs: NamedArrays | Mapping[str, Array | VirtualInput],
         grids: Grids | None = None,
     ) -> None:
         self.expr = expr
@@ -375,9 +375,8 @@ class Evaluator:
         over = tuple(range(rank, len(full)))
         match stage.body:
             case Call("mul", (left, right)) if is_contraction(stage):
-                inner, terms, dims = grid.once(
-                    (stage.name, "in blocks"), lambda: terms_of(stage, in_blocks(stage, grid))
-                )
+                key = stage.name, "in blocks"
+                inner, terms, dims = grid.once(key, lambda: terms_of(stage, in_blocks(stage, grid)))
                 value = contract(self.value(left, inner), self.value(right, inner), terms, dims).reshape(full[:rank])
             case body:
                 points = np.broadcast_to(self.value(body, inner), full)

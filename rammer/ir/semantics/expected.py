@@ -22,26 +22,26 @@ from rammer.ir.operator import ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.semantics.evaluate import Memory, evaluate_expr, evaluate_graph
 from rammer.ir.semantics.rounding import TINY, Bounded, bounded_as, differs, factor_step, moved_by
-from rammer.ir.tensor import Array, DType, TensorId
+from rammer.ir.tensor import Array, DType, NamedArrays, TensorId
 
 MOVES = 2.0  # tolerance, in multiples of what moving results did to outputs
 SOME = 2  # elements of an output that may jump although moving results moved none
 USUAL = 0.9  # share of a tensor's elements that are off by at most `usual`
 STEPS = COMPARISONS | {"round", "floor", "ceil", "sign", "mod", "fmod"}
-Local = Callable[[int, ROperator, Mapping[str, Array]], list[Bounded]]
+Local = Callable[[int, ROperator, NamedArrays], list[Bounded]]
 
 
 def of_kernels(plan: ExecutionPlan) -> Local:
     """Return the function for `expected` that gives each operator's results with the rounding of its rKernel."""
 
-    def local(n: int, op: ROperator, given: Mapping[str, Array]) -> list[Bounded]:
+    def local(n: int, op: ROperator, given: NamedArrays) -> list[Bounded]:
         kernel = plan.kernels[n]
         return bounded_as(op.operation.expr, kernel.form, given, factor_step=factor_step(kernel), careful=True)
 
     return local
 
 
-def rounded_once(graph: Graph, inputs: Mapping[str, Array], values: Mapping[TensorId, Array]) -> Expected:
+def rounded_once(graph: Graph, inputs: NamedArrays, values: Mapping[TensorId, Array]) -> Expected:
     """Compute how far a graph's outputs `values` move if each operator's results are off by one rounding.
 
     It is one of the largest element, less than bounds of all roundings inside of operators. So outputs that it explains
@@ -67,7 +67,7 @@ def step_at_largest(value: Array, has_float64: bool = True) -> float:
     return max(step * float(finite.max()), least) if finite.size else 0.0
 
 
-def without_indices(inputs: Mapping[str, Array]) -> dict[str, Array]:
+def without_indices(inputs: NamedArrays) -> dict[str, Array]:
     """Return the inputs with zeros for integers, as random indices may be out of range."""
     return {name: a if DType(a.dtype.name).is_float else np.zeros_like(a) for name, a in inputs.items()}
 
@@ -109,7 +109,7 @@ class Expectation(NamedTuple):
 Expected: TypeAlias = dict[TensorId, Expectation]
 
 
-def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: Iterable[TensorId] = ()) -> Expected:
+def expected(graph: Graph, inputs: NamedArrays, local: Local, tensors: Iterable[TensorId] = ()) -> Expected:
     """Compute what outputs, and other `tensors`, should be, with tolerances.
 
     `local(n, operator, operands)` computes results, with bounds of the rounding inside the operator. Raises InputError
@@ -141,9 +141,7 @@ def expected(graph: Graph, inputs: Mapping[str, Array], local: Local, tensors: I
     return meant | {t: _meant(values.read(t), moved.read(t)) for t in graph.outputs}
 
 
-def _jumped(
-    expr: TensorExpr, operands: Mapping[str, Array], by: Mapping[str, float], results: list[Array]
-) -> list[Array]:
+def _jumped(expr: TensorExpr, operands: NamedArrays, by: Mapping[str, float], results: list[Array]) -> list[Array]:
     """Return the results, with those elements that jump where all operands grow or shrink by `by`."""
     found = list(results)
     for sign in (1, -1):

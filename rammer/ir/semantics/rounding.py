@@ -47,7 +47,7 @@ from rammer.ir.semantics.evaluate import (
 )
 from rammer.ir.semantics.functions import FUNCTIONS
 from rammer.ir.semantics.grids import Grid, Places, in_parts, is_contraction, terms_of, whole_of
-from rammer.ir.tensor import Array, DType
+from rammer.ir.tensor import Array, DType, NamedArrays
 from rammer.ir.tile import Apply, TileProgram, statements
 
 HALF_STEP = {DType.F64: 2.0**-53, DType.C128: 2.0**-53}  # relative; other types are computed in float32
@@ -81,7 +81,7 @@ def bounded(
     expr: TensorExpr,
     inputs: Mapping[str, Array | VirtualInput],
     places: NDArray[np.int64] | None = None,
-    errors: Mapping[str, Array] | None = None,
+    errors: NamedArrays | None = None,
     factor_step: float = 0.0,
     random: bool = False,
     careful: bool = False,
@@ -173,7 +173,7 @@ class _Bounds(Evaluator):
         self,
         expr: TensorExpr,
         inputs: Mapping[str, Array | VirtualInput],
-        errors: Mapping[str, Array],
+        errors: NamedArrays,
         factor_step: float,
         random: bool,
         careful: bool,
@@ -324,9 +324,8 @@ class _Bounds(Evaluator):
                 pair = self._value(arg, grid)
                 if not bits:
                     return self._rounded(pair, dtype)
-                return Bounded(
-                    self.value(body, grid), np.where(pair.error > 0, np.inf, 0.0) if np.any(pair.error) else 0.0
-                )
+                error = np.where(pair.error > 0, np.inf, 0.0) if np.any(pair.error) else 0.0
+                return Bounded(self.value(body, grid), error)
             case Load(tensor, _, dynamic):
                 found = self._read(tensor, self.places(body, grid))
                 for d in dynamic:

@@ -56,10 +56,8 @@ class PlanEvidence:
     @cached_property
     def slots(self) -> list[Slots]:
         """Slots of each rTask, per operator."""
-        return [
-            self.order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks)))
-            for n, kernel in enumerate(self.plan.kernels)
-        ]
+        tasks = ((TaskUid(n, r) for r in range(kernel.num_rtasks)) for n, kernel in enumerate(self.plan.kernels))
+        return [self.order.slots(*some) for some in tasks]
 
     def task(self, uid: TaskUid) -> str:
         """Name an rTask for messages: its numbers, and its operator's kind and name."""

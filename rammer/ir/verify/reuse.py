@@ -95,15 +95,8 @@ def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: Mapping[TensorI
             found.append(here)
             writes.append(np.full(len(here), writing))
     first, begin, end = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3).T
-    return Ranges(
-        [row[0] for row in rows],
-        first,
-        begin,
-        end,
-        np.concatenate(which),
-        np.concatenate(found),
-        np.concatenate(writes),
-    )
+    parts = map(np.concatenate, (which, found, writes))
+    return Ranges([row[0] for row in rows], first, begin, end, *parts)
 
 
 def first_touched(kernel: RKernel, argument: int) -> Numbers:
@@ -153,9 +146,7 @@ class _Lifetimes:
             some = asking[begin : begin + most]
             rows, which = np.unique(second[some], return_inverse=True)
             at, row = _spans(writers, rows)
-            needs = np.minimum.reduceat(
-                self._order.known(wrote[at]), np.searchsorted(row, np.arange(len(rows))), axis=0
-            )
+            needs = np.minimum.reduceat(self._order.known(wrote[at]), np.searchsorted(row, range(len(rows))), axis=0)
             at, pair = _spans(users, first[some])
             known = needs[which[pair], self._order.veu[used[at]]]
             found[some] = ~np.isin(np.arange(len(some)), pair[known <= self._order.order[used[at]]])

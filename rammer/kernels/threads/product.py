@@ -515,9 +515,8 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
     options = []
     for a in axes:
         limit = p.limits.get(a, extents[a])
-        sizes = {min(1 << n, limit) for n in range(size.bit_length())} | {
-            -(-limit // n) for n in range(1, EQUAL_PARTS + 1)
-        }
+        sizes = {min(1 << n, limit) for n in range(size.bit_length())}
+        sizes |= {-(-limit // n) for n in range(1, EQUAL_PARTS + 1)}
         options.append([s for s in sorted(sizes, reverse=True) if s <= size and (a not in p.limits or limit % s == 0)])
     best: tuple[float, tuple[int, ...]] = (-1.0, ())
     for steps in combinations(*options):

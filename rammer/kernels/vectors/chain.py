@@ -103,9 +103,8 @@ def _rows(problem: KernelProblem, products: tuple[Product, ...], height: int, mo
         for p in products:
             block, width, depth = _block(problem, p, rows), _vectors(problem, p), terms(p)
             whole, rest = divmod(height, rows)
-            total += depth * (
-                whole * cycles(problem.spec, block, width, rows) + cycles(problem.spec, block, width, rest)
-            )
+            one, last = (cycles(problem.spec, block, width, n) for n in (rows, rest))
+            total += depth * (whole * one + last)
             matrix = WORD * depth * width * problem.lanes  # comes again for each block of rows
             total += -(-height // rows) * pass_cycles(Issued(), problem.spec, sums=False, streamed=matrix)
             sums += block.vectors * block.rows

@@ -74,9 +74,8 @@ def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     p = problem.matched.output
     if p is None or not pays(problem, p):
         return
-    wanted = [
-        (want, second) for n, want in enumerate(task_counts(problem)) for second in (False, True)[: 1 if n else 2]
-    ]
+    first, *others = task_counts(problem)
+    wanted = [(first, False), (first, True), *((want, False) for want in others)]
     yield from distinct(
         _schedule(problem, p, want, second) for want, second in wanted if not (second and _by_rows(problem, p, want))
     )
@@ -148,10 +147,8 @@ def _tasks(problem: KernelProblem, p: Product, want: int, second: bool) -> tuple
     most = MAX_PICKED_ROWS if p.lane_permute else p.row_group
 
     def ranked(s: Sched) -> list[Block]:
-        vectors, rows = (
-            -(-min(s.left(p.lane), p.group) // lanes),
-            min(s.steps.get(p.row or "", p.row_group), p.row_group),
-        )
+        vectors = -(-min(s.left(p.lane), p.group) // lanes)
+        rows = min(s.steps.get(p.row or "", p.row_group), p.row_group)
         return [b for b in blocks(problem, vectors, rows) if b.rows <= most]
 
     s = Sched(problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
 from rammer.ir.expr import Load
 from rammer.ir.index import var, variables
@@ -15,7 +15,7 @@ from rammer.kernels.schedule import Loop
 
 MIN_BLOCKS = 4  # register blocks of rows: with fewer, panels are not blocked
 LEAST_TERMS = 64  # terms of a k-block: sums are loaded and stored for each
-STRIDED_BYTES = 4096  # stride of rows of weights that maps them to a small number of cache sets, each on its own page
+PAGE_BYTES = 4096  # stride of rows of weights that maps them to a small number of cache sets, each on its own page
 STRIDED_ROWS = 64  # uses of a strided panel that pay for copying it
 
 Loops = tuple[Loop, ...]
@@ -81,8 +81,10 @@ class Orders:
             return False
         kind = kinds[w.tensor]
         plain = all(ix == var(a) for ix in w.index for a in variables(ix)) and kind.layout is None
-        strided = kind.shape[-1] > self.panel and kind.shape[-1] * kind.dtype.itemsize >= STRIDED_BYTES
-        return plain and strided and self._points >= STRIDED_ROWS
+        stride = kind.shape[-1] * kind.dtype.itemsize
+        held = self.problem.spec.l1.nbytes // gcd(stride, PAGE_BYTES)  # rows of a panel, of one line each
+        crowded = stride >= PAGE_BYTES or terms(self.p) > held
+        return plain and kind.shape[-1] > self.panel and crowded and self._points >= STRIDED_ROWS
 
     @cached_property
     def _panel_bytes(self) -> int:

@@ -73,9 +73,8 @@ def _schedule(problem: KernelProblem, first: Product, last: Product, by: _By, wa
     row, batch = str(last.row), chain.batch_axes(problem, last)
     pairs = [(p, sides(p, by.unit)) for p in (first, last)]
     width, height = by.block.extent("column"), by.block.extent("row")
-    s = Sched(problem).tasks(
-        [*cuts(problem, batch), (row, dict(problem.root.axes)[row], problem.grain(row, height))], want
-    )
+    by_row = row, dict(problem.root.axes)[row], problem.grain(row, height)
+    s = Sched(problem).tasks([*cuts(problem, batch), by_row], want)
     most = _most_rows(problem, (first, last), batch, by)
     if not most:
         return None

@@ -61,6 +61,5 @@ def _retype(editor: Editor, n: int, tensors: set[TensorId]) -> None:
 
     inputs = tuple(map(last, op.inputs, op.operation.inputs))
     outputs = tuple(map(last, op.outputs, op.operation.outputs))
-    editor.add(
-        op.name, editor.interner.retype(op.operation, inputs, outputs, op.operation.static), op.inputs, op.outputs
-    )
+    operation = editor.interner.retype(op.operation, inputs, outputs, op.operation.static)
+    editor.add(op.name, operation, op.inputs, op.outputs)

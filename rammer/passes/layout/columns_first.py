@@ -32,18 +32,18 @@ def _split(expr: TensorExpr, stage: Stage) -> tuple[Stage, ...]:
     if not isinstance(load, Load) or load.dynamic or not load.index or any(kind.layout for _, kind in expr.inputs):
         return (stage,)
     *lead, last = load.index
-    names = variables(last)
-    along = [axis for axis in (*stage.axes[-1:], *stage.reduce) if axis[0] in names]
+    along = tuple(axis for axis in (*stage.axes, *stage.reduce) if axis[0] in variables(last))
     across = tuple(axis for axis in stage.reduce if axis not in along)
-    if len(along) != 2 or not across or along[0] != stage.axes[-1] or names & set().union(*map(variables, lead)):
+    shared = variables(last) & set().union(*map(variables, lead))
+    if len(along) != 2 or along[0] != stage.axes[-1] or not across or shared:
         return (stage,)
     (row, width), (_, size) = along
     low, high = bounds(last, {a: (0, e - 1) for a, e in along})
-    if len(names) > 2 or low or high + 1 >= width * size:
+    if low or high + 1 >= width * size:
         return (stage,)
     column = replace(load, index=(*lead, var(row)))
     body = replace(stage.body, arg=column) if isinstance(stage.body, Cast) else column
     axes, name = (*stage.axes[:-1], (row, high + 1)), f"{stage.name}_columns"
     rows = Load(name, (*(var(a) for a, _ in axes[:-1]), last))
     columns = replace(stage, name=name, axes=axes, body=body, reduce=across)
-    return columns, replace(stage, body=rows, reduce=tuple(along[1:]))
+    return columns, replace(stage, body=rows, reduce=along[1:])

@@ -249,9 +249,8 @@ def _unit(kind: TensorType, axis: int, pitched: bool = False) -> tuple[int, int]
 
 def _concat_axis(parts: tuple[TensorType, ...], target: TensorType) -> int | None:
     for axis, extent in enumerate(target.shape):
-        rest = all(
-            p.shape[:axis] + p.shape[axis + 1 :] == target.shape[:axis] + target.shape[axis + 1 :] for p in parts
-        )
+        others = [shape[:axis] + shape[axis + 1 :] for shape in (target.shape, *(p.shape for p in parts))]
+        rest = len(set(others)) == 1
         if rest and sum(p.shape[axis] for p in parts) == extent:
             return axis
     return None

@@ -58,10 +58,8 @@ def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, 
         x = editor.define(op.name, "pad", x, pads=(*lead, 0, *lead, missing), value=0.0)
     padded = np.zeros((count * block, columns), np.uint8)
     padded[:depth] = numbers
-    operands = [
-        editor.constant(words(padded, bits), op.inputs[1]),
-        editor.constant(np.ascontiguousarray(scale[::block]), op.inputs[1]),
-    ]
+    arrays = (words(padded, bits), np.ascontiguousarray(scale[::block]))
+    operands = [editor.constant(array, op.inputs[1]) for array in arrays]
     zeros = zero[::block].astype(np.uint8)
     if (zeros != middle).any():
         packed = pack_bits(zeros.T, bits).T  # uint8[blocks·bits/8, columns]

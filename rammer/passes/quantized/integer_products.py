@@ -44,10 +44,8 @@ def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | 
     if shape is None or _terms(op) > MOST_TERMS:
         return None
     sums = editor.define(op.name, op.kind, x.numbers, w.numbers, **op.operation.keywords)
-    scales = (
-        editor.define(op.name, "reshape", x.scale, shape=()),
-        editor.define(op.name, "reshape", w.scale, shape=shape),
-    )
+    pairs = ((x.scale, ()), (w.scale, shape))
+    scales = (editor.define(op.name, "reshape", scale, shape=extents) for scale, extents in pairs)
     result = editor.define(op.name, "cast", sums, dtype=DType.F32)
     result = editor.define(op.name, "mul", result, editor.define(op.name, "mul", *scales))
     return editor.biased(op, result, op.inputs[2:])

@@ -181,9 +181,8 @@ class _Narrower:
             terms = 1 if axis == -1 else len(self.editor.types[rows].shape) - 1
             wide = self.editor.define(name, "cast", rows, dtype=DType.I32)
             sums = self.editor.define(name, "reduce", wide, fn="sum", axes=(terms,), keepdims=True)
-            product = self.editor.define(
-                name, "add", product, self.editor.define(name, "mul", sums, self._int32(shift))
-            )
+            shifted = self.editor.define(name, "mul", sums, self._int32(shift))
+            product = self.editor.define(name, "add", product, shifted)
         return product
 
     def _source(self, tensor: TensorId) -> _Source | None:

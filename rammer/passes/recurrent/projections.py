@@ -37,9 +37,8 @@ def join_projections(graph: Graph) -> Graph:
             continue
         inputs = tuple(t for t in found if t is not None)
         types = tuple(editor.types[t] for t in inputs)
-        operation = editor.interner.wrap(
-            "matmul+lstm_cell", (op.operation, types), partial(_joined, op.operation, types)
-        )
+        key = op.operation, types
+        operation = editor.interner.wrap("matmul+lstm_cell", key, partial(_joined, *key))
         editor.remove(n)
         editor.add(op.name, operation, (*inputs, *op.inputs[1:]), op.outputs)
     return editor.finish()

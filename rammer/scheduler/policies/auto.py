@@ -86,9 +86,8 @@ def _has_large_results(problem: Problem) -> bool:
     graph, spec = problem.graph, problem.spec
     for op in graph.operators:
         read = [t for t in op.inputs if graph.storage(t).root not in graph.constants]
-        resident, streamed = (
-            sum(graph.types[t].filled_bytes for t in some) / spec.num_veus for some in (op.outputs, read)
-        )
+        sizes = (sum(graph.types[t].filled_bytes for t in some) for some in (op.outputs, read))
+        resident, streamed = (size / spec.num_veus for size in sizes)
         if not spec.holds(spec.l2, resident, streamed):
             return True
     return False

@@ -34,9 +34,8 @@ class ClusterLaunch:
 
     def most_blocks(self) -> int:
         """Return how many blocks the GPU holds at once, in whole clusters."""
-        (count,) = self._checked(
-            "count clusters", *self._driver.cuOccupancyMaxActiveClusters(self._function, self._config)
-        )
+        found = self._driver.cuOccupancyMaxActiveClusters(self._function, self._config)
+        (count,) = self._checked("count clusters", *found)
         return int(count) * self._cluster
 
     def launch(self, blocks: int, arguments: Sequence[np.generic]) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import mmap
 import sys
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, DeviceError
-from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tensor import Array, NamedArrays, TensorType
 from rammer.vdevice.image.arena import ALIGNMENT, ARENA, aligned
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -62,7 +62,7 @@ class HostBuffers:
 
     @staticmethod
     def handed(
-        views: Iterable[tuple[str, Array]], rooms: Mapping[str, Array], direct: Container[str], wanted: Container[str]
+        views: Iterable[tuple[str, Array]], rooms: NamedArrays, direct: Container[str], wanted: Container[str]
     ) -> dict[str, Array]:
         """Return the `wanted` outputs of a run. Those with rooms are copied there, unless computed there (`direct`)."""
         found = {}
@@ -122,7 +122,7 @@ def _copied(arrays: Sequence[Array]) -> list[Array]:
     return copies
 
 
-def share_equal(groups: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+def share_equal(groups: Sequence[NamedArrays]) -> list[dict[str, Array]]:
     """Return the arrays with those of equal content in memory once.
 
     A group that shares some has the others copied, so that the block which held them all can be freed.

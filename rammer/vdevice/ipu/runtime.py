@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from rammer.errors import DeviceError, closed
 from rammer.files import temporary_folder
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.vdevice.base import Image
 from rammer.vdevice.ipu.codegen.build import DEVICES, EMULATOR, HARDWARE, TABLES, fingerprint
 from rammer.vdevice.ipu.codegen.narrow import on_tile, to_tile
@@ -57,7 +57,7 @@ class IpuExecutable:
         """Return the bytes of the emitted C++ and tables."""
         return sum(len(data) for name, data in self._image.files.items() if name.endswith((".cpp", ".txt")))
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         """Return outputs by name. Raises DeviceError if Poplar fails, or if a data-dependent index is out of range."""
         if not self._handle:
             raise closed()

@@ -284,9 +284,8 @@ class _Walk:
         key = (kernel, argument, rtasks.tobytes())
         if key not in self._unions:
             touched = _touched(kernel, argument)
-            self._unions[key] = union(
-                [touched.sets[c] for c in dict.fromkeys(touched.chosen[r] for r in rtasks.tolist())]
-            )
+            chosen = dict.fromkeys(touched.chosen[r] for r in rtasks.tolist())
+            self._unions[key] = union([touched.sets[c] for c in chosen])
         return self._unions[key]
 
     def check_constant(self, n: int, argument: int, variable: int, base: int) -> None:

@@ -156,9 +156,8 @@ def _steps(
             n.pick(t, axis, steps - 1 - step if back else step)
             for t, axis, (_, back) in zip(scanned, places, ways, strict=True)
         ]
-        results = [
-            n.only_tensor(value, "a result of the body") for value in n.subgraph(n.attrs["body"], (*states, *parts))
-        ]
+        values = n.subgraph(n.attrs["body"], (*states, *parts))
+        results = [n.only_tensor(value, "a result of the body") for value in values]
         if len(results) != len(n.outputs):
             raise n.fail(f"the body has {len(results)} results instead of {len(n.outputs)}")
         states = results[: len(states)]

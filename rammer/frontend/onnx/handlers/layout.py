@@ -89,9 +89,7 @@ def concat(n: Node) -> TensorId:
     axis = n.axis(1 if axis is None else axis, rank)
     for tensor in n.present():
         other = n.type(tensor).shape
-        if len(other) != rank or any(
-            a != b for d, (a, b) in enumerate(zip(other, n.shape(), strict=True)) if d != axis
-        ):
+        if len(other) != rank or any(other[d] != n.shape()[d] for d in range(rank) if d != axis):
             raise n.fail(f"operands {n.type(n.tensor(0))} and {n.type(tensor)} do not fit along axis {axis}")
     return n.concat(n.present(), axis)
 

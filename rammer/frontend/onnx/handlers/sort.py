@@ -25,10 +25,8 @@ def top_k(n: Node) -> list[TensorId]:
     moved = n.transpose(x, perm)
     dtype, largest = n.dtype(), bool(n.attrs.get("largest", 1))
     if not k:
-        return [
-            n.constant(np.zeros([0 if d == axis else e for d, e in enumerate(shape)], t.numpy))
-            for t in (dtype, DType.I64)
-        ]
+        empty = [0 if d == axis else e for d, e in enumerate(shape)]
+        return [n.constant(np.zeros(empty, t.numpy)) for t in (dtype, DType.I64)]
     if k == 1:
         first = n.add(*("arg_max", x) if largest else ("arg_min", _without_nan(n, x)), axis=axis)
         return [elements_at(n, x, first, axis), first]

@@ -293,9 +293,8 @@ class KernelCompiler:
 
     def _compile_together(self, batch: Sequence[KernelSource]) -> bytes:
         cpu_s = KERNEL_S + MORE_S * (len(batch) - 1)
-        return self._compiler.compile_shared(
-            self._text(batch), self._flags, timeout_s=120 + 10 * len(batch), cpu_s=cpu_s
-        )
+        patience = 120 + 10 * len(batch)
+        return self._compiler.compile_shared(self._text(batch), self._flags, timeout_s=patience, cpu_s=cpu_s)
 
     def _read(self, name: str) -> bytes:
         data = object_store().read(name)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes, Stepped, StepRows
 from rammer.vdevice.cpu.host import Host, known_arch
@@ -201,7 +201,7 @@ class CpuExecutable(HostBuffers):
                 return found  # type: ignore[no-any-return]  # a dict, or None
             return None if found == _LOST else self._ended(found)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
             made = {name: make() for name, make in self._makers.items()}
@@ -213,7 +213,7 @@ class CpuExecutable(HostBuffers):
             self._run([(view, inputs[name]) for name, view in self._inputs if name not in direct])
             return {name: made[name] if name in made else view.copy() for name, view in self._outputs}
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+    def bind(self, inputs: NamedArrays, outputs: NamedArrays) -> Callable[[], None]:
         """Return a call on fixed arrays that looks up and allocates nothing."""
         arrays = [*inputs.values(), *outputs.values()]
         separate = {n: a for n, a in outputs.items() if sum(np.may_share_memory(a, other) for other in arrays) == 1}
@@ -244,9 +244,7 @@ class CpuExecutable(HostBuffers):
         """Return whether a run needs no preparation."""
         return not (self._pool is None or self._stuck or self.poison)
 
-    def run_bound(
-        self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
-    ) -> dict[str, Array]:
+    def run_bound(self, inputs: NamedArrays, rooms: NamedArrays, outputs: Collection[str]) -> dict[str, Array]:
         """Run with ports in `rooms`. A room is copied if its port shares its memory with other tensors."""
         with self._lock if self._forks == forks.count else self._renewed():
             direct = {name: room.ctypes.data for name, room in rooms.items() if name in self._bindings}
@@ -267,7 +265,7 @@ class CpuExecutable(HostBuffers):
                 self._pointed = pointed
             self._run_by(lambda pool: self._runtime.steps(pool, self._address, loop, progress, end))
 
-    def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
+    def _addresses(self, arrays: NamedArrays) -> dict[str, int]:
         """Return the addresses of arrays that need no copy."""
         return {
             name: address_of(array)
@@ -283,7 +281,7 @@ class CpuExecutable(HostBuffers):
                 self._args[bound.args] = bound.offsets + ports.get(name, self._arena.ctypes.data + bound.home)
             self._pointed = ports
 
-    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+    def run_timed(self, inputs: NamedArrays) -> tuple[dict[str, Array], SlotTimes]:
         """Run with the begin and end of each slot, without work stealing.
 
         Copying inputs and outputs is not included.
@@ -297,11 +295,10 @@ class CpuExecutable(HostBuffers):
             us_per_tick = self._us_per_tick()
             # Clocks of cores differ by some ticks: a slot may seem to begin before the run does.
             times = (self._times - np.uint64(begin)).view(np.int64) * us_per_tick
-        return outputs, SlotTimes(
-            self._by_lane(times), self._by_lane(self._table.operators), (end - begin) * us_per_tick
-        )
+        operators = self._by_lane(self._table.operators)
+        return outputs, SlotTimes(self._by_lane(times), operators, (end - begin) * us_per_tick)
 
-    def stepped(self, inputs: Mapping[str, Array]) -> Stepped:
+    def stepped(self, inputs: NamedArrays) -> Stepped:
         """Return a stepper that runs single slots in this thread. Memory that was not written is NaN.
 
         No other thread may run the program meanwhile. Raises InputError for an index out of range.
@@ -322,7 +319,7 @@ class CpuExecutable(HostBuffers):
 
         return Stepped(self._arena, tuple(self._scratch.reshape(self._num_veus, -1)), run)
 
-    def run_late(self, inputs: Mapping[str, Array], veu: int) -> dict[str, Array]:
+    def run_late(self, inputs: NamedArrays, veu: int) -> dict[str, Array]:
         """Run, but start one vEU only when the others cannot go on without it. Work stealing is off."""
         with self._lock if self._forks == forks.count else self._renewed():
             self._point({})

@@ -271,9 +271,8 @@ class _Results:
         """
         self._progress[0] = start
         try:
-            ended = run_isolated(
-                partial(self._work, tried, start), lambda: int(self._progress[0]), PATIENCE * PATIENCE_S
-            )
+            work = partial(self._work, tried, start)
+            ended = run_isolated(work, lambda: int(self._progress[0]), PATIENCE * PATIENCE_S)
         except OSError as error:
             name, why = tried[int(self._progress[0])].kernel.name, os.strerror(error.errno or 0)
             hint = "RAMMER_CHECK=0 tries none out"

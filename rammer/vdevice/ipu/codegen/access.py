@@ -302,9 +302,8 @@ def _origin(
         for moving in combinations(factors, number):
             moves = _moves({v: factors[v] for v in moving}, tasks, count)
             if size and (whole := _unclipped(busy, moves, size)):
-                return Origin(whole.start, moving), {
-                    r: Pattern(int(moves[r]) + whole.start, whole.levels) for r, _ in busy
-                }
+                patterns = {r: Pattern(int(moves[r]) + whole.start, whole.levels) for r, _ in busy}
+                return Origin(whole.start, moving), patterns
             starts = {p.start - int(moves[r]) for r, p in busy} or {0}
             if len(starts) == 1:
                 return Origin(starts.pop(), moving), {}

@@ -39,9 +39,8 @@ def program_text(
     cases = "".join(f"      case {n}: {call} break;\n" for n, call in enumerate(calls))
     if copies:
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
-    asks = "".join(
-        f" case {n}: {k.prefetch}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.prefetch
-    )
+    prefetching = [(n, k.prefetch) for n, k in enumerate(kernels) if k.prefetch]
+    asks = "".join(f" case {n}: {prefetch}(argv, now->rtask, tid); break;" for n, prefetch in prefetching)
     asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
     sends, loop = messages_text(messages, dialect.subgroup_size), LOOP.replace("CASES", cases).replace("ASKING", asking)
     for name, text in MESSAGES.items():

@@ -101,9 +101,8 @@ class SimtPrinter(CFamilyPrinter):
         super().__init__(program, LANES)
         arguments = program.arguments
         self.in_shared_memory = {b.name for n, b in enumerate(arguments) if n in copied}
-        self.aligned = {b.name for n, b in enumerate(arguments) if n not in unaligned} | {
-            b.name for b in program.scratch
-        }
+        aligned = [b for n, b in enumerate(arguments) if n not in unaligned]
+        self.aligned = {b.name for b in (*aligned, *program.scratch)}
         self.memory = {b.name for b in (*arguments, *program.scratch)}
         if any(b.size > 2**31 - 1 for b in arguments):
             self.loop_type = "int64_t"

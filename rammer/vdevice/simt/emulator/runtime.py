@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from copy import copy
 
 import numpy as np
 
 from rammer import config
 from rammer.errors import DeviceError, closed
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, NamedArrays
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.image.memory import HostBuffers, allocate, gather, tensor_at
 from rammer.vdevice.simt.codegen.table import LINE
@@ -70,13 +70,11 @@ class EmulatorExecutable(HostBuffers):
         self._lock = threading.Lock()
         self._closed = False
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         return self.run_bound(inputs, {}, [name for name, _ in self._outputs])
 
-    def run_bound(
-        self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
-    ) -> dict[str, Array]:
+    def run_bound(self, inputs: NamedArrays, rooms: NamedArrays, outputs: Collection[str]) -> dict[str, Array]:
         """Run with `rooms` as memory of ports. Ports that share memory with other tensors are copied. See `run`."""
         with self._lock:
             if self._closed:
@@ -96,7 +94,7 @@ class EmulatorExecutable(HostBuffers):
             self._check()
             return self.handed(self._outputs, rooms, direct, outputs)
 
-    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+    def run_timed(self, inputs: NamedArrays) -> tuple[dict[str, Array], SlotTimes]:
         """Run with the host's clock at every slot: the code path is a GPU's, the times are not."""
         timed = self._profiled()
         return timed.run(inputs), slot_times(self.streams, timed._state, emulated=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, closed
-from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tensor import Array, NamedArrays, TensorType
 from rammer.vdevice.base import DeviceBuffer, Image, Port, SlotTimes
 from rammer.vdevice.image.arena import ARENA, aligned
 from rammer.vdevice.simt.codegen.table import LINE
@@ -127,7 +127,7 @@ class GpuExecutable:
         sizes = int(header["threads"]), int(header["shared_bytes"]), int(header.get("cluster", 1))
         return self._driver.load(code, *sizes)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: NamedArrays) -> dict[str, Array]:
         """Return outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
         return self._run(inputs, {}, None, on_device=False)
 
@@ -202,7 +202,7 @@ class GpuExecutable:
         self._driver.write(loaded.tables[3], args)
         loaded.pointed = ports
 
-    def _write(self, loaded: _Loaded, inputs: Mapping[str, Array]) -> None:
+    def _write(self, loaded: _Loaded, inputs: NamedArrays) -> None:
         self._point(loaded, {})
         for port, at in loaded.inputs:
             self._driver.write(at, inputs[port.name])
@@ -236,9 +236,7 @@ class GpuExecutable:
             raise InputError(f"input {port.name!r}: is not contiguous", hint="pass .contiguous() of it")
         return array
 
-    def times_us(
-        self, inputs: Mapping[str, Array], repeats: int = 20, before: Callable[[], None] | None = None
-    ) -> list[float]:
+    def times_us(self, inputs: NamedArrays, repeats: int = 20, before: Callable[[], None] | None = None) -> list[float]:
         """Return microseconds of single runs on the GPU, by events. Copies of inputs and outputs are excluded.
 
         Inputs are copied before each run, as a run may overwrite them. Then `before` is called, for instance to empty
@@ -255,7 +253,7 @@ class GpuExecutable:
             self._check(loaded.state)
         return found
 
-    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+    def run_timed(self, inputs: NamedArrays) -> tuple[dict[str, Array], SlotTimes]:
         """Run with the clocks of every slot, by a second text that records them. Raises ToolchainError.
 
         The run's time is by events, launches included. Recording costs every slot some stores.
