@@ -17,7 +17,6 @@ from rammer.ir.tensor import Array, NamedArrays
 from rammer.runtime import measure
 from rammer.vdevice.base import Progress, silent
 
-Values = NamedArrays
 Defined = Mapping[str, Mask]  # which elements can be compared
 
 
@@ -63,11 +62,11 @@ def check_model(
     return rows
 
 
-def _compared(found: Values, wanted: Values, defined: Defined, one: str, other: str) -> list[Comparison]:
+def _compared(found: NamedArrays, wanted: NamedArrays, defined: Defined, one: str, other: str) -> list[Comparison]:
     return [Comparison.of(name, (one, other), found[name], value, defined[name]) for name, value in wanted.items()]
 
 
-def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress: Progress) -> list[Comparison]:
+def _first_operator(graph: Graph, inputs: NamedArrays, how: CompileOptions, progress: Progress) -> list[Comparison]:
     """Compile with every tensor as an output, and compare in order of computation up to the first that differs."""
     tensors = tuple(t for op in graph.operators for t in op.outputs)
     shown = replace(graph, outputs=tensors)
@@ -84,7 +83,7 @@ def _first_operator(graph: Graph, inputs: Values, how: CompileOptions, progress:
     return rows
 
 
-def _against_onnx(model: Any, inputs: Values, meaning: Values, defined: Defined) -> list[Comparison]:
+def _against_onnx(model: Any, inputs: NamedArrays, meaning: NamedArrays, defined: Defined) -> list[Comparison]:
     """Compare with the onnx package's reference evaluator on the same inputs."""
     import onnx
     from onnx.reference import ReferenceEvaluator

@@ -10,7 +10,7 @@ from rammer.errors import InputError, ModelError, RammerError, did_you_mean, ins
 from rammer.frontend.merge import check_model_names, merge, model_of, renamed_ports
 from rammer.frontend.tensorflow import kind_of as tensorflow_kind
 from rammer.ir.graph import Graph
-from rammer.ir.tensor import NamedArrays
+from rammer.ir.tensor import Array
 from rammer.runtime import artifact
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def from_onnx(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
-    constants: NamedArrays | None = None,
+    constants: Mapping[str, Array] | None = None,
     links: Mapping[str, str] | None = None,
 ) -> Graph:
     """Import an ONNX model, or several as one graph.
@@ -63,7 +63,7 @@ def from_tensorflow(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
-    constants: NamedArrays | None = None,
+    constants: Mapping[str, Array] | None = None,
 ) -> Graph:
     """Import a model of TensorFlow, with the package tf2onnx in a child process.
 
@@ -124,7 +124,7 @@ def read(
     model: Model,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
-    constants: NamedArrays | None = None,
+    constants: Mapping[str, Array] | None = None,
     example: Any = None,
     links: Mapping[str, str] | None = None,
     input_names: Sequence[str] | None = None,
@@ -166,7 +166,7 @@ def read_each(
     models: Mapping[str, Model],
     shapes: Mapping[str, Sequence[int]] | None,
     dims: Mapping[str, int] | None,
-    constants: NamedArrays | None,
+    constants: Mapping[str, Array] | None,
     example: Any,
 ) -> tuple[dict[str, Graph], tuple[str, ...]]:
     """Return the graph of each model, and the files that they were read from. Errors name the model in a note."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from rammer import config
 from rammer.errors import InputError, PolicyError, did_you_mean
-from rammer.ir.tensor import NamedArrays
+from rammer.ir.tensor import Array
 from rammer.plugins import device_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Keywords(DeviceKeywords, total=False):
 
     shapes: Mapping[str, Sequence[int]] | None
     dims: Mapping[str, int] | None
-    constants: NamedArrays | None
+    constants: Mapping[str, Array] | None
     state: Mapping[str, str] | bool | None
     example: Any
     input_names: Sequence[str] | None
@@ -105,7 +105,7 @@ class CompileOptions:
     tune_seconds: float | None = None
     shapes: Mapping[str, Sequence[int]] | None = field(default=None, hash=False)
     dims: Mapping[str, int] | None = field(default=None, hash=False)
-    constants: NamedArrays | None = field(default=None, hash=False, repr=False)
+    constants: Mapping[str, Array] | None = field(default=None, hash=False, repr=False)
     state: Mapping[str, str] | bool | None = field(default=None, hash=False)
     example: Any = field(default=None, compare=False, repr=False)
     input_names: Sequence[str] | None = field(default=None, hash=False)

@@ -85,7 +85,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         *only(core, bound(block_weights, spec), widen_halves),
         widened,
         *only(keeps, decompose_cells),
-        # estimated for threads: whole cells of a batch are faster there
+        # not for threads: by their estimates whole cells of a batch are faster
         *only(spec.execution is not Execution.SIMT, bound(decompose_resets, spec)),
         bound(sort_rows, spec),
         fold_constants,

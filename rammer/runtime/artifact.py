@@ -287,9 +287,7 @@ def _place(info: zipfile.ZipInfo, data: mmap.mmap, size: int, where: str) -> tup
 
 def _hashes(data: mmap.mmap, places: Iterable[tuple[int, int]]) -> list[list[str]]:
     """Return the SHA-256 of every chunk of every member. All cores work on it, because hashlib releases the GIL."""
-    chunks = [
-        [(begin + at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES)] for begin, size in places
-    ]
+    chunks = [[(begin + n, min(CHUNK_BYTES, size - n)) for n in range(0, size, CHUNK_BYTES)] for begin, size in places]
     with memoryview(data) as view, ThreadPoolExecutor() as pool:
 
         def digest(chunk: tuple[int, int]) -> str:

@@ -316,8 +316,9 @@ class Session(Stateful, InferenceSession):
         caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
         lengths = self._growing.lengths(memory, caches)
         given = {n: value for n, value in inputs.items() if n not in caches}
-        others = memory.inputs - self._growing.axes.keys()
-        kept = {n: value for n in others if (value := memory.value(n)) is not None}
+        kept = {
+            n: value for n in memory.inputs if n not in self._growing.axes and (value := memory.value(n)) is not None
+        }
         shapes, arrays = self._inputs.flat({**kept, **given})
         extents = self._inputs.extents(shapes)
         for name in memory.inputs:

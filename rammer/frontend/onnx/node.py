@@ -278,8 +278,10 @@ class Node:
 
     def stack(self, tensors: Sequence[TensorId], axis: int) -> TensorId:
         """Stack the tensors along a new dimension."""
-        wide = (*(shape := self.type(tensors[0]).shape)[:axis], 1, *shape[axis:])
-        return self.concat([self.reshape(t, wide) for t in tensors], axis)
+        shapes = [self.type(t).shape for t in tensors]
+        return self.concat(
+            [self.reshape(t, (*s[:axis], 1, *s[axis:])) for t, s in zip(tensors, shapes, strict=True)], axis
+        )
 
     def reduce(self, tensor: TensorId, fn: str, axes: Sequence[int], keepdims: bool = True) -> TensorId:
         return self.add("reduce", tensor, fn=fn, axes=tuple(axes), keepdims=keepdims)

@@ -192,9 +192,7 @@ def sampled_places(expr: TensorExpr, count: int, seed: int = 0) -> NDArray[np.in
     rows = list(dict.fromkeys(rows[:count]))
     if expr.into:
         free = {axis for axis, _ in free_axes(expr)}
-        rows = [
-            tuple(at if a in free else e - 1 for at, (a, e) in zip(row, expr.root.axes, strict=True)) for row in rows
-        ]
+        rows = [tuple(at if a in free else e - 1 for at, (a, e) in zip(r, expr.root.axes, strict=True)) for r in rows]
         rows = list(dict.fromkeys(rows))
     return np.array(rows, np.int64).reshape(len(rows), len(shape))
 

@@ -15,7 +15,7 @@ from rammer.kernels.schedule import Loop
 
 MIN_BLOCKS = 4  # register blocks of rows: with fewer, panels are not blocked
 LEAST_TERMS = 64  # terms of a k-block: sums are loaded and stored for each
-PAGE_BYTES = 4096  # stride of rows of weights that maps them to a small number of cache sets, each on its own page
+PAGE_BYTES = 4096  # of memory; also what the sets of the nearest cache span: rows with this stride share one set
 STRIDED_ROWS = 64  # uses of a strided panel that pay for copying it
 
 Loops = tuple[Loop, ...]
@@ -73,8 +73,8 @@ class Orders:
     def copies_panels(self) -> bool:
         """Check whether copying a panel of weights made at run time is faster than reading its strided rows.
 
-        True if rows have a stride of at least STRIDED_BYTES and STRIDED_ROWS points reuse the panel. Its lanes are
-        adjacent already.
+        True if STRIDED_ROWS points reuse the panel, and its rows are on pages of their own, or crowd the sets of the
+        nearest cache that their stride reaches. Lanes are adjacent already.
         """
         w, kinds = self.p.w, dict(self.problem.expr.inputs)
         if self.problem.packable(w, self.p.lane) or w.tensor not in kinds or w.index[-1] != var(self.p.lane):

@@ -105,10 +105,9 @@ def _split(editor: Editor, columns: Columns) -> None:
 def _is_moved(editor: Editor, tensor: TensorId) -> bool:
     """Check whether a tensor, or a reshape of it, is read by another operator than an element-wise one."""
     readers = [editor.operators[n] for n in editor.readers.get(tensor, ())]
-    moved = (
+    return any(
         _is_moved(editor, r.outputs[0]) if r.kind == "reshape" else not is_elementwise(r.operation) for r in readers
     )
-    return any(moved)
 
 
 def _part(editor: Editor, columns: Columns, box: Box) -> TensorId:
